@@ -1,0 +1,62 @@
+"""Every algorithm of the package, with every optional term switched on, times every law.
+
+``PURERL_PROFILE=thorough`` draws many more batches. One that fails is printed as a layout and a seed, which
+`purerl.testing.example_batch` makes into the same batch again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType, SimpleNamespace
+
+import jaxtyping
+import pytest
+import torch
+from drawing import hold
+
+import purerl.algos
+from purerl.algos import grpo
+from purerl.algos.algebra import Algorithm
+from purerl.algos.parts.surrogates import token_ratio
+from purerl.testing import LAWS, Law, check_exemptions, exemptions, variants
+
+
+def _modules() -> list[ModuleType]:
+    names = [f"purerl.algos.{info.name}" for info in pkgutil.iter_modules(purerl.algos.__path__)]
+    modules = [importlib.import_module(name) for name in names]
+    return [module for module in modules if hasattr(module, "Config") and hasattr(module, "algorithm")]
+
+
+MODULES = {module.__name__.removeprefix("purerl.algos."): module for module in _modules()}
+MATRIX = [
+    pytest.param(law, algorithm, id=f"{name}-{variant}-{law.__name__}")
+    for name, module in MODULES.items()
+    for variant, algorithm in variants(module).items()
+    for law in LAWS
+    if law.__name__ not in exemptions(module)
+]
+
+
+@pytest.mark.parametrize(("law", "algorithm"), MATRIX)
+def test_law_holds(law: Law, algorithm: Algorithm):
+    hold(law, algorithm)
+
+
+@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES.keys())
+def test_exemptions_are_needed(module: ModuleType):
+    assert all(exemptions(module).values()), "an exemption has no reason"
+    check_exemptions(module)
+
+
+def test_an_exemption_that_is_not_needed_is_refused():
+    satisfied = SimpleNamespace(
+        __name__="satisfied", Config=grpo.Config, algorithm=grpo.algorithm, EXEMPTIONS={"labels_are_names": "no reason"}
+    )
+    with pytest.raises(AssertionError, match="satisfied is exempt from labels_are_names, and satisfies it"):
+        check_exemptions(satisfied, batches=3)
+
+
+def test_shapes_are_checked():
+    with pytest.raises(jaxtyping.TypeCheckError):
+        token_ratio(torch.zeros(2, 3), torch.zeros(3, 2))

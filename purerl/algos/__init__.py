@@ -1,0 +1,82 @@
+"""Algorithms as pure functions of tensors.
+
+    grpo, dapo, ppo, ...    a module for each named algorithm: its `Config`, and `algorithm(config)`, which composes it
+    algebra                 what an algorithm is, and the four verbs that run one
+    estimators              advantages
+    parts                   surrogates, divergences, reductions, transforms, objectives, and statistics of groups
+
+The equations are here by name, for use on tensors of your own:
+
+>>> import torch
+>>> from purerl.algos import ppo_clip
+>>> ppo_clip(torch.tensor([[-1.0]]), torch.tensor([[-1.0]]), torch.tensor([[3.0]]), clip_low=0.2, clip_high=0.28)
+tensor([[-3.]])
+"""
+
+from __future__ import annotations
+
+from purerl.algos.algebra import Counts
+from purerl.algos.estimators.group_relative import (
+    group_centred_advantage,
+    group_normalised_advantage,
+    leave_one_out_advantage,
+)
+from purerl.algos.estimators.returns import discounted_returns, gae
+from purerl.algos.parts.actions import fold_reward
+from purerl.algos.parts.divergences import k1, k2, k3, kl_reward
+from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum
+from purerl.algos.parts.reductions import (
+    constant_norm,
+    sequence_mean_of_token_mean,
+    sequence_mean_of_token_sum,
+    token_mean,
+    token_sum,
+)
+from purerl.algos.parts.selection import largest_covariance, varies
+from purerl.algos.parts.surrogates import (
+    clip_surrogate,
+    clipped,
+    importance_surrogate,
+    policy_gradient,
+    ppo_clip,
+    sequence_ratio,
+    token_ratio,
+)
+from purerl.algos.parts.transforms import spread
+from purerl.algos.parts.values import clipped_value_loss
+from purerl.algos.parts.whiten import whiten
+
+__all__ = [
+    "Counts",
+    "clip_surrogate",
+    "clipped",
+    "clipped_value_loss",
+    "constant_norm",
+    "discounted_returns",
+    "fold_reward",
+    "gae",
+    "group_centred_advantage",
+    "group_deviation",
+    "group_max",
+    "group_normalised_advantage",
+    "group_size",
+    "group_sum",
+    "importance_surrogate",
+    "k1",
+    "k2",
+    "k3",
+    "kl_reward",
+    "largest_covariance",
+    "leave_one_out_advantage",
+    "policy_gradient",
+    "ppo_clip",
+    "sequence_mean_of_token_mean",
+    "sequence_mean_of_token_sum",
+    "sequence_ratio",
+    "spread",
+    "token_mean",
+    "token_ratio",
+    "token_sum",
+    "varies",
+    "whiten",
+]

@@ -1,0 +1,1 @@
+"""Equations that named algorithms are composed of: plain tensors in, plain tensors out."""

@@ -1,0 +1,74 @@
+"""Statistics over the rows of a group.
+
+A group is a set of rows that share a label. Labels are names: any int64 values, in any order, with any number of rows
+each. There is no loop over groups and no ``unique``: rows are sorted by label, a cumulative sum numbers the groups, and
+sums are scattered into as many buckets as there are rows. So shapes are static, and every function runs under
+``torch.compile(fullgraph=True)`` and ``torch.func.vmap``.
+
+Rows that are not `counted` take no part: they change nobody's statistics, and get 0.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from purerl.types import RowBool, RowFloat, RowInt
+
+__all__ = ["buckets", "group_deviation", "group_max", "group_size", "group_sum"]
+
+
+def buckets(group: RowInt) -> RowInt:
+    """Number the groups 0, 1, 2, ... in the order of their labels.
+
+    Shapes: [rows] -> [rows], values in [0, rows).
+
+    >>> buckets(torch.tensor([7, -3, 7, 100]))
+    tensor([1, 0, 1, 2])
+    """
+    order = group.argsort(-1)
+    ordered = group.gather(-1, order)
+    begins = ordered[..., 1:] != ordered[..., :-1]
+    number = torch.nn.functional.pad(begins.long(), (1, 0)).cumsum(-1)
+    return torch.zeros_like(group).scatter(-1, order, number)
+
+
+def group_sum(x: RowFloat, group: RowInt) -> RowFloat:
+    """For each row, the sum of `x` over the rows of its group.
+
+    >>> group_sum(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([5, 9, 5]))
+    tensor([5., 2., 5.])
+    """
+    bucket = buckets(group)
+    return torch.zeros_like(x).scatter_add(-1, bucket, x).gather(-1, bucket)
+
+
+def group_max(x: RowFloat, group: RowInt) -> RowFloat:
+    """For each row, the largest `x` of its group.
+
+    >>> group_max(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([5, 9, 5]))
+    tensor([4., 2., 4.])
+    """
+    bucket = buckets(group)
+    return torch.full_like(x, -torch.inf).scatter_reduce(-1, bucket, x, "amax").gather(-1, bucket)
+
+
+def group_size(counted: RowBool, group: RowInt, *, dtype: torch.dtype) -> RowFloat:
+    """For each row, how many rows of its group are counted, at least 1: a number to divide by."""
+    return group_sum(counted.to(dtype), group).clamp(min=1)
+
+
+def group_deviation(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """How far each row's score lies from the mean of its group.
+
+        s_i - mean_g = (s_i - max_g) - mean_g(s - max_g)
+
+    The second form is the one that is computed. It is exactly 0 where all scores of a group are equal, whatever they
+    are; the mean of three tenths is not exactly a tenth. Shapes: [rows] each, result [rows].
+
+    >>> group_deviation(torch.tensor([3.0, 1.0, 9.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, True]))
+    tensor([ 1., -1.,  0.])
+    """
+    highest = group_max(torch.where(counted, score, -torch.inf), group).detach()
+    below = torch.where(counted, score - highest, 0)
+    size = group_size(counted, group, dtype=score.dtype)
+    return torch.where(counted, below - group_sum(below, group) / size, 0)

@@ -1,0 +1,24 @@
+"""Metrics of a batch, as sums that merge exactly: a mean is taken once, when all parts have been added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tensordict import TensorDict
+
+from purerl.algos.algebra import Bound, Weighted, bind
+from purerl.types import TokenFloat
+
+__all__ = ["token_means"]
+
+
+def token_means(**metrics: Callable[[TensorDict], TokenFloat]) -> Bound:
+    """Metrics of a batch: the mean over counted tokens of each of `metrics`."""
+    return bind(_token_means, metrics=tuple(metrics.items()))
+
+
+def _token_means(batch: TensorDict, *, metrics: tuple[tuple[str, Callable], ...]) -> dict[str, Weighted]:
+    mask = batch["mask"]
+    tokens = mask.sum((-2, -1))
+    return {name: Weighted(torch.where(mask, metric(batch), 0).sum((-2, -1)), tokens) for name, metric in metrics}

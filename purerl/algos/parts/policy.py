@@ -1,0 +1,97 @@
+"""The objective of a policy: a surrogate, perhaps a divergence from the reference, perhaps an entropy bonus.
+
+    loss = reduce(surrogate) + kl_loss_coef * reduce(k3(logp, ref_logp)) - entropy_coef * reduce(entropy)
+
+All terms are reduced in the same way, so that a coefficient means the same whatever the reduction. A term whose
+coefficient is 0 is not there, and nothing is read for it.
+
+Metrics, each a mean over counted tokens:
+
+    kl              how far the policy has moved since the update began: k3, an estimate of KL(old || now), nats
+    ratio           the mean of the surrogate's ratio; 1 when nothing has moved
+    clip_fraction   the share of tokens that are clipped
+    entropy         of the policy's next-token distribution, nats
+    kl_reference    k3 of the policy from the reference, nats; where the reference is read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tensordict import TensorDict
+
+from purerl.algos.algebra import Objective, Term, bind, on
+from purerl.algos.parts.divergences import k3
+from purerl.algos.parts.metrics import token_means
+from purerl.algos.parts.settings import optional
+from purerl.algos.parts.surrogates import clip_surrogate, clipped, sequence_ratio, token_ratio
+from purerl.types import TokenFloat
+
+__all__ = ["clipped_policy", "moved", "per_sequence", "per_token", "policy_objective"]
+
+per_token = on(token_ratio, "logp", "old_logp")
+"""PPO's ratio, of a batch."""
+
+per_sequence = on(sequence_ratio, "logp", "old_logp", "mask")
+"""GSPO's ratio, of a batch."""
+
+moved = on(k3, "old_logp", "logp")
+"""How far the policy has moved since the update began, of a batch."""
+
+
+def policy_objective(
+    surrogate: Callable[[TensorDict], TokenFloat],
+    reduce: Callable,
+    *,
+    reads: tuple[str, ...],
+    metrics: Mapping[str, Callable[[TensorDict], TokenFloat]],
+    kl_loss_coef: float,
+    entropy_coef: float,
+) -> Objective:
+    """The objective of a policy with any surrogate; `reads` and `metrics` are the surrogate's own."""
+    kl, entropy = on(k3, "logp", "ref_logp"), on(_itself, "entropy")
+    return Objective(
+        role="policy",
+        reads=(*reads, *optional(kl_loss_coef, "ref_logp")),
+        outputs=("logp", *optional(entropy_coef, "entropy")),
+        watches=() if entropy_coef else ("entropy",),
+        terms=(
+            Term("policy", surrogate, reduce),
+            *optional(kl_loss_coef, Term("kl_reference", kl, reduce, weight=kl_loss_coef)),
+            *optional(entropy_coef, Term("entropy", entropy, reduce, weight=-entropy_coef)),
+        ),
+        metrics=token_means(**metrics, entropy=entropy, **dict(optional(kl_loss_coef, ("kl_reference", kl)))),
+    )
+
+
+def clipped_policy(
+    ratio: Callable[[TensorDict], TokenFloat],
+    reduce: Callable,
+    *,
+    clip_low: float,
+    clip_high: float,
+    kl_loss_coef: float,
+    entropy_coef: float,
+) -> Objective:
+    """The objective of a policy with the clipped surrogate of any kind of ratio."""
+    keywords = {"ratio": ratio, "clip_low": clip_low, "clip_high": clip_high}
+    return policy_objective(
+        bind(_clip_surrogate, **keywords),
+        reduce,
+        reads=("old_logp", "advantage"),
+        metrics={"kl": moved, "ratio": ratio, "clip_fraction": bind(_clipped, **keywords)},
+        kl_loss_coef=kl_loss_coef,
+        entropy_coef=entropy_coef,
+    )
+
+
+def _clip_surrogate(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
+    return clip_surrogate(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
+
+
+def _clipped(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
+    return clipped(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
+
+
+def _itself(value: TokenFloat) -> TokenFloat:
+    return value

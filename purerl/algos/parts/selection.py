@@ -1,0 +1,41 @@
+"""Which rows, and which tokens, an algorithm learns from."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict
+
+from purerl.algos.parts.groups import group_deviation, group_max
+from purerl.algos.parts.whiten import centre
+from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
+
+__all__ = ["groups_that_vary", "largest_covariance", "varies"]
+
+
+def varies(score: RowFloat, group: RowInt, counted: RowBool) -> RowBool:
+    """Whether the scores of the row's group differ: where they do not, there is nothing to learn from comparing them.
+
+    >>> scores, yes = torch.tensor([0.1, 0.1, 0.1, 0.2]), torch.tensor([True, True, True, True])
+    >>> varies(scores, torch.tensor([0, 0, 1, 1]), yes)
+    tensor([False, False,  True,  True])
+    """
+    return group_max(group_deviation(score, group, counted).abs(), group) > 0
+
+
+def groups_that_vary(batch: TensorDict) -> RowBool:
+    """`varies`, of a batch; reads `reward`. Source: dynamic sampling in DAPO (2503.14476, eq. 11)."""
+    return varies(batch["reward"].sum(-1), batch["group"], batch["mask"].any(-1))
+
+
+def largest_covariance(logp: TokenFloat, advantage: TokenFloat, mask: TokenBool, *, top_fraction: float) -> TokenBool:
+    """The counted tokens whose likelihood and advantage are both far above the mean, or both far below.
+
+        cov_t = (logp_t - mean logp) (A_t - mean A)
+
+    Chosen are the max(1, floor(top_fraction * tokens)) largest; of equal ones, those that come first. Means and number
+    are over all counted tokens. Source: Cui et al. 2025 (2505.22617, eq. 10).
+    """
+    covariance = torch.where(mask, centre(logp, mask) * centre(advantage, mask), -torch.inf).flatten(-2)
+    rank = covariance.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    number = (mask.sum((-2, -1)).double() * top_fraction).floor().clamp(min=1)
+    return (rank < number.unsqueeze(-1)).unflatten(-1, mask.shape[-2:]) & mask

@@ -1,0 +1,47 @@
+"""Fields of an algorithm's `Config`: numbers with bounds, checked when the Config is made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from attrs import Attribute, field
+
+from purerl.errors import ConfigError
+
+__all__ = ["number", "optional"]
+
+
+def number(
+    help: str,
+    default: float,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    unit: str = "",
+) -> Any:
+    """An attrs field that holds a finite float in its bounds. Raises: ConfigError when it is given anything else."""
+    bounds = {"at least {:g}": least, "above {:g}": above, "at most {:g}": most}
+    need = "a number " + " and ".join(text.format(bound) for text, bound in bounds.items() if math.isfinite(bound))
+
+    def check(instance: Any, attribute: Attribute, value: Any) -> None:
+        right = type(value) is float and math.isfinite(value) and above < value and least <= value <= most
+        if not right:
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default:g}")
+
+    return field(default=float(default), converter=_float, validator=check, metadata={"help": help, "unit": unit})
+
+
+def _float(value: Any) -> Any:
+    """1 and 1.0 are one setting, with one fingerprint. True is not a number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def optional(coefficient: float, *items: Any) -> tuple:
+    """`items`, or nothing where `coefficient` is 0: what is weighted by 0 is not there, and what it reads is not read.
+
+    >>> optional(0.1, "ref_logp"), optional(0.0, "ref_logp")
+    (('ref_logp',), ())
+    """
+    return items if coefficient else ()

@@ -1,0 +1,88 @@
+"""Policy losses at each token, to be minimised.
+
+Where `logp` and `old_logp` agree, the gradient of each is that of ``-advantage * logp``: the policy gradient. They
+differ in what they do once the policy has moved away from the one that the rows were sampled from. How far it has moved
+is measured by the ratio r = exp(logp - old_logp).
+
+Arguments are [rows, time]: `logp` under the policy now, with gradient, and `old_logp` under it when the update began,
+in nats; `advantage` in units of reward. A log-ratio is clamped to +-20 before it is exponentiated, so that nothing
+overflows; beyond that a token has no gradient. `clip_low` and `clip_high` are always offsets from 1.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from purerl.types import TokenBool, TokenFloat
+
+__all__ = [
+    "LOG_RATIO_BOUND",
+    "clip_surrogate",
+    "clipped",
+    "importance_surrogate",
+    "policy_gradient",
+    "ppo_clip",
+    "sequence_ratio",
+    "token_ratio",
+]
+
+LOG_RATIO_BOUND = 20.0
+
+
+def token_ratio(logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
+    """How much likelier each token has become: r = exp(logp - old_logp).
+
+    >>> token_ratio(torch.tensor([[-1.0, 900.0]]), torch.tensor([[-1.0, -900.0]])).log()
+    tensor([[ 0., 20.]])
+    """
+    return (logp - old_logp).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
+
+def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> TokenFloat:
+    """How much likelier each row has become, per token: GSPO's ratio (2507.18071, eqs. 7 and 13-14).
+
+        dbar_i = (1/n_i) sum_t m_it (logp_it - old_logp_it)
+        r_it   = exp(sg(dbar_i) + logp_it - sg(logp_it))
+
+    Every token of a row has the value exp(dbar_i); its gradient goes to its own `logp`, so that the mean over the row's
+    counted tokens has the gradient of exp(dbar_i). A row without counted tokens has dbar_i = 0.
+    """
+    tokens = mask.sum(-1, keepdim=True).clamp(min=1)
+    mean = (torch.where(mask, logp - old_logp, 0).sum(-1, keepdim=True) / tokens).detach()
+    return (mean + logp - logp.detach()).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
+
+def policy_gradient(logp: TokenFloat, advantage: TokenFloat) -> TokenFloat:
+    """-A logp: REINFORCE (Williams 1992). The rows must come from the policy as it is now."""
+    return -advantage * logp
+
+
+def importance_surrogate(logp: TokenFloat, old_logp: TokenFloat, advantage: TokenFloat) -> TokenFloat:
+    """-A r: the policy gradient with each token's importance weight, unclipped."""
+    return -advantage * token_ratio(logp, old_logp)
+
+
+def clip_surrogate(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:
+    """max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)): the clipped surrogate, for any kind of ratio.
+
+    There is no gradient where the advantage is positive and r above 1 + clip_high, or negative and r below
+    1 - clip_low: the token has moved far enough in the direction that it was asked to. Moving back is never clipped.
+    Source: Schulman et al. 2017 (1707.06347, eq. 7); two offsets as in DAPO (2503.14476).
+
+    >>> clip_surrogate(torch.tensor([[1.5, 0.5]]), torch.tensor([[2.0, 2.0]]), clip_low=0.2, clip_high=0.2)
+    tensor([[-2.4000, -1.0000]])
+    """
+    return torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip_low, 1 + clip_high))
+
+
+def clipped(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:
+    """1 where `clip_surrogate` is clipped, so that the token has no gradient; 0 elsewhere."""
+    surrogate = clip_surrogate(ratio, advantage, clip_low=clip_low, clip_high=clip_high)
+    return (surrogate > -advantage * ratio).to(ratio.dtype)
+
+
+def ppo_clip(
+    logp: TokenFloat, old_logp: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float
+) -> TokenFloat:
+    """PPO's loss: `clip_surrogate` of `token_ratio`."""
+    return clip_surrogate(token_ratio(logp, old_logp), advantage, clip_low=clip_low, clip_high=clip_high)

@@ -1,0 +1,72 @@
+"""Transforms of a batch: estimators, and what comes before and after them, as parts of a `chain`.
+
+Each says which fields it reads and writes. `advantages` has neutralised the batch: outside `action`, and in rows where
+nothing counts, every float is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tensordict import TensorDict
+
+from purerl.algos.algebra import Transform, bind, on, stateless, writes
+from purerl.algos.estimators.returns import discounted_returns, gae
+from purerl.algos.parts.divergences import kl_reward
+from purerl.algos.parts.whiten import whiten
+from purerl.batch import put
+from purerl.types import RowFloat, TokenBool, TokenFloat
+
+__all__ = ["gae_advantage", "kl_in_reward", "outcome_advantage", "return_advantage", "spread", "whitened"]
+
+whitened = stateless(writes("advantage", on(whiten, "advantage", "mask")))
+"""Replaces `advantage` by `whiten` of it, over the whole batch."""
+
+
+def kl_in_reward(*, kl_reward_coef: float) -> Transform:
+    """Replaces `reward` by `kl_reward` of it; reads `old_logp` and `ref_logp`."""
+    return stateless(writes("reward", on(kl_reward, "reward", "old_logp", "ref_logp", kl_reward_coef=kl_reward_coef)))
+
+
+def outcome_advantage(estimator: Callable) -> Transform:
+    """Writes `advantage`: at each counted token that of its row, estimator(score, group, counted); reads `reward`.
+
+    A row's score is its reward, summed over all positions.
+    """
+    return stateless(writes("advantage", bind(_outcome_advantage, estimator=estimator)))
+
+
+def _outcome_advantage(batch: TensorDict, *, estimator: Callable) -> TokenFloat:
+    score, mask = batch["reward"].sum(-1), batch["mask"]
+    return spread(estimator(score, batch["group"], mask.any(-1)), mask)
+
+
+def spread(x: RowFloat, mask: TokenBool) -> TokenFloat:
+    """Every counted token of row i gets x_i; the others get 0.
+
+    >>> spread(torch.tensor([2.0]), torch.tensor([[False, True, True]]))
+    tensor([[0., 2., 2.]])
+    """
+    return torch.where(mask, x.unsqueeze(-1), 0)
+
+
+def return_advantage(*, discount: float) -> Transform:
+    """Writes `advantage`: `discounted_returns` at each counted token; reads `reward`."""
+    return stateless(writes("advantage", bind(_return_advantage, discount=discount)))
+
+
+def _return_advantage(batch: TensorDict, *, discount: float) -> TokenFloat:
+    returns = discounted_returns(batch["reward"], batch["action"], discount=discount)
+    return torch.where(batch["mask"], returns, 0)
+
+
+def gae_advantage(*, discount: float, lambda_: float) -> Transform:
+    """Writes `advantage`, by `gae`, and `returns`, the critic's target A + V; reads `reward` and `old_value`."""
+    return stateless(bind(_gae_advantage, discount=discount, lambda_=lambda_))
+
+
+def _gae_advantage(batch: TensorDict, *, discount: float, lambda_: float) -> TensorDict:
+    mask, value = batch["mask"], batch["old_value"]
+    advantage = gae(batch["reward"], value, batch["action"], discount=discount, lambda_=lambda_)
+    return put(batch, advantage=torch.where(mask, advantage, 0), returns=torch.where(mask, advantage + value, 0))

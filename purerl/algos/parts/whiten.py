@@ -1,0 +1,41 @@
+"""Whitening: advantages with mean 0 and standard deviation 1 over everything that is counted."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+
+from purerl.types import TokenBool, TokenFloat
+
+__all__ = ["centre", "whiten"]
+
+EPS = 1e-8
+"""Added to a standard deviation that is divided by."""
+
+
+def centre(x: TokenFloat, mask: TokenBool) -> TokenFloat:
+    """What `x` has above its mean over the counted tokens of the whole batch; 0 outside `mask`.
+
+    The largest value is subtracted before the mean is taken, as in `group_deviation`: so the result is exactly 0 where
+    all values are equal. With nothing counted it is 0.
+    """
+    tokens = mask.sum((-2, -1), keepdim=True).clamp(min=1)
+    highest = torch.where(mask, x, -torch.inf).amax(-1).detach()
+    # One more, lest there be no row: the largest of nothing is refused.
+    highest = pad(highest, (0, 1), value=-torch.inf).amax(-1)
+    below = torch.where(mask, x - highest[..., None, None], 0)
+    return torch.where(mask, below - below.sum((-2, -1), keepdim=True) / tokens, 0)
+
+
+def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
+    """(x - mean) / (std + 1e-8) over the counted tokens of the whole batch; 0 outside `mask`.
+
+    The standard deviation divides by the number of tokens less 1. Where all values are equal, or there is only one, the
+    result is 0. It is a statistic of the batch: whitening parts of a batch one by one is another thing.
+
+    >>> whiten(torch.tensor([[1.0, 3.0, 100.0]]), torch.tensor([[True, True, False]]))
+    tensor([[-0.7071,  0.7071,  0.0000]])
+    """
+    centred = centre(x, mask)
+    others = (mask.sum((-2, -1), keepdim=True) - 1).clamp(min=1)
+    return centred / ((centred.square().sum((-2, -1), keepdim=True) / others).sqrt() + EPS)

@@ -1,0 +1,1 @@
+"""Engines: a folder each. `<engine>.trainer` and `<engine>.generator` expose ``Config`` and ``build``."""

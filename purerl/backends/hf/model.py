@@ -1,0 +1,48 @@
+"""Loading a causal language model and its tokenizer, from a directory or from the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from purerl.errors import ConfigError
+from purerl.protocols import Model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["load_model", "load_tokenizer"]
+
+
+def load_model(model: Model) -> PreTrainedModel:
+    """The causal language model that `model` names. Raises ConfigError where it cannot be loaded."""
+    from transformers import AutoModelForCausalLM
+
+    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _cannot_load("model", model, error) from error
+
+
+def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
+    """The tokenizer that lies beside it. Raises ConfigError where there is none."""
+    from transformers import AutoTokenizer
+
+    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    try:
+        return AutoTokenizer.from_pretrained(model.path, **kwargs)
+    except (OSError, ValueError, ImportError) as error:
+        raise _cannot_load("tokenizer", model, error) from error
+
+
+def _cannot_load(what: str, model: Model, error: Exception) -> ConfigError:
+    where = "the directory" if Path(model.path).is_dir() else "the hub's repository"
+    return ConfigError(
+        f"no {what} can be loaded from {where} {model.path!r}",
+        got=str(error).strip().splitlines()[0],
+        need="files as transformers' save_pretrained writes them",
+        do="check model.path; without a network, name a local directory",
+    )

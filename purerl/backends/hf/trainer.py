@@ -1,0 +1,268 @@
+"""A trainer in this process: any causal language model of Hugging Face's transformers, AdamW, one device.
+
+    batch -> micro-batches -> hidden states before the action tokens -> logp and entropy, or value
+          -> evaluate(objective, part, counts) -> backward, gradients add up -> clip -> AdamW
+
+The loss of each micro-batch is divided by the counts of the whole step already. So gradients of micro-batches add up to
+the gradient of the step, however it was cut.
+
+Roles: a "critic" has a value head, a "reference" is never stepped, and every other role is a policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from attrs import Attribute, field, frozen
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from purerl.algos.algebra import Counts, Objective, Weighted, evaluate, merge
+from purerl.algos.parts.settings import number
+from purerl.backends.hf.checkpoint import read, sync_files, write
+from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
+from purerl.backends.hf.microbatch import microbatches, tokens_needed
+from purerl.backends.hf.model import load_model, load_tokenizer
+from purerl.backends.hf.optimiser import Schedule, adamw, clear_gradients, learning_rate
+from purerl.backends.hf.probe import probe
+from purerl.batch import STRUCTURE, check_batch, put
+from purerl.errors import ConfigError, InputError
+from purerl.protocols import Metrics, Model
+
+__all__ = ["Config", "HFTrainer", "build"]
+
+_READS = ("tokens", "temperature")
+_AUTOCAST = {"off": None, "bfloat16": torch.bfloat16}
+_SWITCH = (False, True)
+
+
+def _at_least(bound: int) -> Any:
+    def check(_: Any, attribute: Attribute, value: Any) -> None:
+        if type(value) is not int or value < bound:
+            raise ConfigError(attribute.name, got=repr(value), need=f"a whole number, at least {bound}")
+
+    return check
+
+
+def _one_of(*choices: Any) -> Any:
+    def check(_: Any, attribute: Attribute, value: Any) -> None:
+        if value not in choices:
+            raise ConfigError(attribute.name, got=repr(value), need="one of: " + ", ".join(map(str, choices)))
+
+    return check
+
+
+def _fractions(_: Any, attribute: Attribute, value: Any) -> None:
+    if len(value) != 2 or not all(0 <= beta < 1 for beta in value):
+        raise ConfigError(attribute.name, got=repr(value), need="two numbers from 0 to below 1")
+
+
+def _setting(help: str, default: Any, validator: Any, *, unit: str = "") -> Any:
+    return field(default=default, validator=validator, metadata={"help": help, "unit": unit})
+
+
+@frozen(kw_only=True)
+class Config:
+    """How a model is trained.
+
+    Weights in bfloat16 (`model.dtype`) lose updates that are small beside them; float32 weights with `autocast` keep
+    them. Large micro-batches suit an accelerator. On a CPU nothing is gained beyond a thousand tokens, while rows that
+    differ more in length share a micro-batch, and so padding is computed.
+    """
+
+    lr: float = number("learning rate, at its highest", 1e-6, least=0, most=1)
+    betas: tuple[float, float] = _setting("decay of AdamW's two moments", (0.9, 0.999), _fractions)
+    eps: float = number("added to the root of AdamW's second moment", 1e-8, above=0)
+    weight_decay: float = number("of weight matrices, but not embeddings, for each unit of learning rate", 0.0, least=0)
+    schedule: Schedule = _setting(
+        "learning rate after the warm-up", "constant", _one_of("constant", "linear", "cosine")
+    )
+    warm_up: int = _setting("steps in which the learning rate rises", 0, _at_least(0), unit="optimiser steps")
+    final_fraction: float = number("what the learning rate ends at, as a fraction of lr", 0.0, least=0, most=1)
+    clip_norm: float = number("norm that the gradient is scaled down to; inf leaves it as it is", 1.0, above=0)
+    tokens_per_microbatch: int = _setting(
+        "rows of a forward pass times the longest of them, at most", 2048, _at_least(1), unit="tokens"
+    )
+    autocast: Literal["off", "bfloat16"] = _setting(
+        "what the backbone computes in, if not in its weights' dtype", "off", _one_of(*_AUTOCAST)
+    )
+    gradient_checkpointing: bool = field(
+        default=False, validator=_one_of(*_SWITCH), metadata={"help": "compute layers twice, and keep less of them"}
+    )
+    device: str = field(default="auto", metadata={"help": "cpu, cuda:0, ...; auto: an accelerator if there is one"})
+
+    def __attrs_post_init__(self) -> None:
+        if self.schedule == "constant" and self.final_fraction:
+            need = "schedule linear or cosine: a constant one ends where it is"
+            raise ConfigError("final_fraction", got=self.final_fraction, need=need, do="leave it out")
+
+
+def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -> HFTrainer:
+    """A trainer of `model` in `role`, for a run of `updates` optimiser steps.
+
+    `seed` is that of the critic's head; nothing else is random.
+
+    Raises: ConfigError for a warm-up that is as long as the run, for a model that cannot be loaded, and for one whose
+    logits purerl would not work out as it does itself.
+    """
+    if role != "reference" and 0 < updates <= config.warm_up:
+        raise ConfigError("warm_up", got=config.warm_up, need=f"less than the run's {updates} optimiser steps")
+    device, autocast = _device(config.device), _AUTOCAST[config.autocast]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        causal = load_model(model).to(device).eval()
+        probe(causal, logit_shape(causal.config))
+        module = Critic(causal, autocast, Path(model.path)) if role == "critic" else Policy(causal, autocast)
+    if config.gradient_checkpointing:
+        recompute_layers(module)
+    return HFTrainer(config, module.to(device).requires_grad_(role != "reference"), source=model, updates=updates)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError("device", got=f"{name}: {str(error).splitlines()[0]}", need="one that torch finds") from error
+
+
+class HFTrainer:
+    """A `purerl.protocols.Trainer` of `module`, whose parameters train as far as they require a gradient.
+
+    `source` is where the model came from, and where its tokenizer is. Dropout is off, so nothing in a step is random:
+    the same calls give the same bits.
+    """
+
+    def __init__(self, config: Config, module: Policy | Critic, *, source: Model, updates: int) -> None:
+        self.config, self.module, self.source, self.updates = config, module, source, updates
+        self.position = 0  # optimiser steps so far, skipped ones included
+        self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        adam = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
+        self.optimiser = adamw(module, **adam) if self.trained else None
+
+    @torch.no_grad()
+    def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
+        """The model's `outputs`, [rows, time] each, without gradient, in the dtype of the batch's floats.
+
+        They are at the row's `temperature` (0 counts as 1), and 0 where not `action`.
+
+        Raises: BatchError for a batch that does not follow the schema; InputError for an output of another role.
+        """
+        self._check_outputs(outputs)
+        there = self._arrive(batch, _READS)
+        scores = {name: batch["temperature"].new_zeros(batch["action"].shape) for name in outputs}
+        for rows in self._deal(there, "row"):
+            found = self._forward(there[rows])
+            for name, score in scores.items():
+                score[rows.to(score.device)] = found[name].to(score)
+        return TensorDict(scores, batch_size=batch.batch_size)
+
+    def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
+        """One optimiser step on `batch`. `counts` are those of the whole step, over all ranks.
+
+        Beside the objective's metrics there are `grad_norm` (before clipping), `learning_rate` and `skipped`. A step is
+        skipped where the gradient is not finite, and where nothing is counted: parameters and AdamW's moments stay as
+        they are, and the schedule goes on. (Otherwise a gradient of 0 would still move every weight, by momentum.)
+
+        Raises: BatchError for a batch that does not follow the schema or lacks a field that `objective` reads;
+        InputError in the role of a reference, and for an objective that wants an output of another role.
+        """
+        if self.optimiser is None:
+            raise InputError("this model is a reference", got="an optimiser step", need="a role that trains")
+        self._check_outputs((*objective.outputs, *objective.watches))
+        there = self._arrive(batch, (*_READS, *objective.reads))
+        counts = {name: Counts(*(n.to(there.device) for n in count)) for name, count in counts.items()}
+        clear_gradients(self.trained.values())
+        parts = self._deal(there, objective.unit)
+        metrics = merge(*(self._backward(there[rows], objective, counts) for rows in parts))
+        return self._optimise(metrics, counts)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """What changes when it trains, under Hugging Face's names; a critic's under its own. Views: copy to keep."""
+        return self.module.weights()
+
+    def save(self, path: Path) -> None:
+        """Write what `load` needs to go on bit for bit into the directory `path`. Raises CheckpointError or OSError."""
+        moments = self.optimiser.state_dict()["state"] if self.optimiser else {}
+        weights = {name: parameter.detach() for name, parameter in self.trained.items()}
+        write(path, weights, {"moments": moments, "position": self.position})
+
+    def load(self, path: Path) -> None:
+        """Go on from what `save` wrote. Raises CheckpointError where it does not fit, and is as it was then."""
+        weights, state = read(path, self.trained)
+        with torch.no_grad():
+            for name, parameter in self.trained.items():
+                parameter.copy_(weights[name])
+        self.position = state["position"]
+        if self.optimiser:
+            self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": state["moments"]})
+
+    def export(self, path: Path) -> None:
+        """Write the model, and its tokenizer if it has one, into the directory `path` in Hugging Face's format."""
+        self.module.export(path)
+        with suppress(ConfigError):
+            load_tokenizer(self.source).save_pretrained(path)
+        sync_files(path)
+
+    def _check_outputs(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self.module.outputs]
+        if unknown:
+            got, need = ", ".join(unknown), "among " + ", ".join(self.module.outputs)
+            raise InputError("an output that this model does not have", got=got, need=need)
+
+    def _arrive(self, batch: TensorDict, reads: Sequence[str]) -> TensorDict:
+        """The fields of `STRUCTURE` and `reads`, checked, on the model's device."""
+        device = next(self.module.parameters()).device
+        return check_batch(batch, reads).select(*STRUCTURE, *reads).to(device)
+
+    def _deal(self, batch: TensorDict, unit: str) -> list[Tensor]:
+        """The rows of each micro-batch."""
+        labels = batch["group"] if unit == "group" else torch.arange(len(batch), device=batch.device)
+        return microbatches(tokens_needed(batch["action"]), labels, budget=self.config.tokens_per_microbatch)
+
+    def _forward(self, part: TensorDict) -> dict[str, Tensor]:
+        return self.module(part["tokens"], part["action"], part["temperature"])
+
+    def _backward(self, part: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
+        """Add the gradient of one micro-batch to what is there."""
+        outputs = self._forward(part)
+        watched = {name: outputs[name].detach() for name in objective.watches}
+        learnt = {name: outputs[name] for name in objective.outputs}
+        part = put(part.select(*STRUCTURE, *objective.reads), **watched, **learnt)
+        loss, metrics = evaluate(objective, part, counts)
+        loss.backward()
+        return metrics
+
+    def _optimise(self, metrics: Metrics, counts: Mapping[str, Counts]) -> Metrics:
+        """Clip and step, or skip; and report."""
+        rate = self._learning_rate()
+        norm = nn.utils.clip_grad_norm_(self.trained.values(), self.config.clip_norm)
+        counted = sum(count.tokens for count in counts.values())
+        report = _on_host({**metrics, "grad_norm": Weighted(norm, counted)}, norm.device)
+        norm, counted = report.pop("grad_norm")
+        stepped = bool(norm.isfinite() and counted > 0)
+        if stepped:
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+            self.optimiser.step()
+        self.position += 1
+        own = {"learning_rate": rate, "skipped": float(not stepped)} | ({"grad_norm": norm} if stepped else {})
+        one = torch.ones((), dtype=torch.float64)
+        return report | {name: Weighted(value * one, one) for name, value in own.items()}
+
+    def _learning_rate(self) -> float:
+        config = self.config
+        shape = {"schedule": config.schedule, "warm_up": config.warm_up, "final_fraction": config.final_fraction}
+        return learning_rate(self.position, lr=config.lr, updates=self.updates, **shape)
+
+
+def _on_host(metrics: Metrics, device: torch.device) -> dict[str, Weighted]:
+    """Metrics in float64 and on the CPU, by one transfer: nothing before it in a step waits for the device."""
+    flat = [torch.as_tensor(x, dtype=torch.float64, device=device) for metric in metrics.values() for x in metric]
+    values = iter(torch.stack(flat).cpu())
+    return {name: Weighted(next(values), next(values)) for name in metrics}

@@ -1,0 +1,75 @@
+"""Drawing tokens: one uniform number for each, a pure function of the request's seed and of the token's place.
+
+No generator, so no state: what a request gets does not depend on what else is sampled, on the order, or on a restart.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["choose", "signed", "uniform"]
+
+_STEP = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+
+
+def signed(number: int) -> int:
+    """`number` modulo 2**64, as the int64 with the same bits.
+
+    >>> signed(2**64 - 1), signed(-1), signed(5)
+    (-1, -1, 5)
+    """
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def uniform(seed: Tensor, index: Tensor) -> Tensor:
+    """Numbers in [0, 1), multiples of 2**-24: the `index`-th of the stream of `seed`.
+
+        u = mix(mix(seed) + index * step) / 2**64
+
+    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighbouring seeds give unrelated streams.
+
+    Shapes: int64 tensors that broadcast; any value is a seed. The answer is float32.
+    Source: Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014), the 64-bit finaliser.
+
+    >>> uniform(torch.tensor([7, 7, 8]), torch.tensor([0, 1, 0]))
+    tensor([0.7170, 0.5243, 0.0391])
+    """
+    bits = _mix(_mix(seed) + index * signed(_STEP))
+    return _logical_shift(bits, 40).to(torch.float32) * 2.0**-24
+
+
+def _mix(bits: Tensor) -> Tensor:
+    for shift, factor in _MIX:
+        bits = (bits ^ _logical_shift(bits, shift)) * signed(factor)
+    return bits
+
+
+def _logical_shift(bits: Tensor, by: int) -> Tensor:
+    return (bits >> by) & (2 ** (64 - by) - 1)
+
+
+def choose(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw a token per row by inverting the cumulative distribution, and give its log-probability.
+
+        p = softmax(logits / temperature);  token = min {k : p_0 + ... + p_k > uniform * (p_0 + ...)};  log p_token
+
+    At temperature 0 the token is the likeliest one (the first of equals), and p is at temperature 1. A token of
+    probability 0 is never drawn: where rounding would, the likeliest is. Logits that are NaN give a NaN.
+
+    Shapes: logits [rows, vocab], the others [rows]; the answers are int64 and float32, [rows]. Nats.
+
+    >>> choose(torch.tensor([[0.0, 0.0]] * 3), torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0.4, 0.6, 0.6]))
+    (tensor([0, 1, 0]), tensor([-0.6931, -0.6931, -0.6931]))
+    """
+    greedy = temperature == 0
+    probability = (logits.float() / torch.where(greedy, 1.0, temperature)[:, None]).softmax(-1)
+    cumulative = probability.cumsum(-1)
+    drawn = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
+    # With NaN, and only then, the search ends behind the last token.
+    drawn = drawn.clamp(max=logits.shape[-1] - 1)
+    likeliest = logits.argmax(-1, keepdim=True)
+    keep = (probability.gather(-1, drawn) > 0) & ~greedy[:, None]
+    token = torch.where(keep, drawn, likeliest)
+    return token[:, 0], probability.gather(-1, token)[:, 0].log()

@@ -1,0 +1,118 @@
+"""What a configuration means together: what its algorithm needs is there, and nothing is there that it does not use.
+
+All of it before any model, tokenizer or data set is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from purerl.algos.algebra import Algorithm, advantages, keep_all, roles
+from purerl.batch import FIELDS, STRUCTURE, collate, put
+from purerl.config.schema import RunConfig
+from purerl.errors import ConfigError
+from purerl.plugins import find, kind_of
+from purerl.rewards.judge import load_reward
+
+__all__ = ["algorithm_of", "check"]
+
+
+def algorithm_of(config: RunConfig) -> Algorithm:
+    """The algorithm that `config` names, built."""
+    return find("algorithm", kind_of(config.algorithm)).algorithm(config.algorithm)
+
+
+def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
+    """Refuse `config` where a setting is missing or has no effect; `given` are rewards that are objects, by name.
+
+    Raises: ConfigError, for the first that is found; those of a `start` run are named `start. ...`.
+    """
+    algorithm = algorithm_of(config)
+    for rule in (_check_source, _check_models, _check_sampling, _check_selection, _check_stop):
+        rule(config, algorithm)
+    for name in config.rewards:
+        if name not in (given or {}):
+            load_reward(name)
+    if config.start is not None:
+        check(config.start)
+
+
+def _reads(algorithm: Algorithm) -> set[str]:
+    objectives = (*algorithm.before, *algorithm.objectives)
+    return {*algorithm.reads, *(name for objective in objectives for name in objective.reads)}
+
+
+def _refuse(key: str, value: object, because: str, do: str) -> ConfigError:
+    return ConfigError(f"{key} has no effect", got=repr(value), need=because, do=do)
+
+
+def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
+    kind = kind_of(config.algorithm)
+    sampled = {name for name in _reads(algorithm) if FIELDS[name].writer in ("rewards", "generator")}
+    if sampled and config.rollout is None:
+        need = f"completions of the policy's own: {kind} reads {', '.join(sorted(sampled))}"
+        raise ConfigError("rollout is missing", need=need, do="set rollout.samples and rollout.max_tokens")
+    if config.rollout and not sampled:
+        raise _refuse(
+            "rollout", config.rollout, f"an algorithm that reads rewards; {kind} learns from data", "leave rollout out"
+        )
+
+
+def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
+    find("trainer", kind_of(config.trainer))
+    if config.critic is not None:
+        find("trainer", kind_of(config.critic))
+        if "critic" not in roles(algorithm, FIELDS):
+            because = f"an algorithm with a critic; {kind_of(config.algorithm)} has none"
+            raise _refuse("critic", config.critic, because, "leave critic out")
+
+
+def _check_sampling(config: RunConfig, algorithm: Algorithm) -> None:
+    samples = config.rollout is not None or config.evaluate is not None
+    for name, value in (("generator", config.generator), ("rewards", config.rewards)):
+        if samples and not value:
+            needed = "something is sampled and judged: rollout or evaluate is set"
+            raise ConfigError(f"{name} is missing", need=needed, do=f"set {name}")
+        if value and not samples:
+            raise _refuse(name, value, "rollout or evaluate", f"leave {name} out")
+    if config.generator is not None:
+        find("generator", kind_of(config.generator))
+
+
+def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:
+    rollout = config.rollout
+    if rollout is None:
+        return
+    if rollout.refills and algorithm.select is keep_all:
+        because = f"an algorithm that drops groups; {kind_of(config.algorithm)} keeps all"
+        raise _refuse("rollout.refills", rollout.refills, because, "leave rollout.refills out")
+    if not _learns(algorithm, rollout.samples):
+        because = f"groups that {kind_of(config.algorithm)} can compare; in smaller ones every advantage is 0"
+        raise ConfigError("rollout.samples", got=rollout.samples, need=because, do="set rollout.samples to 2 or more")
+
+
+def _learns(algorithm: Algorithm, samples: int) -> bool:
+    """Whether groups of so many rows give any advantage: tried out on a few, with random rewards."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [
+        {"tokens": [0] * 4, "action": [False, True, True, True], "row": k, "group": k // samples}
+        for k in range(4 * samples)
+    ]
+    batch = collate(rows)
+    for name in set(algorithm.reads) - set(STRUCTURE):
+        field = FIELDS[name]
+        shape = batch["tokens"].shape if field.axes == "rows time" else batch["row"].shape
+        batch = put(batch, **{name: torch.rand(shape, generator=generator).to(field.dtype)})
+    _, batch = advantages(algorithm, algorithm.advantage.init(), batch)
+    return bool(batch["advantage"].any())
+
+
+def _check_stop(config: RunConfig, algorithm: Algorithm) -> None:
+    if config.stop and config.stop.metric.startswith("eval/") and config.evaluate is None:
+        raise _refuse("stop", config.stop, "an evaluation", "set evaluate, or leave stop out")
+    if config.minibatches > config.examples * (config.rollout.samples if config.rollout else 1):
+        need = "at most the rows of a step"
+        raise ConfigError("minibatches", got=config.minibatches, need=need, do="raise examples or lower minibatches")

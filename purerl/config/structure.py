@@ -1,0 +1,279 @@
+"""Configurations as plain tables, and back: strict, and with the dotted key in every error.
+
+A frozen attrs class becomes a dict that TOML can hold, and nothing that TOML cannot say is lost in between: a field
+whose value is None is left out, so only a field whose default is None may hold it. A field with the metadata
+``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields.
+
+Nothing is converted on the way but an int where a float is declared: 8.7 is no int, true is no int, "1" is no int.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import attrs
+import tomli_w
+from cattrs import Converter
+from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from purerl.errors import ConfigError, nearest
+from purerl.plugins import find, kind_of, names
+
+__all__ = ["apply", "differences", "digest", "dumps", "from_dict", "read_toml", "to_dict"]
+
+T = TypeVar("T")
+Table = dict[str, Any]
+
+_DEFAULT = object()
+"""Stands in a table for a setting that is to go back to its default."""
+
+
+def to_dict(config: Any) -> Table:
+    """`config` as nested dicts and lists of numbers, texts and truth values.
+
+    Raises: ConfigError for a None that is not the field's default.
+    """
+    return _CONVERTER.unstructure(config)
+
+
+def from_dict(cls: type[T], table: Mapping[str, Any]) -> T:
+    """The instance of `cls` that `table` says; the inverse of `to_dict`.
+
+    Raises: ConfigError that lists every setting that is unknown, missing, of another type or refused by its class.
+    """
+    try:
+        return _CONVERTER.structure(table, cls)
+    except BaseValidationError as error:
+        raise ConfigError("\n".join(_problems(error))) from error
+
+
+def apply(config: T, settings: Iterable[str]) -> T:
+    """`config` with `settings` made, each a text ``dotted.key=value``.
+
+    A value is read as TOML reads it; what is not TOML is a text. Nothing after the ``=`` takes the setting back to its
+    default. Where a `kind` changes, its table starts from that kind's defaults, in whatever order settings come; of two
+    settings of one key the last holds. A section that was None comes to be with the first setting in it.
+
+    Raises: ConfigError for a setting without ``=``, and as `from_dict`.
+
+    >>> from purerl.protocols import Sampling
+    >>> apply(Sampling(), ["max_tokens=8", 'stop=["."]'])
+    Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop=('.',))
+    """
+    table = to_dict(config)
+    for keys, text in sorted(map(_parse, settings), key=lambda setting: setting[0][-1] != "kind"):
+        _set(table, keys, text)
+    return from_dict(type(config), table)
+
+
+def read_toml(path: str | Path, cls: type[T]) -> T:
+    """The instance of `cls` that the TOML file at `path` says.
+
+    Raises: ConfigError where the file cannot be read or is no TOML, and as `from_dict`.
+    """
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read", got=str(error), need="a TOML file") from error
+    try:
+        return from_dict(cls, table)
+    except ConfigError as error:
+        raise ConfigError(f"{str(path)!r}\n{error}") from error
+
+
+def dumps(config: Any) -> str:
+    """`config` as TOML; `read_toml` gives it back."""
+    return tomli_w.dumps(to_dict(config))
+
+
+def digest(config: Any) -> str:
+    """A hash of everything that `config` says: equal in every process and for every order of fields."""
+    # There and back again, so that an int in a float's place is the same as the float.
+    said = to_dict(from_dict(type(config), to_dict(config)))
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+    """(key, value in `a`, value in `b`) of every setting in which they differ; None where it is not set."""
+    left, right = dict(_flat(to_dict(a))), dict(_flat(to_dict(b)))
+    keys = dict.fromkeys([*left, *right])
+    return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
+
+
+def _flat(table: Table, above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        yield from _flat(value, f"{above}{key}.") if isinstance(value, dict) else [(above + key, value)]
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def _parse(setting: str) -> tuple[list[str], str]:
+    key, equals, value = setting.partition("=")
+    keys = key.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"setting {setting!r}", need="key=value, such as trainer.lr=1e-3")
+    return keys, value.strip()
+
+
+def _set(table: Table, keys: Sequence[str], text: str) -> None:
+    *sections, key = keys
+    for depth, section in enumerate(sections, start=1):
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigError(".".join(keys), got=f"{'.'.join(keys[:depth])} is {_show(table)}", need="a section")
+    value = _value(text) if text else _DEFAULT
+    if key == "kind" and table.get("kind") != value:
+        table.clear()
+    table[key] = value
+
+
+def _value(text: str) -> Any:
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["value"] if len(table) == 1 else text
+
+
+# --- the converter -----------------------------------------------------------------------------------------------
+# Hooks raise a ConfigError that names nothing; `_problems` knows where they were called.
+
+
+def _scalar(kind: type, need: str, do: str | None = None) -> Any:
+    def structure(value: Any, _: Any) -> Any:
+        if type(value) is not kind:
+            raise ConfigError("", got=_show(value), need=need, do=do)
+        return value
+
+    return structure
+
+
+def _float(value: Any, _: Any) -> float:
+    if type(value) not in (int, float):
+        raise ConfigError("", got=_show(value), need="a number")
+    return float(value)
+
+
+def _literal(value: Any, kind: Any) -> Any:
+    choices = {str(choice): choice for choice in get_args(kind)}
+    if not any(type(value) is type(choice) and value == choice for choice in choices.values()):
+        raise ConfigError("", got=_show(value), need="one of: " + ", ".join(choices))
+    return value
+
+
+def _tuple(value: Any, kind: Any, *, converter: Converter) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError("", got=_show(value), need="a list, in square brackets")
+    kinds = get_args(kind)
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        kinds = kinds[:1] * len(value)
+    if len(kinds) != len(value):
+        raise ConfigError("", got=_show(value), need=f"a list of {len(kinds)}")
+    return tuple(converter.structure(item, kind) for item, kind in zip(value, kinds, strict=True))
+
+
+def _plugins(cls: type) -> dict[str, str]:
+    return {field.name: field.metadata["plugin"] for field in attrs.fields(cls) if "plugin" in field.metadata}
+
+
+def _read_class(cls: type, converter: Converter) -> Any:
+    overrides = {
+        name: override(struct_hook=partial(_read_plugin, group=group, converter=converter))
+        for name, group in _plugins(cls).items()
+    }
+    read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **overrides)
+    known = attrs.fields_dict(cls)
+
+    def structure(value: Any, kind: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ConfigError("", got=_show(value), need="a section: keys and values")
+        return read({key: item for key, item in value.items() if item is not _DEFAULT or key not in known}, kind)
+
+    return structure
+
+
+def _read_plugin(value: Any, _: Any, *, group: str, converter: Converter) -> Any:
+    if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
+        raise ConfigError("kind is missing", got=_show(value), need="one of: " + ", ".join(names(group)))
+    try:
+        plugin = find(group, value["kind"])
+    except ConfigError as error:
+        raise ConfigError(f"kind: {error}") from error
+    return converter.structure({key: item for key, item in value.items() if key != "kind"}, plugin.Config)
+
+
+def _write_class(cls: type, converter: Converter) -> Any:
+    overrides = {name: override(unstruct_hook=partial(_write_plugin, converter=converter)) for name in _plugins(cls)}
+    write = make_dict_unstructure_fn(cls, converter, **overrides)
+
+    def unstructure(config: Any) -> Table:
+        for field in attrs.fields(cls):
+            if getattr(config, field.name) is None and field.default is not None:
+                need = "a value: TOML has no None, so only a field whose default is None may hold it"
+                raise ConfigError(field.name, got=f"None in {cls.__qualname__}", need=need)
+        return {key: value for key, value in write(config).items() if value is not None}
+
+    return unstructure
+
+
+def _write_plugin(config: Any, *, converter: Converter) -> Table | None:
+    return None if config is None else {"kind": kind_of(config)} | converter.unstructure(config)
+
+
+def _converter() -> Converter:
+    made = Converter(unstruct_collection_overrides={tuple: list})
+    made.register_structure_hook(bool, _scalar(bool, "true or false"))
+    made.register_structure_hook(int, _scalar(int, "a whole number"))
+    made.register_structure_hook(str, _scalar(str, "a text", do="put it in quotes"))
+    made.register_structure_hook(float, _float)
+    made.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _literal)
+    made.register_structure_hook_func(lambda kind: get_origin(kind) is tuple, partial(_tuple, converter=made))
+    made.register_structure_hook_factory(attrs.has, _read_class)
+    made.register_unstructure_hook_factory(attrs.has, _write_class)
+    return made
+
+
+_CONVERTER = _converter()
+
+
+# --- errors ------------------------------------------------------------------------------------------------------
+
+
+def _problems(error: BaseException, above: tuple[str, ...] = (), cls: Any = None) -> Iterator[str]:
+    """What `error` says, one text for each setting; `above` is where, in `cls`, it came up."""
+    notes = getattr(error, "__notes__", ())
+    here = above + tuple(note.name for note in notes if isinstance(note, AttributeValidationNote))
+    key = ".".join(here)
+    match error:
+        case BaseValidationError():
+            for inner in error.exceptions:
+                yield from _problems(inner, here, error.cl)
+        case ForbiddenExtraKeysError():
+            for name in sorted(error.extra_fields):
+                known = attrs.fields_dict(error.cl)
+                yield str(ConfigError(".".join((*here, name)), got="no such setting", do=nearest(name, known)))
+        case KeyError() if here != above:
+            yield str(ConfigError(f"{key} is missing", need=attrs.fields_dict(cls)[here[-1]].metadata.get("help")))
+        case ConfigError():
+            yield _named(key, str(error), {"kind", *attrs.fields_dict(cls)})
+        case _:
+            yield str(ConfigError(key, got=error.args[0] if error.args else repr(error)))
+
+
+def _named(key: str, message: str, fields: set[str]) -> str:
+    """`message` about what is at `key`: it begins with one of its fields, with nothing, or with other words."""
+    first = message.split(maxsplit=1)[0].rstrip(":") if message[:1].strip() else ""
+    joint = "." if first in fields else ": " if first else ""
+    return f"{key}{joint}{message}" if key else message
+
+
+def _show(value: Any) -> str:
+    return json.dumps(value, default=str)

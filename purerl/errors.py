@@ -1,0 +1,99 @@
+"""Everything that purerl raises on purpose.
+
+    PurerlError
+    ├── InputError (also a ValueError)   something that was given is wrong; nothing has been done yet
+    │   ├── ConfigError                  a setting
+    │   ├── DataError                    a data set or a record of it
+    │   └── BatchError                   a batch
+    └── RunError                         something went wrong while running
+        ├── RunDirectoryError            the run directory belongs to another or to a finished run
+        ├── CheckpointError              a checkpoint cannot be written or read
+        ├── RewardError                  a reward function failed
+        └── EngineError                  a trainer or a generator failed, or broke its protocol
+
+A message has up to four parts: what is wrong, what we got, what we need, what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "BatchError",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "EngineError",
+    "InputError",
+    "PurerlError",
+    "RewardError",
+    "RunDirectoryError",
+    "RunError",
+    "nearest",
+]
+
+
+class PurerlError(Exception):
+    """An error with a remedy: `what` is wrong, `got`, `need`, `do`.
+
+    >>> print(PurerlError("temperature", got=-1.0, need="a number above 0", do="leave it out for 1.0"))
+    temperature
+      got:  -1.0
+      need: a number above 0
+      do:   leave it out for 1.0
+    """
+
+    def __init__(self, what: str, *, got: object = None, need: str | None = None, do: str | None = None):
+        parts = {"got": None if got is None else str(got), "need": need, "do": do}
+        lines = [f"  {name + ':':<6}{text}" for name, text in parts.items() if text is not None]
+        super().__init__("\n".join([what, *lines]))
+
+
+class InputError(PurerlError, ValueError):
+    """Something that was given is wrong; nothing has been done yet."""
+
+
+class ConfigError(InputError):
+    """A setting is unknown, of the wrong type, out of range, or without effect."""
+
+
+class DataError(InputError):
+    """A data set, or a record of it, cannot be used."""
+
+
+class BatchError(InputError):
+    """A batch does not follow the schema."""
+
+
+class RunError(PurerlError, RuntimeError):
+    """Something went wrong while running."""
+
+
+class RunDirectoryError(RunError):
+    """The run directory belongs to another run, or to a finished one."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint cannot be written or read."""
+
+
+class RewardError(RunError):
+    """A reward function raised, or returned something that is no reward."""
+
+
+class EngineError(RunError):
+    """A trainer or a generator failed, or broke its protocol."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The remedy for an unknown name: the nearest known one, or all of them.
+
+    >>> nearest("clip_hi", ["clip_low", "clip_high"])
+    "did you mean 'clip_high'?"
+    >>> nearest("zzz", ["clip_low", "clip_high"])
+    'one of: clip_high, clip_low'
+    """
+    names = sorted(known)
+    match = get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"did you mean {match[0]!r}?" if match else "one of: " + ", ".join(names)

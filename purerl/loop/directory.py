@@ -1,0 +1,159 @@
+"""The run directory.
+
+config.toml       the resolved configuration; a run of another one is refused
+prepared/         what the recipe's `prepare` wrote
+start/            the run that came first, in a run directory of its own
+metrics.jsonl     one line for each step, step 0 before the first update
+rollouts/         one Parquet file for each step
+checkpoints/      one folder for each, committed by the manifest in it
+final/            the trained policy in Hugging Face's format
+summary.json      written last: the run is finished
+lock              held while a process works here
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from attrs import define, field
+
+from purerl.config.schema import RunConfig
+from purerl.config.structure import differences, dumps, read_toml
+from purerl.errors import RunDirectoryError
+from purerl.loop.files import write_at_once
+
+__all__ = ["RunDirectory", "claim"]
+
+
+@define
+class RunDirectory:
+    """A run directory that this process holds."""
+
+    path: Path
+    _lock: IO[str] = field(repr=False)
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def rollouts(self) -> Path:
+        return self.path / "rollouts"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def final(self) -> Path:
+        return self.path / "final"
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What the finished run came to; None while it is not finished."""
+        path = self.path / "summary.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Add a line to the metrics."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of the metrics; one that a kill cut short is left out."""
+        lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True) if self.metrics.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def rewind(self, step: int) -> None:
+        """Forget everything after `step` (-1: everything), which is about to be done again."""
+        kept = [record for record in self.records() if record["step"] <= step]
+        write_at_once(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+        for path in self.rollouts.glob("*.parquet"):
+            if int(path.stem) > step:
+                path.unlink()
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Mark the run as finished."""
+        write_at_once(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def release(self) -> None:
+        """Let another process have it."""
+        self._lock.close()
+
+
+def claim(path: Path, config: RunConfig, *, fresh: bool) -> RunDirectory:
+    """Take the directory at `path` for a run of `config`; with `fresh`, throw away the run that it holds.
+
+    Raises: RunDirectoryError where another process works there, where it holds something that is not a run, or a run
+    of another configuration.
+    """
+    if path.exists() and not path.is_dir():
+        raise RunDirectoryError(f"run directory {str(path)!r}", got="a file", need="a directory, or nothing yet")
+    if strangers := _strangers(path):
+        got = "other files: " + ", ".join(sorted(strangers)[:5])
+        raise RunDirectoryError(
+            f"run directory {str(path)!r}", got=got, need="a run, or an empty directory", do="name another directory"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    directory = RunDirectory(path, _lock(path))
+    try:
+        if fresh:
+            _empty(path)
+        _check_same(path, config)
+        if not _is_run(path):
+            write_at_once(path / "config.toml", dumps(config))
+    except BaseException:
+        directory.release()
+        raise
+    return directory
+
+
+def _strangers(path: Path) -> list[str]:
+    """What lies at `path` and is no run's; a run that died as it began leaves only its lock and unfinished files."""
+    if _is_run(path) or not path.exists():
+        return []
+    return [entry.name for entry in path.iterdir() if entry.name != "lock" and entry.suffix != ".partial"]
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").exists()
+
+
+def _lock(path: Path) -> IO[str]:
+    file = (path / "lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        do = "wait for it, or name another directory"
+        raise RunDirectoryError(f"run directory {str(path)!r}", got="another process works in it", do=do) from error
+    return file
+
+
+def _empty(path: Path) -> None:
+    """Remove the run, what makes it look finished or resumable first, and what makes it a run last.
+
+    So a removal that was killed halfway leaves a run that starts from its beginning.
+    """
+    order = {"summary.json": 0, "checkpoints": 1, "config.toml": 3}
+    for entry in sorted(path.iterdir(), key=lambda entry: order.get(entry.name, 2)):
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != "lock":
+            os.unlink(entry)
+
+
+def _check_same(path: Path, config: RunConfig) -> None:
+    if not _is_run(path):
+        return
+    changed = differences(read_toml(path / "config.toml", RunConfig), config)
+    if changed:
+        got = "; ".join(f"{key}: {before!r} there, {now!r} now" for key, before, now in changed)
+        do = "start it with the same settings, name another directory, or throw it away with --fresh"
+        raise RunDirectoryError(f"{str(path)!r} holds a run of another configuration", got=got, do=do)

@@ -1,0 +1,104 @@
+"""Opening what a configuration names: files, data, tokenizer, engines, in the order of what is cheap to get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import evolve
+
+from purerl.algos.algebra import Algorithm, roles
+from purerl.backends.hf.model import load_tokenizer
+from purerl.batch import FIELDS
+from purerl.config.check import algorithm_of
+from purerl.config.schema import RunConfig
+from purerl.data.examples import read_examples
+from purerl.errors import ConfigError
+from purerl.loop.directory import RunDirectory
+from purerl.loop.files import folder_at_once
+from purerl.loop.run import Run, seed_of
+from purerl.loop.sources import demonstrations, preferences, rollouts
+from purerl.plugins import find, kind_of
+from purerl.protocols import Generator, Trainer
+from purerl.rewards.judge import Reward, load_reward
+
+__all__ = ["located", "open_run", "prepare"]
+
+
+def prepare(config: RunConfig, place: RunDirectory) -> None:
+    """Call what `config.prepare` names to fill ``{run}/prepared``, once."""
+    path = place.path / "prepared"
+    if config.prepare is None or path.exists():
+        return
+    module, _, function = config.prepare.partition(":")
+    try:
+        write = getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"prepare {config.prepare!r}", got=str(error), need="module:function, importable") from error
+    with folder_at_once(path) as folder:
+        write(folder, config.seed)
+
+
+def located(config: RunConfig, root: Path) -> RunConfig:
+    """`config` with ``{run}`` in its paths replaced by the run's directory."""
+
+    def at(path: str) -> str:
+        return path.replace("{run}", str(root))
+
+    evaluation = config.evaluate and evolve(config.evaluate, data=at(config.evaluate.data))
+    return evolve(
+        config, model=evolve(config.model, path=at(config.model.path)), data=at(config.data), evaluate=evaluation
+    )
+
+
+def open_run(config: RunConfig, given: Mapping[str, Reward]) -> Run:
+    """Open everything that `config` names; `given` are rewards that are objects, by name."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)
+    algorithm = algorithm_of(config)
+    source, texts = _source(config, algorithm)
+    tokenizer = load_tokenizer(config.model)
+    return Run(
+        config=config,
+        algorithm=algorithm,
+        source=source,
+        examples=read_examples(config.data, texts),
+        problems=config.evaluate and read_examples(config.evaluate.data, ["prompt"], limit=config.evaluate.examples),
+        rewards=[given.get(name) or load_reward(name) for name in config.rewards],
+        tokenizer=tokenizer,
+        stop_tokens=() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,),
+        trainers=_trainers(config, algorithm),
+        generator=_generator(config),
+    )
+
+
+def _source(config: RunConfig, algorithm: Algorithm) -> tuple[Any, list[str]]:
+    """Where rows come from, and the columns of text that it reads."""
+    if config.rollout is not None:
+        return rollouts, ["prompt"]
+    if any("chosen" in objective.reads for objective in algorithm.objectives):
+        return preferences, ["prompt", "chosen", "rejected"]
+    return demonstrations, ["prompt", "completion"]
+
+
+def _trainers(config: RunConfig, algorithm: Algorithm) -> dict[str, Trainer]:
+    updates = config.steps * config.epochs * config.minibatches
+    engines = {"critic": config.critic or config.trainer}
+    found = {}
+    for role in roles(algorithm, FIELDS):
+        engine = engines.get(role, config.trainer)
+        build = find("trainer", kind_of(engine)).build
+        seed = seed_of(config.seed, role) % 2**31
+        found[role] = build(engine, model=config.model, role=role, updates=updates, seed=seed)
+    return found
+
+
+def _generator(config: RunConfig) -> Generator | None:
+    if config.generator is None:
+        return None
+    build = find("generator", kind_of(config.generator)).build
+    return build(config.generator, model=config.model, seed=seed_of(config.seed, "generator") % 2**31)

@@ -1,0 +1,86 @@
+"""What a run has in its hands while it goes on, and what of it changes from step to step."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from purerl.algos.algebra import Algorithm
+from purerl.config.schema import RunConfig
+from purerl.protocols import Generator, Trainer
+from purerl.rewards.judge import Reward
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Clock", "Run", "Sample", "State", "seed_of"]
+
+
+@frozen
+class State:
+    """What changes from step to step, beside the trainers: all that a checkpoint holds of the loop.
+
+    step       steps that are done
+    drawn      examples drawn from the data so far
+    transform  state of the algorithm's advantage transform
+    """
+
+    step: int = 0
+    drawn: int = 0
+    transform: Any = ()
+
+
+@frozen
+class Sample:
+    """One row before it is collated: its `fields` for the batch, its `texts` for people, its reward's `components`."""
+
+    fields: Mapping[str, Any]
+    texts: Mapping[str, Any] = field(factory=dict)
+    components: Mapping[str, float] = field(factory=dict)
+
+
+@define
+class Run:
+    """A run: configuration, algorithm, engines and data, all opened."""
+
+    config: RunConfig
+    algorithm: Algorithm
+    trainers: Mapping[str, Trainer]
+    generator: Generator | None
+    tokenizer: PreTrainedTokenizerBase
+    stop_tokens: tuple[int, ...]
+    rewards: Sequence[Reward]
+    examples: pa.Table
+    problems: pa.Table | None
+    source: Callable[[Run, State, Clock], tuple[State, list[Sample], dict[str, float]]]
+
+    @property
+    def lag(self) -> int:
+        """Updates that the sampler is behind the trainer."""
+        return self.config.rollout.lag if self.config.rollout else 0
+
+
+@define
+class Clock:
+    """Seconds by phase."""
+
+    seconds: dict[str, float] = field(factory=dict)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Add the time that the block takes to `phase`."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begin
+
+
+def seed_of(*parts: int | str) -> int:
+    """A seed for what `parts` name (run seed, draw, sample, ...), unrelated to that of any other parts."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,154 @@
+"""Where the rows of a step come from: the policy itself, demonstrations, or preference pairs.
+
+A source is a function (run, state, clock) -> (state, samples, facts): it draws examples, moves `state.drawn` on, and
+makes rows of them; `facts` are metrics that only it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve, frozen
+
+from purerl.batch import collate
+from purerl.data.examples import Example, draws, take
+from purerl.errors import DataError, EngineError
+from purerl.loop.run import Clock, Run, Sample, State, seed_of
+from purerl.protocols import Completion, Request, Sampling, generate
+from purerl.rewards.judge import judge
+
+__all__ = ["Draw", "demonstrations", "draw", "preferences", "rollouts"]
+
+
+@frozen
+class Draw:
+    """An example, the number of its draw, and its index in the data set."""
+
+    number: int
+    index: int
+    example: Example
+
+
+def draw(run: Run, state: State, count: int) -> tuple[State, list[Draw]]:
+    """The next `count` examples."""
+    indices = draws(run.examples.num_rows, run.config.seed, state.drawn, count)
+    numbers = range(state.drawn, state.drawn + count)
+    found = map(Draw, numbers, indices, take(run.examples, indices))
+    return evolve(state, drawn=state.drawn + count), list(found)
+
+
+# --- the policy itself -------------------------------------------------------------------------------------------
+
+
+def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
+    """Sample completions, judge them, and keep what the algorithm selects.
+
+    Groups that it does not keep are replaced by those of further draws, `refills` times at most.
+    """
+    wanted = run.config.examples
+    kept: list[Sample] = []
+    sampled = 0
+    for _ in range(1 + run.config.rollout.refills):
+        state, drawn = draw(run, state, wanted - _groups(kept))
+        with clock("generate"):
+            requests = _requests(run, drawn)
+            completions = generate(run.generator, requests)
+        with clock("reward"):
+            samples = _judged(run, drawn, requests, completions)
+        sampled += len(samples)
+        kept += _selected(run, samples)
+        if _groups(kept) == wanted:
+            break
+    return state, kept, {"rollout/sampled": sampled, "rollout/kept": len(kept) / sampled}
+
+
+def _groups(samples: Sequence[Sample]) -> int:
+    return len({sample.fields["group"] for sample in samples})
+
+
+def _selected(run: Run, samples: list[Sample]) -> list[Sample]:
+    keep = run.algorithm.select(collate([sample.fields for sample in samples])).tolist()
+    return [sample for sample, kept in zip(samples, keep, strict=True) if kept]
+
+
+def _requests(run: Run, drawn: Sequence[Draw]) -> list[Request]:
+    rollout = run.config.rollout
+    sampling = Sampling(rollout.temperature, rollout.max_tokens, run.stop_tokens, rollout.stop)
+    prompts = [run.tokenizer(one.example["prompt"])["input_ids"] for one in drawn]
+    return [
+        Request(f"{one.number}/{k}", prompt, sampling, seed_of(run.config.seed, one.number, k))
+        for one, prompt in zip(drawn, prompts, strict=True)
+        for k in range(rollout.samples)
+    ]
+
+
+def _judged(
+    run: Run, drawn: Sequence[Draw], requests: Sequence[Request], completions: Sequence[Completion]
+) -> list[Sample]:
+    texts = run.tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
+    origins = [one for one in drawn for _ in range(run.config.rollout.samples)]
+    cases = zip(origins, requests, completions, texts, strict=True)
+    return [
+        _rollout(run, row, *case) for row, case in enumerate(cases, start=drawn[0].number * run.config.rollout.samples)
+    ]
+
+
+def _rollout(run: Run, row: int, one: Draw, request: Request, completion: Completion, text: str) -> Sample:
+    if completion.finish == "error":
+        do = "see the generator's own messages; the run resumes"
+        raise EngineError(f"the generator failed on request {completion.key!r}", got=completion.error, do=do)
+    components = judge(run.rewards, text, one.example)
+    before, after = len(request.tokens), len(completion.tokens)
+    reward = sum(components.values()) if components else 0.0
+    fields = {
+        "tokens": [*request.tokens, *completion.tokens],
+        "action": [False] * before + [True] * after,
+        # A row whose reward cannot be told, and one without tokens, stays in its group but counts nowhere.
+        "mask": [False] * before + [components is not None] * after,
+        "reward": [0.0] * (before + after - 1) + [reward],
+        "rollout_logp": [0.0] * before + [*completion.logp],
+        "version": [0] * before + [*completion.version],
+        "row": row,
+        "group": one.number,
+        "example": one.index,
+        "temperature": request.sampling.temperature,
+        "truncated": completion.finish == "length",
+    }
+    texts = {"prompt": one.example["prompt"], "completion": text, "finish": completion.finish}
+    return Sample(fields, texts, components or {})
+
+
+# --- demonstrations and preferences ------------------------------------------------------------------------------
+
+
+def demonstrations(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
+    """Rows of the data set's `prompt` and `completion`."""
+    state, drawn = draw(run, state, run.config.examples)
+    return state, [Sample(_given(run, one, "completion", row=one.number)) for one in drawn], {}
+
+
+def preferences(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
+    """Two rows for each of the data set's pairs: `prompt` with `chosen`, and `prompt` with `rejected`."""
+    state, drawn = draw(run, state, run.config.examples)
+    rows = [
+        Sample(_given(run, one, column, row=2 * one.number + k) | {"chosen": column == "chosen"})
+        for one in drawn
+        for k, column in enumerate(("chosen", "rejected"))
+    ]
+    return state, rows, {}
+
+
+def _given(run: Run, one: Draw, column: str, *, row: int) -> dict[str, object]:
+    prompt = run.tokenizer(one.example["prompt"])["input_ids"]
+    if not prompt:
+        raise DataError(f"example {one.index}", got="a prompt without tokens", need="something to continue")
+    answer = run.tokenizer(one.example[column], add_special_tokens=False)["input_ids"]
+    answer = [*answer, *run.stop_tokens[:1]]
+    return {
+        "tokens": prompt + answer,
+        "action": [False] * len(prompt) + [True] * len(answer),
+        "row": row,
+        "group": one.number,
+        "example": one.index,
+        "temperature": 1.0,
+    }

@@ -1,0 +1,44 @@
+"""One step of a run, for every algorithm and every engine."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from tensordict import TensorDict
+
+from purerl.algos.algebra import advantages
+from purerl.batch import collate
+from purerl.loop.metrics import batch_metrics, means, reward_metrics
+from purerl.loop.run import Clock, Run, Sample, State
+from purerl.loop.update import score, scored_fields, sync, update
+
+__all__ = ["step"]
+
+
+def step(run: Run, state: State, clock: Clock) -> tuple[State, TensorDict | None, list[Sample], dict[str, float]]:
+    """Draw rows, score them, work out advantages, update the models.
+
+    Gives the next state, the batch with all that was worked out about it, the samples that it was made of, and metrics.
+    Where the algorithm kept no row there is no batch, and no model is changed.
+
+    With `rollout.lag` of 1 the sampler gets the weights of the update before, just before this one; otherwise whoever
+    calls `step` hands it the weights of this one. One step off policy is a matter of when `sync` is called.
+    """
+    algorithm = run.algorithm
+    state, samples, metrics = run.source(run, state, clock)
+    if run.lag:
+        with clock("sync"):
+            sync(run.trainers["policy"], run.generator, version=state.step)
+    if not samples:
+        return evolve(state, step=state.step + 1), None, samples, metrics
+    batch = collate([sample.fields for sample in samples])
+    with clock("update"):
+        batch = score(run, batch, scored_fields(algorithm.before))
+        updates = update(run, state, batch, algorithm.before)
+    with clock("score"):
+        batch = score(run, batch, scored_fields(algorithm.objectives, algorithm.reads))
+    with clock("advantage"):
+        transform, batch = advantages(algorithm, state.transform, batch)
+    with clock("update"):
+        updates |= update(run, state, batch, algorithm.objectives)
+    metrics |= means(updates) | reward_metrics(samples) | batch_metrics(batch)
+    return evolve(state, step=state.step + 1, transform=transform), batch, samples, metrics

@@ -1,0 +1,150 @@
+"""A run from its configuration to its trained model: open, resume, step after step, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from purerl.config.check import check
+from purerl.config.schema import RunConfig
+from purerl.errors import RunDirectoryError
+from purerl.loop.checkpoint import commit, committed, restore
+from purerl.loop.directory import RunDirectory, claim
+from purerl.loop.evaluate import evaluate
+from purerl.loop.files import folder_at_once
+from purerl.loop.metrics import time_metrics
+from purerl.loop.open import located, open_run, prepare
+from purerl.loop.run import Clock, Run, State, seed_of
+from purerl.loop.step import step
+from purerl.loop.update import sync
+from purerl.rewards.judge import Reward, name_of
+from purerl.store.rollouts import write_rollouts
+from purerl.tracking.console import Console
+
+__all__ = ["Summary", "advance", "train"]
+
+
+@frozen
+class Summary:
+    """What a finished run came to: where it is, how many steps it took, and its first and last evaluation."""
+
+    directory: Path
+    steps: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+    @property
+    def model(self) -> Path:
+        """The trained policy, in Hugging Face's format."""
+        return self.directory / "final"
+
+
+def train(
+    config: RunConfig,
+    *,
+    rewards: Sequence[Reward] = (),
+    directory: str | Path | None = None,
+    fresh: bool = False,
+) -> Summary:
+    """Do the run that `config` describes, or go on with it where it was left.
+
+    `rewards` are functions that take the place of those that `config` names; they are called in this process. The run
+    lives in `directory`, ``runs/<name>`` if not given; `fresh` throws away the run that is there.
+
+    Raises: ConfigError and DataError before any model is loaded; RunDirectoryError where the directory holds another
+    run or a finished one; RewardError, EngineError and CheckpointError while it runs, after which it can be resumed.
+    """
+    given = {name_of(reward): reward for reward in rewards}
+    config = evolve(config, rewards=tuple(given)) if given else config
+    check(config, given)
+    place = claim(Path(directory or Path("runs") / config.name), config, fresh=fresh)
+    try:
+        if place.summary is not None:
+            do = f"its model is in {str(place.final)!r}; --fresh throws it away and starts anew"
+            raise RunDirectoryError(f"the run in {str(place.path)!r} is finished", do=do)
+        prepare(config, place)
+        if config.start is not None:
+            # Its own seed and that of the whole: another seed of either is another run.
+            _start(evolve(config.start, seed=seed_of(config.seed, "start", config.start.seed)), place)
+        return _finish(config, place, given, root=place.path)
+    finally:
+        place.release()
+
+
+def _start(config: RunConfig, place: RunDirectory) -> None:
+    """The run that comes first, in a directory of its own; nothing where it is finished already."""
+    first = claim(place.path / "start", config, fresh=False)
+    try:
+        if first.summary is None:
+            _finish(config, first, {}, root=place.path)
+    finally:
+        first.release()
+
+
+def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, Reward], *, root: Path) -> Summary:
+    """Do all the steps that are left, export the policy, and say what the run came to."""
+    run = open_run(located(config, root), given)
+    with Console(config.name, config.steps) as console:
+        state, record = _resume(run, place)
+        console.log(record)
+        while not _is_over(config, record):
+            state, record = advance(run, state, place)
+            console.log(record)
+    with folder_at_once(place.final) as folder:
+        run.trainers["policy"].export(folder)
+        run.tokenizer.save_pretrained(folder)
+    if run.generator is not None:
+        run.generator.close()
+    before, after = (_evaluation(record) for record in (place.records()[0], record))
+    place.finish({"steps": state.step, "before": before, "after": after})
+    return Summary(place.path, state.step, before, after)
+
+
+def _resume(run: Run, place: RunDirectory) -> tuple[State, dict[str, Any]]:
+    """Go on from the last checkpoint; without one begin, with an evaluation before the first step."""
+    path = committed(place.checkpoints, keep=run.config.checkpoint.keep)
+    state = restore(path, run.trainers) if path else State(transform=run.algorithm.advantage.init())
+    place.rewind(state.step if path else -1)
+    if run.generator is not None:
+        sync(run.trainers["policy"], run.generator, version=state.step)
+    if path is None:
+        place.log({"step": 0} | (evaluate(run) if run.config.evaluate else {}))
+    return state, place.records()[-1]
+
+
+def advance(run: Run, state: State, place: RunDirectory) -> tuple[State, dict[str, Any]]:
+    """One step, and what is due after it: weights to the sampler, an evaluation, metrics, rollouts, a checkpoint."""
+    config, clock = run.config, Clock()
+    with clock("step"):
+        state, batch, samples, metrics = step(run, state, clock)
+        record = {"step": state.step} | metrics
+        evaluating = config.evaluate is not None and (
+            _is_over(config, record) or state.step % config.evaluate.every == 0
+        )
+        saving = state.step % config.checkpoint.every == 0
+        if run.generator is not None and (evaluating or saving or (config.rollout and not run.lag)):
+            with clock("sync"):
+                sync(run.trainers["policy"], run.generator, version=state.step)
+    if evaluating:
+        with clock("evaluate"):
+            record |= evaluate(run)
+    if config.rollout and batch is not None:
+        with clock("store"):
+            write_rollouts(place.rollouts, state.step, batch, [sample.texts for sample in samples])
+    record |= time_metrics(clock, batch)
+    place.log(record)
+    if saving or _is_over(config, record):
+        commit(place.checkpoints, state, run.trainers, keep=config.checkpoint.keep)
+    return state, record
+
+
+def _is_over(config: RunConfig, record: Mapping[str, Any]) -> bool:
+    reached = config.stop is not None and record.get(config.stop.metric, float("-inf")) >= config.stop.at_least
+    return reached or record["step"] >= config.steps
+
+
+def _evaluation(record: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in record.items() if name.startswith("eval/")}

@@ -1,0 +1,60 @@
+"""Scoring a batch under every model that an algorithm reads, and updating every model that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from tensordict import TensorDict
+
+from purerl.algos.algebra import Objective, Weighted, begin, merge
+from purerl.batch import FIELDS, put
+from purerl.loop.run import Run, State, seed_of
+from purerl.protocols import Generator, Trainer
+
+__all__ = ["cut", "score", "scored_fields", "sync", "update"]
+
+
+def scored_fields(objectives: Iterable[Objective], reads: Iterable[str] = ()) -> tuple[str, ...]:
+    """The fields among `reads` and what `objectives` read that a model has to be asked for."""
+    names = dict.fromkeys([*reads, *(name for objective in objectives for name in objective.reads)])
+    return tuple(name for name in names if FIELDS[name].source)
+
+
+def score(run: Run, batch: TensorDict, fields: Iterable[str]) -> TensorDict:
+    """`batch` with `fields`, each from the model that is its source; a model is asked once for all of its own."""
+    wanted: dict[str, dict[str, str]] = {}
+    for name in fields:
+        role, output = FIELDS[name].source
+        wanted.setdefault(role, {})[name] = output
+    for role, names in wanted.items():
+        outputs = run.trainers[role].score(batch, tuple(dict.fromkeys(names.values())))
+        batch = put(batch, **{name: outputs[output] for name, output in names.items()})
+    return batch
+
+
+def update(run: Run, state: State, batch: TensorDict, objectives: Sequence[Objective]) -> dict[str, Weighted]:
+    """Every objective's model, in their order, over `epochs` passes of `minibatches` optimiser steps each."""
+    metrics: dict[str, Weighted] = {}
+    for epoch in range(run.config.epochs):
+        for objective in objectives:
+            seed = seed_of(run.config.seed, "cut", state.step, epoch)
+            for part in cut(batch, run.config.minibatches, objective.unit, seed):
+                prepared, counts = begin(objective, part)
+                found = run.trainers[objective.role].step(prepared, objective, counts)
+                metrics = merge(metrics, {f"{objective.role}/{name}": value for name, value in found.items()})
+    return metrics
+
+
+def cut(batch: TensorDict, parts: int, unit: str, seed: int) -> Iterator[TensorDict]:
+    """Deal the rows of `batch` into `parts` optimiser steps, at random, without cutting a `unit` ("row" or "group")."""
+    labels = batch["group"] if unit == "group" else torch.arange(len(batch))
+    units, member = labels.unique(return_inverse=True)
+    order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))
+    for chosen in order.tensor_split(parts):
+        yield batch[torch.isin(member, chosen)]
+
+
+def sync(trainer: Trainer, generator: Generator, version: int) -> None:
+    """Hand the trainer's weights to the generator, as `version`."""
+    generator.load_weights(trainer.weights(), version=version)

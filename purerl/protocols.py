@@ -1,0 +1,160 @@
+"""The seam: what a trainer and a generator are, and what passes between them and the loop.
+
+An engine is one class that satisfies one of these protocols; `purerl.testing.check_trainer` and `check_generator` tell
+whether it does. The loop knows nothing else about engines, and engines know nothing about algorithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from attrs import field, frozen
+from tensordict import TensorDict
+from torch import Tensor
+
+from purerl.algos.algebra import Counts, Objective, Weighted
+
+__all__ = ["Completion", "Finish", "Generator", "Metrics", "Model", "Request", "Sampling", "Trainer", "generate"]
+
+Metrics = Mapping[str, Weighted]
+Finish = Literal["stop", "length", "cancelled", "error"]
+
+
+@frozen
+class Model:
+    """Where a model's configuration, weights and tokenizer come from.
+
+    path                a local directory in Hugging Face's format, or a name on the hub
+    revision            of the hub's repository
+    trust_remote_code   run the code that comes with it
+    dtype               of the weights: "float32", "bfloat16", "float64", or "auto" for that of the files
+    attention           transformers' attention implementation: "sdpa", "eager", "flash_attention_2", ...
+    """
+
+    path: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+    dtype: str = "float32"
+    attention: str = "sdpa"
+
+
+@frozen
+class Sampling:
+    """How to continue a sequence.
+
+    temperature   logits are divided by it; 0 takes the likeliest token, and log-probabilities are then at temperature 1
+    max_tokens    at most so many new tokens
+    stop_tokens   ids that end a completion; the one that ended it is part of it
+    stop          texts that end a completion, likewise
+    """
+
+    temperature: float = 1.0
+    max_tokens: int = 16
+    stop_tokens: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+
+
+@frozen
+class Request:
+    """Continue `tokens`. A turn, a tool's result and a partial rollout taken up again are the same call.
+
+    `key` is the caller's and comes back with the completion. The completion depends on `tokens`, `sampling`, `seed` and
+    the weights, never on which requests run beside it.
+    """
+
+    key: str
+    tokens: Sequence[int]
+    sampling: Sampling
+    seed: int
+    inputs: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen
+class Completion:
+    """What was sampled: per token its id, its log-probability (nats) when it was sampled, and the weights' version."""
+
+    key: str
+    tokens: Sequence[int]
+    logp: Sequence[float]
+    version: Sequence[int]
+    finish: Finish
+    error: str | None = None
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Samples completions. One process calls it."""
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Enqueue. Raises InputError for a request that can never be served (no tokens, too long, a key in use)."""
+        ...
+
+    def collect(self, timeout: float | None = None) -> list[Completion]:
+        """Whatever has finished, in any order.
+
+        Waits until something has, or until `timeout` seconds have passed. An embedded engine decodes inside this call.
+        With nothing in flight the answer is empty, at once.
+        """
+        ...
+
+    def cancel(self, keys: Sequence[str]) -> None:
+        """Stop these; their tokens so far come back through `collect`. Unknown keys are ignored: they may be done."""
+        ...
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Replace weights, named as Hugging Face names them. Legal with requests in flight.
+
+        From the next token on, what is sampled is sampled by these weights and bears `version`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what it holds. Nothing is called after it."""
+        ...
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """One model and its optimiser. Collective: every rank calls every method, in the same order, with its rows."""
+
+    def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
+        """The model's `outputs` ("logp", "entropy", "value"), [rows, time] each, without gradient.
+
+        They are at the row's `temperature`, and 0 where not `action`.
+        """
+        ...
+
+    def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
+        """One optimiser step on `batch`: micro-batches, backward, clip, optimise.
+
+        `counts` are those of the whole step, over all ranks. Where nothing is counted, and where the gradient is not
+        finite, neither weights nor optimiser change; of the latter the metric `skipped` tells: 1 then, 0 otherwise.
+        """
+        ...
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """What changes when it trains, named as Hugging Face names it."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write everything that `load` needs to go on bit for bit into the directory `path`, which exists."""
+        ...
+
+    def load(self, path: Path) -> None:
+        """Go on from what `save` wrote. Raises CheckpointError where it does not fit."""
+        ...
+
+    def export(self, path: Path) -> None:
+        """Write the model into the directory `path` in Hugging Face's format."""
+        ...
+
+
+def generate(generator: Generator, requests: Sequence[Request]) -> list[Completion]:
+    """Submit `requests`, wait for all of them, and return their completions in the same order."""
+    generator.submit(requests)
+    done: dict[str, Completion] = {}
+    while len(done) < len(requests):
+        done.update((completion.key, completion) for completion in generator.collect())
+    return [done[request.key] for request in requests]

@@ -1,0 +1,30 @@
+"""Published tests: is an algorithm, a generator or a trainer of yours sound?
+
+    check_algorithm(algorithm)    the laws that every algorithm has to satisfy; `LAWS` one by one
+    check_module(module)          the same for a module with a `Config`, its optional terms switched on
+    check_generator, check_trainer    conformance of engines
+
+All of them raise AssertionError with a message that says what is wrong. They need no test framework.
+"""
+
+from __future__ import annotations
+
+from purerl.testing.batches import Layout, example_batch, fields_of, layouts, random_layout
+from purerl.testing.laws import LAWS, Law, check_algorithm, counterexample
+from purerl.testing.modules import check_exemptions, check_module, exemptions, variants
+
+__all__ = [
+    "LAWS",
+    "Law",
+    "Layout",
+    "check_algorithm",
+    "check_exemptions",
+    "check_module",
+    "counterexample",
+    "example_batch",
+    "exemptions",
+    "fields_of",
+    "layouts",
+    "random_layout",
+    "variants",
+]

@@ -1,0 +1,96 @@
+"""Changes of a batch that an algorithm must not notice, or must survive: what the laws are made of."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from purerl.batch import FIELDS, put
+
+__all__ = ["cast", "compact", "pad", "part_policies", "poison", "rename", "uncount"]
+
+
+def cast(batch: TensorDict, dtype: torch.dtype) -> TensorDict:
+    """Every float field as `dtype`."""
+    return put(batch, **{name: value.to(dtype) for name, value in _floats(batch).items()})
+
+
+def uncount(batch: TensorDict) -> TensorDict:
+    """Nothing counts any more."""
+    return put(batch, mask=torch.zeros_like(batch["mask"]))
+
+
+def pad(batch: TensorDict) -> TensorDict:
+    """Three more columns, and one more row, without a token, in a group of its own. They hold garbage."""
+    draw = torch.Generator().manual_seed(0)
+    padded = {name: _pad(value, draw) for name, value in batch.items()}
+    for name in _labels(batch):
+        padded[name][-1] = batch[name].max() + 1
+    return TensorDict(padded, batch_size=[len(batch["row"]) + 1])
+
+
+def _pad(value: Tensor, draw: torch.Generator) -> Tensor:
+    shape = [size + extra for size, extra in zip(value.shape, (1, 3), strict=False)]
+    # Garbage, but no bool is true where there is no token: that would be a mask outside of `attention_mask`.
+    garbage = torch.randint(1, 9, shape, generator=draw) * (value.dtype != torch.bool)
+    padded = garbage.to(value.dtype)
+    padded[tuple(slice(size) for size in value.shape)] = value
+    return padded
+
+
+def compact(batch: TensorDict) -> tuple[TensorDict, Tensor]:
+    """Only the first token of a row and its action tokens, rewards folded back; and where each column came from."""
+    keep = batch["action"].clone()
+    keep[:, 0] = True  # Something has to precede the first action token.
+    origin = torch.argsort(~keep, dim=-1, stable=True)[:, : keep.sum(-1).max()]
+    folded = {"reward": _fold(batch)} if "reward" in batch.keys() else {}
+    batch = put(batch, attention_mask=keep, **folded)
+    return put(batch, **{name: value.gather(1, origin) for name, value in batch.items() if value.ndim > 1}), origin
+
+
+def _fold(batch: TensorDict) -> Tensor:
+    """Rewards moved to the action token before them, or to the first one where there is none before."""
+    folded = torch.zeros_like(batch["reward"])
+    for row, (action, there) in enumerate(zip(batch["action"], batch["attention_mask"], strict=True)):
+        places = action.nonzero()[:, 0].tolist()
+        for time in there.nonzero()[:, 0].tolist():
+            for place in [place for place in places if place <= time][-1:] or places[:1]:
+                folded[row, place] += batch["reward"][row, time]
+    return folded
+
+
+def rename(batch: TensorDict) -> TensorDict:
+    """Other labels, of both signs and up to 2**62, in another order. Two of them hardly ever agree."""
+    return put(batch, **{name: _rename(batch[name]) for name in _labels(batch)})
+
+
+def _rename(labels: Tensor) -> Tensor:
+    known, index = labels.unique(return_inverse=True)
+    draw = random.Random(0)
+    return torch.tensor([draw.randrange(-(2**62), 2**62) for _ in known])[index]
+
+
+def poison(batch: TensorDict, where: Tensor) -> TensorDict:
+    """NaN in every float outside `where`, those of whole rows that `where` leaves empty too; 2**40 in token integers."""
+    keep = {1: where.any(-1), 2: where}
+    floats = {name: value.where(keep[value.ndim], torch.nan) for name, value in _floats(batch).items()}
+    integers = {n: v.where(where, 2**40) for n, v in batch.items() if v.ndim == 2 and v.dtype == torch.int64}
+    return put(batch, **floats, **integers)
+
+
+def part_policies(batch: TensorDict) -> TensorDict:
+    """1e3 nats more or less, by chance, on every log-probability."""
+    draw = torch.Generator().manual_seed(0)
+    logps = {n: v for n, v in batch.items() if FIELDS[n].unit == "nats" and n != "entropy"}
+    return put(batch, **{n: v + 2e3 * (torch.rand(v.shape, generator=draw) < 0.5) - 1e3 for n, v in logps.items()})
+
+
+def _floats(batch: TensorDict) -> dict[str, Tensor]:
+    return {name: value for name, value in batch.items() if value.is_floating_point()}
+
+
+def _labels(batch: TensorDict) -> list[str]:
+    return [name for name in batch.keys() if FIELDS[name].unit == "label"]

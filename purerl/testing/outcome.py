@@ -1,0 +1,152 @@
+"""What an algorithm makes of a batch, flat enough to be compared.
+
+`run` goes through the verbs of `purerl.algos.algebra` as a loop and a trainer would. It hands every stage the fields
+that are declared and nothing else, and lets each objective see its step whole or cut into parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from purerl.algos.algebra import Algorithm, Objective, State, advantages, begin, evaluate, merge, select
+from purerl.batch import FIELDS, STRUCTURE, put
+
+__all__ = ["Cut", "Outcome", "difference", "learn", "run", "steps", "tensors", "units", "whole"]
+
+
+class Outcome(NamedTuple):
+    """What came out, by names that say what it is.
+
+    rows      [rows] or [rows, time]: the rows that are kept, what the advantage stage wrote, gradients
+    totals    of any other shape: the transform's state, losses
+    metrics   totals and weights of the metrics
+    """
+
+    rows: dict[str, Tensor]
+    totals: dict[str, Tensor]
+    metrics: dict[str, Tensor]
+
+
+Cut = Callable[[Objective, TensorDict], Sequence[TensorDict]]
+"""How an optimiser step is cut into parts."""
+
+
+def whole(objective: Objective, step: TensorDict) -> list[TensorDict]:
+    """Not at all."""
+    return [step]
+
+
+def units(objective: Objective, step: TensorDict) -> list[TensorDict]:
+    """Into units of the objective, rows or groups, each trimmed to its own width."""
+    label = step[objective.unit]
+    return [_trim(step[label == value]) for value in label.unique()]
+
+
+def _trim(part: TensorDict) -> TensorDict:
+    width = int(part["attention_mask"].any(0).sum())
+    return put(part, **{name: value[:, :width] for name, value in part.items() if value.ndim > 1})
+
+
+# --- running -----------------------------------------------------------------------------------------------------
+
+
+def run(algorithm: Algorithm, batch: TensorDict) -> Outcome:
+    """Select, advantage, and every objective with its gradients.
+
+    Selection is reported and not applied: what it leaves is another batch, and a law holds for every batch.
+    """
+    given = batch.select(*STRUCTURE, *algorithm.reads)
+    state, after = _advantages(algorithm, batch)
+    # A shaped reward is not a result: where rewards lie is what compaction changes.
+    written = {n: v for n, v in after.items() if n != "reward" and (n not in given.keys() or v is not given[n])}
+    before = Outcome(
+        {"kept": select(algorithm, given), **{f"field {name}": value for name, value in written.items()}},
+        {f"state[{index}]": value for index, value in enumerate(tensors(state))},
+        {},
+    )
+    learned = [learn(objective, step) for objective, step in steps(algorithm, batch)]
+    return Outcome(*({n: v for part in kind for n, v in part.items()} for kind in zip(before, *learned, strict=True)))
+
+
+def steps(algorithm: Algorithm, batch: TensorDict) -> list[tuple[Objective, TensorDict]]:
+    """Each objective, and `batch` as a step for it: the fields that it declares, and what a model supplies."""
+    after = put(batch, **dict(_advantages(algorithm, batch)[1].items()))
+    stages = [(o, batch) for o in algorithm.before] + [(o, after) for o in algorithm.objectives]
+    # Not strict: what `prepare` writes is among the reads, and is not there yet.
+    return [(o, b.select(*STRUCTURE, *o.reads, *o.outputs, *o.watches, strict=False)) for o, b in stages]
+
+
+def _advantages(algorithm: Algorithm, batch: TensorDict) -> tuple[State, TensorDict]:
+    return advantages(algorithm, algorithm.advantage.init(), batch.select(*STRUCTURE, *algorithm.reads))
+
+
+def learn(objective: Objective, step: TensorDict, cut: Cut = whole) -> Outcome:
+    """The loss of the parts of `step`, those gradients that there are, and the merged metrics."""
+    ready, counts = begin(objective, step.exclude(*objective.outputs, *objective.watches))
+    leaves = {name: step[name].detach().clone().requires_grad_() for name in objective.outputs}
+    watched = {name: step[name] for name in objective.watches}
+    ready = put(ready.select(*STRUCTURE, *objective.reads), **leaves, **watched)
+    losses, metrics = zip(*(evaluate(objective, part, counts) for part in cut(objective, ready)), strict=True)
+    loss, merged = torch.stack(losses).sum(0), merge(*metrics)
+    named = f"objective {objective.role!r}: "
+    return Outcome(
+        {f"{named}gradient of {name}": value for name, value in _gradients(loss, leaves).items()},
+        {f"{named}loss": loss.detach()},
+        {f"{named}{kind} of {n!r}": torch.as_tensor(v) for n, m in merged.items() for kind, v in m._asdict().items()},
+    )
+
+
+def _gradients(loss: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    if not loss.requires_grad:
+        return {}
+    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return {name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None}
+
+
+# --- comparing ---------------------------------------------------------------------------------------------------
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors and numbers in `value`, a batch or a tree of tuples, in their order."""
+    if isinstance(value, TensorDict):
+        value = tuple(value.values())
+    if isinstance(value, tuple):
+        for part in value:
+            yield from tensors(part)
+    elif isinstance(value, Tensor | int | float):
+        yield torch.as_tensor(value)
+
+
+def difference(expected: Outcome, found: Outcome, *, tolerance: float = 1e-9) -> str | None:
+    """The first thing in which two outcomes differ, and where it differs most; None where nothing does.
+
+    Numbers may differ by `tolerance`, relative to the largest that is expected, or to 1 if that is larger.
+    """
+    for before, after in zip(expected, found, strict=True):
+        for name in {**before, **after}:
+            if name not in before or name not in after:
+                return f"{name}: " + ("not expected" if name in after else "missing")
+            gap = _gap(before[name].detach(), after[name].detach(), tolerance)
+            if gap is not None:
+                return f"{name}{gap}"
+    return None
+
+
+def _gap(expected: Tensor, found: Tensor, tolerance: float) -> str | None:
+    if expected.shape != found.shape:
+        return f": expected the shape {list(expected.shape)}, found {list(found.shape)}"
+    if not expected.numel():
+        return None
+    expected, found = expected.double(), found.double()
+    # A NaN differs from everything, another NaN included.
+    gap = (expected - found).abs().nan_to_num(torch.inf)
+    if float(gap.max()) <= tolerance * max(1.0, float(expected.abs().max())):
+        return None
+    worst = tuple(int(place) for place in torch.unravel_index(gap.argmax(), gap.shape))
+    values = f"expected {float(expected[worst]):.6g}, found {float(found[worst]):.6g}"
+    return f"{list(worst) or ''}: worst difference {float(gap[worst]):.3g} ({values})"

@@ -1,0 +1,1 @@
+"""Showing a run to people while it goes on."""

@@ -1,0 +1,57 @@
+"""Batches to try an algorithm on, and the verbs one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from purerl.algos.algebra import Algorithm, Objective, advantages, begin, evaluate
+from purerl.batch import put
+from purerl.plugins import find, names
+from purerl.testing import example_batch, fields_of
+
+NAMES = names("algorithm")
+MODULES = [find("algorithm", name) for name in NAMES]
+
+LAYOUT = ((3, "..aax.a"), (3, ".aa"), (-1, ".a.a.aa"), (-1, "..xx"), (3, "..a"), (9, ".aaaa"))
+PAIRS = ((3, "..aax"), (3, ".aa"), (-1, ".a.a"), (-1, "..xx"), (5, "..a"), (5, ".aaaa"))
+TOKENS = ((3, ".a"), (3, ".a"), (-1, ".a"), (-1, ".a"), (-1, ".a"))
+
+
+def example(algorithm: Algorithm, layout=None, seed: int = 0) -> TensorDict:
+    fields = fields_of(algorithm)
+    return example_batch(fields, layout or (PAIRS if "chosen" in fields else LAYOUT), seed=seed)
+
+
+def all_at_once(algorithm: Algorithm) -> Callable[[TensorDict], tuple[Tensor, ...]]:
+    """batch -> the advantage where there is one, and all losses."""
+
+    def function(batch: TensorDict) -> tuple[Tensor, ...]:
+        batch = with_advantage(algorithm, batch)
+        advantage = (batch["advantage"],) if "advantage" in batch.keys() else ()
+        return (*advantage, *(loss_of(objective, batch) for objective in algorithm.objectives))
+
+    return function
+
+
+def with_advantage(algorithm: Algorithm, batch: TensorDict) -> TensorDict:
+    return advantages(algorithm, algorithm.advantage.init(), batch)[1]
+
+
+def loss_of(objective: Objective, batch: TensorDict) -> Tensor:
+    step, counts = begin(objective, batch)
+    return evaluate(objective, step, counts)[0]
+
+
+def learned(algorithm: Algorithm, batch: TensorDict) -> list[Tensor]:
+    """The advantage where there is one, then value and gradient of each objective."""
+    batch = with_advantage(algorithm, batch)
+    found = [batch["advantage"]] if "advantage" in batch.keys() else []
+    for objective in algorithm.objectives:
+        leaves = {name: batch[name].clone().requires_grad_() for name in objective.outputs}
+        loss = loss_of(objective, put(batch, **leaves))
+        found += [loss.detach(), *torch.autograd.grad(loss, list(leaves.values()))]
+    return found

@@ -1,0 +1,114 @@
+"""Statistics of groups, and advantages relative to a group: golden values, an oracle in plain Python, edge cases."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+
+from purerl.algos import (
+    group_centred_advantage,
+    group_max,
+    group_normalised_advantage,
+    group_sum,
+    leave_one_out_advantage,
+    varies,
+)
+from purerl.algos.parts.groups import buckets
+
+ESTIMATORS = [group_centred_advantage, group_normalised_advantage, leave_one_out_advantage]
+INT64 = torch.iinfo(torch.int64)
+
+
+def advantages(estimator, scores: list[float], group: list[int] | None = None, dtype=torch.float64) -> torch.Tensor:
+    labels = torch.tensor(group or [0] * len(scores))
+    return estimator(torch.tensor(scores, dtype=dtype), labels, torch.ones(len(scores), dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (group_normalised_advantage, [1.5, -0.5, -0.5, -0.5]),  # deviation .75, -.25; std sqrt(.75 / 3) = 1/2
+        (group_centred_advantage, [0.75, -0.25, -0.25, -0.25]),
+        (leave_one_out_advantage, [1.0, -1 / 3, -1 / 3, -1 / 3]),
+    ],
+)
+def test_one_right_answer_in_four(estimator, expected):
+    found = advantages(estimator, [1.0, 0.0, 0.0, 0.0])
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), atol=4e-6, rtol=0)
+
+
+def in_plain_python(scores: list[float]) -> dict:
+    """The three definitions, for one group of two or more."""
+    mean, std = statistics.fmean(scores), statistics.stdev(scores)
+    return {
+        group_centred_advantage: [s - mean for s in scores],
+        group_normalised_advantage: [(s - mean) / (std + 1e-6) for s in scores],
+        leave_one_out_advantage: [s - (sum(scores) - s) / (len(scores) - 1) for s in scores],
+    }
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_equals_the_definition_on_groups_of_all_sizes(estimator):
+    draw = torch.Generator().manual_seed(0)
+    labels = [INT64.max, INT64.min, 0, -1, 7]
+    group = torch.tensor(labels)[torch.randint(0, 5, (60,), generator=draw)]
+    score = torch.randn(60, generator=draw, dtype=torch.float64)
+    counted = torch.rand(60, generator=draw) < 0.8
+    score[~counted] = torch.nan
+    found = estimator(score, group, counted)
+    assert not found[~counted].any()
+    for label in labels:
+        mine = (group == label) & counted
+        torch.testing.assert_close(found[mine].tolist(), in_plain_python(score[mine].tolist())[estimator])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10])
+@pytest.mark.parametrize("score", [0.1, -1 / 3, 1e6 + 0.1])
+def test_equal_scores_give_exactly_nothing(estimator, dtype, size, score):
+    # The mean of three tenths is not a tenth; what is left over, divided by a tiny deviation, would be of order 1.
+    assert not advantages(estimator, [score] * size + [0.0, 5.0], [3] * size + [4, 4], dtype)[:size].any()
+
+
+def test_the_label_of_an_uncounted_row_changes_nothing():
+    score, counted = torch.tensor([1.0, 0.0, 100.0]), torch.tensor([True, True, False])
+    for label in (0, 1):
+        found = group_centred_advantage(score, torch.tensor([0, 0, label]), counted)
+        assert found.tolist() == [0.5, -0.5, 0.0]
+
+
+def test_a_large_offset_costs_no_digits():
+    near, far = advantages(group_normalised_advantage, [0.0, 0.5, 1.0], dtype=torch.float32), [1e6, 1e6 + 0.5, 1e6 + 1]
+    torch.testing.assert_close(advantages(group_normalised_advantage, far, dtype=torch.float32), near)
+
+
+@pytest.mark.parametrize("function", [group_sum, group_max])
+def test_every_row_gets_what_its_group_has(function):
+    found = function(torch.tensor([1.0, 2.0, 4.0, -8.0]), torch.tensor([5, -9, 5, 5]))
+    assert found.tolist() == {group_sum: [-3.0, 2.0, -3.0, -3.0], group_max: [4.0, 2.0, 4.0, 4.0]}[function]
+
+
+def test_a_group_varies_when_two_counted_scores_differ():
+    score = torch.tensor([0.1, 0.1, 0.1, 1.0, 0.0, 0.0, 3.0])
+    group, counted = torch.tensor([1, 1, 1, 2, 2, 3, 3]), torch.tensor([True] * 6 + [False])
+    assert varies(score, group, counted).tolist() == [False] * 3 + [True] * 2 + [False] * 2
+
+
+def test_without_rows_there_is_nothing():
+    none = torch.zeros(0)
+    assert buckets(none.long()).shape == (0,)
+    for estimator in ESTIMATORS:
+        assert estimator(none, none.long(), none.bool()).shape == (0,)
+
+
+@pytest.mark.parametrize("function", [*ESTIMATORS, varies])
+def test_leading_axes_and_vmap_are_a_loop(function):
+    draw = torch.Generator().manual_seed(0)
+    score = torch.randn(3, 8, generator=draw)
+    group, counted = torch.randint(-2, 2, (3, 8), generator=draw), torch.rand(3, 8, generator=draw) < 0.7
+    loop = torch.stack([function(*row) for row in zip(score, group, counted, strict=True)])
+    torch.testing.assert_close(function(score, group, counted), loop)
+    torch.testing.assert_close(torch.func.vmap(function)(score, group, counted), loop)

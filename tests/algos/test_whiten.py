@@ -1,0 +1,54 @@
+"""Whitening, and the choice of tokens by covariance: over all counted tokens of a batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from purerl.algos import largest_covariance, whiten
+
+
+def example(rows: int = 6, time: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(rows, time, generator=draw, dtype=torch.float64) for _ in range(2))
+    return x, y, torch.rand(rows, time, generator=draw) < 0.7
+
+
+def test_mean_and_deviation_are_those_of_counted_tokens():
+    x, _, mask = example()
+    x[~mask] = torch.nan
+    found = whiten(x, mask)
+    assert not found[~mask].any()
+    torch.testing.assert_close(found[mask], (x[mask] - x[mask].mean()) / x[mask].std())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tokens", [0, 1, 3, 10])
+def test_equal_values_give_exactly_nothing(dtype, tokens):
+    mask = torch.arange(12).reshape(3, 4) < tokens
+    assert not whiten(torch.full((3, 4), 0.1, dtype=dtype), mask).any()
+
+
+def test_without_rows_there_is_nothing():
+    assert whiten(torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.bool)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("top_fraction", [1e-6, 0.1, 0.5, 1.0])
+def test_the_largest_covariances_are_chosen(top_fraction):
+    logp, advantage, mask = example()
+    covariance = (logp - logp[mask].mean()) * (advantage - advantage[mask].mean())
+    number = max(1, math.floor(top_fraction * int(mask.sum())))
+    chosen = largest_covariance(logp, advantage, mask, top_fraction=top_fraction)
+    assert torch.equal(chosen, mask & (covariance >= covariance[mask].topk(number).values.min()))
+    assert int(chosen.sum()) == number
+
+
+def test_of_equal_covariances_the_first_are_chosen():
+    chosen = largest_covariance(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2) > 0, top_fraction=0.5)
+    assert chosen.tolist() == [[True, True], [False, False]]
+
+
+def test_where_nothing_counts_nothing_is_chosen():
+    assert not largest_covariance(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2) < 0, top_fraction=0.5).any()

@@ -1,0 +1,56 @@
+"""The command line is an interface: its options are frozen here, and it answers at once."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import typer.main
+from typer.testing import CliRunner
+
+import purerl
+from purerl_cli.main import app
+
+FROZEN = {
+    "": {"version": ["--version"]},
+    "train": {
+        "recipe": ["recipe"],
+        "settings": ["--set"],
+        "directory": ["--directory"],
+        "fresh": ["--fresh"],
+        "dry_run": ["--dry-run"],
+        "debug": ["--debug"],
+    },
+}
+
+
+def test_the_options_are_these() -> None:
+    root = typer.main.get_command(app)
+    commands = {"": root, **root.commands}
+    found = {name: {p.name: p.opts for p in command.params if p.name != "help"} for name, command in commands.items()}
+    assert found == FROZEN
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"purerl {purerl.__version__}\n"
+
+
+def test_help_takes_less_than_four_tenths_of_a_second() -> None:
+    assert min(_seconds_of_help() for _ in range(5)) < 0.4
+
+
+def _seconds_of_help() -> float:
+    begin = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "purerl_cli", "--help"], capture_output=True, text=True, check=True)
+    assert "train" in done.stdout
+    return time.perf_counter() - begin
+
+
+def test_the_console_script_is_installed() -> None:
+    script = shutil.which("purerl", path=str(Path(sys.executable).parent))
+    assert script is not None
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"purerl {purerl.__version__}\n"

@@ -1,0 +1,141 @@
+"""`purerl train`: recipes of every sort, settings, the dry run, a real run, and what a mistake is told."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import purerl
+from purerl import RunConfig
+from purerl.config.structure import dumps, from_dict
+from purerl.errors import EngineError
+from purerl.recipes.addition import addition
+from purerl_cli.main import app
+
+RECIPE = """
+from purerl.recipes.addition import addition
+from attrs import evolve
+
+def mine():
+    return evolve(addition(), name="mine")
+
+def nothing():
+    return None
+
+number = 3
+"""
+
+
+def _train(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["train", *map(str, arguments)])
+
+
+def _config(result: Result) -> RunConfig:
+    assert result.exit_code == 0, result.output
+    return from_dict(RunConfig, tomllib.loads(result.stdout))
+
+
+# --- recipes, settings, the dry run ------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_a_plan_and_toml_that_is_the_run(tmp_path: Path) -> None:
+    result = _train("--dry-run", "--directory", tmp_path / "run")
+    assert result.stdout.startswith("# addition, start: sft, 600 steps\n")
+    assert _config(result) == addition()
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_are_made() -> None:
+    config = _config(_train("addition", "--dry-run", "--set", "algorithm.kind=rloo", "--set", "seed=7"))
+    assert type(config.algorithm).__module__ == "purerl.algos.rloo"
+    assert config.seed == 7
+
+
+def test_a_recipe_can_be_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my-recipe.py").write_text(RECIPE)
+    (tmp_path / "my.toml").write_text(dumps(addition()))
+    assert _config(_train("--dry-run", tmp_path / "my.toml")) == addition()
+    assert _config(_train("--dry-run", "purerl.recipes.addition:addition")) == addition()
+    assert _config(_train("--dry-run", f"{tmp_path}/my-recipe.py:mine")).name == "mine"
+
+
+# --- a run -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_with_a_model_and_is_not_done_twice(tmp_path: Path) -> None:
+    run = ("tests.loop.small:small", "--set", "steps=1", "--set", "trainer.warm_up=0", "--directory", tmp_path / "run")
+    first = _train(*run)
+    assert first.exit_code == 0, first.output
+    lines = first.stdout.splitlines()
+    assert "1 steps" in lines
+    assert [line for line in lines if re.fullmatch(r"eval/accuracy: [\d.]+ -> [\d.]+", line)]
+    assert lines[-1] == f"the model is in {tmp_path}/run/final"
+    assert (tmp_path / "run" / "final" / "model.safetensors").exists()
+    again = _train(*run)
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert again.stderr.startswith("error: the run in ")
+    assert _train(*run, "--fresh").exit_code == 0
+
+
+# --- mistakes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["adition"], "no recipe is called 'adition'\n  do:   did you mean 'addition'?; or module:function, "),
+        (["no.such:recipe"], "nothing is found at 'no.such:recipe'\n  got:  No module named 'no'"),
+        (["no-such.py:recipe"], "recipe file 'no-such.py'\n  got:  no such file\n  need: a Python file"),
+        (["no-such.toml"], "'no-such.toml' cannot be read\n  got:  [Errno 2] No such file"),
+        (["purerl.recipes.addition:_EXACT"], "recipe 'purerl.recipes.addition:_EXACT'\n  got:  'purerl.rewards"),
+        (["os:getcwd"], "recipe 'os:getcwd'\n  got:  it returned "),
+        (["--set", "trainer.lrate=1"], "trainer.lrate\n  got:  no such setting"),
+        (["--set", "trainer.lr=-1"], "trainer.lr\n  got:  -1.0\n"),
+        (["--set", "algorithm.kind=gropo"], "algorithm.kind: no algorithm is called 'gropo'\n"),
+        (["--set", "rollout="], "rollout is missing\n"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_without_a_traceback(arguments: list[str], message: str) -> None:
+    result = _train("--dry-run", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {message}")
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_shows_where_a_mistake_comes_from() -> None:
+    result = _train("--dry-run", "--debug", "adition")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.rstrip().endswith("file.py:function, file.toml")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "message"),
+    [
+        (EngineError("the sampler failed"), 1, "error: the sampler failed\n"),
+        (KeyboardInterrupt(), 130, "interrupted; the same command goes on from the last checkpoint\n"),
+    ],
+)
+def test_a_run_that_fails_says_so_in_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int, message: str
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(purerl, "train", fail, raising=False)
+    result = _train()
+    assert (result.exit_code, result.stderr) == (code, message)
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(purerl, "train", fail, raising=False)
+    assert isinstance(_train().exception, ZeroDivisionError)

@@ -1,0 +1,68 @@
+"""Parity: the chunked path is the reference, in value and gradient; the reference is the definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from purerl.kernels.recurrence import reference, reverse_recurrence
+from purerl.kernels.recurrence.chunked import CHUNK
+
+TIMES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, CHUNK**2 + 5]
+PER_ROW = torch.tensor([[0.0], [1.0], [0.97]], dtype=torch.float64)
+DECAYS = [0.0, 1.0, 0.97, 0.3, torch.tensor(0.5, dtype=torch.float64), PER_ROW]
+
+
+def example(time: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(3, time, generator=torch.Generator().manual_seed(time), dtype=dtype)
+
+
+def value_and_gradient(function, x: torch.Tensor, decay) -> list[torch.Tensor]:
+    leaves = [leaf.clone().requires_grad_() for leaf in (x, decay) if isinstance(leaf, torch.Tensor)]
+    y = function(*leaves, *() if isinstance(decay, torch.Tensor) else (decay,))
+    slopes = torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view_as(y)
+    return [y.detach(), *torch.autograd.grad((slopes * y).sum(), leaves, allow_unused=True, materialize_grads=True)]
+
+
+def test_the_reference_is_the_definition():
+    x = example(9)
+    expected = torch.stack([sum(0.7 ** (s - t) * x[:, s] for s in range(t, 9)) for t in range(9)], -1)
+    torch.testing.assert_close(reference.reverse_recurrence(x, 0.7), expected)
+
+
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize("decay", DECAYS, ids=str)
+def test_value_and_gradient_are_those_of_the_reference(time, decay):
+    x = example(time)
+    found = value_and_gradient(reverse_recurrence, x, decay)
+    torch.testing.assert_close(found, value_and_gradient(reference.reverse_recurrence, x, decay))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.99, 1.0])
+def test_float32_is_exact_to_a_few_units_in_the_last_place(decay):
+    x = example(3000, torch.float32)
+    found, exact = reverse_recurrence(x, decay), reference.reverse_recurrence(x.double(), decay)
+    assert found.dtype == torch.float32
+    assert (found - exact).abs().max() <= 4 * torch.finfo(torch.float32).eps * exact.abs().max()
+
+
+def test_a_decay_of_zero_changes_no_bit():
+    x = example(100, torch.float32)
+    assert torch.equal(reverse_recurrence(x, 0.0), x)
+
+
+def test_a_long_row_of_ones_does_not_overflow():
+    y = reverse_recurrence(torch.ones(1, 100_000), 0.9999)
+    torch.testing.assert_close(y[0, 0], torch.tensor((1 - 0.9999**100_000) / 1e-4))
+
+
+def test_vmap_is_a_loop():
+    x = torch.stack([example(70), example(70).flip(0)])
+    loop = torch.stack([reverse_recurrence(one, PER_ROW) for one in x])
+    torch.testing.assert_close(torch.func.vmap(reverse_recurrence, in_dims=(0, None))(x, PER_ROW), loop)
+    torch.testing.assert_close(reverse_recurrence(x, PER_ROW), loop)
+
+
+def test_compiled_it_is_the_same():
+    compiled = torch.compile(reverse_recurrence, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(example(200), 0.9), reverse_recurrence(example(200), 0.9))

@@ -1,0 +1,41 @@
+"""Runs small enough for a test: the default recipe, cut down to a few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+
+from purerl.config.schema import Checkpoint, RunConfig
+from purerl.recipes.addition import addition
+
+
+def digits(completion: str, example: Mapping[str, Any]) -> float:
+    """The share of right digits: something to learn from, for a model that knows nothing."""
+    return sum(a == b for a, b in zip(completion, example["answer"], strict=False)) / 3
+
+
+def small(steps: int = 4, **changes: Any) -> RunConfig:
+    """A few steps of the default recipe, with an evaluation and a checkpoint every second step."""
+    config = addition()
+    start = evolve(
+        config.start,
+        steps=3,
+        examples=16,
+        stop=None,
+        evaluate=evolve(config.start.evaluate, every=2, examples=16),
+        checkpoint=Checkpoint(every=2, keep=1),
+    )
+    settings: dict[str, Any] = {
+        "steps": steps,
+        "rewards": ("tests.loop.small:digits",),
+        "examples": 4,
+        "minibatches": 2,
+        "start": start,
+        "trainer": evolve(config.trainer, warm_up=2),
+        "rollout": evolve(config.rollout, samples=4),
+        "evaluate": evolve(config.evaluate, every=2, examples=16),
+        "checkpoint": Checkpoint(every=2, keep=2),
+    }
+    return evolve(config, **settings | changes)

@@ -1,0 +1,88 @@
+"""The default recipe keeps its promise, and keeps it because of its rewards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from attrs import evolve
+
+from purerl.batch import collate, put
+from purerl.loop.train import Summary, train
+from purerl.recipes.addition import addition, prepare
+
+from . import shuffled
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    return train(addition(), directory=tmp_path_factory.mktemp("addition") / "run")
+
+
+def test_reinforcement_alone_lifts_held_out_accuracy(run: Summary) -> None:
+    assert run.before["eval/accuracy"] < 0.4
+    assert run.after["eval/accuracy"] > 0.9
+
+
+def test_the_model_it_leaves_adds(run: Summary) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(run.model), AutoTokenizer.from_pretrained(run.model)
+    problems = parquet.read_table(run.directory / "prepared" / "held_out.parquet").slice(0, 200).to_pylist()
+    prompts = tokenizer([problem["prompt"] for problem in problems], return_tensors="pt")
+    tokens = model.generate(**prompts, max_new_tokens=4, do_sample=False)
+    answers = tokenizer.batch_decode(tokens[:, 6:], skip_special_tokens=True)
+    right = sum(answer == problem["answer"] for answer, problem in zip(answers, problems, strict=True))
+    assert right / len(problems) > 0.85
+
+
+def test_shuffled_rewards_teach_nothing(run: Summary, tmp_path: Path) -> None:
+    for part in ("prepared", "start"):
+        shutil.copytree(run.directory / part, tmp_path / "old" / part)
+    config = evolve(addition(), algorithm=shuffled.Config(), steps=80, checkpoint=evolve(addition().checkpoint, every=80))
+    (tmp_path / "old").rename(tmp_path / "prepared_only")
+    place = tmp_path / "run"
+    from purerl.loop.directory import claim
+
+    claim(place, config, fresh=False).release()
+    for part in ("prepared", "start"):
+        (tmp_path / "prepared_only" / part).rename(place / part)
+    found = train(config, directory=place)
+    honest = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
+    assert found.before == run.before
+    assert found.after["eval/accuracy"] < found.before["eval/accuracy"] + 0.1
+    assert honest[80]["eval/accuracy"] > found.before["eval/accuracy"] + 0.15
+
+
+def test_shuffling_keeps_each_groups_rewards() -> None:
+    rows = [{"tokens": [1, 2, 3], "action": [0, 1, k % 2], "row": k, "group": -(k % 3)} for k in range(24)]
+    batch = put(collate(rows), reward=torch.rand(24, 3))
+    found = shuffled.shuffle(batch)
+    for label in (0, -1, -2):
+        members = batch["group"] == label
+        before, after = batch["reward"][members].sum(-1), found["reward"][members].sum(-1)
+        torch.testing.assert_close(before.sort().values, after.sort().values)
+        assert not torch.equal(before, after)
+
+
+def test_phases_never_see_a_held_out_problem(tmp_path: Path) -> None:
+    prepare(tmp_path, seed=5)
+    train_set, held_out = (
+        parquet.read_table(tmp_path / f"{name}.parquet")["prompt"].to_pylist() for name in ("train", "held_out")
+    )
+    sums = {frozenset(prompt.rstrip("=").split("+")) for prompt in train_set}
+    assert not any(frozenset(prompt.rstrip("=").split("+")) in sums for prompt in held_out)
+    assert len(train_set) + len(held_out) == 10_000
+    assert 900 < len(held_out) < 1100
+
+
+def test_the_seed_says_which_problems_are_held_out(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        (tmp_path / name).mkdir()
+        prepare(tmp_path / name, seed)
+    a, b, c = ((tmp_path / name / "held_out.parquet").read_bytes() for name in "abc")
+    assert a == b != c
