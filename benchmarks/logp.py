@@ -20,15 +20,15 @@ from functools import partial
 
 import torch
 
-from purerl.kernels.logp import KEPT, chunked, reference
+from purerl.kernels.logp import chunk_size, chunked, reference
 
 SHAPE = {"scale": 1.0, "softcap": None}
 
 
 def paths(vocabulary: int) -> dict[str, partial]:
     """What is compared: the definition, and chunks of several sizes, the one that the trainer takes among them."""
-    chosen = max(1, KEPT // vocabulary)
-    chunks = {f"chunked, {chunk} tokens": chunk for chunk in (chosen // 4, chosen, 4 * chosen) if chunk}
+    chosen = chunk_size(vocabulary)
+    chunks = {f"chunked, {chunk} tokens": chunk for chunk in (chosen // 4, chosen, 4 * chosen)}
     made = {name: partial(chunked.logp_entropy, chunk=chunk) for name, chunk in chunks.items()}
     return {"reference": partial(reference.logp_entropy)} | made
 

@@ -1,113 +1,109 @@
-"""Broken algorithms, and the law that must catch each: bugs that were shipped elsewhere, put into GRPO, PPO or DPO.
+"""Broken algorithms, and the law that must catch each: bugs that were shipped elsewhere, put into GRPO or DPO.
 
-A law that catches nothing proves nothing. `says` is a part of the message that the law gives, so that the mutant is
-caught for what is wrong with it.
+A law that catches nothing proves nothing. With each mutant stands a part of the message that its law must give, so that
+it is caught for what is wrong with it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+import attrs
 import torch
 
 from purerl.algos import dpo, grpo
 from purerl.algos.algebra import Algorithm, Term, Weighted, stateless, writes
 from purerl.algos.parts.divergences import k3
-from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
+from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_sum
 from purerl.algos.parts.whiten import whiten
+from purerl.batch import put
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["MUTANTS"]
 
-GRPO = grpo.algorithm()
+
+GRPO, DPO = grpo.algorithm(), dpo.algorithm()
 (POLICY,) = GRPO.objectives
-(SURROGATE,) = POLICY.terms
-DPO = dpo.algorithm()
 
 
-class Mutant(NamedTuple):
-    """`algorithm` breaks `law`, whose message contains `says`."""
-
-    name: str
-    algorithm: Algorithm
-    law: str
-    says: str
+def _objective(algorithm: Algorithm = GRPO, **changes) -> Algorithm:
+    (objective,) = algorithm.objectives
+    return algorithm._replace(objectives=(objective._replace(**changes),))
 
 
-def _with(**changes) -> Algorithm:
-    """GRPO with another part in its objective."""
-    return GRPO._replace(objectives=(POLICY._replace(**changes),))
+def _term(**changes) -> Algorithm:
+    (term,) = POLICY.terms
+    return _objective(terms=(term._replace(**changes),))
 
 
-def _with_term(**changes) -> Algorithm:
-    return _with(terms=(SURROGATE._replace(**changes),))
+def _second_term(loss) -> Algorithm:
+    return _objective(terms=(*POLICY.terms, Term("second", loss, sequence_mean_of_token_mean)))
 
 
-def _with_second(loss, reduce=sequence_mean_of_token_mean, **changes) -> Algorithm:
-    return _with(terms=(SURROGATE, Term("second", loss, reduce)), **changes)
+def _transform(function, *reads: str) -> Algorithm:
+    return GRPO._replace(reads=("reward", *reads), advantage=stateless(function))
 
 
-def _with_advantage(advantage, *reads: str) -> Algorithm:
-    return GRPO._replace(reads=("reward", *reads), advantage=stateless(writes("advantage", advantage)))
-
-
-# --- advantages --------------------------------------------------------------------------------------------------
+def _score(function, *reads: str) -> Algorithm:
+    """The advantage of a row is function(batch)."""
+    return _transform(writes("advantage", lambda batch: _spread(function(batch), batch)), *reads)
 
 
 def _spread(score, batch):
     return torch.where(batch["mask"], score[:, None], 0)
 
 
-def counted_rewards_only(batch):
-    return _spread((batch["reward"] * batch["mask"]).sum(-1), batch)
+# --- advantages --------------------------------------------------------------------------------------------------
+
+
+def sum_of_counted_rewards(batch):
+    return (batch["reward"] * batch["mask"]).sum(-1)
 
 
 def reward_of_last_action_token(batch):
-    time = torch.arange(batch["action"].shape[1])
-    last = (time * batch["action"]).amax(-1, keepdim=True)
-    return _spread(batch["reward"].gather(1, last)[:, 0], batch)
+    last = (torch.arange(batch["action"].shape[1]) * batch["action"]).amax(-1, keepdim=True)
+    return batch["reward"].gather(1, last)[:, 0]
 
 
-def mean_over_padding(batch):
-    reward = _spread(batch["reward"].sum(-1), batch)
-    return torch.where(batch["mask"], reward - reward.mean(), 0)
+def centred_over_padding(batch):
+    return batch["reward"].sum(-1) - batch["reward"].mean()
 
 
-def baseline_of_all_rows(batch):
-    same = (batch["group"][:, None] == batch["group"]).to(batch["reward"])
-    score = batch["reward"].sum(-1)
-    return _spread(score - same @ score / same.sum(-1), batch)
+def centred_over_rejected_rows(batch):
+    score, same = batch["reward"].sum(-1), (batch["group"][:, None] == batch["group"]).to(batch["reward"])
+    return score - same @ score / same.sum(-1)
 
 
-def groups_by_position(batch):
+def centred_by_position(batch):
     score = batch["reward"].sum(-1)
     pair = torch.arange(len(score)) // 2
-    return _spread(score - torch.zeros_like(score).index_add(0, pair, score)[pair] / 2, batch)
+    return score - torch.zeros_like(score).index_add(0, pair, score)[pair] / 2
 
 
-def labels_as_indices(batch):
+def centred_by_label_as_index(batch):
     score = batch["reward"].sum(-1)
-    return _spread(score - torch.zeros_like(score).index_add(0, batch["group"], score)[batch["group"]], batch)
+    return score - torch.zeros_like(score).index_add(0, batch["group"], score)[batch["group"]]
 
 
-def sign_of_score(batch):
-    return _spread((batch["reward"].sum(-1) > 0) * 2.0 - 1.0, batch)
+def sign(batch):
+    return (batch["reward"].sum(-1) > 0) * 2.0 - 1.0
 
 
-def staleness_of_all_tokens(batch):
-    stale = batch["version"].amax(-1) - batch["version"].amin(-1)
-    return _spread(batch["reward"].sum(-1) / (1 + stale), batch)
+def less_the_staler(batch):
+    return batch["reward"].sum(-1) / (1 + batch["version"].amax(-1) - batch["version"].amin(-1))
 
 
-def bootstrap_from_tools(batch):
-    advantage = torch.zeros_like(batch["reward"])
-    for time in reversed(range(batch["reward"].shape[1])):
-        later = advantage[:, time + 1] if time + 1 < batch["reward"].shape[1] else 0
-        advantage[:, time] = batch["reward"][:, time] + 0.9 * later
-    return torch.where(batch["mask"], advantage, 0)
+def returns_through_tools(batch):
+    discounts = 0.9 ** torch.arange(batch["reward"].shape[1]).to(batch["reward"])
+    returns = (batch["reward"] * discounts).flip(-1).cumsum(-1).flip(-1) / discounts
+    return put(batch, advantage=torch.where(batch["mask"], returns, 0))
 
 
-def centre_in_place(batch):
-    return _spread(batch["reward"].sub_(batch["reward"].mean()).sum(-1), batch)
+def centred_in_place(batch):
+    batch["reward"].sub_(batch["reward"].mean())
+    return put(batch, advantage=_spread(batch["reward"].sum(-1), batch))
+
+
+def written_into_the_argument(batch):
+    batch["advantage"] = _spread(batch["reward"].sum(-1), batch)
+    return batch
 
 
 # --- losses ------------------------------------------------------------------------------------------------------
@@ -117,28 +113,28 @@ def unclamped_ratio(batch):
     return -batch["advantage"] * (batch["logp"] - batch["old_logp"]).exp()
 
 
+def shifted_ratio(batch):
+    return -batch["advantage"] * (batch["logp"] - batch["old_logp"].roll(1, -1)).clamp(-20, 20).exp()
+
+
 def whitened_in_the_loss(batch):
     return -whiten(batch["advantage"], batch["mask"]) * batch["logp"]
 
 
-def probability_shifted_by_one(batch):
-    return -batch["advantage"] * (batch["logp"] - batch["old_logp"].roll(1, -1)).clamp(-20, 20).exp()
+def with_dropout(batch):
+    return torch.nn.functional.dropout(-batch["advantage"] * batch["logp"])
 
 
-def noise_in_the_loss(batch):
-    return -batch["advantage"] * batch["logp"] * torch.rand_like(batch["logp"])
+def softplus(batch):
+    return torch.nn.functional.softplus(batch["logp"])
 
 
 def detached(batch):
     return -batch["advantage"] * batch["logp"].detach()
 
 
-def softened(batch):
-    return torch.nn.functional.softplus(batch["logp"])
-
-
 def divergence_without_gradient(batch):
-    return batch["advantage"] * k3(batch["logp"].detach(), batch["old_logp"])
+    return k3(batch["logp"].detach(), batch["old_logp"])
 
 
 def entropy_bonus(batch):
@@ -148,11 +144,11 @@ def entropy_bonus(batch):
 # --- reductions --------------------------------------------------------------------------------------------------
 
 
-def local_token_mean(loss, mask, counts):
+def mean_of_the_part(loss, mask, counts):
     return token_sum(loss, mask, counts) / mask.sum().clamp(min=1)
 
 
-def unmasked_numerator(loss, mask, counts):
+def numerator_without_mask(loss, mask, counts):
     return loss.sum() / counts.tokens.clamp(min=1)
 
 
@@ -160,56 +156,74 @@ def mean_over_width(loss, mask, counts):
     return torch.where(mask, loss, 0).mean(-1).sum() / counts.rows.clamp(min=1)
 
 
-def trimmed_to_longest(loss, mask, counts):
-    return token_mean(loss[:, : mask.sum(-1).amax() + loss.shape[1]], mask, counts)
+def divided_by_the_longest_row(loss, mask, counts):
+    return token_sum(loss, mask, counts) / mask.sum(-1).amax()
 
 
-def unguarded_division(loss, mask, counts):
+def divided_by_zero(loss, mask, counts):
     return token_sum(loss, mask, counts) / counts.tokens
 
 
 # --- the rest ----------------------------------------------------------------------------------------------------
 
 
-def mean_of_means(batch):
+def mean_without_weight(batch):
     mask = batch["mask"]
     return {"logp": Weighted((batch["logp"] * mask).sum() / mask.sum().clamp(min=1), torch.tensor(1.0))}
 
 
-class Address:
-    """A callable that prints as its address."""
-
+@attrs.frozen(repr=False)
+class NamedByAddress:
     def __call__(self, batch):
         return batch
 
 
-MUTANTS = (
-    Mutant("a read is not declared", _with(reads=("advantage",)), "what_is_declared_is_read", "KeyError"),
-    Mutant("the reference is asked for nothing", _with(reads=(*POLICY.reads, "ref_logp")), "what_is_declared_is_read", "'ref_logp' is declared, but nothing"),
-    Mutant("rewards are centred in place", _with_advantage(centre_in_place), "inputs_are_unchanged", "_writes"),
-    Mutant("a hidden random number", _with_term(loss=noise_in_the_loss), "nothing_is_hidden", "gradient of logp"),
-    Mutant("bool times float", _with_advantage(sign_of_score), "dtype_is_kept", "field advantage is torch.float32"),
-    Mutant("a lambda", _with_term(loss=lambda batch: batch["logp"]), "it_travels", "ickl"),
-    Mutant("a name that is an address", _with(prepare=Address()), "it_travels", "equal"),
-    Mutant("the mean over padding", _with_advantage(mean_over_padding), "padding_is_invisible", "field advantage"),
-    Mutant("mask not applied to the numerator", _with_term(loss=softened, reduce=unmasked_numerator), "padding_is_invisible", "'policy'"),
-    Mutant("divided by the padded width", _with_term(reduce=mean_over_width), "padding_is_invisible", "'policy'"),
-    Mutant("rewards of tool tokens lost", _with_advantage(reward_of_last_action_token), "compaction_is_invisible", "field advantage"),
-    Mutant("bootstrapping from tool tokens", _with_advantage(bootstrap_from_tools), "compaction_is_invisible", "field advantage"),
-    Mutant("shifted by one", _with_term(loss=probability_shifted_by_one), "compaction_is_invisible", "'policy'"),
-    Mutant("groups by position", _with_advantage(groups_by_position), "permuting_rows_permutes", "field advantage"),
-    Mutant("rejected rows in the baseline", _with_advantage(baseline_of_all_rows), "uncounted_rows_are_absent", "field advantage"),
-    Mutant("labels as indices", _with_advantage(labels_as_indices), "labels_are_names", "Error"),
-    Mutant("versions of tool tokens", _with_advantage(staleness_of_all_tokens, "version"), "masked_out_is_inert", "field advantage"),
-    Mutant("divided by the tokens of the micro-batch", _with_term(reduce=local_token_mean), "splitting_is_invisible", "gradient of logp"),
-    Mutant("whitened in the micro-batch", _with_term(loss=whitened_in_the_loss), "splitting_is_invisible", "'policy'"),
-    Mutant("pairs may be cut", DPO._replace(objectives=(DPO.objectives[0]._replace(unit="row"),)), "splitting_is_invisible", "'policy'"),
-    Mutant("the longest row of a rank without rows", _with_term(reduce=trimmed_to_longest), "dealing_is_invisible", "Error"),
-    Mutant("metrics averaged without weights", _with(metrics=mean_of_means), "metrics_merge", "'logp'"),
-    Mutant("0 divided by 0", _with_term(reduce=unguarded_division), "nothing_counted_is_zero", "finite"),
-    Mutant("a ratio that overflows", _with_term(loss=unclamped_ratio), "extreme_ratios_are_finite", "finite"),
-    Mutant("masked-out rewards lost", _with_advantage(counted_rewards_only), "no_reward_is_lost", "no effect"),
-    Mutant("a bonus on what is only watched", _with_second(entropy_bonus), "gradients_flow_through_outputs_only", "entropy"),
-    Mutant("the divergence under no_grad", _with_second(divergence_without_gradient), "gradient_is_the_derivative", "gradient of logp"),
-    Mutant("no gradient", _with_term(loss=detached), "gradients_flow_through_outputs_only", "reach []"),
-)
+MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
+    "what_is_declared_is_read": {
+        "a read is not declared": (_objective(reads=("advantage",)), "KeyError"),
+        "a reference is scored for nothing": (_objective(reads=(*POLICY.reads, "ref_logp")), "'ref_logp' is declared"),
+    },
+    "inputs_are_unchanged": {
+        "rewards are centred in place": (_transform(centred_in_place), "centred_in_place"),
+        "a field is written into the argument": (_transform(written_into_the_argument), "written_into_the_argument"),
+    },
+    "nothing_is_hidden": {"dropout": (_term(loss=with_dropout), "gradient of logp")},
+    "dtype_is_kept": {"a bool times a float": (_score(sign), "field advantage is torch.float32")},
+    "it_travels": {
+        "a lambda": (_term(loss=lambda batch: batch["logp"]), "lambda"),
+        "a description with an address": (_objective(prepare=NamedByAddress()), "another fingerprint"),
+    },
+    "padding_is_invisible": {
+        "the mean is over padding": (_score(centred_over_padding), "field advantage"),
+        "the numerator is not masked": (_term(loss=softplus, reduce=numerator_without_mask), "loss"),
+        "the padded width divides": (_term(reduce=mean_over_width), "gradient of logp"),
+    },
+    "compaction_is_invisible": {
+        "rewards of tools are lost": (_score(reward_of_last_action_token), "field advantage"),
+        "returns are discounted by tools": (_transform(returns_through_tools), "field advantage"),
+        "probabilities are shifted by one": (_term(loss=shifted_ratio), "gradient of logp"),
+    },
+    "permuting_rows_permutes": {"groups go by position": (_score(centred_by_position), "field advantage")},
+    "uncounted_rows_are_absent": {
+        "rejected rows stay in the baseline": (_score(centred_over_rejected_rows), "field advantage")
+    },
+    "labels_are_names": {"labels are indices": (_score(centred_by_label_as_index), "Error: ")},
+    "masked_out_is_inert": {"versions of tool tokens": (_score(less_the_staler, "version"), "field advantage")},
+    "splitting_is_invisible": {
+        "the tokens of the part divide": (_term(reduce=mean_of_the_part), "gradient of logp"),
+        "the part is whitened": (_term(loss=whitened_in_the_loss), "gradient of logp"),
+        "pairs are cut": (_objective(DPO, unit="row"), "gradient of logp"),
+    },
+    "dealing_is_invisible": {"a rank has no longest row": (_term(reduce=divided_by_the_longest_row), "Error: ")},
+    "metrics_merge": {"metrics have no weights": (_objective(metrics=mean_without_weight), "'logp'")},
+    "nothing_counted_is_zero": {"0 divided by 0": (_term(reduce=divided_by_zero), "not finite")},
+    "extreme_ratios_are_finite": {"a ratio overflows": (_term(loss=unclamped_ratio), "not finite")},
+    "no_reward_is_lost": {"masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect")},
+    "gradients_flow_through_outputs_only": {
+        "the gradient is stopped": (_term(loss=detached), "gradients reach []"),
+        "a bonus on what is only watched": (_second_term(entropy_bonus), "gradients reach ['entropy', 'logp']"),
+    },
+    "gradient_is_the_derivative": {
+        "a divergence under no_grad": (_second_term(divergence_without_gradient), "gradient of logp")
+    },
+}

@@ -19,7 +19,8 @@ import purerl.algos
 from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm
 from purerl.algos.parts.surrogates import token_ratio
-from purerl.testing import LAWS, Law, check_exemptions, exemptions, variants
+from purerl.errors import ConfigError
+from purerl.testing import LAWS, Law, check_exemptions, check_module, exemptions, variants
 
 
 def _modules() -> list[ModuleType]:
@@ -45,16 +46,32 @@ def test_law_holds(law: Law, algorithm: Algorithm):
 
 @pytest.mark.parametrize("module", MODULES.values(), ids=MODULES.keys())
 def test_exemptions_are_needed(module: ModuleType):
-    assert all(exemptions(module).values()), "an exemption has no reason"
     check_exemptions(module)
 
 
-def test_an_exemption_that_is_not_needed_is_refused():
-    satisfied = SimpleNamespace(
-        __name__="satisfied", Config=grpo.Config, algorithm=grpo.algorithm, EXEMPTIONS={"labels_are_names": "no reason"}
+@pytest.mark.parametrize(
+    ("exemption", "error", "says"),
+    [
+        ({"labels_are_names": "they are not"}, AssertionError, "exempt from labels_are_names, and satisfies it"),
+        ({"labels_are_names": ""}, AssertionError, "exempt from labels_are_names without a reason"),
+        ({"labels_are_nmes": "they are not"}, ConfigError, "did you mean 'labels_are_names'"),
+    ],
+)
+def test_an_exemption_is_refused(exemption, error, says):
+    module = SimpleNamespace(__name__="m", Config=grpo.Config, algorithm=grpo.algorithm, EXEMPTIONS=exemption)
+    with pytest.raises(error, match=says):
+        check_exemptions(module, batches=3)
+
+
+def test_a_module_that_breaks_a_law_is_told_how():
+    broken = SimpleNamespace(
+        __name__="broken", Config=grpo.Config, algorithm=lambda config: grpo.algorithm(config)._replace(reads=())
     )
-    with pytest.raises(AssertionError, match="satisfied is exempt from labels_are_names, and satisfies it"):
-        check_exemptions(satisfied, batches=3)
+    with pytest.raises(AssertionError, match=r"^what_is_declared_is_read: KeyError: .*reward") as caught:
+        check_module(broken)
+    batch, algorithm = caught.value.__notes__
+    assert batch.startswith("batch = example_batch(('old_logp', 'logp', 'entropy'), ((")
+    assert algorithm == "algorithm = variants(broken)['default']"
 
 
 def test_shapes_are_checked():

@@ -115,18 +115,15 @@ def _nothing_at(address: str, got: str) -> ConfigError:
     return ConfigError(f"nothing is found at {address!r}", got=got, need=need)
 
 
-def _addresses(group: str) -> dict[str, str]:
-    """Kind -> address. Ours come last: no distribution changes what a name of ours means."""
-    return {entry.name: entry.value for entry in entry_points(group=GROUPS[group].entry_points)} | _ours(group)
-
-
 @cache
-def _ours(group: str) -> dict[str, str]:
-    home, _, builder = GROUPS[group]
+def _addresses(group: str) -> Mapping[str, str]:
+    """Kind -> address. Ours come last: no distribution changes what a name of ours means."""
+    home, others, builder = GROUPS[group]
     place = home.removesuffix(".py").split("/").index("*")
     root = Path(__file__).parent
-    found = (path.relative_to(root).with_suffix("").parts for path in root.glob(home) if _defines(path, builder))
-    return {parts[place]: ".".join(("purerl", *parts)) for parts in found}
+    files = (path.relative_to(root).with_suffix("").parts for path in root.glob(home) if _defines(path, builder))
+    ours = {parts[place]: ".".join(("purerl", *parts)) for parts in files}
+    return {entry.name: entry.value for entry in entry_points(group=others)} | ours
 
 
 def _defines(path: Path, builder: str) -> bool:

@@ -5,7 +5,7 @@ their covariance is what entropy falls by. So just these tokens are held near to
 
     A_i    = (s_i - mean_g) / (std_g + 1e-6)
     cov_it = (old_logp_it - mean old_logp) (A_it - mean A)
-    P      = the max(1, floor(top_fraction * tokens)) tokens of largest cov
+    P      = the max(1, floor(top_fraction * tokens)) tokens of largest cov, of those above 0
     l_it   = -A_i r_it + penalty_coef * [it in P] * abs(logp_it - old_logp_it)
     loss   = sum over rows and tokens of l_it / tokens
 
@@ -19,7 +19,9 @@ Differences from the paper:
 
 1. Covariances are taken over the whole optimiser step, from `old_logp` (the authors' code: over a micro-batch, from the
    log-probabilities now): so the choice does not depend on how a step is cut.
-2. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
+2. Only covariances above 0 are chosen, and with the last one those that equal it: so the choice does not depend on the
+   order of rows. The paper takes exactly so many.
+3. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
 """
 
 from __future__ import annotations

@@ -74,6 +74,11 @@ class Row:
     def completion(self, finish: Finish) -> Completion:
         """What comes back. Ends before the first log-probability that is not finite, and is an error then."""
         sound = next((k for k, value in enumerate(self.logp) if not math.isfinite(value)), None)
-        error = None if sound is None else f"the model's logits are not finite after {sound} new tokens"
-        parts = (tuple(part[:sound]) for part in (self.tokens, self.logp, self.version))
-        return Completion(self.request.key, *parts, finish if sound is None else "error", error)
+        return Completion(
+            key=self.request.key,
+            tokens=tuple(self.tokens[:sound]),
+            logp=tuple(self.logp[:sound]),
+            version=tuple(self.version[:sound]),
+            finish=finish if sound is None else "error",
+            error=None if sound is None else f"the model's logits are not finite after {sound} new tokens",
+        )

@@ -24,11 +24,12 @@ def signed(number: int) -> int:
 
 
 def uniform(seed: Tensor, index: Tensor) -> Tensor:
-    """Numbers in [0, 1), multiples of 2**-24: the `index`-th of the stream of `seed`.
+    """Numbers between 0 and 1, odd multiples of 2**-24: the `index`-th of the stream of `seed`.
 
-        u = mix(mix(seed) + index * step) / 2**64
+        u = (floor(mix(mix(seed) + index * step) / 2**41) + 1/2) / 2**23
 
-    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighbouring seeds give unrelated streams.
+    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighbouring seeds give unrelated streams. Never
+    0, which would draw the first token however unlikely it is, and never 1.
 
     Shapes: int64 tensors that broadcast; any value is a seed. The answer is float32.
     Source: Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014), the 64-bit finaliser.
@@ -37,7 +38,7 @@ def uniform(seed: Tensor, index: Tensor) -> Tensor:
     tensor([0.7170, 0.5243, 0.0391])
     """
     bits = _mix(_mix(seed) + index * signed(_STEP))
-    return _logical_shift(bits, 40).to(torch.float32) * 2.0**-24
+    return (_logical_shift(bits, 41).to(torch.float32) + 0.5) * 2.0**-23
 
 
 def _mix(bits: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ All of it before any model, tokenizer or data set is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
 from purerl.rewards.judge import load_reward
 
-__all__ = ["algorithm_of", "check"]
+__all__ = ["algorithm_of", "check", "updates_of"]
 
 
 def algorithm_of(config: RunConfig) -> Algorithm:
@@ -25,10 +25,15 @@ def algorithm_of(config: RunConfig) -> Algorithm:
     return find("algorithm", kind_of(config.algorithm)).algorithm(config.algorithm)
 
 
+def updates_of(config: RunConfig) -> int:
+    """Optimiser steps of each model that learns, in the whole run."""
+    return config.steps * config.epochs * config.minibatches
+
+
 def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
     """Refuse `config` where a setting is missing or has no effect; `given` are rewards that are objects, by name.
 
-    Raises: ConfigError, for the first that is found; those of a `start` run are named `start. ...`.
+    Raises: ConfigError, for the first that is found; those of a `start` run begin with ``start.``.
     """
     algorithm = algorithm_of(config)
     for rule in (_check_source, _check_models, _check_sampling, _check_selection, _check_stop):
@@ -37,7 +42,7 @@ def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
         if name not in (given or {}):
             load_reward(name)
     if config.start is not None:
-        check(config.start)
+        _named("start", check, config.start)
 
 
 def _reads(algorithm: Algorithm) -> set[str]:
@@ -62,12 +67,21 @@ def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
 
 
 def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
-    find("trainer", kind_of(config.trainer))
-    if config.critic is not None:
-        find("trainer", kind_of(config.critic))
-        if "critic" not in roles(algorithm, FIELDS):
-            because = f"an algorithm with a critic; {kind_of(config.algorithm)} has none"
-            raise _refuse("critic", config.critic, because, "leave critic out")
+    if config.critic is not None and "critic" not in roles(algorithm, FIELDS):
+        because = f"an algorithm with a critic; {kind_of(config.algorithm)} has none"
+        raise _refuse("critic", config.critic, because, "leave critic out")
+    for key, engine in (("trainer", config.trainer), ("critic", config.critic)):
+        plugin = engine is not None and find("trainer", kind_of(engine))
+        if hasattr(plugin, "check"):
+            _named(key, plugin.check, engine, updates=updates_of(config))
+
+
+def _named(key: str, function: Callable, *args: Any, **kwargs: Any) -> None:
+    """Call `function`; what it refuses is a setting under `key`."""
+    try:
+        function(*args, **kwargs)
+    except ConfigError as error:
+        raise ConfigError(f"{key}.{error}") from error
 
 
 def _check_sampling(config: RunConfig, algorithm: Algorithm) -> None:

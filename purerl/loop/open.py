@@ -13,7 +13,7 @@ from attrs import evolve
 from purerl.algos.algebra import Algorithm, roles
 from purerl.backends.hf.model import load_tokenizer
 from purerl.batch import FIELDS
-from purerl.config.check import algorithm_of
+from purerl.config.check import algorithm_of, updates_of
 from purerl.config.schema import RunConfig
 from purerl.data.examples import read_examples
 from purerl.errors import ConfigError
@@ -86,14 +86,13 @@ def _source(config: RunConfig, algorithm: Algorithm) -> tuple[Any, list[str]]:
 
 
 def _trainers(config: RunConfig, algorithm: Algorithm) -> dict[str, Trainer]:
-    updates = config.steps * config.epochs * config.minibatches
     engines = {"critic": config.critic or config.trainer}
     found = {}
     for role in roles(algorithm, FIELDS):
         engine = engines.get(role, config.trainer)
         build = find("trainer", kind_of(engine)).build
         seed = seed_of(config.seed, role) % 2**31
-        found[role] = build(engine, model=config.model, role=role, updates=updates, seed=seed)
+        found[role] = build(engine, model=config.model, role=role, updates=updates_of(config), seed=seed)
     return found
 
 

@@ -15,12 +15,14 @@ from typing import Any
 
 from purerl.algos import grpo, sft
 from purerl.backends.hf import generator, trainer
+from purerl.backends.hf.model import no_progress_bars
 from purerl.config.schema import Checkpoint, Evaluate, Rollout, RunConfig, Stop
 from purerl.protocols import Model
 
 __all__ = ["addition", "character_tokenizer", "prepare"]
 
 _EXACT = "purerl.rewards.exact:exact_match"
+_BETAS = (0.9, 0.99)
 _ANSWER_TOKENS = 4  # three digits and the end
 
 
@@ -34,12 +36,12 @@ def addition() -> RunConfig:
         data="{run}/prepared/train.parquet",
         algorithm=grpo.Config(clip_low=0.2, clip_high=0.28),
         rewards=(_EXACT,),
-        steps=220,
+        steps=260,
         examples=64,
         minibatches=4,
         rollout=Rollout(samples=16, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_rows=1024),
-        trainer=trainer.Config(lr=5e-4, betas=(0.9, 0.99), schedule="cosine", warm_up=40, clip_norm=0.3),
+        trainer=trainer.Config(lr=7e-4, betas=_BETAS, schedule="cosine", warm_up=60, clip_norm=0.3, tokens_per_microbatch=1024),
         evaluate=Evaluate(data="{run}/prepared/held_out.parquet", every=20, max_tokens=_ANSWER_TOKENS),
         checkpoint=Checkpoint(every=20),
         threads=1,
@@ -55,7 +57,7 @@ def _demonstrations() -> RunConfig:
         algorithm=sft.Config(),
         steps=600,
         examples=128,
-        trainer=trainer.Config(lr=1e-3, betas=(0.9, 0.99), schedule="constant", clip_norm=1.0),
+        trainer=trainer.Config(lr=1e-3, betas=_BETAS, tokens_per_microbatch=1024),
         rewards=(_EXACT,),
         generator=generator.Config(max_rows=1024),
         evaluate=Evaluate(data="{run}/prepared/train.parquet", every=5, examples=256, max_tokens=_ANSWER_TOKENS),
@@ -116,7 +118,8 @@ def _write_model(folder: Path, seed: int) -> None:
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        Qwen3ForCausalLM(config).save_pretrained(folder)
+        with no_progress_bars():
+            Qwen3ForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

@@ -10,8 +10,17 @@ All of them raise AssertionError with a message that says what is wrong. They ne
 from __future__ import annotations
 
 from purerl.testing.batches import Layout, example_batch, fields_of, layouts, random_layout
-from purerl.testing.laws import LAWS, Law, check_algorithm, counterexample
-from purerl.testing.modules import check_exemptions, check_module, exemptions, variants
+from purerl.testing.check import (
+    check_algorithm,
+    check_exemptions,
+    check_module,
+    counterexample,
+    exemptions,
+    variants,
+)
+from purerl.testing.generator import check_generator
+from purerl.testing.laws import LAWS, Law
+from purerl.testing.trainer import check_trainer
 
 __all__ = [
     "LAWS",
@@ -19,7 +28,9 @@ __all__ = [
     "Layout",
     "check_algorithm",
     "check_exemptions",
+    "check_generator",
     "check_module",
+    "check_trainer",
     "counterexample",
     "example_batch",
     "exemptions",

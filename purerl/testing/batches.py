@@ -6,9 +6,9 @@ A layout says how a batch is made, one (group label, row) pair for each row, wit
     a   an action token that counts
     x   an action token that is masked out
 
-`example_batch` fills a layout with values. They are there to make laws bite: advantages of both signs, ratios inside and
-outside of any clip range, rewards on any token of a row. Where nothing may be read lies garbage instead of zeros. A
-layout and a seed are all that it takes to make a failing batch again.
+`example_batch` fills a layout with values. They are there to make laws bite: rewards on any token of a row, policies
+that have hardly moved and policies that have moved far, and garbage instead of zeros where nothing may be read. A seed
+and a layout always make the same batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ROWS = 8
 
 
 def fields_of(algorithm: Algorithm) -> tuple[str, ...]:
-    """The fields that a batch needs for `algorithm`: all that it reads or asks of a model, but does not write itself."""
+    """The fields that `algorithm` needs in a batch: what it reads or asks of a model, and does not write itself."""
     objectives = (*algorithm.before, *algorithm.objectives)
     asked = [*algorithm.reads, *(name for o in objectives for name in (*o.reads, *o.outputs, *o.watches))]
     written = ("estimator", "prepare")
@@ -53,8 +53,14 @@ def random_layout(seed: int, *, pairs: bool = False) -> Layout:
     """One to eight ragged rows in groups of irregular sizes, dealt in any order; in groups of two with `pairs`."""
     draw = random.Random(seed)
     count = draw.randint(2, _ROWS)
-    rows = ["." + "".join(draw.choices(".aax", k=draw.randint(0, _LENGTH))) for _ in range(2 * count if pairs else count)]
-    labels = [_pair(index) for index in range(len(rows))] if pairs else draw.choices(_LABELS[: draw.randint(1, len(_LABELS))], k=count)
+    rows = [
+        "." + "".join(draw.choices(".aax", k=draw.randint(0, _LENGTH))) for _ in range(2 * count if pairs else count)
+    ]
+    labels = (
+        [_pair(index) for index in range(len(rows))]
+        if pairs
+        else draw.choices(_LABELS[: draw.randint(1, len(_LABELS))], k=count)
+    )
     draw.shuffle(labels)
     return tuple(zip(labels, rows, strict=True))
 
@@ -70,7 +76,9 @@ def layouts(*, pairs: bool = False) -> SearchStrategy[Layout]:
     if not pairs:
         return st.lists(st.tuples(st.sampled_from(_LABELS), row), min_size=1, max_size=_ROWS).map(tuple)
     couples = st.lists(st.tuples(row, row), min_size=1, max_size=_ROWS // 2)
-    labelled = couples.map(lambda drawn: [(_pair(2 * index), row) for index, couple in enumerate(drawn) for row in couple])
+    labelled = couples.map(
+        lambda drawn: [(_pair(2 * index), row) for index, couple in enumerate(drawn) for row in couple]
+    )
     return labelled.flatmap(st.permutations).map(tuple)
 
 

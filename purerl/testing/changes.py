@@ -74,7 +74,7 @@ def _rename(labels: Tensor) -> Tensor:
 
 
 def poison(batch: TensorDict, where: Tensor) -> TensorDict:
-    """NaN in every float outside `where`, those of whole rows that `where` leaves empty too; 2**40 in token integers."""
+    """NaN in floats outside `where`, or of rows that `where` leaves empty; 2**40 in integers outside `where`."""
     keep = {1: where.any(-1), 2: where}
     floats = {name: value.where(keep[value.ndim], torch.nan) for name, value in _floats(batch).items()}
     integers = {n: v.where(where, 2**40) for n, v in batch.items() if v.ndim == 2 and v.dtype == torch.int64}
@@ -88,9 +88,9 @@ def part_policies(batch: TensorDict) -> TensorDict:
     return put(batch, **{n: v + 2e3 * (torch.rand(v.shape, generator=draw) < 0.5) - 1e3 for n, v in logps.items()})
 
 
-def _floats(batch: TensorDict) -> dict[str, Tensor]:
+def _floats(batch: TensorDict) -> dict:
     return {name: value for name, value in batch.items() if value.is_floating_point()}
 
 
-def _labels(batch: TensorDict) -> list[str]:
+def _labels(batch: TensorDict) -> list:
     return [name for name in batch.keys() if FIELDS[name].unit == "label"]

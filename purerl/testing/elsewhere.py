@@ -37,6 +37,8 @@ def _process() -> subprocess.Popen:
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed}
     pipe = subprocess.PIPE
-    process = subprocess.Popen([sys.executable, "-c", _ANSWER], stdin=pipe, stdout=pipe, env=environment, text=True)
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", _ANSWER], stdin=pipe, stdout=pipe, env=environment, text=True
+    )
     atexit.register(process.communicate)
     return process

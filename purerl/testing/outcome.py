@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective, State, advantages, begin, evaluate, merge, select
-from purerl.batch import FIELDS, STRUCTURE, put
+from purerl.batch import STRUCTURE, put
 
 __all__ = ["Cut", "Outcome", "difference", "learn", "run", "steps", "tensors", "units", "whole"]
 

@@ -56,7 +56,7 @@ def check_trainer(
     variants: Sequence[Build] = (),
     tolerance: float = 1e-9,
 ) -> None:
-    """Raise AssertionError unless what `build` makes is a trainer.
+    """Raise AssertionError unless what `build` makes is a trainer. Other roles are its engine's to test.
 
     build        makes a trainer of a policy, the same every time. It computes in float64, so that `tolerance` is tight;
                  its learning rate is constant, and it does not clip
@@ -120,14 +120,13 @@ def _means(batch: TensorDict) -> dict[str, Weighted]:
     return {"entropy": Weighted((batch["entropy"] * batch["mask"]).sum(), batch["mask"].sum())}
 
 
-_POLICY, _BONUS = (
-    Term("policy", _surrogate, token_mean),
-    Term("bonus", _entropy, sequence_mean_of_token_mean, weight=-0.3),
-)
-_GROUP, _ALL = Term("group", _against_group, token_sum, weight=0.1), Term("all", _surrogate, token_mean, where="action")
 _READS = ("old_logp", "advantage")
+_POLICY = Term("policy", _surrogate, token_mean)
+_ALL = Term("all", _surrogate, token_mean, where="action")
+_BONUS = Term("bonus", _entropy, sequence_mean_of_token_mean, weight=-0.3)
+_GROUP = Term("group", _against_group, token_sum, weight=0.1)
 
-OBJECTIVES = (
+_OBJECTIVES = (
     Objective("policy", _READS, ("logp",), (_POLICY, _ALL), watches=("entropy",), metrics=_means),
     Objective("policy", _READS, ("logp", "entropy"), (_POLICY, _BONUS), metrics=_means),
     Objective("policy", _READS, ("logp",), (_GROUP,), watches=("entropy",), metrics=_means, unit="group"),
@@ -137,11 +136,14 @@ OBJECTIVES = (
 
 
 def _steps(case: Case, objective: Objective, count: int = 3) -> list[Step]:
-    """Some steps. The counts are twice those of the batch, as on one of two ranks."""
+    """The first `count` steps of a run."""
     prepared = [begin(objective, _batch(case, seed)) for seed in range(count)]
-    return [
-        (batch, objective, {n: Counts(*(2 * x for x in c)) for n, c in counts.items()}) for batch, counts in prepared
-    ]
+    return [(batch, objective, _twice(counts)) for batch, counts in prepared]
+
+
+def _twice(counts: Mapping[str, Counts]) -> dict[str, Counts]:
+    """Counts of a step of which another rank has as many tokens and rows."""
+    return {name: Counts(2 * count.tokens, 2 * count.rows) for name, count in counts.items()}
 
 
 # --- the plain trainer -------------------------------------------------------------------------------------------
@@ -255,7 +257,7 @@ def the_order_of_rows_is_invisible_to_scores(case: Case) -> None:
 def scoring_changes_nothing(case: Case) -> None:
     """Neither the weights nor the next step."""
     trainer, untouched = case.build(), case.build()
-    (step,) = _steps(case, OBJECTIVES[0], 1)
+    (step,) = _steps(case, _OBJECTIVES[0], 1)
     _score(trainer, _batch(case, 9))
     _close("weights after a score", _weights(trainer), _weights(untouched), 0)
     _close("weights after a score and a step", _train(trainer, [step])[0], _train(untouched, [step])[0], 0)
@@ -264,7 +266,7 @@ def scoring_changes_nothing(case: Case) -> None:
 def steps_are_those_of_the_plain_trainer(case: Case) -> None:
     """Weights after three steps, and the metrics of each; for every variant and objective."""
     for build in (case.build, *case.variants):
-        for objective in OBJECTIVES:
+        for objective in _OBJECTIVES:
             steps, trainer = _steps(case, objective), build()
             wanted, wanted_reports = _plain(case, _weights(trainer), steps)
             weights, reports = _train(trainer, steps)
@@ -286,7 +288,7 @@ def _check_report(report: Metrics, wanted: Metrics, tolerance: float) -> None:
 def the_same_calls_give_the_same_bits(case: Case) -> None:
     """Two trainers that were built and called alike are alike."""
     for build in (case.build, *case.variants):
-        steps = _steps(case, OBJECTIVES[1])
+        steps = _steps(case, _OBJECTIVES[1])
         _close("weights", _train(build(), steps)[0], _train(build(), steps)[0], 0)
 
 
@@ -294,7 +296,7 @@ def nothing_counted_changes_nothing(case: Case) -> None:
     """A step whose tokens are all masked out, or without rows, leaves weights and optimiser as they were."""
     batch = _batch(case)
     for empty in (uncount(batch), batch[:0]):
-        _check_no_op(case, begin(OBJECTIVES[1], empty), finite=True)
+        _check_no_op(case, begin(_OBJECTIVES[1], empty), finite=True)
     none = case.build().score(batch[:0], ("logp",))["logp"]
     assert none.shape == batch[:0]["tokens"].shape, f"score without rows: shape {list(none.shape)}"
 
@@ -306,16 +308,16 @@ def a_gradient_that_is_not_finite_changes_nothing(case: Case) -> None:
     for bad in (torch.nan, torch.inf):
         advantage = batch["advantage"].clone()
         advantage[first] = bad
-        _check_no_op(case, begin(OBJECTIVES[1], put(batch, advantage=advantage)), finite=False)
+        _check_no_op(case, begin(_OBJECTIVES[1], put(batch, advantage=advantage)), finite=False)
 
 
 def _check_no_op(case: Case, prepared: tuple[TensorDict, dict[str, Counts]], *, finite: bool) -> None:
     """That a step on `prepared` between two others does nothing, to momentum neither."""
     batch, counts = prepared
-    before, after = _steps(case, OBJECTIVES[1], 2)
+    before, after = _steps(case, _OBJECTIVES[1], 2)
     trainer, without = case.build(), case.build()
     _close("weights of two trainers", _train(trainer, [before])[0], _train(without, [before])[0], 0)
-    report = trainer.step(batch, OBJECTIVES[1], counts)
+    report = trainer.step(batch, _OBJECTIVES[1], counts)
     _close("weights after such a step", _weights(trainer), _weights(without), 0)
     if not finite:
         assert _value(report["skipped"]) == 1, "a step whose gradient is not finite is not reported as skipped"
@@ -324,8 +326,8 @@ def _check_no_op(case: Case, prepared: tuple[TensorDict, dict[str, Counts]], *, 
 
 def a_loaded_trainer_goes_on_bit_for_bit(case: Case) -> None:
     """In a fresh trainer, and in one that had gone elsewhere."""
-    *before, after = _steps(case, OBJECTIVES[1], 4)
-    other = _steps(case, OBJECTIVES[0], 1)
+    *before, after = _steps(case, _OBJECTIVES[1], 4)
+    other = _steps(case, _OBJECTIVES[0], 1)
     for build in (case.build, *case.variants):
         saved, fresh, elsewhere = build(), build(), build()
         _train(saved, before)
@@ -354,7 +356,7 @@ def what_is_no_checkpoint_is_refused(case: Case) -> None:
 
 def arguments_are_unchanged(case: Case) -> None:
     """Neither `score` nor `step` writes to the batch or the counts."""
-    ((batch, objective, counts),) = _steps(case, OBJECTIVES[1], 1)
+    ((batch, objective, counts),) = _steps(case, _OBJECTIVES[1], 1)
     copy = batch.clone()
     trainer = case.build()
     _score(trainer, batch)

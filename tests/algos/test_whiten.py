@@ -41,13 +41,19 @@ def test_the_largest_covariances_are_chosen(top_fraction):
     covariance = (logp - logp[mask].mean()) * (advantage - advantage[mask].mean())
     number = max(1, math.floor(top_fraction * int(mask.sum())))
     chosen = largest_covariance(logp, advantage, mask, top_fraction=top_fraction)
-    assert torch.equal(chosen, mask & (covariance >= covariance[mask].topk(number).values.min()))
-    assert int(chosen.sum()) == number
+    assert torch.equal(chosen, mask & (covariance >= covariance[mask].topk(number).values.min()) & (covariance > 0))
+    assert int(chosen.sum()) == min(number, int((covariance > 0)[mask].sum()))
 
 
-def test_of_equal_covariances_the_first_are_chosen():
-    chosen = largest_covariance(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2) > 0, top_fraction=0.5)
-    assert chosen.tolist() == [[True, True], [False, False]]
+def test_those_that_equal_the_last_are_chosen_with_it():
+    logp, advantage = torch.tensor([[1.0, 2.0], [2.0, -5.0]]), torch.tensor([[1.0, 1.0], [1.0, -3.0]])
+    chosen = largest_covariance(logp, advantage, torch.ones(2, 2) > 0, top_fraction=0.5)
+    assert chosen.tolist() == [[False, True], [True, True]]
+
+
+def test_where_nothing_varies_nothing_is_chosen():
+    chosen = largest_covariance(torch.rand(2, 2), torch.full((2, 2), 0.1), torch.ones(2, 2) > 0, top_fraction=0.5)
+    assert not chosen.any()
 
 
 def test_where_nothing_counts_nothing_is_chosen():

@@ -99,20 +99,20 @@ def test_a_prompt_is_read_once_for_all_its_samples(model, monkeypatch):
 
 
 def test_a_row_that_went_wrong_is_an_error_and_spoils_no_other(model):
-    """A NaN in the embedding of token 3, and then weights without it: what it left in the table must not show."""
-    generator, good = made(model, max_rows=4), weights_of(model)
-    broken = {name: weight.clone() for name, weight in good.items()}
-    broken["model.embed_tokens.weight"][3] = torch.nan
-    generator.load_weights(broken.items(), version=1)
-    bad = Request("bad", [3] * 20, Sampling(1.0, 30), seed=0)
-    fine = [evolve(one, tokens=[4, 5, 6, 7, 8], key=one.key) for one in requests(3, temperature=0.0, max_tokens=2)]
-    done = generate(generator, [bad, *fine])
-    assert (done[0].finish, done[0].tokens, done[0].logp) == ("error", (), ())
-    assert "not finite after 0 new tokens" in done[0].error
-    assert {completion.finish for completion in done[1:]} == {"length"}
-    generator.load_weights(good.items(), version=2)
-    asked = requests(12, max_tokens=20)
-    assert tokens_of(generate(generator, asked)) == tokens_of(generate(made(model), asked))
+    """Token 3 is NaN. A short row gets the slot of a long one that has it, beside a long one that has not."""
+    generator, weights = made(model, max_rows=2), weights_of(model)
+    weights["model.embed_tokens.weight"][3] = torch.nan
+    weights["lm_head.weight"][3] = 0.0  # and is not the likeliest
+    generator.load_weights(weights.items(), version=1)
+    long, bad, short = (
+        Request(key, tokens, Sampling(0.0, most), seed=0)
+        for key, tokens, most in (("long", [4] * 20, 9), ("bad", [3] * 20, 2), ("short", [5, 6], 5))
+    )
+    done = generate(generator, [long, bad, short])
+    assert [completion.finish for completion in done] == ["length", "error", "length"]
+    assert (done[1].tokens, done[1].logp, done[1].version) == ((), (), ())
+    assert done[1].error == "the model's logits are not finite after 0 new tokens"
+    assert tokens_of(done)[::2] == [generate(generator, [one])[0].tokens for one in (long, short)]
 
 
 def test_weights_keep_their_places(model):

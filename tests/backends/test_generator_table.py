@@ -46,8 +46,8 @@ class AgainstLists(RuleBasedStateMachine):
         self.table.step()
         self.now += 1
         new = [[float(next(self.numbers))] for _ in self.rows]
-        for (_, numbers), one in zip(self.rows, new, strict=True):
-            numbers += one
+        for row, one in zip(self.rows, new, strict=True):
+            row[1].extend(one)
         self.write(slice(0, len(self.rows)), self.now, new)
 
     @precondition(lambda self: self.rows)
@@ -92,6 +92,15 @@ def test_entering_rows_are_0_whatever_was_there():
     table.enter(2, before=3)
     found = table.view("plane", slice(0, 3), table.start, table.now + 1)[:, 0, :, 0]
     assert found.tolist() == [[0, 0, 0, 7.0], [0, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def test_a_plane_that_comes_late_is_0():
+    """Prompts of one token go through no prefill: the first that does makes the planes, for all rows."""
+    table = Table(4)
+    table.enter(2, before=0)
+    table.enter(1, before=5)
+    table.add("plane", torch.full((1, 1, 1, 1), torch.nan))
+    assert (table.view("plane", slice(0, 3), table.start, table.now + 1) == 0).all()
 
 
 @given(st.integers(1, 12), st.data())

@@ -26,13 +26,14 @@ ADAMW = {"lr": 1e-2, "betas": (0.8, 0.9), "eps": 1e-2, "weight_decay": 0.0}
 
 def conformance(folder: Path, family: str = "qwen3", tolerance: float = 1e-9) -> Case:
     """What `check_trainer` wants to know of a model of `family`."""
-    first = trainer(write_model(folder, family), **ADAMW, clip_norm=math.inf, tokens_per_microbatch=1000)
-    small = trainer(first.source.path, **ADAMW, clip_norm=math.inf, tokens_per_microbatch=12)
+    path = write_model(folder, family)
+    first = trainer(path, **ADAMW, clip_norm=math.inf, tokens_per_microbatch=1000)
+    small = trainer(path, **ADAMW, clip_norm=math.inf, tokens_per_microbatch=12)
 
     def copy_of(made: HFTrainer, prepare: Callable = lambda module: None) -> HFTrainer:
         module = copy.deepcopy(made.module)
         prepare(module)
-        return HFTrainer(made.config, module, source=made.source, updates=made.updates)
+        return HFTrainer(made.config, module, updates=made.updates)
 
     def logits(weights, tokens):
         return torch.func.functional_call(first.module.causal, dict(weights), (tokens,), {"use_cache": False}).logits

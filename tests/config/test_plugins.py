@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
@@ -49,11 +50,20 @@ def test_an_address_names_a_module_or_a_class(kind: str, config: object) -> None
     assert kind_of(config) == kind
 
 
-def test_an_entry_point_gives_a_short_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def entry_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if a distribution were installed that declares two trainers, one under a name of ours."""
     mine = EntryPoint("mine", f"{HERE}:Nested", "purerl.trainers")
     theirs = EntryPoint("hf", f"{HERE}:Outside", "purerl.trainers")
     points = EntryPoints([mine, theirs])
     monkeypatch.setattr(plugins, "entry_points", lambda group: points.select(group=group))
+    plugins._addresses.cache_clear()
+    yield
+    plugins._addresses.cache_clear()
+
+
+@pytest.mark.usefixtures("entry_points")
+def test_an_entry_point_gives_a_short_name() -> None:
     assert "mine" in names("trainer")
     assert "mine" not in names("generator")
     assert find("trainer", "mine") is examples.Nested

@@ -112,7 +112,8 @@ def test_size_alone_chooses_and_changes_nothing_but_rounding(monkeypatch):
     arguments = example()
     whole = value_and_gradient(logp_entropy, arguments, (1.0, 0.5), **SHAPES[3])
     called = []
-    monkeypatch.setattr(kernel, "KEPT", 3 * 17)
+    monkeypatch.setattr(kernel, "KEPT", 10 * 17)
+    monkeypatch.setattr(kernel, "chunk_size", lambda vocabulary: vocabulary - 14)
     monkeypatch.setattr(
         chunked, "logp_entropy", lambda *a, f=chunked.logp_entropy, **k: called.append(k["chunk"]) or f(*a, **k)
     )

@@ -7,13 +7,22 @@ from typing import Any
 
 from attrs import evolve
 
+from purerl.backends.fake import generator as fake_generator
+from purerl.backends.fake import trainer as fake_trainer
 from purerl.config.schema import Checkpoint, RunConfig
+from purerl.protocols import Model
 from purerl.recipes.addition import addition
 
 
 def digits(completion: str, example: Mapping[str, Any]) -> float:
     """The share of right digits: something to learn from, for a model that knows nothing."""
     return sum(a == b for a, b in zip(completion, example["answer"], strict=False)) / 3
+
+
+def fake(**changes: Any) -> RunConfig:
+    """The same with a bigram table for a model, without a start."""
+    engines = {"trainer": fake_trainer.Config(vocabulary=14), "generator": fake_generator.Config(vocabulary=14)}
+    return small(**{"start": None, "model": Model("{run}/prepared/model"), **engines} | changes)
 
 
 def small(steps: int = 4, **changes: Any) -> RunConfig:

@@ -37,7 +37,7 @@ def gae(reward: TokenFloat, value: TokenFloat, action: TokenBool, *, discount: f
 
     A row ends for good at its last action token: V beyond it is 0, whether it stopped by itself or at the length limit.
     A + V is the critic's target. lambda_ = 0 gives the one-step error, lambda_ = 1 the reward to go less V.
-    Source: Schulman et al. 2015 (1506.02438, eqs. 11, 12 and 16).
+    Source: Schulman et al. 2015 (1506.02438, eq. 16).
 
     >>> yes = torch.tensor([[True, True]])
     >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]]), yes, discount=1.0, lambda_=0.5)

@@ -43,6 +43,6 @@ def kl_reward(reward: TokenFloat, logp: TokenFloat, ref_logp: TokenFloat, *, kl_
     """r_t - kl_reward_coef * k1_t: every token pays for its distance from the reference.
 
     k1 is the one to use here. Summed over a row, its mean is the divergence of whole sequences; and the policy gradient
-    of that sum is the gradient of that divergence. Source: Ziegler et al. 2019 (1909.08593, eq. 2).
+    of that sum is the gradient of that divergence. Source: Ziegler et al. 2019 (1909.08593).
     """
     return reward - kl_reward_coef * k1(logp, ref_logp)

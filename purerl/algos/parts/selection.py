@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from tensordict import TensorDict
+from torch.nn.functional import pad
 
 from purerl.algos.parts.groups import group_deviation, group_max
 from purerl.algos.parts.whiten import centre
@@ -23,7 +24,7 @@ def varies(score: RowFloat, group: RowInt, counted: RowBool) -> RowBool:
 
 
 def groups_that_vary(batch: TensorDict) -> RowBool:
-    """`varies`, of a batch; reads `reward`. Source: dynamic sampling in DAPO (2503.14476, eq. 11)."""
+    """`varies`, of a batch; reads `reward`. Source: dynamic sampling in DAPO (2503.14476)."""
     return varies(batch["reward"].sum(-1), batch["group"], batch["mask"].any(-1))
 
 
@@ -32,10 +33,17 @@ def largest_covariance(logp: TokenFloat, advantage: TokenFloat, mask: TokenBool,
 
         cov_t = (logp_t - mean logp) (A_t - mean A)
 
-    Chosen are the max(1, floor(top_fraction * tokens)) largest; of equal ones, those that come first. Means and number
-    are over all counted tokens. Source: Cui et al. 2025 (2505.22617, eq. 10).
+    Chosen are the max(1, floor(top_fraction * tokens)) largest that are above 0, and with the last of them those that
+    equal it: so the choice does not depend on the order of tokens. Means and number are over all counted tokens.
+    Source: Cui et al. 2025 (2505.22617).
+
+    >>> logp, advantage = torch.tensor([[-1.0, -2.0, -6.0]]), torch.tensor([[1.0, 1.0, -1.0]])
+    >>> largest_covariance(logp, advantage, torch.tensor([[True, True, True]]), top_fraction=0.5)
+    tensor([[False, False,  True]])
     """
-    covariance = torch.where(mask, centre(logp, mask) * centre(advantage, mask), -torch.inf).flatten(-2)
-    rank = covariance.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-    number = (mask.sum((-2, -1)).double() * top_fraction).floor().clamp(min=1)
-    return (rank < number.unsqueeze(-1)).unflatten(-1, mask.shape[-2:]) & mask
+    covariance = torch.where(mask, centre(logp, mask) * centre(advantage, mask), 0)
+    number = (mask.sum((-2, -1)).double() * top_fraction).floor().long().clamp(min=1)
+    # One more, lest there be no row.
+    ordered = pad(covariance.flatten(-2), (0, 1)).sort(descending=True).values
+    last = ordered.gather(-1, number.unsqueeze(-1) - 1).unsqueeze(-1)
+    return (covariance >= last) & (covariance > 0)

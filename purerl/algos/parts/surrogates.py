@@ -39,7 +39,7 @@ def token_ratio(logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
 
 
 def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> TokenFloat:
-    """How much likelier each row has become, per token: GSPO's ratio (2507.18071, eqs. 7 and 13-14).
+    """How much likelier each row has become, per token: GSPO's ratio (2507.18071, eq. 7).
 
         dbar_i = (1/n_i) sum_t m_it (logp_it - old_logp_it)
         r_it   = exp(sg(dbar_i) + logp_it - sg(logp_it))

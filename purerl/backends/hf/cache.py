@@ -43,8 +43,8 @@ class Entering(_OnTable):
     def __init__(self, table: Table, rows: slice, sources: Tensor, lengths: Tensor, width: int) -> None:
         super().__init__(table, past=0)
         self.rows, self.width, self.sources = rows, width, sources[:, None]
-        columns = torch.arange(width, device=lengths.device) + (lengths - width)[:, None]
-        self.columns, self.there = columns.clamp(min=0), (columns >= 0)[:, :, None, None]
+        # Before a row begins its first token stands in: never looked at, and finite unless the row itself is not.
+        self.columns = (torch.arange(width, device=lengths.device) + (lengths - width)[:, None]).clamp(min=0)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
         self._place(("key", layer_idx), key_states)
@@ -52,7 +52,7 @@ class Entering(_OnTable):
         return key_states, value_states
 
     def _place(self, name: tuple[str, int], block: Tensor) -> None:
-        moved = block[self.sources, :, self.columns].where(self.there, 0)  # [rows, columns, heads, width]
+        moved = block[self.sources, :, self.columns]  # [rows, columns, heads, width]
         self.table.add(name, block)
         view = self.table.view(name, self.rows, self.table.now - self.width, self.table.now)
         view.copy_(moved.permute(0, 2, 1, 3))

@@ -123,7 +123,7 @@ class EmbeddedGenerator:
     # --- the protocol ----------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request]) -> None:
-        vocabulary = self._model.get_input_embeddings().weight.shape[0]
+        vocabulary = self._model.config.get_text_config(decoder=True).vocab_size
         check_requests(requests, self._keys, vocabulary=vocabulary, longest=self._longest)
         self._keys.update(request.key for request in requests)
         self._waiting.extend(Row(request) for request in requests)
@@ -197,11 +197,12 @@ class EmbeddedGenerator:
         facts, now = self._facts, self._table.now
         ended: dict[int, Finish] = {}
         if now == facts.next_last:
-            ended |= {slot: "length" for slot, one in enumerate(self._slots) if one.last == now}
+            ended.update((slot, "length") for slot, one in enumerate(self._slots) if one.last == now)
         if facts.stop_tokens is not None:
             stopped = (token[:, None] == facts.stop_tokens).any(-1)
-            ended |= dict.fromkeys(stopped.nonzero()[:, 0].tolist(), "stop")
-        return ended | {slot: "stop" for slot in facts.with_texts if self._spells_stop(slot)}
+            ended.update((slot, "stop") for slot in stopped.nonzero()[:, 0].tolist())
+        ended.update((slot, "stop") for slot in facts.with_texts if self._spells_stop(slot))
+        return ended
 
     def _spells_stop(self, slot: int) -> bool:
         row = self._slots[slot].row

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from purerl.backends.hf.model import no_progress_bars
 from purerl.errors import ConfigError
 from purerl.kernels.logp import logp_entropy
 from purerl.kernels.logp.reference import wide
@@ -61,7 +62,8 @@ class Policy(nn.Module):
 
     def export(self, path: Path) -> None:
         """Write it as transformers' save_pretrained does."""
-        self.causal.save_pretrained(path)
+        with no_progress_bars():
+            self.causal.save_pretrained(path)
 
 
 class Critic(nn.Module):
@@ -97,7 +99,8 @@ class Critic(nn.Module):
         """Write the backbone as transformers' save_pretrained does, and the head into a file beside it."""
         from safetensors.torch import save_file
 
-        self.backbone.save_pretrained(path)
+        with no_progress_bars():
+            self.backbone.save_pretrained(path)
         save_file(self.head.state_dict(), path / _VALUE_HEAD)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from purerl.protocols import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["load_model", "load_tokenizer"]
+__all__ = ["load_model", "load_tokenizer", "no_progress_bars"]
 
 
 def load_model(model: Model) -> PreTrainedModel:
@@ -20,9 +22,10 @@ def load_model(model: Model) -> PreTrainedModel:
 
     kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
-        )
+        with no_progress_bars():
+            return AutoModelForCausalLM.from_pretrained(
+                model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
+            )
     except (OSError, ValueError, ImportError) as error:
         raise _cannot_load("model", model, error) from error
 
@@ -36,6 +39,20 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(model.path, **kwargs)
     except (OSError, ValueError, ImportError) as error:
         raise _cannot_load("tokenizer", model, error) from error
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing its own progress bars across ours."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _cannot_load(what: str, model: Model, error: Exception) -> ConfigError:

@@ -6,8 +6,10 @@
     row 2           . . . . . . c c c
 
 One decoding step writes one column, `now`, for all rows at once, wherever in its sequence each row is; what attention
-reads is a view. Columns are numbered for ever: `now` only grows, and the tensors hold a window of columns that is moved
-on, or widened, when it is full: at most once in as many steps as there are columns in use.
+reads is a view. The price: every row is as wide as the longest one that runs beside it.
+
+Columns are numbered for ever: `now` only grows, and the tensors hold a window of columns that is moved on, or widened,
+when it is full: at most once in as many steps as there are columns in use.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Table:
     rows        in use, the first so many; never more than `most_rows`
     start, now  the columns in use: start..now, with now included
 
-    Where a row in use has no tokens it holds 0, never what an earlier row left there: attention multiplies what it must
+    Rows come with 0 in all columns in use, never with what an earlier row left there: attention multiplies what it must
     not see by 0, and 0 times the NaN of a row that went wrong would be NaN in another.
     """
 
@@ -40,7 +42,7 @@ class Table:
         """Add the plane `name`, with the heads, width, dtype and device of `like`, if there is none yet."""
         if name not in self._planes:
             (rows, columns), (_, heads, _, width) = self._size, like.shape
-            self._planes[name] = like.new_empty(rows, heads, columns, width)
+            self._planes[name] = like.new_zeros(rows, heads, columns, width)
 
     def view(self, name: Hashable, rows: slice, start: int, stop: int) -> Tensor:
         """The plane `name` from column `start` to column `stop`, which is not included."""

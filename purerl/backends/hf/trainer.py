@@ -11,10 +11,10 @@ Roles: a "critic" has a value head, a "reference" is never stepped, and every ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from attrs import Attribute, field, frozen
@@ -22,47 +22,50 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from purerl.algos.algebra import Counts, Objective, Weighted, evaluate, merge
-from purerl.algos.parts.settings import number
 from purerl.backends.hf.checkpoint import read, sync_files, write
 from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
-from purerl.backends.hf.model import load_model, load_tokenizer
+from purerl.backends.hf.model import load_model
 from purerl.backends.hf.optimiser import Schedule, adamw, clear_gradients, learning_rate
 from purerl.backends.hf.probe import probe
 from purerl.batch import STRUCTURE, check_batch, put
 from purerl.errors import ConfigError, InputError
 from purerl.protocols import Metrics, Model
 
-__all__ = ["Config", "HFTrainer", "build"]
+__all__ = ["Config", "HFTrainer", "build", "check"]
 
 _READS = ("tokens", "temperature")
 _AUTOCAST = {"off": None, "bfloat16": torch.bfloat16}
-_SWITCH = (False, True)
 
 
-def _at_least(bound: int) -> Any:
+def _setting(help: str, default: Any, need: str, holds: Callable[[Any], bool], *, unit: str = "") -> Any:
+    """An attrs field that explains itself, and refuses a value for which `holds` is false or makes no sense."""
+
     def check(_: Any, attribute: Attribute, value: Any) -> None:
-        if type(value) is not int or value < bound:
-            raise ConfigError(attribute.name, got=repr(value), need=f"a whole number, at least {bound}")
+        try:
+            right = holds(value)
+        except TypeError:
+            right = False
+        if not right:
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default}")
 
-    return check
-
-
-def _one_of(*choices: Any) -> Any:
-    def check(_: Any, attribute: Attribute, value: Any) -> None:
-        if value not in choices:
-            raise ConfigError(attribute.name, got=repr(value), need="one of: " + ", ".join(map(str, choices)))
-
-    return check
+    return field(default=default, validator=check, metadata={"help": help, "unit": unit})
 
 
-def _fractions(_: Any, attribute: Attribute, value: Any) -> None:
-    if len(value) != 2 or not all(0 <= beta < 1 for beta in value):
-        raise ConfigError(attribute.name, got=repr(value), need="two numbers from 0 to below 1")
+def _within(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
+    return f"a number from {low:g} to {high:g}", lambda x: low <= x <= high
 
 
-def _setting(help: str, default: Any, validator: Any, *, unit: str = "") -> Any:
-    return field(default=default, validator=validator, metadata={"help": help, "unit": unit})
+def _whole(least: int) -> tuple[str, Callable[[Any], bool]]:
+    return f"a whole number, at least {least}", lambda x: type(x) is int and x >= least
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _one_of(*choices: Any) -> tuple[str, Callable[[Any], bool]]:
+    return "one of: " + ", ".join(map(str, choices)), choices.__contains__
 
 
 @frozen(kw_only=True)
@@ -74,26 +77,33 @@ class Config:
     differ more in length share a micro-batch, and so padding is computed.
     """
 
-    lr: float = number("learning rate, at its highest", 1e-6, least=0, most=1)
-    betas: tuple[float, float] = _setting("decay of AdamW's two moments", (0.9, 0.999), _fractions)
-    eps: float = number("added to the root of AdamW's second moment", 1e-8, above=0)
-    weight_decay: float = number("of weight matrices, but not embeddings, for each unit of learning rate", 0.0, least=0)
-    schedule: Schedule = _setting(
-        "learning rate after the warm-up", "constant", _one_of("constant", "linear", "cosine")
+    lr: float = _setting("learning rate, at its highest", 1e-6, *_within(0, 1))
+    betas: tuple[float, float] = _setting(
+        "decay of AdamW's two moments",
+        (0.9, 0.999),
+        "two numbers from 0 to below 1",
+        lambda betas: len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
     )
-    warm_up: int = _setting("steps in which the learning rate rises", 0, _at_least(0), unit="optimiser steps")
-    final_fraction: float = number("what the learning rate ends at, as a fraction of lr", 0.0, least=0, most=1)
-    clip_norm: float = number("norm that the gradient is scaled down to; inf leaves it as it is", 1.0, above=0)
+    eps: float = _setting("added to the root of AdamW's second moment", 1e-8, "above 0", lambda x: 0 < x < math.inf)
+    weight_decay: float = _setting(
+        "of weight matrices, but not embeddings, for each unit of learning rate", 0.0, *_within(0, 1e3)
+    )
+    schedule: Schedule = _setting("learning rate after the warm-up", "constant", *_one_of(*get_args(Schedule)))
+    warm_up: int = _setting("steps in which the learning rate rises", 0, *_whole(0), unit="optimiser steps")
+    final_fraction: float = _setting("what the learning rate ends at, as a fraction of lr", 0.0, *_within(0, 1))
+    clip_norm: float = _setting(
+        "norm that the gradient is scaled down to; inf leaves it as it is", 1.0, "above 0", lambda x: x > 0
+    )
     tokens_per_microbatch: int = _setting(
-        "rows of a forward pass times the longest of them, at most", 2048, _at_least(1), unit="tokens"
+        "rows of a forward pass times the longest of them, at most", 2048, *_whole(1), unit="tokens"
     )
     autocast: Literal["off", "bfloat16"] = _setting(
-        "what the backbone computes in, if not in its weights' dtype", "off", _one_of(*_AUTOCAST)
+        "what the backbone computes in, if not in its weights' dtype", "off", *_one_of(*_AUTOCAST)
     )
-    gradient_checkpointing: bool = field(
-        default=False, validator=_one_of(*_SWITCH), metadata={"help": "compute layers twice, and keep less of them"}
+    gradient_checkpointing: bool = _setting(
+        "compute layers twice, and keep less of them", default=False, need="true or false", holds=_is_bool
     )
-    device: str = field(default="auto", metadata={"help": "cpu, cuda:0, ...; auto: an accelerator if there is one"})
+    device: str = _setting("cpu, cuda:0, ...; auto takes an accelerator if there is one", "auto", "a device", bool)
 
     def __attrs_post_init__(self) -> None:
         if self.schedule == "constant" and self.final_fraction:
@@ -101,16 +111,22 @@ class Config:
             raise ConfigError("final_fraction", got=self.final_fraction, need=need, do="leave it out")
 
 
+def check(config: Config, *, updates: int) -> None:
+    """Refuse what does not go with a run of `updates` optimiser steps: a warm-up that is as long."""
+    if 0 < updates <= config.warm_up:
+        raise ConfigError("warm_up", got=config.warm_up, need=f"less than the run's {updates} optimiser steps")
+
+
 def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -> HFTrainer:
     """A trainer of `model` in `role`, for a run of `updates` optimiser steps.
 
     `seed` is that of the critic's head; nothing else is random.
 
-    Raises: ConfigError for a warm-up that is as long as the run, for a model that cannot be loaded, and for one whose
-    logits purerl would not work out as it does itself.
+    Raises: ConfigError as `check` does, for a model that cannot be loaded, and for one whose logits purerl would not
+    work out as it does itself.
     """
-    if role != "reference" and 0 < updates <= config.warm_up:
-        raise ConfigError("warm_up", got=config.warm_up, need=f"less than the run's {updates} optimiser steps")
+    if role != "reference":
+        check(config, updates=updates)
     device, autocast = _device(config.device), _AUTOCAST[config.autocast]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -119,7 +135,7 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
         module = Critic(causal, autocast, Path(model.path)) if role == "critic" else Policy(causal, autocast)
     if config.gradient_checkpointing:
         recompute_layers(module)
-    return HFTrainer(config, module.to(device).requires_grad_(role != "reference"), source=model, updates=updates)
+    return HFTrainer(config, module.to(device).requires_grad_(role != "reference"), updates=updates)
 
 
 def _device(name: str) -> torch.device:
@@ -134,12 +150,12 @@ def _device(name: str) -> torch.device:
 class HFTrainer:
     """A `purerl.protocols.Trainer` of `module`, whose parameters train as far as they require a gradient.
 
-    `source` is where the model came from, and where its tokenizer is. Dropout is off, so nothing in a step is random:
+    Dropout is off, so nothing in a step is random:
     the same calls give the same bits.
     """
 
-    def __init__(self, config: Config, module: Policy | Critic, *, source: Model, updates: int) -> None:
-        self.config, self.module, self.source, self.updates = config, module, source, updates
+    def __init__(self, config: Config, module: Policy | Critic, *, updates: int) -> None:
+        self.config, self.module, self.updates = config, module, updates
         self.position = 0  # optimiser steps so far, skipped ones included
         self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         adam = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
@@ -203,10 +219,8 @@ class HFTrainer:
             self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": state["moments"]})
 
     def export(self, path: Path) -> None:
-        """Write the model, and its tokenizer if it has one, into the directory `path` in Hugging Face's format."""
+        """Write the model into the directory `path` in Hugging Face's format."""
         self.module.export(path)
-        with suppress(ConfigError):
-            load_tokenizer(self.source).save_pretrained(path)
         sync_files(path)
 
     def _check_outputs(self, names: Sequence[str]) -> None:
@@ -262,7 +276,7 @@ class HFTrainer:
 
 
 def _on_host(metrics: Metrics, device: torch.device) -> dict[str, Weighted]:
-    """Metrics in float64 and on the CPU, by one transfer: nothing before it in a step waits for the device."""
+    """Metrics in float64 and on the CPU, by one transfer."""
     flat = [torch.as_tensor(x, dtype=torch.float64, device=device) for metric in metrics.values() for x in metric]
     values = iter(torch.stack(flat).cpu())
     return {name: Weighted(next(values), next(values)) for name in metrics}

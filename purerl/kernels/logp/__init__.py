@@ -15,10 +15,17 @@ from torch import Tensor
 
 from purerl.kernels.logp import chunked, reference
 
-__all__ = ["KEPT", "logp_entropy"]
+__all__ = ["KEPT", "chunk_size", "logp_entropy"]
 
 KEPT = 2**24
-"""Logits that may be held at once: 64 MiB in float32."""
+"""Logits up to which they are all kept for the backward pass: 64 MiB in float32, some five times over."""
+
+_CHUNK, _FEWEST = 2**22, 128
+
+
+def chunk_size(vocabulary: int) -> int:
+    """Tokens of a chunk: 16 MiB of logits in float32, to stay in a cache, but enough tokens for a matrix product."""
+    return max(_FEWEST, _CHUNK // vocabulary)
 
 
 def logp_entropy(
@@ -44,5 +51,5 @@ def logp_entropy(
     """
     if tokens.numel() * weight.shape[0] <= KEPT:
         return reference.logp_entropy(hidden, weight, bias, tokens, temperature, scale=scale, softcap=softcap)
-    chunk = max(1, KEPT // weight.shape[0])
+    chunk = chunk_size(weight.shape[0])
     return chunked.logp_entropy(hidden, weight, bias, tokens, temperature, scale=scale, softcap=softcap, chunk=chunk)

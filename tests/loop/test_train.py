@@ -1,0 +1,202 @@
+"""Whole runs, with real small engines: what goes through the loop, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from attrs import evolve
+
+import purerl
+from purerl.algos import dapo, dpo, dr_grpo, gspo, kl_cov, ppo, reinforce_plus_plus, rloo, sft
+from purerl.config.schema import RunConfig, Stop
+from purerl.errors import ConfigError, RewardError, RunDirectoryError
+from purerl.loop.train import Summary, train
+from purerl.store.rollouts import read_rollouts
+
+from .small import fake, small
+
+
+def records(summary: Summary) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (summary.directory / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *(module.Config() for module in (dr_grpo, rloo, gspo, reinforce_plus_plus, kl_cov)),
+        ppo.Config(kl_reward_coef=0.01),
+        reinforce_plus_plus.Config(kl_reward_coef=0.01),
+    ],
+    ids=lambda config: f"{type(config).__module__.rpartition('.')[2]}",
+)
+def test_every_algorithm_goes_through_the_same_loop(algorithm: Any, tmp_path: Path) -> None:
+    summary = train(fake(algorithm=algorithm), directory=tmp_path / "run")
+    lines = records(summary)
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
+    assert all(math.isfinite(value) for line in lines for value in line.values())
+    assert max(line["policy/grad_norm"] for line in lines[1:]) > 0
+    assert ("critic/grad_norm" in lines[-1]) == isinstance(algorithm, ppo.Config)
+
+
+def test_rollouts_hold_what_was_sampled_and_made_of_it(tmp_path: Path) -> None:
+    summary = train(fake(), directory=tmp_path / "run")
+    rows = read_rollouts(summary.directory / "rollouts", 2)
+    assert len(rows) == 16
+    assert set(Counter(row["group"] for row in rows).values()) == {4}
+    problems = parquet.read_table(summary.directory / "prepared" / "train.parquet").to_pylist()
+    for row in rows:
+        sampled = [k for k, action in enumerate(row["action"]) if action]
+        assert sampled == list(range(6, len(row["tokens"])))
+        assert row["prompt"] == problems[row["example"]]["prompt"]
+        assert {row["version"][k] for k in sampled} == {1}
+        assert all(abs(row["rollout_logp"][k] - row["old_logp"][k]) < 1e-5 for k in sampled)
+        right = sum(a == b for a, b in zip(row["completion"], problems[row["example"]]["answer"], strict=False)) / 3
+        assert sum(row["reward"]) == row["reward"][-1] == pytest.approx(right)
+    for group in {row["group"] for row in rows}:
+        assert sum(row["advantage"][-1] for row in rows if row["group"] == group) == pytest.approx(0, abs=1e-5)
+
+
+def test_one_step_off_policy_is_sampled_by_the_weights_before(tmp_path: Path) -> None:
+    config = fake(steps=6, checkpoint=evolve(fake().checkpoint, every=100), evaluate=None)
+    summary = train(evolve(config, rollout=evolve(config.rollout, lag=1)), directory=tmp_path / "run")
+    versions = [
+        {version for row in read_rollouts(summary.directory / "rollouts", step) for version in row["version"][6:]}
+        for step in range(1, 7)
+    ]
+    assert versions == [{0}, {0}, {1}, {2}, {3}, {4}]
+    assert records(summary)[3]["rollout/gap"] > 1e-3
+
+
+def test_dynamic_sampling_refills_groups_whose_rewards_are_equal(tmp_path: Path) -> None:
+    config = fake(algorithm=dapo.Config(), rollout=evolve(fake().rollout, refills=20), steps=8)
+    summary = train(config, directory=tmp_path / "run")
+    lines = records(summary)[1:]
+    assert max(line["rollout/sampled"] for line in lines) > 16
+    for line in lines:
+        assert line["rollout/kept"] == 16 / line["rollout/sampled"]
+        rows = read_rollouts(summary.directory / "rollouts", line["step"])
+        rewards = [{sum(row["reward"]) for row in rows if row["group"] == group} for group in {r["group"] for r in rows}]
+        assert len(rewards) == 4
+        assert all(len(found) > 1 for found in rewards)
+
+
+def never(completion: str, example: Any) -> float:
+    return 0.0
+
+
+def sometimes(completion: str, example: Any) -> dict[str, float] | None:
+    return None if completion[:1] in "01234" else {"first": float(completion[:1] == "7"), "constant": 0.25}
+
+
+def test_where_no_group_is_kept_nothing_is_learnt(tmp_path: Path) -> None:
+    summary = train(fake(algorithm=dapo.Config()), rewards=[never], directory=tmp_path / "run")
+    assert all(line["rollout/kept"] == 0 and "policy/grad_norm" not in line for line in records(summary)[1:])
+    assert summary.before == summary.after
+
+
+def test_rewards_given_as_functions_have_components_and_may_not_tell(tmp_path: Path) -> None:
+    summary = train(fake(), rewards=[sometimes], directory=tmp_path / "run")
+    line = records(summary)[1]
+    assert 0 < line["reward/judged"] < 1
+    assert line["reward/constant"] == 0.25
+    assert line["reward/mean"] == pytest.approx(line["reward/first"] + 0.25)
+    for row in read_rollouts(summary.directory / "rollouts", 1):
+        told = row["completion"][:1] not in "01234" or row["completion"] == ""
+        assert any(row["mask"]) == (sometimes(row["completion"], {}) is not None), told
+
+
+def broken(completion: str, example: Any) -> float:
+    raise ValueError("no")
+
+
+def test_a_reward_that_raises_stops_the_run_which_can_be_resumed(tmp_path: Path) -> None:
+    config = fake(evaluate=None)
+    with pytest.raises(RewardError, match="broken' raised ValueError: no"):
+        train(config, rewards=[broken], directory=tmp_path / "run")
+
+
+def _pairs(path: Path) -> str:
+    rows = [{"prompt": f"{k}+{k}=", "chosen": f"{2 * k}", "rejected": "+", "completion": f"{2 * k}"} for k in range(5)]
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("algorithm", [sft.Config(), dpo.Config()], ids=["sft", "dpo"])
+def test_learning_from_data_needs_no_generator_and_no_rewards(algorithm: Any, tmp_path: Path) -> None:
+    nothing = {"rollout": None, "generator": None, "rewards": (), "evaluate": None}
+    config = fake(algorithm=algorithm, data=_pairs(tmp_path / "pairs.parquet"), steps=30, **nothing)
+    summary = train(config, directory=tmp_path / "run")
+    lines = records(summary)
+    losses = [value for line in lines[1:] for name, value in line.items() if name.startswith("policy/loss/")]
+    assert losses[-1] < 0.8 * losses[0]
+    assert not (summary.directory / "rollouts").exists()
+
+
+def test_an_early_end(tmp_path: Path) -> None:
+    summary = train(fake(stop=Stop(metric="reward/judged", at_least=1.0)), directory=tmp_path / "run")
+    assert summary.steps == 1
+    assert "eval/accuracy" in records(summary)[-1]
+
+
+def test_a_finished_run_is_refused_and_thrown_away_on_demand(tmp_path: Path) -> None:
+    first = train(fake(), directory=tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match="is finished\n  do:   its model is in .*--fresh"):
+        train(fake(), directory=tmp_path / "run")
+    again = purerl.train(fake(), directory=tmp_path / "run", fresh=True)
+    assert (again.before, again.after) == (first.before, first.after)
+
+
+def test_the_seed_decides_and_nothing_else(tmp_path: Path) -> None:
+    def lines(seed: int) -> list[dict[str, Any]]:
+        # In one directory: the fake engine's weights are drawn from the model's path.
+        found = records(train(fake(seed=seed), directory=tmp_path / "run", fresh=True))
+        return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in found]
+
+    one, same, other = lines(1), lines(1), lines(2)
+    assert one == same
+    assert one != other
+
+
+def test_micro_batches_change_nothing_but_rounding(tmp_path: Path) -> None:
+    config = small(start=None, model=fake().model)
+    summaries = [
+        train(evolve(config, trainer=evolve(config.trainer, tokens_per_microbatch=n)), directory=tmp_path / f"{n}")
+        for n in (20, 4096)
+    ]
+    one, other = (records(summary)[1] for summary in summaries)
+    for name in ("policy/grad_norm", "policy/loss/policy", "policy/entropy", "policy/ratio", "reward/mean"):
+        assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6), name
+
+
+def _refused(**changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        train(fake(**changes), directory="/nonexistent/never/made")
+    return str(caught.value)
+
+
+def test_settings_without_effect_are_refused_before_anything_is_done() -> None:
+    base: RunConfig = fake()
+    nothing = {"rollout": None, "evaluate": None}
+    assert "critic has no effect" in _refused(critic=base.trainer)
+    assert "rollout has no effect" in _refused(algorithm=sft.Config())
+    assert "generator has no effect" in _refused(algorithm=sft.Config(), **nothing)
+    assert "rewards has no effect" in _refused(algorithm=sft.Config(), generator=None, **nothing)
+    assert "rollout.refills has no effect" in _refused(rollout=evolve(base.rollout, refills=2))
+    assert "stop has no effect" in _refused(stop=Stop(metric="eval/accuracy", at_least=1), evaluate=None)
+
+
+def test_what_is_missing_is_refused_before_anything_is_done() -> None:
+    base: RunConfig = fake()
+    assert "rollout is missing" in _refused(rollout=None)
+    assert "generator is missing" in _refused(generator=None)
+    assert "rewards is missing" in _refused(rewards=())
+    assert "every advantage is 0" in _refused(rollout=evolve(base.rollout, samples=1))
+    assert "minibatches" in _refused(minibatches=17)
+    assert "nowhere" in _refused(rewards=("nowhere:reward",))
