@@ -69,7 +69,9 @@ def _model(folder: Path) -> None:
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
     shape = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4}
-    settings = Qwen2Config(vocab_size=64, intermediate_size=512, max_position_embeddings=256, eos_token_id=None, **shape)
+    settings = Qwen2Config(
+        vocab_size=64, intermediate_size=512, max_position_embeddings=256, eos_token_id=None, **shape
+    )
     torch.manual_seed(0)
     Qwen2ForCausalLM(settings).save_pretrained(folder)
 

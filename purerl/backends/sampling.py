@@ -28,8 +28,8 @@ def uniform(seed: Tensor, index: Tensor) -> Tensor:
 
         u = (floor(mix(mix(seed) + index * step) / 2**41) + 1/2) / 2**23
 
-    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighbouring seeds give unrelated streams. Never
-    0, which would draw the first token however unlikely it is, and never 1.
+    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighbouring seeds give unrelated streams. It is
+    never 0, which would draw the first token however unlikely that is, and never 1.
 
     Shapes: int64 tensors that broadcast; any value is a seed. The answer is float32.
     Source: Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014), the 64-bit finaliser.

@@ -41,7 +41,9 @@ def addition() -> RunConfig:
         minibatches=4,
         rollout=Rollout(samples=16, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_rows=1024),
-        trainer=trainer.Config(lr=7e-4, betas=_BETAS, schedule="cosine", warm_up=60, clip_norm=0.3, tokens_per_microbatch=1024),
+        trainer=trainer.Config(
+            lr=7e-4, betas=_BETAS, schedule="cosine", warm_up=60, clip_norm=0.3, tokens_per_microbatch=1024
+        ),
         evaluate=Evaluate(data="{run}/prepared/held_out.parquet", every=20, max_tokens=_ANSWER_TOKENS),
         checkpoint=Checkpoint(every=20),
         threads=1,

@@ -51,12 +51,16 @@ def write_model(folder: Path, family: str = "qwen3", *, seed: int = 0, **changes
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **FAMILIES[family] | changes))
         for parameter in model.parameters():
             # Norms and biases too: at their 1 and 0 they would hide that they are not used.
-            torch.nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.2 if parameter.ndim < 2 else 0.3)
+            torch.nn.init.normal_(
+                parameter, mean=float(parameter.detach().mean()), std=0.2 if parameter.ndim < 2 else 0.3
+            )
         model.double().save_pretrained(path)
     return str(path)
 
 
-def trainer(path: str, role: str = "policy", *, dtype: str = "float64", updates: int = 10, seed: int = 0, **settings: Any) -> HFTrainer:
+def trainer(
+    path: str, role: str = "policy", *, dtype: str = "float64", updates: int = 10, seed: int = 0, **settings: Any
+) -> HFTrainer:
     """A trainer of the model at `path`."""
     attention = "eager" if "gemma2" in path else "sdpa"  # which transformers knows no other for
     model = Model(path, dtype=dtype, attention=attention)

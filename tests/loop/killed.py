@@ -13,7 +13,17 @@ from typing import Any
 
 from purerl.config.schema import RunConfig
 
-_EVENTS = {"purerl.phase", "open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "os.scandir", "os.listdir"}
+_EVENTS = {
+    "purerl.phase",
+    "open",
+    "os.rename",
+    "os.mkdir",
+    "os.remove",
+    "os.rmdir",
+    "shutil.rmtree",
+    "os.scandir",
+    "os.listdir",
+}
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["purerl.loop.train", "purerl.recipes.addition", "transformers", "pyarrow.parquet"])

@@ -27,7 +27,9 @@ class Number:
 
 
 def _commit(folder: Path, step: int, value: float = 1.0) -> Path:
-    return commit(folder, State(step, drawn=10 * step, transform=(torch.tensor(0.5),)), {"policy": Number(value)}, keep=2)
+    return commit(
+        folder, State(step, drawn=10 * step, transform=(torch.tensor(0.5),)), {"policy": Number(value)}, keep=2
+    )
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ def _compare(directory: Path, reference: Path) -> None:
 
 CONFIGS: dict[str, RunConfig] = {
     "grpo": small(),
-    "ppo, one step off policy": small(algorithm=ppo.Config(kl_reward_coef=0.01), rollout=evolve(small().rollout, lag=1)),
+    "ppo, one step off policy": small(
+        algorithm=ppo.Config(kl_reward_coef=0.01), rollout=evolve(small().rollout, lag=1)
+    ),
 }
 
 
@@ -68,6 +70,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     codes = [run(config, tmp_path / "killed", after=rng.uniform(0.2, 0.7) * seconds)]
     while codes[-1] != 0:
         assert codes[-1] == -9
-        codes.append(run(config, tmp_path / "killed", after=rng.uniform(0.2, 0.7) * seconds if len(codes) < 6 else None))
+        codes.append(
+            run(config, tmp_path / "killed", after=rng.uniform(0.2, 0.7) * seconds if len(codes) < 6 else None)
+        )
     assert len(codes) > 1
     _compare(tmp_path / "killed", tmp_path / "whole")

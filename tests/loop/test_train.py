@@ -82,7 +82,9 @@ def test_dynamic_sampling_refills_groups_whose_rewards_are_equal(tmp_path: Path)
     for line in lines:
         assert line["rollout/kept"] == 16 / line["rollout/sampled"]
         rows = read_rollouts(summary.directory / "rollouts", line["step"])
-        rewards = [{sum(row["reward"]) for row in rows if row["group"] == group} for group in {r["group"] for r in rows}]
+        rewards = [
+            {sum(row["reward"]) for row in rows if row["group"] == group} for group in {r["group"] for r in rows}
+        ]
         assert len(rewards) == 4
         assert all(len(found) > 1 for found in rewards)
 

@@ -43,7 +43,9 @@ def test_the_model_it_leaves_adds(run: Summary) -> None:
 def test_shuffled_rewards_teach_nothing(run: Summary, tmp_path: Path) -> None:
     for part in ("prepared", "start"):
         shutil.copytree(run.directory / part, tmp_path / "old" / part)
-    config = evolve(addition(), algorithm=shuffled.Config(), steps=80, checkpoint=evolve(addition().checkpoint, every=80))
+    config = evolve(
+        addition(), algorithm=shuffled.Config(), steps=80, checkpoint=evolve(addition().checkpoint, every=80)
+    )
     (tmp_path / "old").rename(tmp_path / "prepared_only")
     place = tmp_path / "run"
     from purerl.loop.directory import claim
