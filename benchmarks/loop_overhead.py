@@ -2,8 +2,8 @@
 
     python benchmarks/loop_overhead.py
 
-One thread, CPU time. 16 prompts x 8 completions of 32 tokens on a Qwen2 model of about a million parameters. The same
-run gives both sides: engines and rewards are timed by wrappers around their methods, and the step as a whole around them.
+One thread, CPU time. 16 prompts x 8 completions of 32 tokens on a Qwen2 model of about a million parameters. The
+same run gives both sides: engines and rewards are timed by wrappers around their methods, and the step as a whole.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from purerl.algos.algebra import Algorithm, advantages, keep_all, roles
 from purerl.batch import FIELDS, STRUCTURE, collate, put
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
-from purerl.plugins import find, kind_of
+from purerl.plugins import find, kind_of, locate
 from purerl.rewards.judge import load_reward
 
 __all__ = ["algorithm_of", "check", "updates_of"]
@@ -41,6 +41,8 @@ def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
     for name in config.rewards:
         if name not in (given or {}):
             load_reward(name)
+    if config.prepare is not None:
+        locate(config.prepare)
     if config.start is not None:
         _named("start", check, config.start)
 
@@ -71,9 +73,9 @@ def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
         because = f"an algorithm with a critic; {kind_of(config.algorithm)} has none"
         raise _refuse("critic", config.critic, because, "leave critic out")
     for key, engine in (("trainer", config.trainer), ("critic", config.critic)):
-        plugin = engine is not None and find("trainer", kind_of(engine))
-        if hasattr(plugin, "check"):
-            _named(key, plugin.check, engine, updates=updates_of(config))
+        refuse = getattr(find("trainer", kind_of(engine)), "check", None) if engine is not None else None
+        if refuse is not None:
+            _named(key, refuse, engine, updates=updates_of(config))
 
 
 def _named(key: str, function: Callable, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,8 @@
 """Two-digit addition, learnt on a laptop's CPU: the run that `purerl train` does when nothing else is asked of it.
 
-A problem is ``27+58=``; its answer is written lowest digit first, ``580``, and either right or wrong. A small Qwen3 model
-that has never seen a number is shown demonstrations until it solves a fifth of its problems (the `start` run). From
-there on it gets nothing but that one bit for each completion.
+A problem is ``27+58=``; its answer is written lowest digit first, ``580``, and either right or wrong. A small Qwen3
+model that has never seen a number is shown demonstrations until it solves a fifth of its problems (the `start` run).
+From there on it gets nothing but that one bit for each completion.
 
 One problem in ten is held out, and with it the same sum the other way round: neither phase trains on it.
 """

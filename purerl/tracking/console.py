@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -56,7 +56,7 @@ class Console:
         self._last = 0.0
         self._held_out: float | None = None
 
-    def __enter__(self) -> Console:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
