@@ -16,7 +16,7 @@ def hold(law: Law, algorithm: Algorithm, **options) -> None:
     fields = fields_of(algorithm)
     pairs = "chosen" in fields
 
-    # The first batch that Hypothesis draws is the smallest there is, so two others go ahead, on which every mutant shows.
+    # Hypothesis begins with the smallest batch there is, so two others go ahead, on which every mutant shows.
     @settings(**options)
     @example(layout=random_layout(0, pairs=pairs), seed=0)
     @example(layout=random_layout(5, pairs=pairs), seed=5)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
+from purerl.algos.algebra import select
 from purerl.batch import collate
 from purerl.data.examples import Example, draws, take
 from purerl.errors import DataError, EngineError
@@ -67,7 +68,7 @@ def _groups(samples: Sequence[Sample]) -> int:
 
 
 def _selected(run: Run, samples: list[Sample]) -> list[Sample]:
-    keep = run.algorithm.select(collate([sample.fields for sample in samples])).tolist()
+    keep = select(run.algorithm, collate([sample.fields for sample in samples])).tolist()
     return [sample for sample, kept in zip(samples, keep, strict=True) if kept]
 
 
