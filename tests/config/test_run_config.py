@@ -56,7 +56,7 @@ def test_a_mistake_in_the_first_run_is_named_with_its_place() -> None:
 
 def test_the_plan_says_what_it_adds_up_to() -> None:
     assert plan(recipes.find("addition")()).splitlines()[9:] == [
-        "addition: grpo, 260 steps",
+        "addition: dapo, 260 steps",
         "  prepare      purerl.recipes.addition:prepare",
         "  data         {run}/prepared/train.parquet",
         "  models       policy (hf)",
