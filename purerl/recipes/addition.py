@@ -40,7 +40,7 @@ def addition() -> RunConfig:
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
         steps=240,
-        examples=48,
+        examples=64,
         minibatches=4,
         rollout=Rollout(samples=16, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_rows=1024),
