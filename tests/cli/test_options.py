@@ -12,6 +12,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import purerl
+from purerl.plugins import names
 from purerl_cli.main import app
 
 FROZEN = {
@@ -24,6 +25,7 @@ FROZEN = {
         "dry_run": ["--dry-run"],
         "debug": ["--debug"],
     },
+    "algo": {},
 }
 
 
@@ -32,6 +34,14 @@ def test_the_options_are_these() -> None:
     commands = {"": root, **root.commands}
     found = {name: {p.name: p.opts for p in command.params if p.name != "help"} for name, command in commands.items()}
     assert found == FROZEN
+
+
+def test_every_algorithm_is_listed_with_what_it_is_made_of_and_needs() -> None:
+    listing = CliRunner().invoke(app, ["algo", "list"], env={"COLUMNS": "200"}).stdout
+    assert all(f"\n  {name} " in listing for name in names("algorithm"))
+    row = next(line for line in listing.splitlines() if line.startswith("  ppo "))
+    for part in ("PPO, proximal policy optimisation", "1707.06347", "gae_advantage", "clipped_value_loss", "a critic"):
+        assert part in row
 
 
 def test_the_version_is_that_of_the_package() -> None:
