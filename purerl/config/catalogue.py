@@ -22,7 +22,7 @@ _PLUMBING = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.p
 
 @frozen
 class Entry:
-    """An algorithm: its name and title, its papers (arXiv numbers), what it is made of, and what it needs from a run."""
+    """An algorithm: name, title, papers (arXiv numbers), what it is made of, and what it needs from a run."""
 
     name: str
     title: str
