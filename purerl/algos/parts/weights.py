@@ -82,10 +82,10 @@ def trusted_weight(
     D is `probability_gap` or `token_kl`: how far the distributions are apart, of which a ratio says little. A ratio of
     10 at a probability of 1e-4 is nothing. Source: DPPO (2602.04879).
     """
+    distance = divergence(logp, rollout_logp)
+    far = torch.where(advantage > 0, distance > divergence_high, distance > divergence_low)
     forth = advantage * (logp - rollout_logp) > 0
-    bound = torch.where(advantage > 0, divergence_high, divergence_low)
-    far = forth & (divergence(logp, rollout_logp) > bound)
-    return torch.where(far, 0, token_ratio(logp, rollout_logp).clamp(max=ratio_cap))
+    return torch.where(far & forth, 0, token_ratio(logp, rollout_logp).clamp(max=ratio_cap))
 
 
 def probability_gap(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
