@@ -29,8 +29,7 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, on
 from purerl.algos.estimators.group_relative import group_normalised_advantage
-from purerl.algos.parts.divergences import k3
-from purerl.algos.parts.policy import dropping, policy_objective
+from purerl.algos.parts.policy import dropping, from_sampler, policy_objective
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.selection import excess_moment
 from purerl.algos.parts.settings import number
@@ -55,7 +54,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         on(importance_surrogate, "logp", "rollout_logp", "advantage"),
         token_mean,
         reads=("rollout_logp", "advantage"),
-        metrics={"kl": on(k3, "rollout_logp", "logp"), "ratio": on(token_ratio, "logp", "rollout_logp")},
+        metrics={"kl_sampler": from_sampler, "weight": on(token_ratio, "logp", "rollout_logp")},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )

@@ -8,8 +8,9 @@ coefficient is 0 is not there, and nothing is read for it.
 Metrics, each a mean over counted tokens:
 
     kl              how far the policy has moved since the update began: k3, an estimate of KL(old || now), nats
+    kl_sampler      the same from the sampler: k3, an estimate of KL(sampler || now), where the surrogate starts there
     ratio           the mean of the surrogate's ratio; 1 when nothing has moved
-    weight          the mean weight, where a weight takes the place of the ratio
+    weight          the mean weight, where a weight of its own, or one from the sampler, takes the place of the ratio
     clip_fraction   the share of tokens that are clipped
     dropped         the share of tokens that are left out by choice
     entropy         of the policy's next-token distribution, nats
@@ -33,6 +34,7 @@ from purerl.types import TokenBool, TokenFloat
 __all__ = [
     "clipped_policy",
     "dropping",
+    "from_sampler",
     "moved",
     "per_sequence",
     "per_token",
@@ -48,6 +50,11 @@ per_sequence = on(sequence_ratio, "logp", "old_logp", "mask")
 
 moved = on(k3, "old_logp", "logp")
 """How far the policy has moved since the update began, of a batch."""
+
+from_sampler = on(k3, "rollout_logp", "logp")
+"""How far the policy is from the sampler, of a batch."""
+
+_DISTANCES = {"old_logp": ("kl", moved), "rollout_logp": ("kl_sampler", from_sampler)}
 
 
 def policy_objective(
@@ -114,14 +121,13 @@ def weighted_policy(
 ) -> Objective:
     """The objective of a policy with a weighted policy gradient, -sg(w) A logp.
 
-    `behaviour` is the field from which the weight, and the metric `kl`, measure the policy: `old_logp`, or
-    `rollout_logp`.
+    `behaviour` is the field from which the weight measures the policy: `old_logp` or `rollout_logp`.
     """
     return policy_objective(
         bind(_weighted, weight=weight),
         reduce,
         reads=(behaviour, "advantage"),
-        metrics={"kl": on(k3, behaviour, "logp"), "weight": weight},
+        metrics=dict([_DISTANCES[behaviour], ("weight", weight)]),
         kl_loss_coef=kl_loss_coef,
         entropy_coef=entropy_coef,
     )
