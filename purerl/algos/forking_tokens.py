@@ -9,8 +9,8 @@ these alone carry what reinforcement learning teaches. So DAPO's policy loss is 
     l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high)) where it in F, else 0
     loss = sum over rows and tokens of l_it / tokens
 
-Choices, where libraries differ: "tokens" are all counted tokens of the optimiser step, not those of F alone, as in the
-paper and TRL; the rest is as in DAPO.
+Choices, where libraries differ: "tokens" are all counted tokens of the optimiser step, not those of F alone, as in
+TRL (the paper [unverified]); the rest is as in DAPO.
 
 Differences from the paper:
 

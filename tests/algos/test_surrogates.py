@@ -105,11 +105,11 @@ RATIOS, SIGNS = f64([0.01, 0.5, 0.79, 1.0, 1.31, 2.9, 3.1, 50.0] * 2), f64([1.5]
 def test_dual_clip_and_the_two_sided_clip_are_one():
     """Each as its authors write it, in value and in gradient: the part without the clip, where A < 0 and r is large."""
 
-    def dual(r):  # 1912.09729, eq. 5
+    def dual(r):  # 1912.09729
         clip = torch.maximum(-SIGNS * r, -SIGNS * r.clamp(0.8, 1.3))
         return torch.where(SIGNS < 0, torch.minimum(clip, -SIGNS * 3.0), clip)
 
-    def two_sided(r):  # 2505.07291, section 3.3
+    def two_sided(r):  # 2505.07291
         return torch.maximum(-SIGNS * r.clamp(max=3.0), -SIGNS * r.clamp(0.8, 1.3))
 
     def ours(r):

@@ -75,7 +75,7 @@ def geometric_ratio(
     log_clip_low: float,
     log_clip_high: float,
 ) -> TokenFloat:
-    """How much likelier each row has become, per token, each token clipped first: GMPO's ratio (2507.20673, eq. 4).
+    """How much likelier each row has become, per token, each token clipped first: GMPO's ratio (2507.20673).
 
         c_it = min(logp_it - old_logp_it, log_clip_high) where A_it > 0, else max(logp_it - old_logp_it, -log_clip_low)
         r_it = exp((1/n_i) sum_t m_it c_it)

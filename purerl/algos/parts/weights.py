@@ -34,7 +34,7 @@ EPS = 1e-8
 
 
 def clipped_weight(logp: TokenFloat, old_logp: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:
-    """clip(r, 1 - clip_low, 1 + clip_high): no token is without a gradient. Source: CISPO (2506.13585, eq. 4).
+    """clip(r, 1 - clip_low, 1 + clip_high): no token is without a gradient. Source: CISPO (2506.13585).
 
     >>> clipped_weight(torch.tensor([[2.0, -9.0]]), torch.zeros(1, 2), clip_low=0.5, clip_high=4.0)
     tensor([[5.0000, 0.5000]])
