@@ -19,11 +19,12 @@ from purerl.rewards.judge import load_reward
 
 __all__ = ["SUPPLIED", "WITHIN", "algorithm_of", "check", "outputs_of", "reads_of", "updates_of"]
 
-SUPPLIED = frozenset({"tokens", "example", "chosen", "reward", "rollout_logp", "version", "temperature", "truncated"})
+_ROWS = ("tokens", "example", "temperature", "chosen", "noise")
+_ROLLOUTS = ("reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score")
+SUPPLIED = frozenset({*_ROWS, *_ROLLOUTS})
 """Fields that rows come with, beside those of every batch."""
 WITHIN = ("estimator", "prepare", "trainer")
 """Writers of fields that an algorithm has of its own."""
-_SCORING_ROLES = ("reference",)
 
 
 def algorithm_of(config: RunConfig) -> Algorithm:
@@ -80,7 +81,8 @@ def _check_supply(config: RunConfig, algorithm: Algorithm) -> None:
     kind, trained = kind_of(config.algorithm), {o.role for o in (*algorithm.before, *algorithm.objectives)}
     for name in sorted(reads_of(algorithm)):
         field = FIELDS[name]
-        if field.source and field.source[0] not in {*trained, *_SCORING_ROLES}:
+        teacher = ("teacher",) if config.teacher else ()
+        if field.source and field.source[0] not in {*trained, "reference", *teacher}:
             need = f"a model in the role {field.source[0]!r}: {kind} reads {name!r}, {field.meaning}"
             raise ConfigError(f"algorithm {kind!r}", got="a run that has no such model", need=need)
         if not field.source and field.writer not in WITHIN and name not in SUPPLIED:
@@ -92,6 +94,9 @@ def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
     if config.critic is not None and "critic" not in roles(algorithm, FIELDS):
         because = f"an algorithm with a critic; {kind_of(config.algorithm)} has none"
         raise _refuse("critic", config.critic, because, "leave critic out")
+    if config.teacher is not None and "teacher" not in roles(algorithm, FIELDS):
+        because = f"an algorithm that learns from a teacher; {kind_of(config.algorithm)} does not"
+        raise _refuse("teacher", config.teacher, because, "leave teacher out")
     for role in roles(algorithm, FIELDS):
         key = "critic" if role == "critic" and config.critic else "trainer"
         engine = getattr(config, key)
@@ -150,7 +155,7 @@ def _learns(algorithm: Algorithm, samples: int) -> bool:
     batch = collate(rows)
     for name in set(algorithm.reads) - set(STRUCTURE):
         field = FIELDS[name]
-        shape = batch["tokens"].shape if field.axes == "rows time" else batch["row"].shape
+        shape = [{"rows": len(batch), "time": 4}.get(axis, 2) for axis in field.axes.split()]
         batch = put(batch, **{name: torch.rand(shape, generator=generator).to(field.dtype)})
     _, batch = advantages(algorithm, algorithm.advantage.init(), batch)
     return bool(batch["advantage"].any())

@@ -95,6 +95,7 @@ class RunConfig:
     critic: Any = _setting(
         "the engine that trains the critic; as the trainer if not given", default=None, plugin="trainer"
     )
+    teacher: Model | None = _setting("the model that the policy is to imitate", default=None)
     generator: Any = _setting("the engine that samples", default=None, plugin="generator")
     rollout: Rollout | None = _setting("how completions are sampled for training", default=None)
     rewards: tuple[str, ...] = _setting("functions (completion, example) -> reward, as module:function", default=())

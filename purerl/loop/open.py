@@ -12,7 +12,7 @@ from attrs import evolve
 from purerl.algos.algebra import Algorithm, roles
 from purerl.backends.hf.model import load_tokenizer
 from purerl.batch import FIELDS
-from purerl.config.check import algorithm_of, updates_of
+from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
 from purerl.data.examples import read_examples
 from purerl.loop.directory import RunDirectory
@@ -42,9 +42,12 @@ def located(config: RunConfig, root: Path) -> RunConfig:
     def at(path: str) -> str:
         return path.replace("{run}", str(root))
 
-    evaluation = config.evaluate and evolve(config.evaluate, data=at(config.evaluate.data))
     return evolve(
-        config, model=evolve(config.model, path=at(config.model.path)), data=at(config.data), evaluate=evaluation
+        config,
+        model=evolve(config.model, path=at(config.model.path)),
+        teacher=config.teacher and evolve(config.teacher, path=at(config.teacher.path)),
+        data=at(config.data),
+        evaluate=config.evaluate and evolve(config.evaluate, data=at(config.evaluate.data)),
     )
 
 
@@ -59,6 +62,7 @@ def open_run(config: RunConfig, given: Mapping[str, Reward]) -> Run:
     return Run(
         config=config,
         algorithm=algorithm,
+        reads=frozenset(reads_of(algorithm)),
         source=source,
         examples=read_examples(config.data, texts),
         problems=config.evaluate and read_examples(config.evaluate.data, ["prompt"], limit=config.evaluate.examples),
@@ -81,12 +85,15 @@ def _source(config: RunConfig, algorithm: Algorithm) -> tuple[Any, list[str]]:
 
 def _trainers(config: RunConfig, algorithm: Algorithm) -> dict[str, Trainer]:
     engines = {"critic": config.critic or config.trainer}
+    models = {"teacher": config.teacher}
     found = {}
     for role in roles(algorithm, FIELDS):
         engine = engines.get(role, config.trainer)
         build = find("trainer", kind_of(engine)).build
         seed = seed_of(config.seed, role) % 2**31
-        found[role] = build(engine, model=config.model, role=role, updates=updates_of(config), seed=seed)
+        found[role] = build(
+            engine, model=models.get(role) or config.model, role=role, updates=updates_of(config), seed=seed
+        )
     return found
 
 

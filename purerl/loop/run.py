@@ -58,6 +58,7 @@ class Run:
     rewards: Sequence[Reward]
     examples: pa.Table
     problems: pa.Table | None
+    reads: frozenset[str]
     source: Callable[[Run, State, Clock], tuple[State, list[Sample], dict[str, float]]]
 
     @property

@@ -6,7 +6,7 @@ makes rows of them; `facts` are metrics that only it knows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import evolve, frozen
 
@@ -50,6 +50,7 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
     wanted = run.config.examples
     kept: list[Sample] = []
     sampled: list[Sample] = []
+    greedy: dict[int, float | None] = {}
     for _ in range(1 + run.config.rollout.refills):
         state, drawn = draw(run, state, wanted - _groups(kept))
         with clock("generate"):
@@ -57,12 +58,15 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
             completions = generate(run.generator, requests)
         with clock("reward"):
             samples = _judged(run, drawn, requests, completions)
+        if "greedy_score" in run.reads:
+            with clock("generate"):
+                greedy |= _greedy_scores(run, drawn)
         sampled += samples
         kept += _selected(run, samples)
         if _groups(kept) == wanted:
             break
     facts = {"rollout/sampled": len(sampled), "rollout/kept": len(kept) / len(sampled)}
-    return state, kept, facts | reward_metrics(sampled)
+    return state, _extended(run, kept, greedy), facts | reward_metrics(sampled)
 
 
 def _groups(samples: Sequence[Sample]) -> int:
@@ -119,6 +123,36 @@ def _rollout(run: Run, row: int, one: Draw, request: Request, completion: Comple
     }
     texts = {"prompt": one.example["prompt"], "completion": text, "finish": completion.finish}
     return Sample(fields, texts, components or {})
+
+
+def _greedy_scores(run: Run, drawn: Sequence[Draw]) -> dict[int, float | None]:
+    """What the greedy completion of each prompt scores, by the number of the draw; None where it cannot be told."""
+    first = [request for request in _requests(run, drawn) if request.key.endswith("/0")]
+    greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
+    completions = generate(run.generator, greedy)
+    texts = run.tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
+    found = [judge(run.rewards, text, one.example) for text, one in zip(texts, drawn, strict=True)]
+    scores = [None if components is None else sum(components.values()) for components in found]
+    return {one.number: score for one, score in zip(drawn, scores, strict=True)}
+
+
+def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | None]) -> list[Sample]:
+    """`samples` with the fields that only some algorithms read, if this one does."""
+    names = sorted({name for sample in samples for name in sample.components})
+    makers: dict[str, Callable[[Sample], object]] = {
+        "score": lambda sample: sum(sample.components.values()),
+        "components": lambda sample: [sample.components.get(name, 0.0) for name in names],
+        "greedy_score": lambda sample: greedy[sample.fields["group"]] or 0.0,
+        # Without its baseline a row counts nowhere.
+        "mask": lambda sample: [
+            m and greedy.get(sample.fields["group"], 0.0) is not None for m in sample.fields["mask"]
+        ],
+    }
+    wanted = {name: make for name, make in makers.items() if name in run.reads or name == "mask"}
+    return [
+        evolve(sample, fields={**sample.fields, **{name: make(sample) for name, make in wanted.items()}})
+        for sample in samples
+    ]
 
 
 # --- demonstrations and preferences ------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from attrs import evolve
 from tensordict import TensorDict
 
 from purerl.algos.algebra import advantages
-from purerl.batch import collate
+from purerl.batch import collate, put
 from purerl.loop.metrics import batch_metrics, means
-from purerl.loop.run import Clock, Run, Sample, State
+from purerl.loop.run import Clock, Run, Sample, State, seed_of
 from purerl.loop.update import score, scored_fields, sync, update
 
 __all__ = ["step"]
@@ -31,6 +32,9 @@ def step(run: Run, state: State, clock: Clock) -> tuple[State, TensorDict | None
     if not samples:
         return evolve(state, step=state.step + 1), None, samples, metrics
     batch = collate([sample.fields for sample in samples])
+    if "noise" in run.reads:
+        draw = torch.Generator().manual_seed(seed_of(run.config.seed, "noise", state.step))
+        batch = put(batch, noise=torch.rand(batch["tokens"].shape, generator=draw))
     with clock("update"):
         batch = score(run, batch, scored_fields(algorithm.before))
         updates = update(run, state, batch, algorithm.before)

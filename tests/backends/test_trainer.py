@@ -316,7 +316,7 @@ def test_a_reference_scores_and_is_never_stepped(path, tmp_path):
 
 
 def test_any_other_role_is_a_policy(path):
-    ours, theirs = trainer(path, "teacher", lr=1e-2), trainer(path, lr=1e-2)
+    ours, theirs = trainer(path, "reward_model", lr=1e-2), trainer(path, lr=1e-2)
     run(ours), run(theirs)
     assert same(weights(ours), weights(theirs))
 

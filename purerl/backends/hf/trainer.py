@@ -6,7 +6,7 @@
 The loss of each micro-batch is divided by the counts of the whole step already. So gradients of micro-batches add up to
 the gradient of the step, however it was cut.
 
-Roles: a "critic" has a value head, a "reference" is never stepped, and every other role is a policy.
+Roles: a "critic" has a value head, a "reference" and a "teacher" are never stepped, and every other role is a policy.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from purerl.protocols import Metrics, Model
 
 __all__ = ["Config", "HFTrainer", "build", "check"]
 
+_FROZEN = ("reference", "teacher")
 _READS = ("tokens", "temperature")
 _AUTOCAST = {"off": None, "bfloat16": torch.bfloat16}
 
@@ -117,7 +118,7 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int) ->
     if not set(outputs) <= set(module.outputs):
         got = ", ".join(name for name in outputs if name not in module.outputs)
         raise ConfigError("kind", got=f"outputs {got} are wanted", need=f"only {', '.join(module.outputs)} of a {role}")
-    if role != "reference" and 0 < updates <= config.warm_up:
+    if role not in _FROZEN and 0 < updates <= config.warm_up:
         raise ConfigError("warm_up", got=config.warm_up, need=f"less than the run's {updates} optimiser steps")
 
 
@@ -138,7 +139,7 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
         module = Critic(causal, autocast, Path(model.path)) if role == "critic" else Policy(causal, autocast)
     if config.gradient_checkpointing:
         recompute_layers(module)
-    return HFTrainer(config, module.to(device).requires_grad_(role != "reference"), updates=updates)
+    return HFTrainer(config, module.to(device).requires_grad_(role not in _FROZEN), updates=updates)
 
 
 def _device(name: str) -> torch.device:
@@ -189,10 +190,12 @@ class HFTrainer:
         they are, and the schedule goes on. (Otherwise a gradient of 0 would still move every weight, by momentum.)
 
         Raises: BatchError for a batch that does not follow the schema or lacks a field that `objective` reads;
-        InputError in the role of a reference, and for an objective that wants an output of another role.
+        InputError in the role of a reference or teacher, and for an objective that wants an output of another role.
         """
         if self.optimiser is None:
-            raise InputError("this model is a reference", got="an optimiser step", need="a role that trains")
+            raise InputError(
+                "this model is a reference or a teacher", got="an optimiser step", need="a role that trains"
+            )
         self._check_outputs((*objective.outputs, *objective.watches))
         there = self._arrive(batch, (*_READS, *objective.reads))
         counts = {name: Counts(*(n.to(there.device) for n in count)) for name, count in counts.items()}
