@@ -262,10 +262,8 @@ def neutralise(batch: TensorDict, where: TokenBool) -> TensorDict:
     where(mask, exp(x), 0) at an x of infinity is NaN. So it is done before, once, and equations stay bare.
     """
     rows = where.any(-1)
-    return put(
-        batch,
-        **{name: _neutral(name, value, where, rows) for name, value in batch.items() if value.is_floating_point()},
-    )
+    floats = {name: value for name, value in batch.items() if value.is_floating_point()}
+    return put(batch, **{name: _neutral(name, value, where, rows) for name, value in floats.items()})
 
 
 def _neutral(name: str, value: Tensor, where: TokenBool, rows: RowBool) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pass@k training: Chen et al. 2025, Pass@k Training for Adaptively Balancing Exploration and Exploitation (2508.10751).
+"""Pass@k training: Chen et al. 2025, for Adaptively Balancing Exploration and Exploitation (2508.10751).
 
 A policy that is rewarded for the mean of its attempts soon makes the same attempt again and again. Here a set of k
 attempts is rewarded: with 1 if any of them is right. The advantage of a row is its mean over all sets of k rows of its

@@ -49,9 +49,8 @@ def compact(batch: TensorDict) -> tuple[TensorDict, Tensor]:
     origin = torch.argsort(~keep, dim=-1, stable=True)[:, : keep.sum(-1).max()]
     folded = {"reward": _fold(batch)} if "reward" in batch.keys() else {}
     batch = put(batch, attention_mask=keep, **folded)
-    return put(
-        batch, **{name: value.gather(1, origin) for name, value in batch.items() if name not in ROW_FIELDS}
-    ), origin
+    tokens = {name: value for name, value in batch.items() if name not in ROW_FIELDS}
+    return put(batch, **{name: value.gather(1, origin) for name, value in tokens.items()}), origin
 
 
 def _fold(batch: TensorDict) -> Tensor:

@@ -1,7 +1,8 @@
 """Advantages of rows relative to the other rows of their group: same prompt, other samples.
 
-Each is f(score, group, counted) -> [rows]; one of them also takes the rows' lengths. `score` is a row's total reward, `group` its label (any int64), and
-`counted` says whether anything in the row counts: rows that do not count enter no baseline, and get 0.
+Each is f(score, group, counted) -> [rows]; one of them also takes the rows' lengths. `score` is a row's total reward,
+`group` its label (any int64), and `counted` says whether anything in the row counts: rows that do not count enter no
+baseline, and get 0.
 
 For rewards [1, 0, 0, 0], where libraries disagree most:
 
@@ -92,7 +93,7 @@ def mean_normalised_advantage(score: RowFloat, group: RowInt, counted: RowBool) 
 
 
 def share_scaled_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """Alpha (s_i - mean_g), alpha = rows / rows of groups whose scores differ.
+    """(s_i - mean_g) alpha, alpha = rows / rows of groups whose scores differ.
 
     Rows of groups that do not vary have no gradient, and yet they are divided by: alpha makes up for them. It is a
     statistic of the whole batch. Source: GPG (2504.02546).

@@ -7,7 +7,6 @@ group whose scores are all equal, every advantage is exactly 0.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from purerl.algos.parts.groups import group_max, group_size, group_sum
 from purerl.types import RowBool, RowFloat, RowInt
@@ -61,9 +60,7 @@ def pass_k_advantage(score: RowFloat, group: RowInt, counted: RowBool, *, k: int
 
 
 def _all_of(some: RowFloat, size: RowFloat, k: int) -> RowFloat:
-    """C(some, k) / C(size, k): the chance that k of `size` are all among `some`. A factor at a time, so exactly 0 or 1
-    where it is that.
-    """
-    drawn: Tensor = torch.arange(k, dtype=some.dtype, device=some.device)
+    """C(some, k) / C(size, k), the chance that k of `size` are all among `some`: exactly 0 or 1 where it is that."""
+    drawn = torch.arange(k, dtype=some.dtype, device=some.device)
     factors = (some.unsqueeze(-1) - drawn).clamp(min=0) / (size.unsqueeze(-1) - drawn).clamp(min=1)
     return factors.prod(-1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import pad
 
-from purerl.types import Scalar, TokenBool, TokenFloat
+from purerl.types import RowBool, RowFloat, Scalar, TokenBool, TokenFloat
 
-__all__ = ["centre", "deviation", "whiten"]
+__all__ = ["centre", "deviation", "whiten", "whiten_rows"]
 
 EPS = 1e-8
 """Added to a standard deviation that is divided by."""
@@ -46,3 +46,12 @@ def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     tensor([[-0.7071,  0.7071,  0.0000]])
     """
     return centre(x, mask) / (deviation(x, mask)[..., None, None] + EPS)
+
+
+def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
+    """`whiten` of a value for each row, over the counted rows of the whole batch: long rows weigh no more than others.
+
+    >>> whiten_rows(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
+    tensor([-0.7071,  0.7071,  0.0000])
+    """
+    return whiten(x.unsqueeze(-1), counted.unsqueeze(-1)).squeeze(-1)
