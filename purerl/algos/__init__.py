@@ -16,15 +16,31 @@ tensor([[-3.]])
 from __future__ import annotations
 
 from purerl.algos.algebra import Counts
+from purerl.algos.estimators.components import component_normalised_advantage, weighted_sum
 from purerl.algos.estimators.group_relative import (
+    batch_normalised_advantage,
     group_centred_advantage,
     group_normalised_advantage,
     leave_one_out_advantage,
+    length_weighted_advantage,
+    mean_normalised_advantage,
+    score_of_the_single,
+    share_scaled_advantage,
 )
-from purerl.algos.estimators.returns import discounted_returns, gae
+from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
+from purerl.algos.estimators.pass_k import leave_one_out_max_advantage, pass_k_advantage
+from purerl.algos.estimators.returns import (
+    discounted_returns,
+    gae,
+    length_adaptive_lambda,
+    vtrace_advantage,
+    vtrace_target,
+)
+from purerl.algos.estimators.steps import anchored_step_advantage
+from purerl.algos.estimators.trackers import beta_update, look_up, moving_average_update
 from purerl.algos.parts.actions import fold_reward
 from purerl.algos.parts.divergences import k1, k2, k3, kl_reward
-from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum
+from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum, group_token_sum
 from purerl.algos.parts.reductions import (
     constant_norm,
     sequence_mean_of_token_mean,
@@ -32,7 +48,9 @@ from purerl.algos.parts.reductions import (
     token_mean,
     token_sum,
 )
-from purerl.algos.parts.selection import largest_covariance, varies
+from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
+from purerl.algos.parts.selection import in_band, largest_covariance, varies
+from purerl.algos.parts.shaping import overlong_penalty
 from purerl.algos.parts.surrogates import (
     clip_surrogate,
     clipped,
@@ -44,15 +62,21 @@ from purerl.algos.parts.surrogates import (
 )
 from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.values import clipped_value_loss
-from purerl.algos.parts.whiten import whiten
+from purerl.algos.parts.whiten import whiten, whiten_rows
 
 __all__ = [
     "Counts",
+    "anchored_step_advantage",
+    "batch_normalised_advantage",
+    "best_weight",
+    "beta_update",
     "clip_surrogate",
     "clipped",
     "clipped_value_loss",
+    "component_normalised_advantage",
     "constant_norm",
     "discounted_returns",
+    "extreme_weight",
     "fold_reward",
     "gae",
     "group_centred_advantage",
@@ -61,22 +85,41 @@ __all__ = [
     "group_normalised_advantage",
     "group_size",
     "group_sum",
+    "group_token_sum",
     "importance_surrogate",
+    "in_band",
     "k1",
     "k2",
     "k3",
     "kl_reward",
     "largest_covariance",
     "leave_one_out_advantage",
+    "leave_one_out_max_advantage",
+    "length_adaptive_lambda",
+    "length_weighted_advantage",
+    "look_up",
+    "mean_normalised_advantage",
+    "moving_average_update",
+    "optimal_token_advantage",
+    "overlong_penalty",
+    "pass_k_advantage",
     "policy_gradient",
+    "power_weight",
     "ppo_clip",
+    "resample",
+    "score_of_the_single",
     "sequence_mean_of_token_mean",
     "sequence_mean_of_token_sum",
     "sequence_ratio",
+    "share_scaled_advantage",
     "spread",
     "token_mean",
     "token_ratio",
     "token_sum",
     "varies",
+    "vtrace_advantage",
+    "vtrace_target",
+    "weighted_sum",
     "whiten",
+    "whiten_rows",
 ]
