@@ -17,7 +17,13 @@ from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.judge import load_reward
 
-__all__ = ["algorithm_of", "check", "updates_of"]
+__all__ = ["SUPPLIED", "WITHIN", "algorithm_of", "check", "outputs_of", "reads_of", "updates_of"]
+
+SUPPLIED = frozenset({"tokens", "example", "chosen", "reward", "rollout_logp", "version", "temperature", "truncated"})
+"""Fields that rows come with, beside those of every batch."""
+WITHIN = ("estimator", "prepare", "trainer")
+"""Writers of fields that an algorithm has of its own."""
+_SCORING_ROLES = ("reference",)
 
 
 def algorithm_of(config: RunConfig) -> Algorithm:
@@ -36,7 +42,7 @@ def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
     Raises: ConfigError, for the first that is found; those of a `start` run begin with ``start.``.
     """
     algorithm = algorithm_of(config)
-    for rule in (_check_source, _check_models, _check_sampling, _check_selection, _check_stop):
+    for rule in (_check_source, _check_supply, _check_models, _check_sampling, _check_selection, _check_stop):
         rule(config, algorithm)
     for name in config.rewards:
         if name not in (given or {}):
@@ -47,7 +53,8 @@ def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
         _named("start", check, config.start)
 
 
-def _reads(algorithm: Algorithm) -> set[str]:
+def reads_of(algorithm: Algorithm) -> set[str]:
+    """All fields that `algorithm` reads, beside those of every batch."""
     objectives = (*algorithm.before, *algorithm.objectives)
     return {*algorithm.reads, *(name for objective in objectives for name in objective.reads)}
 
@@ -58,7 +65,7 @@ def _refuse(key: str, value: object, because: str, do: str) -> ConfigError:
 
 def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
     kind = kind_of(config.algorithm)
-    sampled = {name for name in _reads(algorithm) if FIELDS[name].writer in ("rewards", "generator")}
+    sampled = {name for name in reads_of(algorithm) if FIELDS[name].writer in ("rewards", "generator")}
     if sampled and config.rollout is None:
         need = f"completions of the policy's own: {kind} reads {', '.join(sorted(sampled))}"
         raise ConfigError("rollout is missing", need=need, do="set rollout.samples and rollout.max_tokens")
@@ -68,14 +75,37 @@ def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
         )
 
 
+def _check_supply(config: RunConfig, algorithm: Algorithm) -> None:
+    """Every field that the algorithm reads is written by something that the run has."""
+    kind, trained = kind_of(config.algorithm), {o.role for o in (*algorithm.before, *algorithm.objectives)}
+    for name in sorted(reads_of(algorithm)):
+        field = FIELDS[name]
+        if field.source and field.source[0] not in {*trained, *_SCORING_ROLES}:
+            need = f"a model in the role {field.source[0]!r}: {kind} reads {name!r}, {field.meaning}"
+            raise ConfigError(f"algorithm {kind!r}", got="a run that has no such model", need=need)
+        if not field.source and field.writer not in WITHIN and name not in SUPPLIED:
+            need = f"{name!r}, written by {field.writer}: {field.meaning}"
+            raise ConfigError(f"algorithm {kind!r}", got="a run that cannot supply a field", need=need)
+
+
 def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
     if config.critic is not None and "critic" not in roles(algorithm, FIELDS):
         because = f"an algorithm with a critic; {kind_of(config.algorithm)} has none"
         raise _refuse("critic", config.critic, because, "leave critic out")
-    for key, engine in (("trainer", config.trainer), ("critic", config.critic)):
-        refuse = getattr(find("trainer", kind_of(engine)), "check", None) if engine is not None else None
+    for role in roles(algorithm, FIELDS):
+        key = "critic" if role == "critic" and config.critic else "trainer"
+        engine = getattr(config, key)
+        refuse = getattr(find("trainer", kind_of(engine)), "check", None)
         if refuse is not None:
-            _named(key, refuse, engine, updates=updates_of(config))
+            _named(key, refuse, engine, role=role, outputs=outputs_of(algorithm, role), updates=updates_of(config))
+
+
+def outputs_of(algorithm: Algorithm, role: str) -> tuple[str, ...]:
+    """What `algorithm` wants of the model in `role`."""
+    scored = (FIELDS[name].source for name in sorted(reads_of(algorithm)))
+    learnt = [o for o in (*algorithm.before, *algorithm.objectives) if o.role == role]
+    wanted = [source[1] for source in scored if source[:1] == (role,)]
+    return tuple(dict.fromkeys([*wanted, *(name for o in learnt for name in (*o.outputs, *o.watches))]))
 
 
 def _named(key: str, function: Callable, *args: Any, **kwargs: Any) -> None:

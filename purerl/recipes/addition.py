@@ -13,7 +13,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from purerl.algos import grpo, sft
+from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.model import no_progress_bars
 from purerl.config.schema import Checkpoint, Evaluate, Rollout, RunConfig, Stop
@@ -27,16 +27,19 @@ _ANSWER_TOKENS = 4  # three digits and the end
 
 
 def addition() -> RunConfig:
-    """GRPO on two-digit addition, after a short supervised start."""
+    """DAPO on two-digit addition, after a short supervised start.
+
+    Groups whose completions are all right or all wrong teach nothing; they are dropped, and no others are drawn.
+    """
     return RunConfig(
         name="addition",
         prepare="purerl.recipes.addition:prepare",
         start=_demonstrations(),
         model=Model("{run}/start/final"),
         data="{run}/prepared/train.parquet",
-        algorithm=grpo.Config(clip_low=0.2, clip_high=0.28),
+        algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        steps=260,
+        steps=240,
         examples=64,
         minibatches=4,
         rollout=Rollout(samples=16, max_tokens=_ANSWER_TOKENS),

@@ -79,8 +79,10 @@ def test_a_run_ends_with_a_model_and_is_not_done_twice(tmp_path: Path) -> None:
         f"checkpoint         {place}/checkpoints/000001",
         f"metrics            {place}/metrics.jsonl",
         f"next               purerl train tests.loop.small:small --set seed=1 --directory {place}-1    another seed",
-        f"                   purerl train tests.loop.small:small --set algorithm.kind=rloo --directory {place}-rloo"
-        "    another algorithm",
+        (
+            f"                   purerl train tests.loop.small:small --set algorithm.kind=rloo --directory {place}-rloo"
+            "    another algorithm"
+        ),
     ]
     assert (place / "checkpoints" / "000001" / "manifest.json").exists()
     assert (tmp_path / "run" / "final" / "model.safetensors").exists()
