@@ -57,11 +57,11 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    advantage = stateless(writes("advantage", bind(_advantage, weights=config.weights)))
+    advantage = stateless(writes("advantage", bind(_component_normalised_advantage, weights=config.weights)))
     return Algorithm(("components",), advantage, (policy,))
 
 
-def _advantage(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:
+def _component_normalised_advantage(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:
     counted = batch["mask"].any(-1)
     advantage = component_normalised_advantage(batch["components"], batch["group"], counted, weights=weights)
     return spread(whiten_rows(advantage, counted), batch["mask"])

@@ -61,11 +61,11 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    advantage = bind(_advantage, step_coef=config.step_coef, discount=config.discount)
+    advantage = bind(_group_in_group_advantage, step_coef=config.step_coef, discount=config.discount)
     return Algorithm(("reward", "turn", "anchor"), stateless(writes("advantage", advantage)), (policy,))
 
 
-def _advantage(batch: TensorDict, *, step_coef: float, discount: float) -> TokenFloat:
+def _group_in_group_advantage(batch: TensorDict, *, step_coef: float, discount: float) -> TokenFloat:
     reward, group, mask = batch["reward"], batch["group"], batch["mask"]
     episode = spread(group_normalised_advantage(reward.sum(-1), group, mask.any(-1)), mask)
     steps = anchored_step_advantage(

@@ -50,10 +50,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), stateless(writes("advantage", _advantage)), (policy,))
+    return Algorithm(("reward",), stateless(writes("advantage", _length_weighted_advantage)), (policy,))
 
 
-def _advantage(batch: TensorDict) -> TokenFloat:
+def _length_weighted_advantage(batch: TensorDict) -> TokenFloat:
     score, mask = batch["reward"].sum(-1), batch["mask"]
     length = mask.sum(-1).to(score.dtype)
     return spread(length_weighted_advantage(score, length, batch["group"], mask.any(-1)), mask)

@@ -56,10 +56,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     reads = ("reward", "old_logp", "sum_pi_squared")
-    return Algorithm(reads, stateless(writes("advantage", _advantage)), (policy,))
+    return Algorithm(reads, stateless(writes("advantage", _optimal_token_advantage)), (policy,))
 
 
-def _advantage(batch: TensorDict) -> TokenFloat:
+def _optimal_token_advantage(batch: TensorDict) -> TokenFloat:
     returns = discounted_returns(batch["reward"], batch["action"], discount=1.0)
     fields = (batch[name] for name in ("old_logp", "sum_pi_squared", "action", "mask", "group"))
     return optimal_token_advantage(returns, *fields)

@@ -71,7 +71,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("reward", "old_value", "noise", *optional(kl, "old_logp", "ref_logp")),
         advantage=chain(
             # By the score as it was given: the divergence is no part of what the reward model is sure of.
-            stateless(writes("copies", bind(_copies, power=config.power))),
+            stateless(writes("copies", bind(_power_weighted_copies, power=config.power))),
             *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             gae_advantage(discount=config.discount, lambda_=config.lambda_),
             whitened,
@@ -90,7 +90,7 @@ def _times_copies(batch: TensorDict, *, loss: Callable[[TensorDict], TokenFloat]
     return batch["copies"].unsqueeze(-1) * loss(batch)
 
 
-def _copies(batch: TensorDict, *, power: float) -> RowFloat:
+def _power_weighted_copies(batch: TensorDict, *, power: float) -> RowFloat:
     action, mask = batch["action"], batch["mask"]
     noise = torch.where(action & (action.cumsum(-1) == 1), batch["noise"], 0).sum(-1)
     copies = resample(power_weight(batch["reward"].sum(-1), power=power), noise, mask.any(-1))

@@ -60,11 +60,11 @@ def algorithm(config: Config = Config()) -> Algorithm:
         advantage=chain(
             *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             return_advantage(discount=1.0),
-            stateless(writes("advantage", _less_greedy)),
+            stateless(writes("advantage", _above_greedy)),
         ),
         objectives=(policy,),
     )
 
 
-def _less_greedy(batch: TensorDict) -> TokenFloat:
+def _above_greedy(batch: TensorDict) -> TokenFloat:
     return batch["advantage"] - spread(batch["greedy_score"], batch["mask"])

@@ -60,7 +60,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
     settings = {"discount": config.discount, "trace_alpha": config.trace_alpha, "right_above": config.right_above}
     return Algorithm(
         reads=("reward", "old_value"),
-        advantage=chain(stateless(bind(_estimate, **settings)), whitened),
+        advantage=chain(stateless(bind(_decoupled_gae, **settings)), whitened),
         objectives=(critic_objective(value_clip=config.value_clip), _policy(config)),
     )
 
@@ -87,7 +87,7 @@ def _policy(config: Config) -> Objective:
     )
 
 
-def _estimate(batch: TensorDict, *, discount: float, trace_alpha: float, right_above: float) -> TensorDict:
+def _decoupled_gae(batch: TensorDict, *, discount: float, trace_alpha: float, right_above: float) -> TensorDict:
     reward, value, action, mask = (batch[name] for name in ("reward", "old_value", "action", "mask"))
     trace = length_adaptive_lambda(action, alpha=trace_alpha, dtype=reward.dtype)
     advantage = gae(reward, value, action, discount=discount, lambda_=trace)

@@ -81,8 +81,8 @@ def poison(batch: TensorDict, where: Tensor) -> TensorDict:
     # Axes beyond those of `keep` follow it.
     kept = {n: keep[n].reshape(keep[n].shape + (1,) * (v.ndim - keep[n].ndim)) for n, v in batch.items()}
     floats = {name: value.where(kept[name], torch.nan) for name, value in _floats(batch).items()}
-    tokens = (name for name in batch.keys() if name not in ROW_FIELDS)
-    integers = {name: batch[name].where(where, 2**40) for name in tokens if batch[name].dtype == torch.int64}
+    tokens = {name: value for name, value in batch.items() if name not in ROW_FIELDS and value.dtype == torch.int64}
+    integers = {name: value.where(where, 2**40) for name, value in tokens.items()}
     return put(batch, **floats, **integers)
 
 
