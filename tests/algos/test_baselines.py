@@ -25,7 +25,8 @@ LABELS = [2**62, -(2**62), 0, -1]
 
 
 def by_length(score, group, counted):
-    return length_weighted_advantage(score, torch.arange(1, score.shape[-1] + 1, dtype=score.dtype), group, counted)
+    length = torch.arange(1, score.shape[-1] + 1, dtype=score.dtype).expand_as(score)
+    return length_weighted_advantage(score, length, group, counted)
 
 
 def by_component(score, group, counted):
