@@ -63,7 +63,6 @@ SCHEMA: tuple[Field, ...] = (
     Field("version", _TOKEN, _I, "version", "generator", "weight version that sampled the token"),
     Field("temperature", _ROW, _F, "", "loop", "sampling temperature; 1 where nothing was sampled"),
     Field("truncated", _ROW, _B, "", "generator", "ended by the length limit"),
-    Field("noise", _TOKEN, _F, "", "loop", "uniform in [0, 1), from the run's generator: randomness is data"),
     Field("old_logp", _TOKEN, _F, "nats", "score", "under the policy when the update began", ("policy", "logp")),
     Field(
         "sum_pi_squared",
@@ -78,11 +77,14 @@ SCHEMA: tuple[Field, ...] = (
     Field(
         "old_value", _TOKEN, _F, "reward", "score", "the critic's estimate when the update began", ("critic", "value")
     ),
+    Field("old_entropy", _TOKEN, _F, "nats", "score", "of the policy when the update began", ("policy", "entropy")),
+    Field("noise", _TOKEN, _F, "", "loop", "uniform in [0, 1): chance is data"),
     Field("advantage", _TOKEN, _F, "reward", "estimator", "what the surrogate multiplies"),
     Field("returns", _TOKEN, _F, "reward", "estimator", "the critic's target"),
     Field("copies", _ROW, _F, "", "estimator", "how often resampling drew the row, relative to the mean token's"),
     Field("correct", _TOKEN, _B, "", "estimator", "the counted tokens of rows that are right"),
     Field("penalised", _TOKEN, _B, "", "prepare", "KL-Cov's choice of tokens"),
+    Field("dropped", _TOKEN, _B, "", "prepare", "the policy loss leaves the token out"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the model now, with gradient"),
     Field("entropy", _TOKEN, _F, "nats", "trainer", "of the model's next-token distribution now"),
     Field("value", _TOKEN, _F, "reward", "trainer", "the critic's estimate now, with gradient"),

@@ -3,7 +3,7 @@
     grpo, dapo, ppo, ...    a module for each named algorithm: its `Config`, and `algorithm(config)`, which composes it
     algebra                 what an algorithm is, and the four verbs that run one
     estimators              advantages
-    parts                   surrogates, divergences, reductions, transforms, objectives, and statistics of groups
+    parts                   surrogates, weights, divergences, reductions, transforms, objectives, statistics of groups
 
 The equations are here by name, for use on tensors of your own:
 
@@ -49,19 +49,39 @@ from purerl.algos.parts.reductions import (
     token_sum,
 )
 from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
-from purerl.algos.parts.selection import in_band, largest_covariance, varies
+from purerl.algos.parts.selection import (
+    drawn_covariance,
+    excess_moment,
+    in_band,
+    largest_covariance,
+    least_uncertain,
+    varies,
+)
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.algos.parts.surrogates import (
     clip_surrogate,
     clipped,
+    dual_clip_surrogate,
+    geometric_ratio,
     importance_surrogate,
     policy_gradient,
     ppo_clip,
+    sequence_log_ratio,
     sequence_ratio,
+    soft_gate_surrogate,
     token_ratio,
 )
 from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.values import clipped_value_loss
+from purerl.algos.parts.weights import (
+    clipped_weight,
+    flipped_weight,
+    gamma_weight,
+    probability_gap,
+    tapered_weight,
+    token_kl,
+    trusted_weight,
+)
 from purerl.algos.parts.whiten import whiten, whiten_rows
 
 __all__ = [
@@ -73,12 +93,19 @@ __all__ = [
     "clip_surrogate",
     "clipped",
     "clipped_value_loss",
+    "clipped_weight",
     "component_normalised_advantage",
     "constant_norm",
     "discounted_returns",
+    "drawn_covariance",
+    "dual_clip_surrogate",
+    "excess_moment",
     "extreme_weight",
+    "flipped_weight",
     "fold_reward",
     "gae",
+    "gamma_weight",
+    "geometric_ratio",
     "group_centred_advantage",
     "group_deviation",
     "group_max",
@@ -93,6 +120,7 @@ __all__ = [
     "k3",
     "kl_reward",
     "largest_covariance",
+    "least_uncertain",
     "leave_one_out_advantage",
     "leave_one_out_max_advantage",
     "length_adaptive_lambda",
@@ -106,16 +134,22 @@ __all__ = [
     "policy_gradient",
     "power_weight",
     "ppo_clip",
+    "probability_gap",
     "resample",
     "score_of_the_single",
+    "sequence_log_ratio",
     "sequence_mean_of_token_mean",
     "sequence_mean_of_token_sum",
     "sequence_ratio",
     "share_scaled_advantage",
+    "soft_gate_surrogate",
     "spread",
+    "tapered_weight",
+    "token_kl",
     "token_mean",
     "token_ratio",
     "token_sum",
+    "trusted_weight",
     "varies",
     "vtrace_advantage",
     "vtrace_target",

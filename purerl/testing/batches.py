@@ -162,7 +162,7 @@ def _noise(batch: TensorDict, draw: torch.Generator) -> Tensor:
     return _uniform(batch["mask"].shape, draw, 0.0, 1.0)
 
 
-_OWN = {"entropy": _entropy, "reward": _reward, "chosen": _chosen, "noise": _noise}
+_OWN = {"entropy": _entropy, "old_entropy": _entropy, "noise": _noise, "reward": _reward, "chosen": _chosen}
 
 
 def _uniform(shape: torch.Size, draw: torch.Generator, low: float, high: float) -> Tensor:
