@@ -20,7 +20,7 @@ from torch import Tensor
 
 from purerl.errors import BatchError, nearest
 
-__all__ = ["FIELDS", "SCHEMA", "STRUCTURE", "Field", "check_batch", "collate", "put"]
+__all__ = ["FIELDS", "ROW_FIELDS", "SCHEMA", "STRUCTURE", "Field", "check_batch", "collate", "put"]
 
 
 class Field(NamedTuple):
@@ -52,13 +52,27 @@ SCHEMA: tuple[Field, ...] = (
     Field("row", _ROW, _I, "label", "loop", "identity of the row"),
     Field("group", _ROW, _I, "label", "loop", "rows of one prompt share a label; any labels"),
     Field("example", _ROW, _I, "index", "loop", "index into the data set"),
+    Field("role", _ROW, _I, "index", "envs", "whose row it is: environment and player, numbered"),
+    Field("turn", _TOKEN, _I, "index", "envs", "turn of the token: it changes from one step to the next"),
+    Field("anchor", _TOKEN, _I, "label", "envs", "state that the environment was in when the step began; any labels"),
     Field("chosen", _ROW, _B, "", "data", "the preferred row of a pair"),
     Field("reward", _TOKEN, _F, "reward", "rewards", "an outcome sits on the row's last action token"),
+    Field("components", "rows k", _F, "reward", "rewards", "what the row scores by each of k rewards"),
+    Field("greedy_score", _ROW, _F, "reward", "rewards", "score of the greedy completion of the row's prompt"),
     Field("rollout_logp", _TOKEN, _F, "nats", "generator", "under the sampler, at the sampling temperature"),
     Field("version", _TOKEN, _I, "version", "generator", "weight version that sampled the token"),
     Field("temperature", _ROW, _F, "", "loop", "sampling temperature; 1 where nothing was sampled"),
     Field("truncated", _ROW, _B, "", "generator", "ended by the length limit"),
     Field("old_logp", _TOKEN, _F, "nats", "score", "under the policy when the update began", ("policy", "logp")),
+    Field(
+        "sum_pi_squared",
+        _TOKEN,
+        _F,
+        "",
+        "score",
+        "sum of the squared probabilities of all tokens, when the update began",
+        ("policy", "sum_pi_squared"),
+    ),
     Field("ref_logp", _TOKEN, _F, "nats", "score", "under the reference", ("reference", "logp")),
     Field(
         "old_value", _TOKEN, _F, "reward", "score", "the critic's estimate when the update began", ("critic", "value")
@@ -67,6 +81,8 @@ SCHEMA: tuple[Field, ...] = (
     Field("noise", _TOKEN, _F, "", "loop", "uniform in [0, 1): chance is data"),
     Field("advantage", _TOKEN, _F, "reward", "estimator", "what the surrogate multiplies"),
     Field("returns", _TOKEN, _F, "reward", "estimator", "the critic's target"),
+    Field("copies", _ROW, _F, "", "estimator", "how often resampling drew the row, relative to the mean token's"),
+    Field("correct", _TOKEN, _B, "", "estimator", "the counted tokens of rows that are right"),
     Field("penalised", _TOKEN, _B, "", "prepare", "KL-Cov's choice of tokens"),
     Field("dropped", _TOKEN, _B, "", "prepare", "the policy loss leaves the token out"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the model now, with gradient"),
@@ -74,6 +90,9 @@ SCHEMA: tuple[Field, ...] = (
     Field("value", _TOKEN, _F, "reward", "trainer", "the critic's estimate now, with gradient"),
 )
 FIELDS: Mapping[str, Field] = {field.name: field for field in SCHEMA}
+
+ROW_FIELDS = frozenset(field.name for field in SCHEMA if not field.axes.startswith(_TOKEN))
+"""Fields of whole rows: [rows], or with axes of their own after it. All others have a value at each token."""
 
 STRUCTURE = ("attention_mask", "action", "mask", "row", "group")
 """Fields that every batch has and that every function may read."""
@@ -137,7 +156,7 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
 
 
 def _column(field: Field, values: list[Any], lengths: Tensor, there: Tensor) -> Tensor:
-    if field.axes == _ROW:
+    if field.name in ROW_FIELDS:
         return torch.tensor(values, dtype=field.dtype)
     for index, (value, length) in enumerate(zip(values, lengths.tolist(), strict=True)):
         if len(value) != length:
@@ -169,7 +188,9 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
             )
     rows, time = batch["attention_mask"].shape
     for name, value in batch.items():
-        field, shape = FIELDS[name], (rows, time) if FIELDS[name].axes == _TOKEN else (rows,)
+        field, shape = FIELDS[name], (rows,) if name in ROW_FIELDS else (rows, time)
+        # What axes beyond those two are for, only those who read the field know.
+        shape += tuple(value.shape[len(shape) :][: len(field.axes.split()) - len(shape)])
         right = value.is_floating_point() if field.dtype.is_floating_point else value.dtype == field.dtype
         if tuple(value.shape) != shape or not right:
             raise BatchError(

@@ -16,15 +16,31 @@ tensor([[-3.]])
 from __future__ import annotations
 
 from purerl.algos.algebra import Counts
+from purerl.algos.estimators.components import component_normalised_advantage, weighted_sum
 from purerl.algos.estimators.group_relative import (
+    batch_normalised_advantage,
     group_centred_advantage,
     group_normalised_advantage,
     leave_one_out_advantage,
+    length_weighted_advantage,
+    mean_normalised_advantage,
+    score_of_the_single,
+    share_scaled_advantage,
 )
-from purerl.algos.estimators.returns import discounted_returns, gae
+from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
+from purerl.algos.estimators.pass_k import leave_one_out_max_advantage, pass_k_advantage
+from purerl.algos.estimators.returns import (
+    discounted_returns,
+    gae,
+    length_adaptive_lambda,
+    vtrace_advantage,
+    vtrace_target,
+)
+from purerl.algos.estimators.steps import anchored_step_advantage
+from purerl.algos.estimators.trackers import beta_update, look_up, moving_average_update
 from purerl.algos.parts.actions import fold_reward
 from purerl.algos.parts.divergences import k1, k2, k3, kl_reward
-from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum
+from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum, group_token_sum
 from purerl.algos.parts.reductions import (
     constant_norm,
     sequence_mean_of_token_mean,
@@ -32,13 +48,16 @@ from purerl.algos.parts.reductions import (
     token_mean,
     token_sum,
 )
+from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
 from purerl.algos.parts.selection import (
     drawn_covariance,
     excess_moment,
+    in_band,
     largest_covariance,
     least_uncertain,
     varies,
 )
+from purerl.algos.parts.shaping import overlong_penalty
 from purerl.algos.parts.surrogates import (
     clip_surrogate,
     clipped,
@@ -63,19 +82,25 @@ from purerl.algos.parts.weights import (
     token_kl,
     trusted_weight,
 )
-from purerl.algos.parts.whiten import whiten
+from purerl.algos.parts.whiten import whiten, whiten_rows
 
 __all__ = [
     "Counts",
+    "anchored_step_advantage",
+    "batch_normalised_advantage",
+    "best_weight",
+    "beta_update",
     "clip_surrogate",
     "clipped",
     "clipped_value_loss",
     "clipped_weight",
+    "component_normalised_advantage",
     "constant_norm",
     "discounted_returns",
     "drawn_covariance",
     "dual_clip_surrogate",
     "excess_moment",
+    "extreme_weight",
     "flipped_weight",
     "fold_reward",
     "gae",
@@ -87,7 +112,9 @@ __all__ = [
     "group_normalised_advantage",
     "group_size",
     "group_sum",
+    "group_token_sum",
     "importance_surrogate",
+    "in_band",
     "k1",
     "k2",
     "k3",
@@ -95,13 +122,26 @@ __all__ = [
     "largest_covariance",
     "least_uncertain",
     "leave_one_out_advantage",
+    "leave_one_out_max_advantage",
+    "length_adaptive_lambda",
+    "length_weighted_advantage",
+    "look_up",
+    "mean_normalised_advantage",
+    "moving_average_update",
+    "optimal_token_advantage",
+    "overlong_penalty",
+    "pass_k_advantage",
     "policy_gradient",
+    "power_weight",
     "ppo_clip",
     "probability_gap",
+    "resample",
+    "score_of_the_single",
     "sequence_log_ratio",
     "sequence_mean_of_token_mean",
     "sequence_mean_of_token_sum",
     "sequence_ratio",
+    "share_scaled_advantage",
     "soft_gate_surrogate",
     "spread",
     "tapered_weight",
@@ -111,5 +151,9 @@ __all__ = [
     "token_sum",
     "trusted_weight",
     "varies",
+    "vtrace_advantage",
+    "vtrace_target",
+    "weighted_sum",
     "whiten",
+    "whiten_rows",
 ]

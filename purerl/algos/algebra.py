@@ -25,7 +25,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.batch import put
+from purerl.batch import ROW_FIELDS, put
 from purerl.types import RowBool, Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -262,13 +262,12 @@ def neutralise(batch: TensorDict, where: TokenBool) -> TensorDict:
     where(mask, exp(x), 0) at an x of infinity is NaN. So it is done before, once, and equations stay bare.
     """
     rows = where.any(-1)
-    return put(
-        batch, **{name: _neutral(value, where, rows) for name, value in batch.items() if value.is_floating_point()}
-    )
+    floats = {name: value for name, value in batch.items() if value.is_floating_point()}
+    return put(batch, **{name: _neutral(name, value, where, rows) for name, value in floats.items()})
 
 
-def _neutral(value: Tensor, where: TokenBool, rows: RowBool) -> Tensor:
-    keep = rows if value.ndim == rows.ndim else where
+def _neutral(name: str, value: Tensor, where: TokenBool, rows: RowBool) -> Tensor:
+    keep = rows if name in ROW_FIELDS or value.ndim == rows.ndim else where
     return torch.where(keep.reshape(keep.shape + (1,) * (value.ndim - keep.ndim)), value, 0)
 
 

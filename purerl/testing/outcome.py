@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective, State, advantages, begin, evaluate, merge, select
-from purerl.batch import STRUCTURE, put
+from purerl.batch import ROW_FIELDS, STRUCTURE, put
 
 __all__ = ["Cut", "Outcome", "difference", "learn", "run", "steps", "tensors", "units", "whole"]
 
@@ -49,7 +49,7 @@ def units(objective: Objective, step: TensorDict) -> list[TensorDict]:
 
 def _trim(part: TensorDict) -> TensorDict:
     width = int(part["attention_mask"].any(0).sum())
-    return put(part, **{name: value[:, :width] for name, value in part.items() if value.ndim > 1})
+    return put(part, **{name: value[:, :width] for name, value in part.items() if name not in ROW_FIELDS})
 
 
 # --- running -----------------------------------------------------------------------------------------------------
@@ -62,8 +62,9 @@ def run(algorithm: Algorithm, batch: TensorDict) -> Outcome:
     """
     given = batch.select(*STRUCTURE, *algorithm.reads)
     state, after = _advantages(algorithm, batch)
-    # A shaped reward is not a result: where rewards lie is what compaction changes.
-    written = {n: v for n, v in after.items() if n != "reward" and (n not in given.keys() or v is not given[n])}
+    # A shaped reward is not a result: where rewards lie is what compaction changes. Nor are fields with their own axes.
+    results = {n: v for n, v in after.items() if n != "reward" and not (n in ROW_FIELDS and v.ndim > 1)}
+    written = {n: v for n, v in results.items() if n not in given.keys() or v is not given[n]}
     before = Outcome(
         {"kept": select(algorithm, given), **{f"field {name}": value for name, value in written.items()}},
         {f"state[{index}]": value for index, value in enumerate(tensors(state))},

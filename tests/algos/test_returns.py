@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from purerl.algos import discounted_returns, fold_reward, gae
+from purerl.algos import (
+    discounted_returns,
+    fold_reward,
+    gae,
+    length_adaptive_lambda,
+    vtrace_advantage,
+    vtrace_target,
+)
 
 PAIRS = [(1.0, 1.0), (1.0, 0.95), (0.9, 0.5), (0.9, 0.0), (0.0, 1.0)]
 SETTINGS = [dict(discount=discount, lambda_=lambda_) for discount, lambda_ in PAIRS]
@@ -97,3 +104,67 @@ def test_rewards_before_the_first_action_go_to_it():
 
 def test_a_row_without_actions_has_nobody_to_reward():
     assert not fold_reward(torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool)).any()
+
+
+# --- from another policy -----------------------------------------------------------------------------------------
+
+
+def policies(action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    logp, rollout_logp = (-torch.rand(action.shape, generator=draw, dtype=torch.float64) * 2 for _ in range(2))
+    return logp, rollout_logp
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(("rho_clip", "trace_clip"), [(1.0, 1.0), (2.0, 0.5)])
+def test_vtrace_is_its_sum_of_products(setting, rho_clip, trace_clip):
+    reward, value, action = example()
+    logp, rollout_logp = policies(action)
+    clips = dict(rho_clip=rho_clip, trace_clip=trace_clip)
+    target = vtrace_target(reward, value, logp, rollout_logp, action, **setting, **clips)
+    advantage = vtrace_advantage(
+        reward, value, target, logp, rollout_logp, action, discount=setting["discount"], rho_clip=rho_clip
+    )
+    assert not target[~action].any()
+    assert not advantage[~action].any()
+    for row in range(len(action) - 1):
+        places = action[row].nonzero().squeeze(-1).tolist()
+        rewards, values = folded(reward[row].tolist(), places), value[row, places].tolist()
+        ratio = (logp - rollout_logp)[row, places].exp().tolist()
+        rho, c = ([min(x, clip) for x in ratio] for clip in (rho_clip, trace_clip))
+        discount, v = setting["discount"], []
+        for t in range(len(places)):
+            total, product = values[t], 1.0
+            for s in range(t, len(places)):
+                following = values[s + 1] if s + 1 < len(places) else 0.0
+                total += product * rho[s] * (rewards[s] + discount * following - values[s])
+                product *= discount * setting["lambda_"] * c[s]
+            v.append(total)
+        torch.testing.assert_close(target[row, places].tolist(), v)
+        expected = [
+            p * (r + discount * after - now)
+            for p, r, after, now in zip(rho, rewards, [*v[1:], 0.0], values, strict=True)
+        ]
+        torch.testing.assert_close(advantage[row, places].tolist(), expected)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_vtrace_on_policy_is_the_lambda_return(setting):
+    reward, value, action = example()
+    logp, _ = policies(action)
+    target = vtrace_target(reward, value, logp, logp, action, **setting, rho_clip=1.0, trace_clip=1.0)
+    expected = gae(reward, value, action, **setting) + torch.where(action, value, 0)
+    torch.testing.assert_close(target, expected)
+
+
+def test_each_row_may_have_a_trace_of_its_own():
+    reward, value, action = example()
+    trace = length_adaptive_lambda(action, alpha=0.5, dtype=torch.float64)
+    lengths = action.sum(-1).tolist()
+    assert trace.squeeze(-1).tolist() == pytest.approx([max(0.0, 1 - 2 / max(n, 1)) for n in lengths])
+    found = gae(reward, value, action, discount=0.9, lambda_=trace)
+    rows = [
+        gae(reward[i : i + 1], value[i : i + 1], action[i : i + 1], discount=0.9, lambda_=float(trace[i]))
+        for i in range(len(action))
+    ]
+    torch.testing.assert_close(found, torch.cat(rows))

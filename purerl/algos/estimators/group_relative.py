@@ -1,23 +1,41 @@
 """Advantages of rows relative to the other rows of their group: same prompt, other samples.
 
-Each is f(score, group, counted) -> [rows]. `score` is a row's total reward, `group` its label (any int64), and
-`counted` says whether anything in the row counts: rows that do not count enter no baseline, and get 0.
+Each is f(score, group, counted) -> [rows]; one of them also takes the rows' lengths. `score` is a row's total reward,
+`group` its label (any int64), and `counted` says whether anything in the row counts: rows that do not count enter no
+baseline, and get 0.
 
 For rewards [1, 0, 0, 0], where libraries disagree most:
 
     group_normalised_advantage    1.5  -.5  -.5  -.5      divided by the group's standard deviation, ddof 1
     group_centred_advantage       .75 -.25 -.25 -.25
     leave_one_out_advantage       1.  -1/3 -1/3 -1/3
+    mean_normalised_advantage     3.  -1.  -1.  -1.
 
-In a group of one, and in a group whose scores are all equal, every advantage is exactly 0.
+In a group of one, and in a group whose scores are all equal, every advantage is exactly 0. A library that keeps the
+score of a group of one is any of these under `score_of_the_single`.
 """
 
 from __future__ import annotations
 
-from purerl.algos.parts.groups import group_deviation, group_size, group_sum
+from collections.abc import Callable
+
+import torch
+
+from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum
+from purerl.algos.parts.selection import varies
+from purerl.algos.parts.whiten import deviation
 from purerl.types import RowBool, RowFloat, RowInt
 
-__all__ = ["group_centred_advantage", "group_normalised_advantage", "leave_one_out_advantage"]
+__all__ = [
+    "batch_normalised_advantage",
+    "group_centred_advantage",
+    "group_normalised_advantage",
+    "leave_one_out_advantage",
+    "length_weighted_advantage",
+    "mean_normalised_advantage",
+    "score_of_the_single",
+    "share_scaled_advantage",
+]
 
 EPS = 1e-6
 """Added to a standard deviation that is divided by."""
@@ -47,3 +65,72 @@ def leave_one_out_advantage(score: RowFloat, group: RowInt, counted: RowBool) ->
     """s_i minus the mean of the others: (s_i - mean_g) N_g / (N_g - 1). Source: RLOO (2402.14740)."""
     size = group_size(counted, group, dtype=score.dtype)
     return group_deviation(score, group, counted) * size / (size - 1).clamp(min=1)
+
+
+def batch_normalised_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """(s_i - mean_g) / (std + 1e-6), with the standard deviation of the scores of all rows of the batch.
+
+    It divides by the number of rows less 1. A group that hardly varies is not blown up, as it is by its own standard
+    deviation. Source: Liu et al. 2025, Tricks or Traps (2508.08221).
+
+    >>> yes, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 5, 5])
+    >>> batch_normalised_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, yes)
+    tensor([ 1.0000, -1.0000,  0.0000,  0.0000])
+    """
+    std = deviation(score.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
+    return group_deviation(score, group, counted) / (std + EPS)
+
+
+def mean_normalised_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """(s_i - mean_g) / mean_g, and 0 where mean_g is not above 0. Source: MaxRL (2602.02710).
+
+    >>> yes, group = torch.tensor([True, True]), torch.tensor([3, 3])
+    >>> mean_normalised_advantage(torch.tensor([1.0, 0.0]), group, yes)
+    tensor([ 1., -1.])
+    """
+    mean = group_sum(torch.where(counted, score, 0), group) / group_size(counted, group, dtype=score.dtype)
+    return torch.where(mean > 0, group_deviation(score, group, counted) / torch.where(mean > 0, mean, 1), 0)
+
+
+def share_scaled_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """(s_i - mean_g) alpha, alpha = rows / rows of groups whose scores differ.
+
+    Rows of groups that do not vary have no gradient, and yet they are divided by: alpha makes up for them. It is a
+    statistic of the whole batch. Source: GPG (2504.02546).
+
+    >>> yes, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 5, 5])
+    >>> share_scaled_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, yes)
+    tensor([ 1., -1.,  0.,  0.])
+    """
+    varied = (varies(score, group, counted) & counted).sum(-1, keepdim=True).clamp(min=1)
+    return group_deviation(score, group, counted) * counted.sum(-1, keepdim=True) / varied
+
+
+def length_weighted_advantage(score: RowFloat, length: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """s_i - sum_g(n_j s_j) / sum_g(n_j): the baseline is a mean in which long rows weigh more.
+
+    Of all baselines that are one number for each prompt it leaves the least variance, if the squared gradient of a
+    row's log-probability grows like its length. Source: OPO (2505.23585). Rows that count have a length above 0.
+
+    >>> yes, group = torch.tensor([True, True]), torch.tensor([3, 3])
+    >>> length_weighted_advantage(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0]), group, yes)
+    tensor([ 0.7500, -0.2500])
+    """
+    highest = group_max(torch.where(counted, score, -torch.inf), group)
+    below, weight = torch.where(counted, score - highest, 0), torch.where(counted, length, 0)
+    total = group_sum(weight, group)
+    mean = group_sum(weight * below, group) / torch.where(total > 0, total, 1)
+    return torch.where(counted, below - mean, 0)
+
+
+def score_of_the_single(
+    score: RowFloat, group: RowInt, counted: RowBool, *, estimator: Callable[[RowFloat, RowInt, RowBool], RowFloat]
+) -> RowFloat:
+    """`estimator`, but in a group of one the score as it is, as in verl: without others there is no baseline.
+
+    >>> yes, group = torch.tensor([True, True, True]), torch.tensor([3, 3, 5])
+    >>> score_of_the_single(torch.tensor([1.0, 0.0, 0.5]), group, yes, estimator=group_centred_advantage)
+    tensor([ 0.5000, -0.5000,  0.5000])
+    """
+    single = counted & (group_size(counted, group, dtype=score.dtype) == 1)
+    return torch.where(single, score, estimator(score, group, counted))

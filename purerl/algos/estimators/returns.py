@@ -9,13 +9,15 @@ Arguments are [rows, time], in units of reward; results are 0 where not `action`
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from purerl.algos.parts.actions import fold, places, unfold
+from purerl.algos.parts.surrogates import token_ratio
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import TokenBool, TokenFloat
 
-__all__ = ["discounted_returns", "gae"]
+__all__ = ["discounted_returns", "gae", "length_adaptive_lambda", "vtrace_advantage", "vtrace_target"]
 
 
 def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float) -> TokenFloat:
@@ -29,14 +31,17 @@ def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float
     return unfold(reverse_recurrence(fold(reward, place), discount), place, action)
 
 
-def gae(reward: TokenFloat, value: TokenFloat, action: TokenBool, *, discount: float, lambda_: float) -> TokenFloat:
+def gae(
+    reward: TokenFloat, value: TokenFloat, action: TokenBool, *, discount: float, lambda_: float | Tensor
+) -> TokenFloat:
     """Generalised advantage estimation.
 
         delta_t = r_t + discount * V_{t+1} - V_t
         A_t     = delta_t + discount * lambda_ * A_{t+1}
 
     A row ends for good at its last action token: V beyond it is 0, whether it stopped by itself or at the length limit.
-    A + V is the critic's target. lambda_ = 0 gives the one-step error, lambda_ = 1 the reward to go less V.
+    A + V is the critic's target. lambda_ = 0 gives the one-step error, lambda_ = 1 the reward to go less V. A tensor
+    [rows, 1] gives each row its own.
     Source: Schulman et al. 2015 (1506.02438, eq. 16).
 
     >>> yes = torch.tensor([[True, True]])
@@ -47,3 +52,82 @@ def gae(reward: TokenFloat, value: TokenFloat, action: TokenBool, *, discount: f
     value = fold(torch.where(action, value, 0), place)
     delta = fold(reward, place) + discount * pad(value[..., 1:], (0, 1)) - value
     return unfold(reverse_recurrence(delta, discount * lambda_), place, action)
+
+
+def length_adaptive_lambda(action: TokenBool, *, alpha: float, dtype: torch.dtype) -> Tensor:
+    """max(0, 1 - 1 / (alpha * n_i)), with n_i the row's action tokens: [rows, 1], for `gae`.
+
+    An outcome reward decays with the distance from a row's end; so the sum of all its weights, 1 / (1 - lambda_), is
+    made to grow with the row: it is alpha * n_i. Source: VAPO (2504.05118, eq. 9).
+
+    >>> action = torch.tensor([[True, True, True, True], [True, False, False, False]])
+    >>> length_adaptive_lambda(action, alpha=0.5, dtype=torch.float32)
+    tensor([[0.5000],
+            [0.0000]])
+    """
+    length = action.sum(-1, keepdim=True).clamp(min=1).to(dtype)
+    return (1 - 1 / (alpha * length)).clamp(min=0)
+
+
+def vtrace_target(
+    reward: TokenFloat,
+    value: TokenFloat,
+    logp: TokenFloat,
+    rollout_logp: TokenFloat,
+    action: TokenBool,
+    *,
+    discount: float,
+    lambda_: float,
+    rho_clip: float,
+    trace_clip: float,
+) -> TokenFloat:
+    """What the critic's estimate should be, of rows that another policy sampled.
+
+        r_t     = exp(logp_t - rollout_logp_t),   rho_t = min(r_t, rho_clip),   c_t = lambda_ * min(r_t, trace_clip)
+        delta_t = rho_t (reward_t + discount * V_{t+1} - V_t)
+        v_t     = V_t + e_t,   e_t = delta_t + discount * c_t * e_{t+1}
+
+    `rho_clip` decides what is estimated: at infinity the value of the policy, below it that of one between the two
+    policies. `trace_clip`, at most 1 / discount, only decides how fast. With both policies the same and clips of at
+    least 1 it is the lambda-return, `gae` + V. Source: Espeholt et al. 2018 (1802.01561, eq. 1).
+    """
+    place, ratio = places(action), torch.where(action, token_ratio(logp, rollout_logp), 0)
+    value, ratio = fold(torch.where(action, value, 0), place), fold(ratio, place)
+    delta = ratio.clamp(max=rho_clip) * (fold(reward, place) + discount * pad(value[..., 1:], (0, 1)) - value)
+    error = _recurrence(delta, discount * lambda_ * ratio.clamp(max=trace_clip))
+    return unfold(value + error, place, action)
+
+
+def vtrace_advantage(
+    reward: TokenFloat,
+    value: TokenFloat,
+    target: TokenFloat,
+    logp: TokenFloat,
+    rollout_logp: TokenFloat,
+    action: TokenBool,
+    *,
+    discount: float,
+    rho_clip: float,
+) -> TokenFloat:
+    """rho_t (reward_t + discount * v_{t+1} - V_t), with v the `vtrace_target`: what the policy gradient multiplies.
+
+    Source: Espeholt et al. 2018 (1802.01561, sec. 4.2).
+    """
+    place, ratio = places(action), token_ratio(logp, rollout_logp).clamp(max=rho_clip)
+    following = pad(fold(torch.where(action, target, 0), place)[..., 1:], (0, 1))
+    error = fold(reward, place) + discount * following - fold(torch.where(action, value, 0), place)
+    return ratio * unfold(error, place, action)
+
+
+def _recurrence(x: TokenFloat, decay: TokenFloat) -> TokenFloat:
+    """y_t = x_t + decay_t * y_{t+1}: the reverse recurrence with a decay of its own at each step.
+
+    By doubling: after k rounds y_t holds the terms of 2^k steps, and `decay` the product of as many. Shapes are static,
+    and nothing is divided, so a decay may be 0.
+    """
+    step = 1
+    while step < x.shape[-1]:
+        x = x + decay * pad(x[..., step:], (0, step))
+        decay = decay * pad(decay[..., step:], (0, step))
+        step *= 2
+    return x

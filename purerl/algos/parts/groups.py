@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import torch
 
-from purerl.types import RowBool, RowFloat, RowInt
+from purerl.types import RowBool, RowFloat, RowInt, TokenFloat
 
-__all__ = ["buckets", "group_deviation", "group_max", "group_size", "group_sum"]
+__all__ = ["buckets", "group_deviation", "group_max", "group_size", "group_sum", "group_token_sum"]
 
 
 def buckets(group: RowInt) -> RowInt:
@@ -50,6 +50,18 @@ def group_max(x: RowFloat, group: RowInt) -> RowFloat:
     """
     bucket = buckets(group)
     return torch.full_like(x, -torch.inf).scatter_reduce(-1, bucket, x, "amax").gather(-1, bucket)
+
+
+def group_token_sum(x: TokenFloat, group: RowInt) -> TokenFloat:
+    """At each position of each row, the sum of `x` at that position over the rows of its group.
+
+    >>> group_token_sum(torch.tensor([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]]), torch.tensor([5, 9, 5]))
+    tensor([[ 5., 50.],
+            [ 2., 20.],
+            [ 5., 50.]])
+    """
+    bucket = buckets(group).unsqueeze(-1).expand_as(x)
+    return torch.zeros_like(x).scatter_add(-2, bucket, x).gather(-2, bucket)
 
 
 def group_size(counted: RowBool, group: RowInt, *, dtype: torch.dtype) -> RowFloat:

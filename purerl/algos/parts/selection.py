@@ -6,14 +6,16 @@ import torch
 from tensordict import TensorDict
 from torch.nn.functional import pad
 
-from purerl.algos.parts.groups import group_deviation, group_max
+from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum
 from purerl.algos.parts.whiten import centre
 from purerl.types import Count, RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = [
     "drawn_covariance",
     "excess_moment",
+    "groups_in_band",
     "groups_that_vary",
+    "in_band",
     "largest",
     "largest_covariance",
     "least_uncertain",
@@ -34,6 +36,25 @@ def varies(score: RowFloat, group: RowInt, counted: RowBool) -> RowBool:
 def groups_that_vary(batch: TensorDict) -> RowBool:
     """`varies`, of a batch; reads `reward`. Source: dynamic sampling in DAPO (2503.14476)."""
     return varies(batch["reward"].sum(-1), batch["group"], batch["mask"].any(-1))
+
+
+def in_band(score: RowFloat, group: RowInt, counted: RowBool, *, lowest: float, highest: float) -> RowBool:
+    """Whether lowest < mean_g < highest: the prompt is neither too hard nor too easy for the policy.
+
+    A group in which nothing counts has the mean 0.
+
+    >>> scores, yes = torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([True, True, True, True])
+    >>> in_band(scores, torch.tensor([0, 0, 1, 1]), yes, lowest=0.1, highest=0.9)
+    tensor([False, False,  True,  True])
+    """
+    mean = group_sum(torch.where(counted, score, 0), group) / group_size(counted, group, dtype=score.dtype)
+    return (lowest < mean) & (mean < highest)
+
+
+def groups_in_band(batch: TensorDict, *, lowest: float, highest: float) -> RowBool:
+    """`in_band`, of a batch; reads `reward`. With `bind` it is a `select`."""
+    score, counted = batch["reward"].sum(-1), batch["mask"].any(-1)
+    return in_band(score, batch["group"], counted, lowest=lowest, highest=highest)
 
 
 def largest_covariance(logp: TokenFloat, advantage: TokenFloat, mask: TokenBool, *, top_fraction: float) -> TokenBool:

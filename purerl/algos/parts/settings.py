@@ -9,7 +9,7 @@ from attrs import Attribute, field
 
 from purerl.errors import ConfigError
 
-__all__ = ["number", "optional"]
+__all__ = ["number", "numbers", "optional", "whole"]
 
 
 def number(
@@ -33,9 +33,34 @@ def number(
     return field(default=float(default), converter=_float, validator=check, metadata={"help": help, "unit": unit})
 
 
+def numbers(help: str, default: tuple[float, ...] = ()) -> Any:
+    """An attrs field that holds any number of finite floats. Raises: ConfigError when it is given anything else."""
+
+    def check(instance: Any, attribute: Attribute, value: Any) -> None:
+        if type(value) is not tuple or not all(type(item) is float and math.isfinite(item) for item in value):
+            raise ConfigError(attribute.name, got=repr(value), need="numbers", do=f"leave it out for {default}")
+
+    return field(default=default, converter=_floats, validator=check, metadata={"help": help, "unit": ""})
+
+
+def _floats(value: Any) -> Any:
+    return tuple(map(_float, value)) if isinstance(value, list | tuple) else value
+
+
 def _float(value: Any) -> Any:
     """1 and 1.0 are one setting, with one fingerprint. True is not a number."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def whole(help: str, default: int, *, least: int, unit: str = "") -> Any:
+    """An attrs field that holds a whole number of at least `least`. Raises: ConfigError when given anything else."""
+
+    def check(instance: Any, attribute: Attribute, value: Any) -> None:
+        if type(value) is not int or value < least:
+            need = f"a whole number of at least {least}"
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default}")
+
+    return field(default=default, validator=check, metadata={"help": help, "unit": unit})
 
 
 def optional(coefficient: float, *items: Any) -> tuple:

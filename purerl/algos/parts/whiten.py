@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import pad
 
-from purerl.types import TokenBool, TokenFloat
+from purerl.types import RowBool, RowFloat, Scalar, TokenBool, TokenFloat
 
-__all__ = ["centre", "whiten"]
+__all__ = ["centre", "deviation", "whiten", "whiten_rows"]
 
 EPS = 1e-8
 """Added to a standard deviation that is divided by."""
@@ -27,6 +27,15 @@ def centre(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     return torch.where(mask, below - below.sum((-2, -1), keepdim=True) / tokens, 0)
 
 
+def deviation(x: TokenFloat, mask: TokenBool) -> Scalar:
+    """The standard deviation of the counted tokens of the whole batch: it divides by their number less 1.
+
+    Where all values are equal, or there is only one, it is exactly 0.
+    """
+    others = (mask.sum((-2, -1)) - 1).clamp(min=1)
+    return (centre(x, mask).square().sum((-2, -1)) / others).sqrt()
+
+
 def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     """(x - mean) / (std + 1e-8) over the counted tokens of the whole batch; 0 outside `mask`.
 
@@ -36,6 +45,13 @@ def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     >>> whiten(torch.tensor([[1.0, 3.0, 100.0]]), torch.tensor([[True, True, False]]))
     tensor([[-0.7071,  0.7071,  0.0000]])
     """
-    centred = centre(x, mask)
-    others = (mask.sum((-2, -1), keepdim=True) - 1).clamp(min=1)
-    return centred / ((centred.square().sum((-2, -1), keepdim=True) / others).sqrt() + EPS)
+    return centre(x, mask) / (deviation(x, mask)[..., None, None] + EPS)
+
+
+def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
+    """`whiten` of a value for each row, over the counted rows of the whole batch: long rows weigh no more than others.
+
+    >>> whiten_rows(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
+    tensor([-0.7071,  0.7071,  0.0000])
+    """
+    return whiten(x.unsqueeze(-1), counted.unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,100 @@
+"""The steps of an agent, and baselines at each token: against loops in plain Python."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+import torch
+
+from purerl.algos import anchored_step_advantage, discounted_returns, optimal_token_advantage
+from purerl.algos.estimators.steps import steps_of
+
+
+def example(rows: int = 9, time: int = 14, seed: int = 0) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    reward = torch.randn(rows, time, generator=draw, dtype=torch.float64)
+    action = torch.rand(rows, time, generator=draw) < 0.7
+    action[-1] = False
+    return dict(
+        reward=reward,
+        turn=torch.randint(0, 3, (rows, time), generator=draw).sort(-1).values,
+        anchor=torch.tensor([2**62, -5])[torch.randint(0, 2, (rows, time), generator=draw)],
+        group=torch.randint(-1, 1, (rows,), generator=draw),
+        action=action,
+        mask=action & (torch.rand(rows, time, generator=draw) < 0.8),
+    )
+
+
+def steps_in_plain_python(b: dict, row: int) -> list[dict]:
+    """The steps of a row: their tokens, their rewards, the state in which they began."""
+    steps = []
+    for t in range(b["turn"].shape[1]):
+        if b["action"][row, t]:
+            if not steps or int(b["turn"][row, t]) != steps[-1]["turn"]:
+                steps.append(dict(turn=int(b["turn"][row, t]), anchor=int(b["anchor"][row, t]), tokens=[], reward=0.0))
+            steps[-1]["tokens"].append(t)
+    for t in range(b["turn"].shape[1]):
+        for step in [s for s in steps if s["tokens"][0] <= t][-1:] or steps[:1]:
+            step["reward"] += float(b["reward"][row, t])
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_is_compared_with_those_from_the_same_state(seed):
+    b, met = example(seed=seed), {}
+    for row in range(len(b["group"])):
+        steps = steps_in_plain_python(b, row)
+        for k, step in enumerate(steps):
+            step["to go"] = sum(0.9 ** (j - k) * later["reward"] for j, later in enumerate(steps) if j >= k)
+            step["row"] = row
+            if b["mask"][row, step["tokens"]].any():
+                met.setdefault((int(b["group"][row]), step["anchor"]), []).append(step)
+    expected = torch.zeros_like(b["reward"])
+    for steps in met.values():
+        returns = [step["to go"] for step in steps]
+        for step in steps if len(steps) > 1 else ():
+            value = (step["to go"] - statistics.fmean(returns)) / (statistics.stdev(returns) + 1e-6)
+            expected[step["row"], step["tokens"]] = value
+    found = anchored_step_advantage(*b.values(), discount=0.9)
+    torch.testing.assert_close(found, torch.where(b["mask"], expected, 0))
+    batches = [torch.stack([one, two]) for one, two in zip(b.values(), example(seed=7).values(), strict=True)]
+    loop = torch.stack([anchored_step_advantage(*of, discount=0.9) for of in zip(*batches, strict=True)])
+    torch.testing.assert_close(anchored_step_advantage(*batches, discount=0.9), loop)
+
+
+def test_a_turn_that_comes_back_is_another_step():
+    turn, yes = torch.tensor([[5, 5, 0, 5]]), torch.ones(1, 4) > 0
+    number, begins = steps_of(turn, yes)
+    assert number.tolist() == [[0, 0, 1, 2]]
+    assert begins.tolist() == [[True, False, True, True]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_optimal_baseline_is_a_weighted_mean_at_each_token(seed):
+    b, draw = example(seed=seed), torch.Generator().manual_seed(seed)
+    p = torch.rand(b["action"].shape, generator=draw, dtype=torch.float64)
+    squared = p.square() + 0.1
+    returns = discounted_returns(b["reward"], b["action"], discount=1.0)
+    expected = torch.zeros_like(returns)
+    places = [action.nonzero()[:, 0].tolist() for action in b["action"]]
+    for i, mine in enumerate(places):
+        for k, t in enumerate(mine):
+            pairs = []
+            for j, theirs in enumerate(places):
+                if b["group"][j] == b["group"][i] and k < len(theirs) and b["mask"][j, theirs[k]]:
+                    so_far = [s for s in theirs[: k + 1] if b["mask"][j, s]]
+                    weight = sum(float(1 - 2 * p[j, s] + squared[j, s]) for s in so_far)
+                    pairs.append((weight, float(returns[j, theirs[k]])))
+            if b["mask"][i, t] and len(pairs) > 1:
+                baseline = sum(w * g for w, g in pairs) / (sum(w for w, _ in pairs) + 1e-8)
+                expected[i, t] = returns[i, t] - baseline
+    found = optimal_token_advantage(returns, p.log(), squared, b["action"], b["mask"], b["group"])
+    torch.testing.assert_close(found, expected)
+
+
+def test_its_weight_is_the_squared_gradient_in_the_logits():
+    logits = torch.tensor([0.3, -1.0, 0.9], dtype=torch.float64, requires_grad=True)
+    pi = logits.softmax(-1)
+    [gradient] = torch.autograd.grad(pi[1].log(), logits, retain_graph=True)
+    torch.testing.assert_close(gradient.square().sum(), 1 - 2 * pi[1].detach() + pi.detach().square().sum())

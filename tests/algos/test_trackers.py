@@ -1,0 +1,158 @@
+"""Baselines that are remembered, rows that are drawn again, and rewards for length."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from purerl.algos import (
+    best_weight,
+    beta_update,
+    extreme_weight,
+    look_up,
+    moving_average_update,
+    overlong_penalty,
+    pf_ppo,
+    power_weight,
+    rae,
+    resample,
+    spo,
+)
+from purerl.algos.algebra import advantages
+from purerl.algos.parts.shaping import component_reward, leave_out_truncated, overlong_in_reward
+from purerl.batch import check_batch, collate, put
+from tests.algos.running import example, with_advantage
+
+KEY, YES = torch.tensor([2, 0, 2, 2]), torch.tensor([True, True, True, False])
+
+
+def test_equal_scores_update_a_moving_average_one_after_the_other():
+    table = torch.tensor([0.5, 0.25, 1.0], dtype=torch.float64)
+    score = torch.tensor([0.3, 0.8, 0.3, torch.nan], dtype=torch.float64)
+    one_by_one = table.clone()
+    for key, s in zip(KEY[:3].tolist(), score[:3].tolist(), strict=True):
+        one_by_one[key] = 0.9 * one_by_one[key] + 0.1 * s
+    torch.testing.assert_close(moving_average_update(table, score, KEY, YES, decay=0.9), one_by_one)
+
+
+def test_successes_and_failures_are_counted_and_forgotten():
+    alpha, beta = torch.full((3,), 4.0), torch.full((3,), 2.0)
+    score = torch.tensor([1.0, 0.0, 0.5, 1.0])
+    found = beta_update(alpha, beta, score, KEY, YES, decay=0.5)
+    assert [x.tolist() for x in found] == [[2.0, 4.0, 3.5], [2.0, 2.0, 1.5]]
+
+
+def test_what_is_remembered_weighs_as_much_as_its_decay_allows():
+    alpha = beta = torch.tensor([5.0], dtype=torch.float64)
+    for _ in range(400):
+        alpha, beta = beta_update(alpha, beta, torch.ones(1), torch.tensor([0]), YES[:1], decay=0.9)
+    torch.testing.assert_close(alpha + beta, torch.tensor([10.0], dtype=torch.float64))
+    assert float(alpha / (alpha + beta)) == pytest.approx(1)
+
+
+def test_leading_axes_of_tables_are_a_loop():
+    table = torch.zeros(3)
+    score, key = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[0, 1], [2, 2]])
+    yes = score > -1
+    found = moving_average_update(table, score, key, yes, decay=0.5)
+    loop = [moving_average_update(table, *of, decay=0.5) for of in zip(score, key, yes, strict=True)]
+    torch.testing.assert_close(found, torch.stack(loop))
+    assert look_up(table, key).shape == key.shape
+
+
+def rows(reward: list[float], **fields) -> object:
+    made = [dict(tokens=[0, 0], action=[0, 1], row=k, group=k, reward=[0.0, r]) for k, r in enumerate(reward)]
+    return put(collate(made), **{name: torch.tensor(value) for name, value in fields.items()})
+
+
+def test_a_role_is_measured_by_what_it_had_before():
+    transform = rae.role_advantage(decay=0.5, roles=2)
+    state, batch = transform.apply(transform.init(), rows([1.0, 0.0], role=[0, 1]))
+    assert batch["advantage"][:, 1].tolist() == [1.0, 0.0]
+    state, batch = transform.apply(state, rows([1.0, 1.0], role=[0, 1]))
+    assert batch["advantage"][:, 1].tolist() == [0.5, 1.0]
+    assert state.tolist() == [0.75, 0.5]
+
+
+def test_a_prompt_is_measured_by_its_rate_of_success():
+    algorithm = spo.algorithm(spo.Config(decay=0.5, prompts=4))
+    state = algorithm.advantage.init()
+    assert [x.tolist() for x in state] == [[1.0] * 4] * 2
+    state, batch = advantages(algorithm, state, rows([1.0, 0.0], example=[0, 3]))
+    torch.testing.assert_close(batch["advantage"][:, 1], torch.tensor([1.0, -1.0]) * math.sqrt(0.5))
+    assert [x.tolist() for x in state] == [[1.5, 1.0, 1.0, 0.5], [0.5, 1.0, 1.0, 1.5]]
+    _, batch = advantages(algorithm, state, rows([1.0, 1.0], example=[0, 3]))
+    assert batch["advantage"][1, 1] > 0 > batch["advantage"][0, 1], "a surprise is worth more"
+
+
+# --- drawing again -----------------------------------------------------------------------------------------------
+
+
+def test_rows_are_drawn_by_weight():
+    draw, weight = torch.Generator().manual_seed(0), torch.tensor([1.0, 2.0, 5.0, 9.0, 0.0], dtype=torch.float64)
+    counted = torch.tensor([True, True, True, False, True])
+    noise = torch.rand(20_000, 5, generator=draw, dtype=torch.float64)
+    copies = resample(weight.expand_as(noise), noise, counted.expand_as(noise))
+    assert (copies.sum(-1) == 4).all()
+    share = torch.tensor([1.0, 2.0, 5.0, 0.0, 0.0], dtype=torch.float64) / 8
+    torch.testing.assert_close(copies.mean(0), 4 * share, atol=0.03, rtol=0)
+    # Independent draws: the variance of a binomial.
+    torch.testing.assert_close(copies.var(0), 4 * share * (1 - share), atol=0.03, rtol=0)
+    torch.testing.assert_close(
+        copies, torch.func.vmap(resample)(weight.expand_as(noise), noise, counted.expand_as(noise))
+    )
+
+
+def test_without_rows_nothing_is_drawn():
+    none = torch.zeros(0)
+    assert resample(none, none, none.bool()).shape == (0,)
+    assert extreme_weight(none, none.bool()).shape == best_weight(none, none.bool()).shape == (0,)
+
+
+def test_weights_of_scores():
+    score, counted = torch.tensor([-2.0, 1.0, 0.0, 9.0]), torch.tensor([True, True, True, False])
+    torch.testing.assert_close(power_weight(score, power=2.0), torch.tensor([4.0, 1.0, 1e-8, 81.0]))
+    assert extreme_weight(score, counted).tolist() == [1.0, 1.0, 0.0, 0.0]
+    torch.testing.assert_close(best_weight(score, counted), torch.tensor([0.1, 0.4, 0.1, 0.1]))
+
+
+def test_a_mean_over_copies_is_the_mean_over_the_rows_that_were_drawn():
+    algorithm = pf_ppo.algorithm()
+    batch = example(algorithm)
+    after = with_advantage(algorithm, batch)
+    mask, copies = batch["mask"], after["copies"]
+    tokens = mask.sum(-1)
+    assert float((copies * tokens).sum()) == pytest.approx(int(tokens.sum()))
+    drawn = (copies / copies[copies > 0].min()).round().long()
+    ratio = copies[copies > 0] / drawn[copies > 0]
+    again = mask.nonzero()[:, 0].repeat_interleave(drawn[mask.nonzero()[:, 0]])
+    value = torch.arange(len(mask), dtype=torch.float64)
+    found = (copies * tokens * value).sum() / tokens.sum()
+    torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
+    torch.testing.assert_close(found, value[again].mean())
+
+
+# --- rewards -----------------------------------------------------------------------------------------------------
+
+
+def test_a_row_pays_for_its_length_at_its_last_action():
+    [length] = torch.tensor([[10.0, 80.0, 85.0, 100.0, 120.0]])
+    found = overlong_penalty(length, longest=100, buffer=20, factor=2.0)
+    torch.testing.assert_close(found, torch.tensor([0.0, 0.0, -0.5, -2.0, -2.0]))
+    batch = collate([dict(tokens=[0] * 5, action=[0, 1, 0, 1, 0], row=0, group=0, reward=[0, 0, 0, 1, 0])])
+    _, batch = overlong_in_reward(longest=2, buffer=1, factor=0.5).apply((), batch)
+    assert batch["reward"].tolist() == [[0, 0, 0, 0.5, 0]]
+
+
+def test_a_truncated_row_leaves():
+    _, batch = leave_out_truncated.apply((), rows([1.0, 1.0], truncated=[True, False]))
+    assert batch["mask"].any(-1).tolist() == [False, True]
+
+
+def test_components_become_an_outcome():
+    batch = rows([0.0, 0.0], components=[[1.0, 2.0], [0.0, 4.0]])
+    check_batch(batch, ["components"])
+    _, batch = component_reward(weights=(1.0, 0.5)).apply((), batch)
+    assert batch["reward"][:, 1].tolist() == [2.0, 2.0]
