@@ -17,10 +17,12 @@ from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.judge import load_reward
 
-__all__ = ["SUPPLIED", "WITHIN", "algorithm_of", "check", "outputs_of", "reads_of", "updates_of"]
+__all__ = ["SAMPLED", "SUPPLIED", "WITHIN", "algorithm_of", "check", "outputs_of", "reads_of", "updates_of"]
 
 _ROWS = ("tokens", "example", "temperature", "chosen", "noise")
 _ROLLOUTS = ("reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score")
+SAMPLED = frozenset(_ROLLOUTS)
+"""Fields that come with completions of the policy's own."""
 SUPPLIED = frozenset({*_ROWS, *_ROLLOUTS})
 """Fields that rows come with, beside those of every batch."""
 WITHIN = ("estimator", "prepare", "trainer")
@@ -66,7 +68,7 @@ def _refuse(key: str, value: object, because: str, do: str) -> ConfigError:
 
 def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
     kind = kind_of(config.algorithm)
-    sampled = {name for name in reads_of(algorithm) if FIELDS[name].writer in ("rewards", "generator")}
+    sampled = reads_of(algorithm) & SAMPLED
     if sampled and config.rollout is None:
         need = f"completions of the policy's own: {kind} reads {', '.join(sorted(sampled))}"
         raise ConfigError("rollout is missing", need=need, do="set rollout.samples and rollout.max_tokens")
