@@ -54,21 +54,27 @@ SCHEMA: tuple[Field, ...] = (
     Field("example", _ROW, _I, "index", "loop", "index into the data set"),
     Field("chosen", _ROW, _B, "", "data", "the preferred row of a pair"),
     Field("reward", _TOKEN, _F, "reward", "rewards", "an outcome sits on the row's last action token"),
+    Field("score", _ROW, _F, "reward", "rewards", "the sum of the row's rewards, for an objective that reads it"),
     Field("rollout_logp", _TOKEN, _F, "nats", "generator", "under the sampler, at the sampling temperature"),
     Field("version", _TOKEN, _I, "version", "generator", "weight version that sampled the token"),
     Field("temperature", _ROW, _F, "", "loop", "sampling temperature; 1 where nothing was sampled"),
     Field("truncated", _ROW, _B, "", "generator", "ended by the length limit"),
     Field("old_logp", _TOKEN, _F, "nats", "score", "under the policy when the update began", ("policy", "logp")),
     Field("ref_logp", _TOKEN, _F, "nats", "score", "under the reference", ("reference", "logp")),
+    Field("teacher_logp", _TOKEN, _F, "nats", "score", "under the teacher", ("teacher", "logp")),
+    Field("reward_model_logp", _TOKEN, _F, "nats", "score", "under PRIME's reward model", ("reward_model", "logp")),
     Field(
         "old_value", _TOKEN, _F, "reward", "score", "the critic's estimate when the update began", ("critic", "value")
     ),
     Field("advantage", _TOKEN, _F, "reward", "estimator", "what the surrogate multiplies"),
     Field("returns", _TOKEN, _F, "reward", "estimator", "the critic's target"),
+    Field("weight", _TOKEN, _F, "", "estimator", "detached importance weight that a policy loss is multiplied by"),
+    Field("rejected", _TOKEN, _B, "", "estimator", "counted before the corrections, and rejected by them"),
     Field("penalised", _TOKEN, _B, "", "prepare", "KL-Cov's choice of tokens"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the model now, with gradient"),
     Field("entropy", _TOKEN, _F, "nats", "trainer", "of the model's next-token distribution now"),
     Field("value", _TOKEN, _F, "reward", "trainer", "the critic's estimate now, with gradient"),
+    Field("log_partition", _TOKEN, _F, "", "trainer", "FlowRL's log Z of what precedes the token, with gradient"),
 )
 FIELDS: Mapping[str, Field] = {field.name: field for field in SCHEMA}
 
