@@ -40,9 +40,7 @@ def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFlo
     return (log_ratio - eta * advantage).square()
 
 
-def gvpo_loss(
-    log_ratio: RowFloat, advantage: RowFloat, group: RowInt, counted: RowBool, *, beta: float
-) -> RowFloat:
+def gvpo_loss(log_ratio: RowFloat, advantage: RowFloat, group: RowInt, counted: RowBool, *, beta: float) -> RowFloat:
     """1/2 N_g/(N_g - 1) (beta (L_i - mean_g L) - A_i)^2, with s_i - mean_g as A_i.
 
     So the mean over the rows of a group is half the unbiased variance of what the policy still has to learn there. A
