@@ -29,6 +29,7 @@ from collections.abc import Callable
 
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Weighted, bind, chain, on, stateless
 from purerl.algos.parts.metrics import token_means
@@ -65,8 +66,8 @@ def whole_row_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> 
     return row_log_ratio(logp, old_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
-def truncated(ratio: TokenFloat, *, cap: float) -> TokenFloat:
-    """min(ratio, cap): TIS. The variance is bounded, at the price of a bias.
+def truncated(ratio: Tensor, *, cap: float) -> Tensor:
+    """min(ratio, cap), of tokens or of rows: TIS. The variance is bounded, at the price of a bias.
 
     >>> truncated(torch.tensor([[0.1, 9.0]]), cap=2.0)
     tensor([[0.1000, 2.0000]])
@@ -74,8 +75,8 @@ def truncated(ratio: TokenFloat, *, cap: float) -> TokenFloat:
     return ratio.clamp(max=cap)
 
 
-def banded(ratio: TokenFloat, *, least: float, most: float) -> TokenFloat:
-    """The ratio where it lies in [least, most], 0 elsewhere: IcePop. The token still counts in denominators.
+def banded(ratio: Tensor, *, least: float, most: float) -> Tensor:
+    """The ratio, of tokens or of rows, where it lies in [least, most], 0 elsewhere: IcePop. It counts in denominators.
 
     >>> banded(torch.tensor([[0.1, 2.0, 9.0]]), least=0.5, most=5.0)
     tensor([[0., 2., 0.]])
@@ -129,7 +130,7 @@ def stale(
 # --- corrections: batch -> batch ---------------------------------------------------------------------------------
 
 
-def token_weight(weigh: Callable[[TokenFloat], TokenFloat]) -> Bound:
+def token_weight(weigh: Callable[[Tensor], Tensor]) -> Bound:
     """Multiplies `weight` by `weigh` of the token ratio of old and mu, clamped as log-ratios are."""
     return bind(_token_weight, weigh=weigh)
 
@@ -139,7 +140,7 @@ def _token_weight(batch: TensorDict, *, weigh: Callable) -> TensorDict:
     return put(batch, weight=torch.where(batch["mask"], batch["weight"] * ratio, 0))
 
 
-def whole_row_weight(weigh: Callable[[RowFloat], RowFloat]) -> Bound:
+def whole_row_weight(weigh: Callable[[Tensor], Tensor]) -> Bound:
     """Multiplies `weight` by `weigh` of the row's ratio, the product of those of its counted tokens."""
     return bind(_whole_row_weight, weigh=weigh)
 
@@ -154,7 +155,7 @@ def reject_tokens(measure: Callable, *, least: float, most: float) -> Bound:
     return bind(_reject_tokens, measure=on(measure, "rollout_logp", "old_logp"), least=least, most=most)
 
 
-def _inside(x: torch.Tensor, least: float, most: float) -> torch.Tensor:
+def _inside(x: Tensor, least: float, most: float) -> Tensor:
     return (x >= least) & (x <= most)
 
 

@@ -21,7 +21,8 @@ __all__ = ["distilled", "no_advantage", "scaled", "teacher_advantage"]
 def teacher_advantage(teacher_logp: TokenFloat, logp: TokenFloat, *, distillation_coef: float) -> TokenFloat:
     """distillation_coef * (teacher_logp - logp), without gradient.
 
-    It is -k1, and its policy gradient that of KL(policy || teacher), prefix by prefix. Positive where the teacher finds the sampled token likelier than the policy does. Source: GKD (2306.13649).
+    It is -k1, and its policy gradient that of KL(policy || teacher), prefix by prefix. Positive where the teacher finds
+    the sampled token likelier than the policy does. Source: GKD (2306.13649).
 
     >>> teacher_advantage(torch.tensor([[-1.0]]), torch.tensor([[-3.0]]), distillation_coef=0.5)
     tensor([[1.]])
