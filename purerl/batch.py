@@ -35,7 +35,7 @@ class Field(NamedTuple):
     unit: str
     writer: str
     meaning: str
-    source: tuple[str, str] | None = None
+    source: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.name} [{self.axes}] {str(self.dtype).removeprefix('torch.')}"
@@ -117,7 +117,9 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
 
     Raises: BatchError for no rows, an unknown field, rows with different fields, and a field of the wrong length.
 
-    >>> collate([dict(tokens=[5, 6, 7], action=[0, 1, 1], row=0, group=0), dict(tokens=[5, 8], action=[0, 1], row=1, group=0)])["mask"]
+    >>> long = {"tokens": [5, 6, 7], "action": [0, 1, 1], "row": 0, "group": 0}
+    >>> short = {"tokens": [5, 8], "action": [0, 1], "row": 1, "group": 0}
+    >>> collate([long, short])["mask"]
     tensor([[False,  True,  True],
             [False,  True, False]])
     """
@@ -164,7 +166,7 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
             need = f"{FIELDS[name]!r}: {FIELDS[name].meaning}"
             raise BatchError(
                 f"field {name!r} is missing",
-                got=", ".join(sorted(batch.keys())),
+                got=", ".join(sorted(map(str, batch.keys()))),
                 need=need,
                 do=f"it is written by: {FIELDS[name].writer}",
             )

@@ -64,7 +64,7 @@ def train(
         if dry_run:
             typer.echo(described(config))
             return
-        typer.echo(finished(purerl.train(config, directory=directory, fresh=fresh)))
+        typer.echo(finished(config, recipe, purerl.train(config, directory=directory, fresh=fresh)))
 
 
 def main() -> None:

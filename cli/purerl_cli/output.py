@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from purerl.errors import InputError, PurerlError
+from purerl.plugins import kind_of
 
 if TYPE_CHECKING:
     from purerl.config.schema import RunConfig
@@ -47,8 +48,18 @@ def described(config: RunConfig) -> str:
     return "\n".join([*comments, "", dumps(config)])
 
 
-def finished(summary: Summary) -> str:
-    """What a run came to: each evaluation before it and after it, and where the model is."""
-    both = [name for name in summary.after if name in summary.before]
-    evaluations = [f"{name}: {summary.before[name]:.3g} -> {summary.after[name]:.3g}" for name in both]
-    return "\n".join([f"{summary.steps} steps", *evaluations, f"the model is in {summary.model}"])
+def finished(config: RunConfig, recipe: str, summary: Summary) -> str:
+    """What a run came to: its accuracy before and after, where it all is, and what to type next."""
+    lines = [("model", f"{summary.model}, in Hugging Face's format"), ("checkpoint", str(summary.checkpoint))]
+    if config.evaluate and "eval/accuracy" in summary.after:
+        before, after = summary.before["eval/accuracy"], summary.after["eval/accuracy"]
+        label = "accuracy" if config.evaluate.data == config.data else "held-out accuracy"
+        lines = [(label, f"{before:.3f} before, {after:.3f} after {summary.steps} steps"), *lines]
+    again = f"purerl train {recipe} --set seed={config.seed + 1} --directory {summary.directory}-{config.seed + 1}"
+    lines += [("metrics", str(summary.directory / "metrics.jsonl")), ("next", f"{again}    another seed")]
+    if config.rollout is not None:
+        other = "rloo" if kind_of(config.algorithm) != "rloo" else "grpo"
+        settings = f"--set algorithm.kind={other} --directory {summary.directory}-{other}"
+        lines += [("", f"purerl train {recipe} {settings}    another algorithm")]
+    width = max(len(label) for label, _ in lines)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)

@@ -28,11 +28,11 @@ def uniform(seed: Tensor, index: Tensor) -> Tensor:
 
         u = (floor(mix(mix(seed) + index * step) / 2**41) + 1/2) / 2**23
 
-    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighbouring seeds give unrelated streams. It is
+    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighbouring seeds give unrelated streams. u is
     never 0, which would draw the first token however unlikely that is, and never 1.
 
     Shapes: int64 tensors that broadcast; any value is a seed. The answer is float32.
-    Source: Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014), the 64-bit finaliser.
+    Source: Vigna's splitmix64, after Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014).
 
     >>> uniform(torch.tensor([7, 7, 8]), torch.tensor([0, 1, 0]))
     tensor([0.7170, 0.5243, 0.0391])
@@ -51,13 +51,13 @@ def _logical_shift(bits: Tensor, by: int) -> Tensor:
     return (bits >> by) & (2 ** (64 - by) - 1)
 
 
-def choose(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def choose(logits: Tensor, temperature: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
     """Draw a token per row by inverting the cumulative distribution, and give its log-probability.
 
-        p = softmax(logits / temperature);  token = min {k : p_0 + ... + p_k > uniform * (p_0 + ...)};  log p_token
+        p = softmax(logits / temperature);  token = min {k : p_0 + ... + p_k > number * (p_0 + ...)};  log p_token
 
-    At temperature 0 the token is the likeliest one (the first of equals), and p is at temperature 1. A token of
-    probability 0 is never drawn: where rounding would, the likeliest is. Logits that are NaN give a NaN.
+    `number` is uniform between 0 and 1. At temperature 0 the token is the likeliest one, and p is at temperature 1. A
+    token of probability 0 is never drawn: where rounding would, the likeliest is. Logits that are NaN give a NaN.
 
     Shapes: logits [rows, vocab], the others [rows]; the answers are int64 and float32, [rows]. Nats.
 
@@ -67,7 +67,7 @@ def choose(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tensor
     greedy = temperature == 0
     probability = (logits.float() / torch.where(greedy, 1.0, temperature)[:, None]).softmax(-1)
     cumulative = probability.cumsum(-1)
-    drawn = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
+    drawn = torch.searchsorted(cumulative, number[:, None] * cumulative[:, -1:], right=True)
     # With NaN, and only then, the search ends behind the last token.
     drawn = drawn.clamp(max=logits.shape[-1] - 1)
     likeliest = logits.argmax(-1, keepdim=True)

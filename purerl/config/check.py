@@ -14,10 +14,16 @@ from purerl.algos.algebra import Algorithm, advantages, keep_all, roles
 from purerl.batch import FIELDS, STRUCTURE, collate, put
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
-from purerl.plugins import find, kind_of
+from purerl.plugins import find, kind_of, locate
 from purerl.rewards.judge import load_reward
 
-__all__ = ["algorithm_of", "check", "updates_of"]
+__all__ = ["SUPPLIED", "algorithm_of", "check", "outputs_of", "updates_of"]
+
+
+SUPPLIED = frozenset({"tokens", "example", "chosen", "reward", "rollout_logp", "version", "temperature", "truncated"})
+"""Fields that rows come with, beside those of every batch."""
+_WRITERS_WITHIN = ("estimator", "prepare", "trainer")
+_SCORING_ROLES = ("reference",)
 
 
 def algorithm_of(config: RunConfig) -> Algorithm:
@@ -36,11 +42,13 @@ def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
     Raises: ConfigError, for the first that is found; those of a `start` run begin with ``start.``.
     """
     algorithm = algorithm_of(config)
-    for rule in (_check_source, _check_models, _check_sampling, _check_selection, _check_stop):
+    for rule in (_check_source, _check_supply, _check_models, _check_sampling, _check_selection, _check_stop):
         rule(config, algorithm)
     for name in config.rewards:
         if name not in (given or {}):
             load_reward(name)
+    if config.prepare is not None:
+        locate(config.prepare)
     if config.start is not None:
         _named("start", check, config.start)
 
@@ -66,14 +74,37 @@ def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
         )
 
 
+def _check_supply(config: RunConfig, algorithm: Algorithm) -> None:
+    """Every field that the algorithm reads is written by something that the run has."""
+    kind, trained = kind_of(config.algorithm), {o.role for o in (*algorithm.before, *algorithm.objectives)}
+    for name in sorted(_reads(algorithm)):
+        field = FIELDS[name]
+        if field.source and field.source[0] not in {*trained, *_SCORING_ROLES}:
+            need = f"a model in the role {field.source[0]!r}: {kind} reads {name!r}, {field.meaning}"
+            raise ConfigError(f"algorithm {kind!r}", got="a run that has no such model", need=need)
+        if not field.source and field.writer not in _WRITERS_WITHIN and name not in SUPPLIED:
+            need = f"{name!r}, written by {field.writer}: {field.meaning}"
+            raise ConfigError(f"algorithm {kind!r}", got="a run that cannot supply a field", need=need)
+
+
 def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
     if config.critic is not None and "critic" not in roles(algorithm, FIELDS):
         because = f"an algorithm with a critic; {kind_of(config.algorithm)} has none"
         raise _refuse("critic", config.critic, because, "leave critic out")
-    for key, engine in (("trainer", config.trainer), ("critic", config.critic)):
-        plugin = engine is not None and find("trainer", kind_of(engine))
-        if hasattr(plugin, "check"):
-            _named(key, plugin.check, engine, updates=updates_of(config))
+    for role in roles(algorithm, FIELDS):
+        key = "critic" if role == "critic" and config.critic else "trainer"
+        engine = getattr(config, key)
+        refuse = getattr(find("trainer", kind_of(engine)), "check", None)
+        if refuse is not None:
+            _named(key, refuse, engine, role=role, outputs=outputs_of(algorithm, role), updates=updates_of(config))
+
+
+def outputs_of(algorithm: Algorithm, role: str) -> tuple[str, ...]:
+    """What `algorithm` wants of the model in `role`."""
+    scored = (FIELDS[name].source for name in sorted(_reads(algorithm)))
+    learnt = [o for o in (*algorithm.before, *algorithm.objectives) if o.role == role]
+    wanted = [source[1] for source in scored if source[:1] == (role,)]
+    return tuple(dict.fromkeys([*wanted, *(name for o in learnt for name in (*o.outputs, *o.watches))]))
 
 
 def _named(key: str, function: Callable, *args: Any, **kwargs: Any) -> None:

@@ -1,6 +1,6 @@
 """The run directory.
 
-config.toml       the resolved configuration; a run of another one is refused
+config.toml       the resolved configuration, under its hash; a run of another one is refused
 prepared/         what the recipe's `prepare` wrote
 start/            the run that came first, in a run directory of its own
 metrics.jsonl     one line for each step, step 0 before the first update
@@ -24,7 +24,7 @@ from typing import IO, Any
 from attrs import define, field
 
 from purerl.config.schema import RunConfig
-from purerl.config.structure import differences, dumps, read_toml
+from purerl.config.structure import differences, digest, dumps, read_toml
 from purerl.errors import RunDirectoryError
 from purerl.loop.files import write_at_once
 
@@ -107,7 +107,7 @@ def claim(path: Path, config: RunConfig, *, fresh: bool) -> RunDirectory:
             _empty(path)
         _check_same(path, config)
         if not _is_run(path):
-            write_at_once(path / "config.toml", dumps(config))
+            write_at_once(path / "config.toml", f"# {digest(config)}\n{dumps(config)}")
     except BaseException:
         directory.release()
         raise

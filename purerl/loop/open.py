@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, updates_of
 from purerl.config.schema import RunConfig
 from purerl.data.examples import read_examples
-from purerl.errors import ConfigError
 from purerl.loop.directory import RunDirectory
 from purerl.loop.files import folder_at_once
 from purerl.loop.run import Run, seed_of
 from purerl.loop.sources import demonstrations, preferences, rollouts
-from purerl.plugins import find, kind_of
+from purerl.plugins import find, kind_of, locate
 from purerl.protocols import Generator, Trainer
 from purerl.rewards.judge import Reward, load_reward
 
@@ -33,11 +31,7 @@ def prepare(config: RunConfig, place: RunDirectory) -> None:
     path = place.path / "prepared"
     if config.prepare is None or path.exists():
         return
-    module, _, function = config.prepare.partition(":")
-    try:
-        write = getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"prepare {config.prepare!r}", got=str(error), need="module:function, importable") from error
+    write = locate(config.prepare)
     with folder_at_once(path) as folder:
         write(folder, config.seed)
 

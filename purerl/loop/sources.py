@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
+from purerl.algos.algebra import select
 from purerl.batch import collate
 from purerl.data.examples import Example, draws, take
 from purerl.errors import DataError, EngineError
+from purerl.loop.metrics import reward_metrics
 from purerl.loop.run import Clock, Run, Sample, State, seed_of
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.rewards.judge import judge
@@ -47,7 +49,7 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
     """
     wanted = run.config.examples
     kept: list[Sample] = []
-    sampled = 0
+    sampled: list[Sample] = []
     for _ in range(1 + run.config.rollout.refills):
         state, drawn = draw(run, state, wanted - _groups(kept))
         with clock("generate"):
@@ -55,11 +57,12 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
             completions = generate(run.generator, requests)
         with clock("reward"):
             samples = _judged(run, drawn, requests, completions)
-        sampled += len(samples)
+        sampled += samples
         kept += _selected(run, samples)
         if _groups(kept) == wanted:
             break
-    return state, kept, {"rollout/sampled": sampled, "rollout/kept": len(kept) / sampled}
+    facts = {"rollout/sampled": len(sampled), "rollout/kept": len(kept) / len(sampled)}
+    return state, kept, facts | reward_metrics(sampled)
 
 
 def _groups(samples: Sequence[Sample]) -> int:
@@ -67,7 +70,7 @@ def _groups(samples: Sequence[Sample]) -> int:
 
 
 def _selected(run: Run, samples: list[Sample]) -> list[Sample]:
-    keep = run.algorithm.select(collate([sample.fields for sample in samples])).tolist()
+    keep = select(run.algorithm, collate([sample.fields for sample in samples])).tolist()
     return [sample for sample, kept in zip(samples, keep, strict=True) if kept]
 
 

@@ -7,7 +7,7 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import advantages
 from purerl.batch import collate
-from purerl.loop.metrics import batch_metrics, means, reward_metrics
+from purerl.loop.metrics import batch_metrics, means
 from purerl.loop.run import Clock, Run, Sample, State
 from purerl.loop.update import score, scored_fields, sync, update
 
@@ -40,5 +40,5 @@ def step(run: Run, state: State, clock: Clock) -> tuple[State, TensorDict | None
         transform, batch = advantages(algorithm, state.transform, batch)
     with clock("update"):
         updates |= update(run, state, batch, algorithm.objectives)
-    metrics |= means(updates) | reward_metrics(samples) | batch_metrics(batch)
+    metrics |= means(updates) | batch_metrics(batch)
     return evolve(state, step=state.step + 1, transform=transform), batch, samples, metrics

@@ -37,6 +37,11 @@ class Summary:
     after: Mapping[str, float]
 
     @property
+    def checkpoint(self) -> Path:
+        """The last checkpoint: all that the run would need to go on."""
+        return self.directory / "checkpoints" / f"{self.steps:06d}"
+
+    @property
     def model(self) -> Path:
         """The trained policy, in Hugging Face's format."""
         return self.directory / "final"

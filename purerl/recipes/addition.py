@@ -1,8 +1,8 @@
 """Two-digit addition, learnt on a laptop's CPU: the run that `purerl train` does when nothing else is asked of it.
 
-A problem is ``27+58=``; its answer is written lowest digit first, ``580``, and either right or wrong. A small Qwen3 model
-that has never seen a number is shown demonstrations until it solves a fifth of its problems (the `start` run). From
-there on it gets nothing but that one bit for each completion.
+A problem is ``27+58=``; its answer is written lowest digit first, ``580``, and either right or wrong. A small Qwen3
+model that has never seen a number is shown demonstrations until it solves a fifth of its problems (the `start` run).
+From there on it gets nothing but that one bit for each completion.
 
 One problem in ten is held out, and with it the same sum the other way round: neither phase trains on it.
 """
@@ -13,7 +13,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from purerl.algos import grpo, sft
+from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.model import no_progress_bars
 from purerl.config.schema import Checkpoint, Evaluate, Rollout, RunConfig, Stop
@@ -27,16 +27,19 @@ _ANSWER_TOKENS = 4  # three digits and the end
 
 
 def addition() -> RunConfig:
-    """GRPO on two-digit addition, after a short supervised start."""
+    """DAPO on two-digit addition, after a short supervised start.
+
+    Groups whose completions are all right or all wrong teach nothing; they are dropped, and no others are drawn.
+    """
     return RunConfig(
         name="addition",
         prepare="purerl.recipes.addition:prepare",
         start=_demonstrations(),
         model=Model("{run}/start/final"),
         data="{run}/prepared/train.parquet",
-        algorithm=grpo.Config(clip_low=0.2, clip_high=0.28),
+        algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        steps=260,
+        steps=240,
         examples=64,
         minibatches=4,
         rollout=Rollout(samples=16, max_tokens=_ANSWER_TOKENS),

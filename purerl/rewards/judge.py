@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from numbers import Real
 from typing import Any
 
 from purerl.errors import ConfigError, RewardError
+from purerl.plugins import locate
 
 __all__ = ["Reward", "judge", "load_reward", "name_of"]
 
@@ -16,11 +16,7 @@ Reward = Callable[[str, Mapping[str, Any]], float | Mapping[str, float] | None]
 
 def load_reward(name: str) -> Reward:
     """The function that ``module:function`` names. Raises ConfigError where there is none."""
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"reward {name!r}", got=str(error), need="module:function, importable") from error
+    found: Reward = locate(name)
     if not callable(found):
         raise ConfigError(f"reward {name!r}", got=type(found).__name__, need="a function (completion, example)")
     return found

@@ -20,7 +20,7 @@ _ROW_FIELDS = ("row", "group", "example", "temperature", "truncated")
 
 
 def write_rollouts(folder: Path, step: int, batch: TensorDict, texts: Sequence[Mapping[str, Any]]) -> Path:
-    """Write `batch`, and beside each row its `texts`, as the rollouts of `step`; the file appears whole or not at all."""
+    """Write `batch`, and beside each row its `texts`, as the rollouts of `step`; the file appears whole, or not."""
     import pyarrow as pa
     import pyarrow.parquet
 

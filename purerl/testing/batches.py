@@ -50,40 +50,31 @@ def fields_of(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def random_layout(seed: int, *, pairs: bool = False) -> Layout:
-    """One to eight ragged rows in groups of irregular sizes, dealt in any order; in groups of two with `pairs`."""
+    """Two to eight ragged rows in groups of any size; or, with `pairs`, so many groups of two. In any order."""
     draw = random.Random(seed)
-    count = draw.randint(2, _ROWS)
-    rows = [
-        "." + "".join(draw.choices(".aax", k=draw.randint(0, _LENGTH))) for _ in range(2 * count if pairs else count)
-    ]
-    labels = (
-        [_pair(index) for index in range(len(rows))]
-        if pairs
-        else draw.choices(_LABELS[: draw.randint(1, len(_LABELS))], k=count)
-    )
+    count, known = draw.randint(2, _ROWS), _LABELS[: draw.randint(1, len(_LABELS))]
+    labels = _each_twice(count) if pairs else draw.choices(known, k=count)
     draw.shuffle(labels)
-    return tuple(zip(labels, rows, strict=True))
+    return tuple((label, "." + "".join(draw.choices(".aax", k=draw.randint(0, _LENGTH)))) for label in labels)
 
 
 def layouts(*, pairs: bool = False) -> SearchStrategy[Layout]:
-    """The same as a Hypothesis strategy, which shrinks to few short rows. Raises ConfigError without Hypothesis."""
+    """The same as a Hypothesis strategy, which shrinks to few short rows. Raises: ConfigError without Hypothesis."""
     try:
         from hypothesis import strategies as st
     except ImportError as error:
         raise ConfigError("layouts() needs Hypothesis", do="pip install 'purerl[testing]'") from error
 
     row = st.text("ax.", max_size=_LENGTH).map(".".__add__)
-    if not pairs:
-        return st.lists(st.tuples(st.sampled_from(_LABELS), row), min_size=1, max_size=_ROWS).map(tuple)
-    couples = st.lists(st.tuples(row, row), min_size=1, max_size=_ROWS // 2)
-    labelled = couples.map(
-        lambda drawn: [(_pair(2 * index), row) for index, couple in enumerate(drawn) for row in couple]
-    )
-    return labelled.flatmap(st.permutations).map(tuple)
+    anyhow = st.lists(st.sampled_from(_LABELS), min_size=1, max_size=_ROWS)
+    paired = st.integers(1, _ROWS // 2).map(_each_twice).flatmap(st.permutations)
+    labels = paired if pairs else anyhow
+    return labels.flatmap(lambda drawn: st.tuples(*(st.tuples(st.just(label), row) for label in drawn)))
 
 
-def _pair(index: int) -> int:
-    return _LABELS[index // 2 % len(_LABELS)] + index // 2 // len(_LABELS)
+def _each_twice(count: int) -> list[int]:
+    labels = [_LABELS[index % len(_LABELS)] + index // len(_LABELS) for index in range(count)]
+    return labels * 2
 
 
 # --- values ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from purerl.batch import FIELDS, put
 
-__all__ = ["cast", "compact", "pad", "part_policies", "poison", "rename", "uncount"]
+__all__ = ["cast", "compact", "drive_apart", "pad", "poison", "rename", "uncount"]
 
 
 def cast(batch: TensorDict, dtype: torch.dtype) -> TensorDict:
@@ -81,7 +81,7 @@ def poison(batch: TensorDict, where: Tensor) -> TensorDict:
     return put(batch, **floats, **integers)
 
 
-def part_policies(batch: TensorDict) -> TensorDict:
+def drive_apart(batch: TensorDict) -> TensorDict:
     """1e3 nats more or less, by chance, on every log-probability."""
     draw = torch.Generator().manual_seed(0)
     logps = {n: v for n, v in batch.items() if FIELDS[n].unit == "nats" and n != "entropy"}

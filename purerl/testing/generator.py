@@ -83,10 +83,8 @@ class Case:
             expected = self.score(self.weights[version % 2], tokens, request.sampling.temperature)[before:]
             for place, (got, need) in enumerate(zip(completion.logp, expected, strict=True)):
                 if completion.version[place] == version:
-                    what = f"new token {place}, temperature {request.sampling.temperature}, version {version}"
-                    assert abs(got - need) <= self.tolerance, (
-                        f"log-probability of {what}: {got}, a forward pass: {need}"
-                    )
+                    what = f"new token {place} at temperature {request.sampling.temperature}, version {version}"
+                    assert abs(got - need) <= self.tolerance, f"{what}: logp {got}, by a forward pass {need}"
 
 
 def check_generator(

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective, describe, fingerprint, keep_all
 from purerl.batch import STRUCTURE, put
-from purerl.testing.changes import cast, compact, pad, part_policies, poison, rename, uncount
+from purerl.testing.changes import cast, compact, drive_apart, pad, poison, rename, uncount
 from purerl.testing.elsewhere import fingerprint_elsewhere
 from purerl.testing.outcome import Outcome, difference, learn, run, steps, tensors, units
 
@@ -250,7 +250,7 @@ def nothing_counted_is_zero(algorithm: Algorithm, batch: TensorDict) -> None:
 @_law
 def extreme_ratios_are_finite(algorithm: Algorithm, batch: TensorDict) -> None:
     """Policies that are 1e3 nats apart on a token give finite values and gradients, in float32."""
-    _finite(run(algorithm, cast(part_policies(batch), torch.float32)))
+    _finite(run(algorithm, cast(drive_apart(batch), torch.float32)))
 
 
 def _finite(outcome: Outcome) -> None:

@@ -7,8 +7,8 @@ import torch
 from attrs import evolve
 
 from purerl.backends.fake.model import text_of
-from purerl.backends.hf import generator as module
 from purerl.backends.hf.generator import Config
+from purerl.backends.hf.limits import check_layers, longest
 from purerl.errors import ConfigError, EngineError, InputError
 from purerl.protocols import Request, Sampling, generate
 from purerl.testing.generator import check_generator
@@ -51,9 +51,9 @@ def test_it_conforms(tmp_path, family, changes):
 # --- rows, columns and weights -------------------------------------------------------------------------------------
 
 
-def requests(count, *, max_tokens=8, temperature=1.0, longest=20, **sampling):
+def requests(count, *, max_tokens=8, temperature=1.0, **sampling):
     draw = torch.Generator().manual_seed(5)
-    lengths = torch.randint(1, longest + 1, (count,), generator=draw).tolist()
+    lengths = torch.randint(1, 21, (count,), generator=draw).tolist()
     prompts = [torch.randint(0, VOCABULARY, (length,), generator=draw).tolist() for length in lengths]
     how = Sampling(temperature, max_tokens, **sampling)
     return [Request(str(number), prompt, how, seed=number) for number, prompt in enumerate(prompts)]
@@ -240,13 +240,13 @@ def test_models_without_keys_and_values_are_refused(family, changes):
     with torch.device("meta"):
         strange = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **changes))
     with pytest.raises(ConfigError, match="cannot run this model"):
-        module._check_model(strange)
+        check_layers(strange)
 
 
 def test_long_rope_ends_where_rows_would_depend_on_each_other(model):
     loaded = made(model)._model
     loaded.config.rope_parameters = {"rope_type": "longrope", "original_max_position_embeddings": 32}
-    assert module._longest(loaded) == 32
+    assert longest(loaded) == 32
 
 
 @pytest.mark.parametrize("name", ["max_rows", "max_prefill_tokens"])

@@ -56,13 +56,13 @@ def test_a_mistake_in_the_first_run_is_named_with_its_place() -> None:
 
 def test_the_plan_says_what_it_adds_up_to() -> None:
     assert plan(recipes.find("addition")()).splitlines()[9:] == [
-        "addition: grpo, 220 steps",
+        "addition: dapo, 240 steps",
         "  prepare      purerl.recipes.addition:prepare",
         "  data         {run}/prepared/train.parquet",
         "  models       policy (hf)",
         "  sampler      hf",
         "  a step       64 prompts x 16 completions of at most 4 tokens: 1,024 rows; optimiser steps: 4",
-        "  in all       at most 225,280 rows; optimiser steps: 880",
+        "  in all       at most 245,760 rows; optimiser steps: 960",
         "  evaluation   every 20 steps: all problems of {run}/prepared/held_out.parquet",
         "  checkpoints  every 20 steps; the newest 2 stay",
     ]

@@ -35,7 +35,9 @@ def test_a_missing_column_is_named(file: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_examples(file, ["prompt", "completion"])
     assert str(caught.value) == (
-        f"data set {str(file)!r} has no column 'completion'\n  got:  prompt, answer\n  need: a column 'completion' of text"
+        f"data set {str(file)!r} has no column 'completion'\n"
+        "  got:  prompt, answer\n"
+        "  need: a column 'completion' of text"
     )
 
 

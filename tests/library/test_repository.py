@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import purerl
+from purerl.algos import ppo
+from purerl.loop.train import train
 from tests.library.rooms import imports
+from tests.loop.small import fake
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -52,3 +57,23 @@ def test_versions_are_bounded_here_and_pinned_only_in_the_constraints() -> None:
     assert [one for one in every if ">=" not in one or "==" in one] == []
     pins = [line for line in _read("constraints/default.txt").splitlines() if not line.startswith("#")]
     assert pins == ["torch==2.13.0"]
+
+
+def test_the_readmes_script_is_the_example_and_it_learns() -> None:
+    script = _read("README.md").partition("```python\nimport torch")[2].partition("```")[0]
+    example = _read("examples/algos_alone.py").partition("import torch")[2]
+    assert script == example
+    assert len([line for line in ("import torch" + script).splitlines() if line.strip()]) == 15
+    ran = subprocess.run(
+        [sys.executable, ROOT / "examples" / "algos_alone.py"], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "[3, 1, 4, 1, 5]\n"
+
+
+def test_every_metric_of_a_step_is_explained(tmp_path: Path) -> None:
+    summary = train(fake(algorithm=ppo.Config(kl_reward_coef=0.01)), directory=tmp_path / "run")
+    lines = (summary.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    explained = _read("docs/metrics.md")
+    for name in {name for line in lines for name in json.loads(line)}:
+        general = re.sub(r"^critic/.*|^policy/loss/.*|^reward/digits$", "", name)
+        assert f"`{general}`" in explained or not general, name

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
+from purerl.algos import grpo
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.config.schema import Checkpoint, RunConfig
@@ -38,6 +39,7 @@ def small(steps: int = 4, **changes: Any) -> RunConfig:
     )
     settings: dict[str, Any] = {
         "steps": steps,
+        "algorithm": grpo.Config(),
         "rewards": ("tests.loop.small:digits",),
         "examples": 4,
         "minibatches": 2,

@@ -1,4 +1,4 @@
-"""Killed at any moment and started again with the same command, a run ends as if it had never been killed, bit for bit."""
+"""Killed at any moment and started again, a run ends as if it had never been killed, bit for bit."""
 
 from __future__ import annotations
 

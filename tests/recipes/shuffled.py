@@ -1,4 +1,4 @@
-"""GRPO whose rewards are shuffled inside each group: same rewards, same spread, and nothing to learn from them."""
+"""DAPO whose rewards are shuffled inside each group: same rewards, same spread, and nothing to learn from them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos import grpo
+from purerl.algos import dapo
 from purerl.algos.algebra import Algorithm, chain, stateless
 from purerl.batch import put
 
@@ -17,8 +17,8 @@ class Config:
 
 
 def algorithm(config: Config) -> Algorithm:
-    """GRPO, after a transform that deals the rewards of a group anew."""
-    honest = grpo.algorithm(grpo.Config(clip_low=0.2, clip_high=0.28))
+    """DAPO, after a transform that deals the rewards of a group anew."""
+    honest = dapo.algorithm()
     return honest._replace(advantage=chain(stateless(shuffle), honest.advantage))
 
 

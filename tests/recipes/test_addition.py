@@ -12,6 +12,7 @@ import torch
 from attrs import evolve
 
 from purerl.batch import collate, put
+from purerl.loop.directory import claim
 from purerl.loop.train import Summary, train
 from purerl.recipes.addition import addition, prepare
 
@@ -41,19 +42,11 @@ def test_the_model_it_leaves_adds(run: Summary) -> None:
 
 
 def test_shuffled_rewards_teach_nothing(run: Summary, tmp_path: Path) -> None:
+    config = evolve(addition(), algorithm=shuffled.Config(), steps=80)
+    claim(tmp_path / "run", config, fresh=False).release()
     for part in ("prepared", "start"):
-        shutil.copytree(run.directory / part, tmp_path / "old" / part)
-    config = evolve(
-        addition(), algorithm=shuffled.Config(), steps=80, checkpoint=evolve(addition().checkpoint, every=80)
-    )
-    (tmp_path / "old").rename(tmp_path / "prepared_only")
-    place = tmp_path / "run"
-    from purerl.loop.directory import claim
-
-    claim(place, config, fresh=False).release()
-    for part in ("prepared", "start"):
-        (tmp_path / "prepared_only" / part).rename(place / part)
-    found = train(config, directory=place)
+        shutil.copytree(run.directory / part, tmp_path / "run" / part)
+    found = train(config, directory=tmp_path / "run")
     honest = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
     assert found.before == run.before
     assert found.after["eval/accuracy"] < found.before["eval/accuracy"] + 0.1

@@ -1,1 +1,1 @@
-"""Engines for tests: a real learner, small enough to check by hand, without transformers and without files."""
+"""Engines for tests: a real learner, small enough to check by hand, that needs neither transformers nor files."""

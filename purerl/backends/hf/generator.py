@@ -22,6 +22,7 @@ import torch
 from attrs import define, field, frozen
 from torch import Tensor
 
+from purerl.backends.hf.limits import check_layers, longest
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.table import Table, moves
 from purerl.backends.hf.texts import Texts, span
@@ -106,11 +107,11 @@ class EmbeddedGenerator:
     """A `Generator` around `model`, which it moves to `config.device` and keeps in evaluation mode."""
 
     def __init__(self, config: Config, model: PreTrainedModel, texts: Texts) -> None:
-        _check_model(model)
+        check_layers(model)
         self._config, self._texts, self._version = config, texts, 0
         self._device = _device(config.device)
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
-        self._longest = _longest(model)
+        self._longest = longest(model)
         self._keys: set[str] = set()
         self._waiting: deque[Row] = deque()
         self._done: list[Completion] = []
@@ -308,28 +309,6 @@ class EmbeddedGenerator:
 def _seen(row: Row) -> tuple[int, ...]:
     """The tokens of `row` that the model sees when it enters: all but the last."""
     return (*row.request.tokens, *row.tokens)[:-1]
-
-
-# --- the model -----------------------------------------------------------------------------------------------------
-
-
-def _check_model(model: PreTrainedModel) -> None:
-    kinds = set(getattr(model.config.get_text_config(decoder=True), "layer_types", None) or [])
-    strange = kinds - {"full_attention", "sliding_attention"}
-    if strange or getattr(model, "_is_stateful", False):
-        got = f"{type(model).__name__} with {', '.join(sorted(strange)) or 'a recurrent state'}"
-        need = "layers that keep keys and values: full or sliding-window attention"
-        raise ConfigError("the embedded generator cannot run this model", got=got, need=need, do="use another engine")
-
-
-def _longest(model: PreTrainedModel) -> int | None:
-    """How many tokens a sequence may have; None where the model does not say."""
-    config = model.config.get_text_config(decoder=True)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        # Beyond this length all rows of a batch change to another embedding: they would depend on each other.
-        return rope["original_max_position_embeddings"]
-    return getattr(config, "max_position_embeddings", None)
 
 
 def _device(name: str) -> torch.device:

@@ -53,6 +53,8 @@ class Table:
         old, new = slice(0, self.rows), slice(self.rows, self.rows + count)
         start = self.start if self.rows else self.now
         self.start = min(start, self.now - before)
+        if not self.rows:
+            self._origin = self.start  # Where rows lie in memory does not depend on what ran before them.
         self._reserve(new.stop)
         self.rows = new.stop
         for plane in self._planes.values():

@@ -111,9 +111,13 @@ class Config:
             raise ConfigError("final_fraction", got=self.final_fraction, need=need, do="leave it out")
 
 
-def check(config: Config, *, updates: int) -> None:
-    """Refuse what does not go with a run of `updates` optimiser steps: a warm-up that is as long."""
-    if 0 < updates <= config.warm_up:
+def check(config: Config, *, role: str, outputs: Sequence[str], updates: int) -> None:
+    """Refuse `outputs` that a model in `role` does not have, and a warm-up as long as a run of `updates` steps."""
+    module = Critic if role == "critic" else Policy
+    if not set(outputs) <= set(module.outputs):
+        got = ", ".join(name for name in outputs if name not in module.outputs)
+        raise ConfigError("kind", got=f"outputs {got} are wanted", need=f"only {', '.join(module.outputs)} of a {role}")
+    if role != "reference" and 0 < updates <= config.warm_up:
         raise ConfigError("warm_up", got=config.warm_up, need=f"less than the run's {updates} optimiser steps")
 
 
@@ -125,8 +129,7 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
     Raises: ConfigError as `check` does, for a model that cannot be loaded, and for one whose logits purerl would not
     work out as it does itself.
     """
-    if role != "reference":
-        check(config, updates=updates)
+    check(config, role=role, outputs=(), updates=updates)
     device, autocast = _device(config.device), _AUTOCAST[config.autocast]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
