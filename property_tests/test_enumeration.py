@@ -230,7 +230,8 @@ ESTIMATORS_OFF_POLICY = {
 }
 
 
-def check(estimator: Callable, value: float, forward: int, factor: float, cosine: float, sampler: Tensor) -> None:
+def check(case: tuple, sampler: Tensor) -> None:
+    estimator, value, forward, factor, cosine = case
     exact = divergence(POLICY, sampler, forward=REVERSE)
     assert float(mean_of(estimator, POLICY, sampler) / exact) == pytest.approx(value, abs=1e-5)
     found = gradient(lambda logits: mean_of(estimator, logits, sampler))
@@ -240,12 +241,12 @@ def check(estimator: Callable, value: float, forward: int, factor: float, cosine
 
 @pytest.mark.parametrize("case", ESTIMATORS.values(), ids=ESTIMATORS)
 def test_estimator_on_policy(case):
-    check(*case, POLICY)
+    check(case, POLICY)
 
 
 @pytest.mark.parametrize("case", ESTIMATORS_OFF_POLICY.values(), ids=ESTIMATORS_OFF_POLICY)
 def test_estimator_off_policy(case):
-    check(*case, SAMPLER)
+    check(case, SAMPLER)
 
 
 def test_k1_is_unbiased_and_has_no_gradient_in_the_mean():

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from purerl.errors import BatchError, nearest
 
-__all__ = ["FIELDS", "SCHEMA", "STRUCTURE", "Field", "check_batch", "collate", "put"]
+__all__ = ["FIELDS", "ROW_FIELDS", "SCHEMA", "STRUCTURE", "Field", "check_batch", "collate", "put"]
 
 
 class Field(NamedTuple):
@@ -62,6 +62,16 @@ SCHEMA: tuple[Field, ...] = (
     Field("old_logp", _TOKEN, _F, "nats", "score", "under the policy when the update began", ("policy", "logp")),
     Field("ref_logp", _TOKEN, _F, "nats", "score", "under the reference", ("reference", "logp")),
     Field("teacher_logp", _TOKEN, _F, "nats", "score", "under the teacher", ("teacher", "logp")),
+    Field("teacher_topk_tokens", "rows time k", _I, "id", "score", "what the teacher finds likeliest, for `topk_logp`"),
+    Field(
+        "teacher_topk_logp",
+        "rows time k",
+        _F,
+        "nats",
+        "score",
+        "of those tokens, under the teacher",
+        ("teacher", "topk_logp"),
+    ),
     Field("reward_model_logp", _TOKEN, _F, "nats", "score", "under PRIME's reward model", ("reward_model", "logp")),
     Field(
         "old_value", _TOKEN, _F, "reward", "score", "the critic's estimate when the update began", ("critic", "value")
@@ -72,11 +82,17 @@ SCHEMA: tuple[Field, ...] = (
     Field("rejected", _TOKEN, _B, "", "estimator", "counted before the corrections, and rejected by them"),
     Field("penalised", _TOKEN, _B, "", "prepare", "KL-Cov's choice of tokens"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the model now, with gradient"),
+    Field(
+        "topk_logp", "rows time k", _F, "nats", "trainer", "of the teacher's tokens under the model now, with gradient"
+    ),
     Field("entropy", _TOKEN, _F, "nats", "trainer", "of the model's next-token distribution now"),
     Field("value", _TOKEN, _F, "reward", "trainer", "the critic's estimate now, with gradient"),
     Field("log_partition", _TOKEN, _F, "", "trainer", "FlowRL's log Z of what precedes the token, with gradient"),
 )
 FIELDS: Mapping[str, Field] = {field.name: field for field in SCHEMA}
+
+ROW_FIELDS = frozenset(field.name for field in SCHEMA if not field.axes.startswith(_TOKEN))
+"""Fields of whole rows: [rows], or with axes of their own after it. All others have a value at each token."""
 
 STRUCTURE = ("attention_mask", "action", "mask", "row", "group")
 """Fields that every batch has and that every function may read."""
@@ -140,15 +156,16 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
 
 
 def _column(field: Field, values: list[Any], lengths: Tensor, there: Tensor) -> Tensor:
-    if field.axes == _ROW:
+    if field.name in ROW_FIELDS:
         return torch.tensor(values, dtype=field.dtype)
     for index, (value, length) in enumerate(zip(values, lengths.tolist(), strict=True)):
         if len(value) != length:
             raise BatchError(
                 f"field {field.name!r} of row {index}", got=f"{len(value)} values", need=f"{length}, one for each token"
             )
-    padded = torch.zeros(there.shape, dtype=field.dtype)
-    padded[there] = torch.tensor([item for value in values for item in value], dtype=field.dtype)
+    items = torch.tensor([item for value in values for item in value], dtype=field.dtype)
+    padded = torch.zeros(there.shape + items.shape[1:], dtype=field.dtype)
+    padded[there] = items
     return padded
 
 
@@ -172,9 +189,11 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
             )
     rows, time = batch["attention_mask"].shape
     for name, value in batch.items():
-        field, shape = FIELDS[name], (rows, time) if FIELDS[name].axes == _TOKEN else (rows,)
+        field, shape = FIELDS[name], (rows,) if name in ROW_FIELDS else (rows, time)
+        # What axes beyond those two are for, only those who read the field know.
+        shape += tuple(value.shape[len(shape) :][: len(field.axes.split()) - len(shape)])
         right = value.is_floating_point() if field.dtype.is_floating_point else value.dtype == field.dtype
-        if tuple(value.shape) != shape or not right:
+        if tuple(value.shape) != shape or value.ndim != len(field.axes.split()) or not right:
             raise BatchError(
                 f"field {name!r}",
                 got=f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}",

@@ -22,7 +22,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm
-from purerl.batch import FIELDS, STRUCTURE, Field, collate, put
+from purerl.batch import FIELDS, ROW_FIELDS, STRUCTURE, Field, collate, put
 from purerl.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ def _row(index: int, label: int, kinds: str) -> dict[str, Any]:
 
 def _value(field: Field, batch: TensorDict, base: Tensor, draw: torch.Generator) -> Tensor:
     """A value for `field`: its own where it has one, else one that suits its unit and dtype."""
-    shape = batch["mask"].shape if field.axes == "rows time" else batch["row"].shape
+    shape = batch["row"].shape if field.name in ROW_FIELDS else batch["mask"].shape
+    # An axis of its own is there three times.
+    shape += (3,) * (len(field.axes.split()) - len(shape))
     if field.name in _OWN:
         return _OWN[field.name](batch, draw)
     if field.unit == "nats":
@@ -156,7 +158,12 @@ def _chosen(batch: TensorDict, draw: torch.Generator) -> Tensor:
     return ticket == torch.where(rivals, ticket, 0).amax(-1)
 
 
-_OWN = {"entropy": _entropy, "reward": _reward, "chosen": _chosen}
+def _topk(batch: TensorDict, draw: torch.Generator) -> Tensor:
+    """Of three tokens in four: what is left over is that of all others."""
+    return _normal((*batch["mask"].shape, 4), draw).log_softmax(-1)[..., :3]
+
+
+_OWN = {"teacher_topk_logp": _topk, "topk_logp": _topk, "entropy": _entropy, "reward": _reward, "chosen": _chosen}
 
 
 def _uniform(shape: torch.Size, draw: torch.Generator, low: float, high: float) -> Tensor:

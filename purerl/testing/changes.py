@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from itertools import zip_longest
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.batch import FIELDS, put
+from purerl.batch import FIELDS, ROW_FIELDS, put
 
-__all__ = ["cast", "compact", "drive_apart", "pad", "poison", "rename", "uncount"]
+__all__ = ["cast", "compact", "drive_apart", "pad", "poison", "rename", "take", "uncount"]
 
 
 def cast(batch: TensorDict, dtype: torch.dtype) -> TensorDict:
@@ -26,14 +27,14 @@ def uncount(batch: TensorDict) -> TensorDict:
 def pad(batch: TensorDict) -> TensorDict:
     """Three more columns, and one more row, without a token, in a group of its own. They hold garbage."""
     draw = torch.Generator().manual_seed(0)
-    padded = {name: _pad(value, draw) for name, value in batch.items()}
+    padded = {name: _pad(value, (1,) if name in ROW_FIELDS else (1, 3), draw) for name, value in batch.items()}
     for name in _labels(batch):
         padded[name][-1] = batch[name].max() + 1
     return TensorDict(padded, batch_size=[len(batch["row"]) + 1])
 
 
-def _pad(value: Tensor, draw: torch.Generator) -> Tensor:
-    shape = [size + extra for size, extra in zip(value.shape, (1, 3), strict=False)]
+def _pad(value: Tensor, more: tuple[int, ...], draw: torch.Generator) -> Tensor:
+    shape = [size + extra for size, extra in zip_longest(value.shape, more, fillvalue=0)]
     # Garbage, but no bool is true where there is no token: that would be a mask outside of `attention_mask`.
     garbage = torch.randint(1, 9, shape, generator=draw) * (value.dtype != torch.bool)
     padded = garbage.to(value.dtype)
@@ -48,7 +49,12 @@ def compact(batch: TensorDict) -> tuple[TensorDict, Tensor]:
     origin = torch.argsort(~keep, dim=-1, stable=True)[:, : keep.sum(-1).max()]
     folded = {"reward": _fold(batch)} if "reward" in batch.keys() else {}
     batch = put(batch, attention_mask=keep, **folded)
-    return put(batch, **{name: value.gather(1, origin) for name, value in batch.items() if value.ndim > 1}), origin
+    return put(batch, **{name: take(value, origin) for name, value in batch.items() if name not in ROW_FIELDS}), origin
+
+
+def take(value: Tensor, origin: Tensor) -> Tensor:
+    """The columns of `value`, [rows, time] and maybe more axes, that `origin` says."""
+    return value[torch.arange(len(value))[:, None], origin]
 
 
 def _fold(batch: TensorDict) -> Tensor:
@@ -75,9 +81,12 @@ def _rename(labels: Tensor) -> Tensor:
 
 def poison(batch: TensorDict, where: Tensor) -> TensorDict:
     """NaN in floats outside `where`, or of rows that `where` leaves empty; 2**40 in integers outside `where`."""
-    keep = {1: where.any(-1), 2: where}
-    floats = {name: value.where(keep[value.ndim], torch.nan) for name, value in _floats(batch).items()}
-    integers = {n: v.where(where, 2**40) for n, v in batch.items() if v.ndim == 2 and v.dtype == torch.int64}
+    keep = {name: where.any(-1) if name in ROW_FIELDS else where for name in batch.keys()}
+    # Axes beyond those of `keep` follow it.
+    kept = {n: keep[n].reshape(keep[n].shape + (1,) * (v.ndim - keep[n].ndim)) for n, v in batch.items()}
+    floats = {name: value.where(kept[name], torch.nan) for name, value in _floats(batch).items()}
+    tokens = (name for name in batch.keys() if name not in ROW_FIELDS)
+    integers = {name: batch[name].where(where, 2**40) for name in tokens if batch[name].dtype == torch.int64}
     return put(batch, **floats, **integers)
 
 

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective, State, advantages, begin, evaluate, merge, select
-from purerl.batch import STRUCTURE, put
+from purerl.batch import ROW_FIELDS, STRUCTURE, put
 
 __all__ = ["Cut", "Outcome", "difference", "learn", "run", "steps", "tensors", "units", "whole"]
 
@@ -49,7 +49,7 @@ def units(objective: Objective, step: TensorDict) -> list[TensorDict]:
 
 def _trim(part: TensorDict) -> TensorDict:
     width = int(part["attention_mask"].any(0).sum())
-    return put(part, **{name: value[:, :width] for name, value in part.items() if value.ndim > 1})
+    return put(part, **{name: value[:, :width] for name, value in part.items() if name not in ROW_FIELDS})
 
 
 # --- running -----------------------------------------------------------------------------------------------------

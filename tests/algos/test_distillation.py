@@ -7,11 +7,12 @@ import math
 import pytest
 import torch
 
-from purerl.algos import leave_one_out_advantage, opd, prime, whiten
+from purerl.algos import leave_one_out_advantage, opd, opd_top_k, prime, whiten
 from purerl.algos.algebra import begin, evaluate, roles
-from purerl.algos.parts.distillation import teacher_advantage
+from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process, on_last_action
-from purerl.batch import FIELDS, put
+from purerl.batch import FIELDS, check_batch, collate, put
+from purerl.errors import BatchError
 from tests.algos.running import example, loss_of, with_advantage
 
 
@@ -49,6 +50,62 @@ def test_rewards_come_on_top_of_the_teacher():
         mean = score[(group == group[row]) & mask.any(-1)].mean()
         more = (found - teacher)[row][mask[row]]
         torch.testing.assert_close(more, (0.5 * (score[row] - mean)).expand_as(more))
+
+
+LOGITS = f64([[0.3, -1.0, 0.9, 0.1]])[0]
+TEACHER = f64([[0.0, 0.7, -0.4, 1.2]])[0].log_softmax(-1)
+REVERSE = (topk_reverse_kl, lambda logp: (logp.exp() * (logp - TEACHER)).sum())
+FORWARD = (topk_forward_kl, lambda logp: (TEACHER.exp() * (TEACHER - logp)).sum())
+
+
+@pytest.mark.parametrize(("estimate", "exact"), [REVERSE, FORWARD])
+def test_over_the_whole_vocabulary_it_is_the_divergence(estimate, exact):
+    values, gradients = [], []
+    for function in (lambda logp: estimate(logp[None], TEACHER[None]).sum(), exact):
+        logits = LOGITS.clone().requires_grad_()
+        value = function(logits.log_softmax(-1))
+        values.append(value.detach())
+        gradients.append(torch.autograd.grad(value, logits)[0])
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("estimate", [topk_reverse_kl, topk_forward_kl])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_over_some_tokens_it_is_least_where_they_agree(estimate, k):
+    agreed = TEACHER[None, :, :k].clone().requires_grad_()
+    least = estimate(agreed, TEACHER[None, :, :k])
+    torch.testing.assert_close(least, torch.zeros_like(least))
+    [slope] = torch.autograd.grad(least.sum(), agreed)
+    torch.testing.assert_close(slope, torch.zeros_like(slope))
+    found = estimate(LOGITS.log_softmax(-1)[None, :, :k], TEACHER[None, :, :k])
+    pi, p = LOGITS.softmax(-1)[0, :k].tolist(), TEACHER.exp()[0, :k].tolist()
+    one, other = (pi, p) if estimate is topk_reverse_kl else (p, pi)
+    expected = sum(a * math.log(a / b) - a + b for a, b in zip(one, other, strict=True))
+    assert float(found) == pytest.approx(expected)
+    assert expected > 0
+
+
+def test_distillation_from_the_likeliest_tokens_by_its_parts():
+    algorithm = opd_top_k.algorithm(opd_top_k.Config(reverse_coef=2, forward_coef=0.5))
+    batch = example(algorithm)
+    logp, teacher, mask = batch["topk_logp"], batch["teacher_topk_logp"], batch["mask"]
+    pi, p = logp.exp(), teacher.exp()
+    reverse = (pi * (logp - teacher) - pi + p).sum(-1)[mask].mean()
+    forward = (p * (teacher - logp) - p + pi).sum(-1)[mask].mean()
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), 2 * reverse + 0.5 * forward)
+
+
+def test_a_field_with_an_axis_of_its_own_is_collated_and_checked():
+    rows = [
+        dict(tokens=[1, 2], action=[0, 1], row=0, group=0, teacher_topk_tokens=[[0, 0], [5, 7]]),
+        dict(tokens=[1], action=[0], row=1, group=0, teacher_topk_tokens=[[0, 0]]),
+    ]
+    batch = check_batch(collate(rows), ["teacher_topk_tokens"])
+    assert batch["teacher_topk_tokens"].tolist() == [[[0, 0], [5, 7]], [[0, 0], [0, 0]]]
+    for wrong in (torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 3, 2, dtype=torch.int64)):
+        with pytest.raises(BatchError, match="teacher_topk_tokens"):
+            check_batch(put(batch, teacher_topk_tokens=wrong))
 
 
 # --- PRIME -------------------------------------------------------------------------------------------------------
