@@ -20,11 +20,24 @@ from purerl.algos.estimators.group_relative import (
     group_centred_advantage,
     group_normalised_advantage,
     leave_one_out_advantage,
+    win_rate_advantage,
 )
 from purerl.algos.estimators.returns import discounted_returns, gae
 from purerl.algos.parts.actions import fold_reward
-from purerl.algos.parts.divergences import k1, k2, k3, kl_reward
+from purerl.algos.parts.corrections import effective_sample_size, whole_row_ratio
+from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
+from purerl.algos.parts.divergences import (
+    importance_k3,
+    k1,
+    k2,
+    k3,
+    kl_reward,
+    straight_through,
+    weighed_k2,
+    weighed_k3,
+)
 from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum
+from purerl.algos.parts.preferences import dpo_loss, ipo_loss, pair_margin
 from purerl.algos.parts.reductions import (
     constant_norm,
     sequence_mean_of_token_mean,
@@ -32,6 +45,7 @@ from purerl.algos.parts.reductions import (
     token_mean,
     token_sum,
 )
+from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
 from purerl.algos.parts.selection import largest_covariance, varies
 from purerl.algos.parts.surrogates import (
     clip_surrogate,
@@ -53,6 +67,8 @@ __all__ = [
     "clipped_value_loss",
     "constant_norm",
     "discounted_returns",
+    "dpo_loss",
+    "effective_sample_size",
     "fold_reward",
     "gae",
     "group_centred_advantage",
@@ -61,22 +77,35 @@ __all__ = [
     "group_normalised_advantage",
     "group_size",
     "group_sum",
+    "gvpo_loss",
+    "importance_k3",
     "importance_surrogate",
+    "ipo_loss",
     "k1",
     "k2",
     "k3",
     "kl_reward",
     "largest_covariance",
     "leave_one_out_advantage",
+    "pair_margin",
     "policy_gradient",
     "ppo_clip",
     "sequence_mean_of_token_mean",
     "sequence_mean_of_token_sum",
     "sequence_ratio",
+    "sppo_loss",
     "spread",
+    "straight_through",
+    "teacher_advantage",
     "token_mean",
     "token_ratio",
     "token_sum",
+    "topk_forward_kl",
+    "topk_reverse_kl",
     "varies",
+    "weighed_k2",
+    "weighed_k3",
     "whiten",
+    "whole_row_ratio",
+    "win_rate_advantage",
 ]

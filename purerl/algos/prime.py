@@ -62,7 +62,7 @@ class Config:
 def implicit_reward_loss(log_ratio: RowFloat, score: RowFloat, *, beta: float) -> RowFloat:
     """The cross-entropy of sigmoid(beta * L) and a score in [0, 1]: log(1 + exp(beta L)) - score * beta L.
 
-    L is the row's log-ratio of reward model and reference. Source: PRIME (2502.01456, eq. 5).
+    L is the row's log-ratio of reward model and reference. Source: PRIME (2502.01456).
 
     >>> implicit_reward_loss(torch.tensor([0.0]), torch.tensor([1.0]), beta=0.1)
     tensor([0.6931])

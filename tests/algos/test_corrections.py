@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 import torch
@@ -200,8 +201,11 @@ def test_every_correction_satisfies_the_laws():
         reject_rows_with_token(k2, least=0.0, most=0.4),
         whole_row_weight(CAP),
     )
-    check_algorithm(algorithm, batches=3, exempt=["it_travels"])
+    # Another process is asked for every batch in `it_travels`, and the reward of a rejected row is to be lost.
+    check_algorithm(algorithm, batches=3, exempt=["it_travels", "no_reward_is_lost"])
     check_algorithm(bypassed(ppo.algorithm()), batches=3, exempt=["it_travels"])
+    for one in (algorithm, bypassed(algorithm), sequence_masked(algorithm, delta=0.1)):
+        assert pickle.loads(pickle.dumps(one)) == one
 
 
 def test_bypass_scores_no_old_policy():

@@ -61,7 +61,7 @@ def win_rate_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowF
         P_i - 1/2 = (1 / N_g) sum_j sign(s_i - s_j) / 2
 
     The row itself is among the N_g, and ties. Only the order of scores matters. It takes rows^2 of memory, in bytes.
-    Source: SPPO (2405.00675, section 5), which asks a preference model and not a score.
+    Source: SPPO (2405.00675), which asks a preference model and not a score.
 
     >>> import torch
     >>> yes = torch.tensor([True, True, True])

@@ -117,7 +117,7 @@ def stale(
 ) -> TokenBool:
     """The tokens with A < 0 of rows with mean_t (rollout_logp - logp) > delta: bad, and by now unlikely enough.
 
-    It follows the policy as it is now. Source: off-policy sequence masking, DeepSeek-V3.2 (2512.02556, eq. 9).
+    It follows the policy as it is now. Source: off-policy sequence masking, DeepSeek-V3.2 (2512.02556).
 
     >>> logp, mu, yes = torch.tensor([[-5.0, -3.0]]), torch.tensor([[-1.0, -1.0]]), torch.tensor([[True, True]])
     >>> stale(logp, mu, torch.tensor([[-1.0, 1.0]]), yes, delta=2.0)

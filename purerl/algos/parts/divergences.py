@@ -101,7 +101,7 @@ def weighed_k2(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> 
 def adapted(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, target: float, horizon: float) -> Scalar:
     """The next coefficient: coefficient * (1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon).
 
-    Source: Ziegler et al. 2019 (1909.08593, section 2.2).
+    Source: Ziegler et al. 2019 (1909.08593).
 
     >>> import torch
     >>> adapted(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50.0), target=6.0, horizon=100.0)

@@ -32,7 +32,7 @@ def row_mean(x: TokenFloat, mask: TokenBool) -> RowFloat:
 
 
 def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFloat:
-    """(L - eta * A)^2, with the row's win rate less 1/2 as A. Source: SPPO (2405.00675, eq. 4.4).
+    """(L - eta * A)^2, with the row's win rate less 1/2 as A. Source: SPPO (2405.00675).
 
     >>> sppo_loss(torch.tensor([3.0]), torch.tensor([0.5]), eta=4.0)
     tensor([1.])
