@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import purerl
-from purerl_cli.output import described, errors_reported, finished
+from purerl_cli.output import described, errors_reported, finished, listed
 
 __all__ = ["app", "main"]
 
@@ -65,6 +65,18 @@ def train(
             typer.echo(described(config))
             return
         typer.echo(finished(config, recipe, purerl.train(config, directory=directory, fresh=fresh)))
+
+
+algo = typer.Typer(help="Algorithms.", no_args_is_help=True)
+app.add_typer(algo, name="algo")
+
+
+@algo.command("list")
+def algo_list() -> None:
+    """Every algorithm: its papers, what it is made of, what it needs."""
+    from purerl.config.catalogue import catalogue
+
+    typer.echo(listed(catalogue()), nl=False)
 
 
 def main() -> None:

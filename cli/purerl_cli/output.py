@@ -13,10 +13,11 @@ from purerl.errors import InputError, PurerlError
 from purerl.plugins import kind_of
 
 if TYPE_CHECKING:
+    from purerl.config.catalogue import Entry
     from purerl.config.schema import RunConfig
     from purerl.loop.train import Summary
 
-__all__ = ["described", "errors_reported", "finished"]
+__all__ = ["described", "errors_reported", "finished", "listed"]
 
 
 @contextmanager
@@ -46,6 +47,22 @@ def described(config: RunConfig) -> str:
     check(config)
     comments = [f"# {line}" for line in plan(config).splitlines()]
     return "\n".join([*comments, "", dumps(config)])
+
+
+def listed(entries: list[Entry]) -> str:
+    """Algorithms as a table, as wide as the terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "title", "papers", "advantage", "loss", "reduction", "needs", box=SIMPLE_HEAD)
+    for one in entries:
+        lists = (one.papers, one.advantage, one.loss, one.reduce, one.needs)
+        table.add_row(one.name, one.title, *("\n".join(names) for names in lists))
+    console = Console()
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
 
 
 def finished(config: RunConfig, recipe: str, summary: Summary) -> str:

@@ -17,12 +17,12 @@ from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.judge import load_reward
 
-__all__ = ["SUPPLIED", "algorithm_of", "check", "outputs_of", "updates_of"]
-
+__all__ = ["SUPPLIED", "WITHIN", "algorithm_of", "check", "outputs_of", "reads_of", "updates_of"]
 
 SUPPLIED = frozenset({"tokens", "example", "chosen", "reward", "rollout_logp", "version", "temperature", "truncated"})
 """Fields that rows come with, beside those of every batch."""
-_WRITERS_WITHIN = ("estimator", "prepare", "trainer")
+WITHIN = ("estimator", "prepare", "trainer")
+"""Writers of fields that an algorithm has of its own."""
 _SCORING_ROLES = ("reference",)
 
 
@@ -53,7 +53,8 @@ def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
         _named("start", check, config.start)
 
 
-def _reads(algorithm: Algorithm) -> set[str]:
+def reads_of(algorithm: Algorithm) -> set[str]:
+    """All fields that `algorithm` reads, beside those of every batch."""
     objectives = (*algorithm.before, *algorithm.objectives)
     return {*algorithm.reads, *(name for objective in objectives for name in objective.reads)}
 
@@ -64,7 +65,7 @@ def _refuse(key: str, value: object, because: str, do: str) -> ConfigError:
 
 def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
     kind = kind_of(config.algorithm)
-    sampled = {name for name in _reads(algorithm) if FIELDS[name].writer in ("rewards", "generator")}
+    sampled = {name for name in reads_of(algorithm) if FIELDS[name].writer in ("rewards", "generator")}
     if sampled and config.rollout is None:
         need = f"completions of the policy's own: {kind} reads {', '.join(sorted(sampled))}"
         raise ConfigError("rollout is missing", need=need, do="set rollout.samples and rollout.max_tokens")
@@ -77,12 +78,12 @@ def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
 def _check_supply(config: RunConfig, algorithm: Algorithm) -> None:
     """Every field that the algorithm reads is written by something that the run has."""
     kind, trained = kind_of(config.algorithm), {o.role for o in (*algorithm.before, *algorithm.objectives)}
-    for name in sorted(_reads(algorithm)):
+    for name in sorted(reads_of(algorithm)):
         field = FIELDS[name]
         if field.source and field.source[0] not in {*trained, *_SCORING_ROLES}:
             need = f"a model in the role {field.source[0]!r}: {kind} reads {name!r}, {field.meaning}"
             raise ConfigError(f"algorithm {kind!r}", got="a run that has no such model", need=need)
-        if not field.source and field.writer not in _WRITERS_WITHIN and name not in SUPPLIED:
+        if not field.source and field.writer not in WITHIN and name not in SUPPLIED:
             need = f"{name!r}, written by {field.writer}: {field.meaning}"
             raise ConfigError(f"algorithm {kind!r}", got="a run that cannot supply a field", need=need)
 
@@ -101,7 +102,7 @@ def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
 
 def outputs_of(algorithm: Algorithm, role: str) -> tuple[str, ...]:
     """What `algorithm` wants of the model in `role`."""
-    scored = (FIELDS[name].source for name in sorted(_reads(algorithm)))
+    scored = (FIELDS[name].source for name in sorted(reads_of(algorithm)))
     learnt = [o for o in (*algorithm.before, *algorithm.objectives) if o.role == role]
     wanted = [source[1] for source in scored if source[:1] == (role,)]
     return tuple(dict.fromkeys([*wanted, *(name for o in learnt for name in (*o.outputs, *o.watches))]))

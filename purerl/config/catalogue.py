@@ -1,0 +1,67 @@
+"""What algorithms there are, told from the algorithms themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import frozen
+
+from purerl.algos import algebra
+from purerl.algos.algebra import Algorithm, describe, roles
+from purerl.batch import FIELDS
+from purerl.config.check import WITHIN, reads_of
+from purerl.plugins import find, names
+
+__all__ = ["Entry", "catalogue"]
+
+_FUNCTION = re.compile(r"\bpurerl(?:\.\w+)+")
+_PLUMBING = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.parts.policy._itself"}
+
+
+@frozen
+class Entry:
+    """An algorithm: name, title, papers (arXiv numbers), what it is made of, and what it needs from a run."""
+
+    name: str
+    title: str
+    papers: tuple[str, ...]
+    advantage: tuple[str, ...]
+    loss: tuple[str, ...]
+    reduce: tuple[str, ...]
+    needs: tuple[str, ...]
+
+
+def catalogue() -> list[Entry]:
+    """Every algorithm that has a short name, as its default Config makes it."""
+    return [_entry(name, find("algorithm", name)) for name in names("algorithm")]
+
+
+def _entry(name: str, module: Any) -> Entry:
+    algorithm = module.algorithm(module.Config())
+    title, *_ = (module.__doc__ or name).splitlines()
+    terms = [term for objective in algorithm.objectives for term in objective.terms]
+    return Entry(
+        name=name,
+        title=title.partition(":")[0].rstrip("."),
+        papers=tuple(dict.fromkeys(re.findall(r"\d{4}\.\d{5}", module.__doc__ or ""))),
+        advantage=_functions(algorithm.select, algorithm.advantage.apply),
+        loss=_functions(*(term.loss for term in terms)),
+        reduce=_functions(*(term.reduce for term in terms)),
+        needs=tuple(_needs(algorithm)),
+    )
+
+
+def _functions(*parts: Any) -> tuple[str, ...]:
+    """The equations in `parts`, by name; what only joins them is left out."""
+    found = (name for part in parts for name in _FUNCTION.findall(describe(part)) if name not in _PLUMBING)
+    own = (name.rpartition(".")[2].lstrip("_") for name in found if not name.startswith(algebra.__name__))
+    return tuple(dict.fromkeys(own))
+
+
+def _needs(algorithm: Algorithm) -> Iterator[str]:
+    yield from (f"a {role.replace('_', ' ')}" for role in roles(algorithm, FIELDS) if role != "policy")
+    for name in sorted(reads_of(algorithm)):
+        if not FIELDS[name].source and FIELDS[name].writer not in WITHIN:
+            yield name
