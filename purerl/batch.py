@@ -76,11 +76,14 @@ SCHEMA: tuple[Field, ...] = (
     Field(
         "old_value", _TOKEN, _F, "reward", "score", "the critic's estimate when the update began", ("critic", "value")
     ),
+    Field("old_entropy", _TOKEN, _F, "nats", "score", "of the policy when the update began", ("policy", "entropy")),
+    Field("noise", _TOKEN, _F, "", "loop", "uniform in [0, 1): chance is data"),
     Field("advantage", _TOKEN, _F, "reward", "estimator", "what the surrogate multiplies"),
     Field("returns", _TOKEN, _F, "reward", "estimator", "the critic's target"),
     Field("weight", _TOKEN, _F, "", "estimator", "detached importance weight that a policy loss is multiplied by"),
     Field("rejected", _TOKEN, _B, "", "estimator", "counted before the corrections, and rejected by them"),
     Field("penalised", _TOKEN, _B, "", "prepare", "KL-Cov's choice of tokens"),
+    Field("dropped", _TOKEN, _B, "", "prepare", "the policy loss leaves the token out"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the model now, with gradient"),
     Field(
         "topk_logp", "rows time k", _F, "nats", "trainer", "of the teacher's tokens under the model now, with gradient"

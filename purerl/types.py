@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-__all__ = ["ChoiceFloat", "RowBool", "RowFloat", "RowInt", "Scalar", "TokenBool", "TokenFloat", "TokenInt"]
+__all__ = ["ChoiceFloat", "Count", "RowBool", "RowFloat", "RowInt", "Scalar", "TokenBool", "TokenFloat", "TokenInt"]
 
 if TYPE_CHECKING or os.environ.get("PURERL_CHECK_SHAPES") != "1":
-    Scalar = Tensor
+    Scalar = Count = Tensor
     RowFloat = RowBool = RowInt = Tensor
     TokenFloat = TokenBool = TokenInt = Tensor
     ChoiceFloat = Tensor
@@ -29,6 +29,7 @@ else:
     from jaxtyping import Bool, Float, Int
 
     Scalar = Float[Tensor, "*batch"]
+    Count = Int[Tensor, "*batch"]
     RowFloat = Float[Tensor, "*batch rows"]
     RowBool = Bool[Tensor, "*batch rows"]
     RowInt = Int[Tensor, "*batch rows"]

@@ -3,7 +3,7 @@
     grpo, dapo, ppo, ...    a module for each named algorithm: its `Config`, and `algorithm(config)`, which composes it
     algebra                 what an algorithm is, and the four verbs that run one
     estimators              advantages
-    parts                   surrogates, divergences, reductions, transforms, objectives, and statistics of groups
+    parts                   surrogates, weights, divergences, reductions, transforms, objectives, statistics of groups
 
 The equations are here by name, for use on tensors of your own:
 
@@ -46,18 +46,37 @@ from purerl.algos.parts.reductions import (
     token_sum,
 )
 from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
-from purerl.algos.parts.selection import largest_covariance, varies
+from purerl.algos.parts.selection import (
+    drawn_covariance,
+    excess_moment,
+    largest_covariance,
+    least_uncertain,
+    varies,
+)
 from purerl.algos.parts.surrogates import (
     clip_surrogate,
     clipped,
+    dual_clip_surrogate,
+    geometric_ratio,
     importance_surrogate,
     policy_gradient,
     ppo_clip,
+    sequence_log_ratio,
     sequence_ratio,
+    soft_gate_surrogate,
     token_ratio,
 )
 from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.values import clipped_value_loss
+from purerl.algos.parts.weights import (
+    clipped_weight,
+    flipped_weight,
+    gamma_weight,
+    probability_gap,
+    tapered_weight,
+    token_kl,
+    trusted_weight,
+)
 from purerl.algos.parts.whiten import whiten
 
 __all__ = [
@@ -65,12 +84,19 @@ __all__ = [
     "clip_surrogate",
     "clipped",
     "clipped_value_loss",
+    "clipped_weight",
     "constant_norm",
     "discounted_returns",
     "dpo_loss",
+    "drawn_covariance",
+    "dual_clip_surrogate",
     "effective_sample_size",
+    "excess_moment",
+    "flipped_weight",
     "fold_reward",
     "gae",
+    "gamma_weight",
+    "geometric_ratio",
     "group_centred_advantage",
     "group_deviation",
     "group_max",
@@ -86,22 +112,29 @@ __all__ = [
     "k3",
     "kl_reward",
     "largest_covariance",
+    "least_uncertain",
     "leave_one_out_advantage",
     "pair_margin",
     "policy_gradient",
     "ppo_clip",
+    "probability_gap",
+    "sequence_log_ratio",
     "sequence_mean_of_token_mean",
     "sequence_mean_of_token_sum",
     "sequence_ratio",
+    "soft_gate_surrogate",
     "sppo_loss",
     "spread",
     "straight_through",
+    "tapered_weight",
     "teacher_advantage",
+    "token_kl",
     "token_mean",
     "token_ratio",
     "token_sum",
     "topk_forward_kl",
     "topk_reverse_kl",
+    "trusted_weight",
     "varies",
     "weighed_k2",
     "weighed_k3",

@@ -13,18 +13,23 @@ from purerl.algos import (
     clipped,
     clipped_value_loss,
     constant_norm,
+    dual_clip_surrogate,
+    geometric_ratio,
     importance_surrogate,
     policy_gradient,
     ppo_clip,
+    sequence_log_ratio,
     sequence_mean_of_token_mean,
     sequence_mean_of_token_sum,
     sequence_ratio,
+    soft_gate_surrogate,
     token_mean,
     token_ratio,
     token_sum,
 )
 
 CLIP = dict(clip_low=0.2, clip_high=0.3)
+MASKS = torch.tensor([[True, True, False], [False, False, False]])
 
 
 def f64(*rows: list) -> torch.Tensor:
@@ -92,6 +97,67 @@ def test_at_one_token_sequence_and_token_ratio_are_the_same():
     logp, old, mask = f64([-0.4], [-2.0]), f64([-0.9], [-1.0]), torch.ones(2, 1) > 0
     torch.testing.assert_close(sequence_ratio(logp, old, mask), token_ratio(logp, old))
     torch.testing.assert_close(slope(lambda x: sequence_ratio(x, old, mask), logp), token_ratio(logp, old))
+
+
+RATIOS, SIGNS = f64([0.01, 0.5, 0.79, 1.0, 1.31, 2.9, 3.1, 50.0] * 2), f64([1.5] * 8 + [-1.5] * 8)
+
+
+def test_dual_clip_and_the_two_sided_clip_are_one():
+    """Each as its authors write it, in value and in gradient: the part without the clip, where A < 0 and r is large."""
+
+    def dual(r):  # 1912.09729
+        clip = torch.maximum(-SIGNS * r, -SIGNS * r.clamp(0.8, 1.3))
+        return torch.where(SIGNS < 0, torch.minimum(clip, -SIGNS * 3.0), clip)
+
+    def two_sided(r):  # 2505.07291
+        return torch.maximum(-SIGNS * r.clamp(max=3.0), -SIGNS * r.clamp(0.8, 1.3))
+
+    def ours(r):
+        return dual_clip_surrogate(r, SIGNS, **CLIP, ratio_cap=3.0)
+
+    for theirs in (dual, two_sided):
+        torch.testing.assert_close(ours(RATIOS), theirs(RATIOS))
+        torch.testing.assert_close(slope(ours, RATIOS), slope(theirs, RATIOS))
+    assert slope(ours, RATIOS)[0, -3:].tolist() == [1.5, 0.0, 0.0]
+
+
+def test_the_soft_gate_by_hand():
+    logp, a = f64([math.log(1.5), math.log(0.5), math.log(1.5)]), f64([2.0, 2.0, -2.0])
+
+    def function(x):
+        return soft_gate_surrogate(x.exp(), a, gate_positive=1.0, gate_negative=3.0)
+
+    up, down, bad = 1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(0.5)), 1 / (1 + math.exp(-1.5))
+    torch.testing.assert_close(function(logp), f64([-8 * up, -8 * down, 8 / 3 * bad]))
+    # That of -A r, times 4 p (1 - p)
+    gates = f64([4 * up * (1 - up), 4 * down * (1 - down), 4 * bad * (1 - bad)])
+    torch.testing.assert_close(slope(function, logp), gates * slope(lambda x: -a * x.exp(), logp))
+
+
+def test_the_row_ratio_counts_what_counts():
+    logp, old, mask = f64([1.0, 2.0, 99.0], [5.0, 5.0, 5.0]), f64([0.5, 3.0, 0.0], [0.0, 0.0, 0.0]), MASKS
+    assert sequence_log_ratio(logp, old, mask).tolist() == [-0.5, 0.0]
+
+
+def test_the_geometric_ratio_by_hand():
+    # Log-ratios 1.0, -1.0 and 0.1, and one that does not count; clipped by 0.4 on one side.
+    logp, mask = f64([1.0, -1.0, 0.1, 9.0]), torch.tensor([[True, True, True, False]])
+    zero, bounds = torch.zeros_like(logp), dict(log_clip_low=0.3, log_clip_high=0.4)
+    for advantage, mean, open_ in [(2.0, -0.5 / 3, [0, 1, 1, 0]), (-2.0, 0.8 / 3, [1, 0, 1, 0])]:
+        a = torch.full_like(logp, advantage)
+
+        def function(x, a=a):
+            return geometric_ratio(x, zero, a, mask, **bounds)
+
+        torch.testing.assert_close(function(logp), torch.full_like(logp, math.exp(mean)))
+        # The sum over 4 tokens of one value: each open token gets 4 times a third of it.
+        torch.testing.assert_close(slope(function, logp), f64(open_) * 4 / 3 * math.exp(mean))
+
+
+def test_a_row_without_counted_tokens_has_not_moved():
+    nothing, far = torch.zeros(1, 2) > 0, f64([7.0, 7.0])
+    ratio = geometric_ratio(far, -far, far, nothing, log_clip_low=0.4, log_clip_high=0.4)
+    assert ratio.tolist() == [[1.0, 1.0]]
 
 
 @pytest.mark.parametrize("distance", [-1e3, 1e3])

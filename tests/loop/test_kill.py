@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +49,23 @@ CONFIGS: dict[str, RunConfig] = {
 }
 
 
+def _kill_until_finished(config: RunConfig, directory: Path, moments: Iterator[dict[str, Any]]) -> int:
+    """Start the run again and again, each time to be killed at the next of `moments`; how often it was killed."""
+    kills = 0
+    # A run may be killed just after it has marked itself as finished.
+    while not (directory / "summary.json").exists():
+        code = run(config, directory, **next(moments))
+        assert code in (0, -9)
+        kills += code == -9
+    return kills
+
+
 @pytest.mark.parametrize("name", CONFIGS)
-def test_killed_at_files(name: str, tmp_path: Path) -> None:
+def test_killed_at_files_and_phases(name: str, tmp_path: Path) -> None:
     config, rng = CONFIGS[name], random.Random(0)
     events = count_events(config, tmp_path / "whole")
-    kills = 0
-    for _ in range(100):
-        code = run(config, tmp_path / "killed", at_event=rng.randint(1, events // 3))
-        if code == 0:
-            break
-        assert code == -9
-        kills += 1
-    assert kills >= 5
+    moments = ({"at_event": rng.randint(1, events // 3)} for _ in range(100))
+    assert _kill_until_finished(config, tmp_path / "killed", moments) >= 5
     _compare(tmp_path / "killed", tmp_path / "whole")
 
 
@@ -67,11 +74,6 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     begin = time.monotonic()
     assert run(config, tmp_path / "whole") == 0
     seconds = time.monotonic() - begin
-    codes = [run(config, tmp_path / "killed", after=rng.uniform(0.2, 0.7) * seconds)]
-    while codes[-1] != 0:
-        assert codes[-1] == -9
-        codes.append(
-            run(config, tmp_path / "killed", after=rng.uniform(0.2, 0.7) * seconds if len(codes) < 6 else None)
-        )
-    assert len(codes) > 1
+    moments = ({"after": rng.uniform(0.2, 0.7) * seconds if k < 6 else None} for k in count())
+    assert _kill_until_finished(config, tmp_path / "killed", moments) >= 1
     _compare(tmp_path / "killed", tmp_path / "whole")

@@ -8,8 +8,11 @@ coefficient is 0 is not there, and nothing is read for it.
 Metrics, each a mean over counted tokens:
 
     kl              how far the policy has moved since the update began: k3, an estimate of KL(old || now), nats
+    kl_sampler      the same from the sampler: k3, an estimate of KL(sampler || now), where the surrogate starts there
     ratio           the mean of the surrogate's ratio; 1 when nothing has moved
+    weight          the mean weight, where a weight of its own, or one from the sampler, takes the place of the ratio
     clip_fraction   the share of tokens that are clipped
+    dropped         the share of tokens that are left out by choice
     entropy         of the policy's next-token distribution, nats
     kl_reference    k3 of the policy from the reference, nats; where the reference is read
 """
@@ -18,16 +21,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Objective, Term, bind, on
+from purerl.algos.algebra import Objective, Term, Weighted, bind, on, writes
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.settings import optional
-from purerl.algos.parts.surrogates import clip_surrogate, clipped, sequence_ratio, token_ratio
-from purerl.types import TokenFloat
+from purerl.algos.parts.surrogates import clip_surrogate, clipped, policy_gradient, sequence_ratio, token_ratio
+from purerl.types import TokenBool, TokenFloat
 
-__all__ = ["clipped_policy", "moved", "per_sequence", "per_token", "policy_objective"]
+__all__ = [
+    "clipped_policy",
+    "dropping",
+    "from_sampler",
+    "moved",
+    "per_sequence",
+    "per_token",
+    "policy_objective",
+    "weighted_policy",
+]
 
 per_token = on(token_ratio, "logp", "old_logp")
 """PPO's ratio, of a batch."""
@@ -37,6 +50,11 @@ per_sequence = on(sequence_ratio, "logp", "old_logp", "mask")
 
 moved = on(k3, "old_logp", "logp")
 """How far the policy has moved since the update began, of a batch."""
+
+from_sampler = on(k3, "rollout_logp", "logp")
+"""How far the policy is from the sampler, of a batch."""
+
+_DISTANCES = {"old_logp": ("kl", moved), "rollout_logp": ("kl_sampler", from_sampler)}
 
 
 def policy_objective(
@@ -91,6 +109,55 @@ def _clip_surrogate(batch: TensorDict, *, ratio: Callable, clip_low: float, clip
 
 def _clipped(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
     return clipped(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
+
+
+def weighted_policy(
+    weight: Callable[[TensorDict], TokenFloat],
+    reduce: Callable,
+    *,
+    behaviour: str,
+    kl_loss_coef: float,
+    entropy_coef: float,
+) -> Objective:
+    """The objective of a policy with a weighted policy gradient, -sg(w) A logp.
+
+    `behaviour` is the field from which the weight measures the policy: `old_logp` or `rollout_logp`.
+    """
+    return policy_objective(
+        bind(_weighted, weight=weight),
+        reduce,
+        reads=(behaviour, "advantage"),
+        metrics=dict([_DISTANCES[behaviour], ("weight", weight)]),
+        kl_loss_coef=kl_loss_coef,
+        entropy_coef=entropy_coef,
+    )
+
+
+def _weighted(batch: TensorDict, *, weight: Callable) -> TokenFloat:
+    return policy_gradient(batch["logp"], weight(batch).detach() * batch["advantage"])
+
+
+def dropping(policy: Objective, choice: Callable[[TensorDict], TokenBool], *reads: str) -> Objective:
+    """`policy` without a policy loss at the tokens of choice(batch), which is taken over the whole optimiser step.
+
+    They keep their place in denominators, and in the other terms. `reads` is what the choice reads beside `policy`.
+    """
+    first, *others = policy.terms
+    return policy._replace(
+        reads=(*policy.reads, *reads, "dropped"),
+        terms=(first._replace(loss=bind(_left, loss=first.loss)), *others),
+        prepare=writes("dropped", choice),
+        metrics=bind(_and_dropped, metrics=policy.metrics),
+    )
+
+
+def _left(batch: TensorDict, *, loss: Callable) -> TokenFloat:
+    return torch.where(batch["dropped"], 0, loss(batch))
+
+
+def _and_dropped(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
+    mask = batch["mask"]
+    return {**metrics(batch), "dropped": Weighted((mask & batch["dropped"]).sum((-2, -1)), mask.sum((-2, -1)))}
 
 
 def _itself(value: TokenFloat) -> TokenFloat:

@@ -8,9 +8,17 @@ from torch.nn.functional import pad
 
 from purerl.algos.parts.groups import group_deviation, group_max
 from purerl.algos.parts.whiten import centre
-from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
+from purerl.types import Count, RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
-__all__ = ["groups_that_vary", "largest_covariance", "varies"]
+__all__ = [
+    "drawn_covariance",
+    "excess_moment",
+    "groups_that_vary",
+    "largest",
+    "largest_covariance",
+    "least_uncertain",
+    "varies",
+]
 
 
 def varies(score: RowFloat, group: RowInt, counted: RowBool) -> RowBool:
@@ -41,9 +49,76 @@ def largest_covariance(logp: TokenFloat, advantage: TokenFloat, mask: TokenBool,
     >>> largest_covariance(logp, advantage, torch.tensor([[True, True, True]]), top_fraction=0.5)
     tensor([[False, False,  True]])
     """
-    covariance = torch.where(mask, centre(logp, mask) * centre(advantage, mask), 0)
-    number = (mask.sum((-2, -1)).double() * top_fraction).floor().long().clamp(min=1)
+    covariance = centre(logp, mask) * centre(advantage, mask)
+    return largest(covariance, mask & (covariance > 0), _share(mask, top_fraction))
+
+
+def drawn_covariance(
+    logp: TokenFloat,
+    advantage: TokenFloat,
+    noise: TokenFloat,
+    mask: TokenBool,
+    *,
+    fraction: float,
+    cov_low: float,
+    cov_high: float,
+) -> TokenBool:
+    """Some of the counted tokens whose covariance, as in `largest_covariance`, lies between cov_low and cov_high.
+
+    Drawn are max(1, floor(fraction * tokens)) of them: those of largest `noise`, which is uniform and independent of
+    everything. All of them, where they are fewer. Source: Cui et al. 2025 (2505.22617).
+    """
+    covariance = centre(logp, mask) * centre(advantage, mask)
+    return largest(noise, mask & (covariance > cov_low) & (covariance < cov_high), _share(mask, fraction))
+
+
+def least_uncertain(entropy: TokenFloat, mask: TokenBool, *, top_fraction: float) -> TokenBool:
+    """The counted tokens that are not among the share `top_fraction` of largest entropy.
+
+    Where a model chooses between several ways to go on, its entropy is large; most tokens follow from those before
+    them. Spared are max(1, floor(top_fraction * tokens)) tokens, and with the last of them those that equal it.
+    Source: Wang et al. 2025 (2506.01939).
+
+    >>> entropy, yes = torch.tensor([[0.1, 2.0, 0.3, 0.0]]), torch.tensor([[True, True, True, True]])
+    >>> least_uncertain(entropy, yes, top_fraction=0.25)
+    tensor([[ True, False,  True,  True]])
+    """
+    return mask & ~largest(entropy, mask, _share(mask, top_fraction))
+
+
+def excess_moment(
+    logp: TokenFloat, rollout_logp: TokenFloat, advantage: TokenFloat, mask: TokenBool, *, moment_bound: float
+) -> TokenBool:
+    """The tokens to leave out, for the mean of e^2 over the rest to be at most `moment_bound`, e = logp - rollout_logp.
+
+    It is about the counted tokens that have already moved where their advantage sends them (A > 0 and e > 0, or A < 0
+    and e < 0). As few of them are left out as possible, those of largest e^2, and with the last of them those that
+    equal it: so the choice does not depend on the order of tokens. Source: M2PO (2510.01161).
+
+    >>> logp, yes = torch.tensor([[0.1, 0.2, 0.5]]), torch.tensor([[True, True, True]])
+    >>> excess_moment(logp, torch.zeros(1, 3), torch.ones(1, 3), yes, moment_bound=0.04)
+    tensor([[False, False,  True]])
+    """
+    moved = logp - rollout_logp
+    forth = mask & (moved * advantage > 0)
+    square = moved.square()
+    # One more, for what is left out when nothing is.
+    ordered = pad(torch.where(forth, square, torch.inf).flatten(-2), (0, 1), value=torch.inf).sort().values
+    mean = ordered.cumsum(-1) / torch.ones_like(ordered).cumsum(-1)
+    kept = (mean <= moment_bound).sum(-1, keepdim=True)
+    return forth & (square >= ordered.gather(-1, kept).unsqueeze(-1))
+
+
+def largest(x: TokenFloat, mask: TokenBool, number: Count) -> TokenBool:
+    """The `number` largest counted values, and those that equal the last of them; all, where they are fewer.
+
+    >>> largest(torch.tensor([[1.0, 3.0, 2.0, 9.0]]), torch.tensor([[True, True, True, False]]), torch.tensor(2))
+    tensor([[False,  True,  True, False]])
+    """
     # One more, lest there be no row.
-    ordered = pad(covariance.flatten(-2), (0, 1)).sort(descending=True).values
-    last = ordered.gather(-1, number.unsqueeze(-1) - 1).unsqueeze(-1)
-    return (covariance >= last) & (covariance > 0)
+    ordered = pad(torch.where(mask, x, -torch.inf).flatten(-2), (0, 1), value=-torch.inf).sort(descending=True).values
+    return mask & (x >= ordered.gather(-1, number.unsqueeze(-1) - 1).unsqueeze(-1))
+
+
+def _share(mask: TokenBool, fraction: float) -> Count:
+    return (mask.sum((-2, -1)).double() * fraction).floor().long().clamp(min=1)

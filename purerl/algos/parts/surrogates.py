@@ -13,16 +13,20 @@ from __future__ import annotations
 
 import torch
 
-from purerl.types import TokenBool, TokenFloat
+from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = [
     "LOG_RATIO_BOUND",
     "clip_surrogate",
     "clipped",
+    "dual_clip_surrogate",
+    "geometric_ratio",
     "importance_surrogate",
     "policy_gradient",
     "ppo_clip",
+    "sequence_log_ratio",
     "sequence_ratio",
+    "soft_gate_surrogate",
     "token_ratio",
 ]
 
@@ -52,6 +56,40 @@ def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> T
     return (mean + logp - logp.detach()).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
+def sequence_log_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> RowFloat:
+    """How much likelier each row has become, as a whole: sum_t m_it (logp_it - old_logp_it), nats; not clamped.
+
+    >>> logp, mask = torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, True, False]])
+    >>> sequence_log_ratio(logp, torch.zeros(1, 3), mask)
+    tensor([3.])
+    """
+    return torch.where(mask, logp - old_logp, 0).sum(-1)
+
+
+def geometric_ratio(
+    logp: TokenFloat,
+    old_logp: TokenFloat,
+    advantage: TokenFloat,
+    mask: TokenBool,
+    *,
+    log_clip_low: float,
+    log_clip_high: float,
+) -> TokenFloat:
+    """How much likelier each row has become, per token, each token clipped first: GMPO's ratio (2507.20673).
+
+        c_it = min(logp_it - old_logp_it, log_clip_high) where A_it > 0, else max(logp_it - old_logp_it, -log_clip_low)
+        r_it = exp((1/n_i) sum_t m_it c_it)
+
+    Every token of a row has the same value, and its gradient goes to all of them that are not clipped. A row without
+    counted tokens has the ratio 1.
+    """
+    moved = logp - old_logp
+    near = torch.where(advantage > 0, moved.clamp(max=log_clip_high), moved.clamp(min=-log_clip_low))
+    tokens = mask.sum(-1, keepdim=True).clamp(min=1)
+    mean = torch.where(mask, near, 0).sum(-1, keepdim=True) / tokens
+    return mean.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp().expand_as(logp)
+
+
 def policy_gradient(logp: TokenFloat, advantage: TokenFloat) -> TokenFloat:
     """-A logp: REINFORCE (Williams 1992). The rows must come from the policy as it is now."""
     return -advantage * logp
@@ -79,6 +117,42 @@ def clipped(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_h
     """1 where `clip_surrogate` is clipped, so that the token has no gradient; 0 elsewhere."""
     surrogate = clip_surrogate(ratio, advantage, clip_low=clip_low, clip_high=clip_high)
     return (surrogate > -advantage * ratio).to(ratio.dtype)
+
+
+def dual_clip_surrogate(
+    ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float, ratio_cap: float
+) -> TokenFloat:
+    """`clip_surrogate` of min(r, ratio_cap), with ratio_cap above 1 + clip_high.
+
+    `clip_surrogate` has no bound where the advantage is negative and r large: the token has become likelier, though it
+    was bad. Beyond the cap it has no gradient either. Where the advantage is positive nothing changes, for there r is
+    clipped at 1 + clip_high already.
+
+    It is one function with two names. Dual clip (1912.09729; cap 3) writes it min(clip_surrogate, -A ratio_cap) where
+    A < 0, and the two-sided clip of INTELLECT-2 (2505.07291; cap 4) max(-A min(r, ratio_cap), -A clip(r, ...)).
+
+    >>> clip = dict(clip_low=0.2, clip_high=0.2, ratio_cap=3.0)
+    >>> dual_clip_surrogate(torch.tensor([[2.0, 9.0, 9.0]]), torch.tensor([[-1.0, -1.0, 1.0]]), **clip)
+    tensor([[ 2.0000,  3.0000, -1.2000]])
+    """
+    return clip_surrogate(ratio.clamp(max=ratio_cap), advantage, clip_low=clip_low, clip_high=clip_high)
+
+
+def soft_gate_surrogate(
+    ratio: TokenFloat, advantage: TokenFloat, *, gate_positive: float, gate_negative: float
+) -> TokenFloat:
+    """-(4 / g) sigmoid(g (r - 1)) A, with g = gate_positive where A > 0, else gate_negative.
+
+    The gradient is that of -A r, times 4 sigmoid(..) (1 - sigmoid(..)): 1 at r = 1, and falling smoothly on both sides,
+    the faster the larger g is. Source: SAPO (2511.20347).
+
+    >>> ratio, advantage = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, -2.0]])
+    >>> soft_gate_surrogate(ratio, advantage, gate_positive=1.0, gate_negative=2.0)
+    tensor([[-4.,  2.]])
+    """
+    positive = torch.sigmoid(gate_positive * (ratio - 1)) * (4 / gate_positive)
+    negative = torch.sigmoid(gate_negative * (ratio - 1)) * (4 / gate_negative)
+    return -advantage * torch.where(advantage > 0, positive, negative)
 
 
 def ppo_clip(

@@ -1,0 +1,80 @@
+"""Which tokens are left out: by definition, one after the other, over all counted tokens of a batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from purerl.algos import drawn_covariance, excess_moment, least_uncertain
+
+
+def drawn(rows: int = 6, time: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(rows, time, generator=draw, dtype=torch.float64) for _ in range(2))
+    noise = torch.rand(rows, time, generator=draw, dtype=torch.float64)
+    return x, y, noise, torch.rand(rows, time, generator=draw) < 0.7
+
+
+@pytest.mark.parametrize("fraction", [1e-6, 0.1, 1.0])
+def test_drawn_are_candidates_of_largest_noise(fraction):
+    logp, advantage, noise, mask = drawn()
+    covariance = (logp - logp[mask].mean()) * (advantage - advantage[mask].mean())
+    candidates = mask & (covariance > 0.1) & (covariance < 1.0)
+    number = max(1, math.floor(fraction * int(mask.sum())))
+    found = drawn_covariance(logp, advantage, noise, mask, fraction=fraction, cov_low=0.1, cov_high=1.0)
+    best = sorted(noise[candidates].tolist(), reverse=True)[:number]
+    assert sorted(noise[found].tolist(), reverse=True) == best
+    assert not (found & ~candidates).any()
+
+
+def test_every_candidate_is_drawn_as_often():
+    logp, advantage, _, mask = drawn()
+    bounds = dict(fraction=1e-6, cov_low=0.1, cov_high=1.0)
+    noise = torch.rand(2000, 6, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    often = torch.func.vmap(lambda x: drawn_covariance(logp, advantage, x, mask, **bounds))(noise).sum(0)
+    candidates = drawn_covariance(logp, advantage, noise[0], mask, fraction=1.0, cov_low=0.1, cov_high=1.0)
+    assert int(often.sum()) == 2000
+    mean = 2000 / int(candidates.sum())
+    assert ((often[candidates] - mean).abs() < 5 * math.sqrt(mean)).all()
+
+
+@pytest.mark.parametrize("top_fraction", [1e-6, 0.2, 1.0])
+def test_all_but_the_most_uncertain_are_left_out(top_fraction):
+    entropy, _, _, mask = drawn()
+    number = max(1, math.floor(top_fraction * int(mask.sum())))
+    last = sorted(entropy[mask].tolist(), reverse=True)[number - 1]
+    assert torch.equal(least_uncertain(entropy, mask, top_fraction=top_fraction), mask & (entropy < last))
+
+
+def test_those_that_are_as_uncertain_as_the_last_stay():
+    entropy = torch.tensor([[2.0, 1.0, 1.0, 0.0]])
+    assert least_uncertain(entropy, entropy < 9, top_fraction=0.5).tolist() == [[False, False, False, True]]
+
+
+@pytest.mark.parametrize("moment_bound", [0.0, 0.01, 0.5, 1e6])
+def test_as_few_tokens_are_left_out_as_it_takes(moment_bound):
+    moved, advantage, _, mask = drawn()
+    found = excess_moment(moved, torch.zeros_like(moved), advantage, mask, moment_bound=moment_bound)
+    forth = mask & (moved * advantage > 0)
+    squares = sorted(moved[forth].square().tolist(), reverse=True)
+    number = 0
+    while squares[number:] and sum(squares[number:]) / len(squares[number:]) > moment_bound:
+        number += 1
+    assert sorted(moved[found].square().tolist(), reverse=True) == squares[:number]
+    assert not (found & ~forth).any()
+
+
+def test_what_equals_the_last_that_is_left_out_goes_with_it():
+    moved = torch.tensor([[0.1, 0.5, -0.5, 0.5]], dtype=torch.float64)
+    found = excess_moment(moved, torch.zeros_like(moved), moved.sign(), moved < 9, moment_bound=0.15)
+    assert found.tolist() == [[False, True, True, True]]
+
+
+def test_where_nothing_counts_nothing_is_left_out():
+    x, nothing = torch.ones(2, 3), torch.zeros(2, 3) > 0
+    assert not excess_moment(x, -x, x, nothing, moment_bound=0.04).any()
+    assert not least_uncertain(x, nothing, top_fraction=0.2).any()
+    assert not drawn_covariance(x, x, x, nothing, fraction=0.5, cov_low=-1.0, cov_high=1.0).any()
+    assert excess_moment(x[:0], x[:0], x[:0], nothing[:0], moment_bound=0.04).shape == (0, 3)

@@ -1,0 +1,239 @@
+"""Algorithms that differ from GRPO in their surrogate: by definition, and equal to each other where they must be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from purerl.algos import (
+    aspo,
+    cispo,
+    clip_cov,
+    dapo,
+    dppo_kl,
+    dppo_tv,
+    dro,
+    forking_tokens,
+    gmpo,
+    grpo,
+    gspo,
+    gspo_token,
+    kimi,
+    luspo,
+    m2po,
+    sapo,
+    topr,
+    vespo,
+)
+from purerl.algos.algebra import Algorithm, begin, evaluate
+from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean
+from purerl.batch import put
+from tests.algos.running import LAYOUT, TOKENS, example, learned, loss_of, with_advantage
+
+ALL = (
+    aspo, cispo, clip_cov, dppo_kl, dppo_tv, dro, forking_tokens, gmpo, gspo_token, kimi, luspo, m2po, sapo, topr, vespo
+)  # fmt: skip
+CLIP = dict(clip_low=0.2, clip_high=0.25)
+
+
+def same(one: Algorithm, other: Algorithm, layout=LAYOUT) -> None:
+    for seed in range(5):
+        batch = example(one, layout, seed)
+        torch.testing.assert_close(learned(one, batch), learned(other, batch))
+
+
+def policy_gradient_of(algorithm: Algorithm, batch: TensorDict) -> torch.Tensor:
+    return learned(algorithm, batch)[-1]
+
+
+def reduced(algorithm: Algorithm, reduce) -> Algorithm:
+    [policy] = algorithm.objectives
+    first, *others = policy.terms
+    return algorithm._replace(objectives=(policy._replace(terms=(first._replace(reduce=reduce), *others)),))
+
+
+@pytest.mark.parametrize("module", ALL, ids=lambda module: module.__name__.split(".")[-1])
+def test_on_policy_it_is_reinforce(module):
+    algorithm = (
+        module.algorithm(clip_cov.Config(cov_low=1e6, cov_high=2e6)) if module is clip_cov else module.algorithm()
+    )
+    algorithm = (
+        forking_tokens.algorithm(forking_tokens.Config(top_fraction=1)) if module is forking_tokens else algorithm
+    )
+    batch = example(algorithm)
+    batch = put(batch, **{name: batch["logp"] for name in ("old_logp", "rollout_logp") if name in batch.keys()})
+    batch = with_advantage(algorithm, batch)
+    [policy] = algorithm.objectives
+    step, counts = begin(policy, batch)
+    logp = batch["logp"].clone().requires_grad_()
+    [found] = torch.autograd.grad(evaluate(policy, put(step, logp=logp), counts)[0], logp)
+    loss = policy.terms[0].reduce(-batch["advantage"] * logp, batch["mask"], counts["policy"])
+    torch.testing.assert_close(found, torch.autograd.grad(loss, logp)[0])
+
+
+# --- by hand -----------------------------------------------------------------------------------------------------
+
+
+def rows(batch: TensorDict, *names: str) -> list[list[torch.Tensor]]:
+    """The counted tokens of each row that has any, of each of the fields `names`."""
+    mask = batch["mask"]
+    return [[batch[name][i][mask[i]] for name in names] for i in range(len(mask)) if mask[i].any()]
+
+
+def test_gmpo_by_its_definition():
+    batch = with_advantage(gmpo.algorithm(), example(gmpo.algorithm()))
+    losses = []
+    for logp, old, a in rows(batch, "logp", "old_logp", "advantage"):
+        near = [min(float(d), 0.4) if a[0] > 0 else max(float(d), -0.4) for d in logp - old]
+        losses.append(-a[0] * torch.tensor(near, dtype=torch.float64).mean().exp())
+    torch.testing.assert_close(loss_of(gmpo.algorithm().objectives[0], batch), torch.stack(losses).mean())
+
+
+def test_kimi_by_its_definition():
+    algorithm = kimi.algorithm(kimi.Config(beta=0.3))
+    batch = with_advantage(algorithm, example(algorithm))
+    losses = [
+        -a[0] * logp.sum() + 0.15 * (logp - old).sum() ** 2
+        for logp, old, a in rows(batch, "logp", "old_logp", "advantage")
+    ]
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), torch.stack(losses).mean())
+
+
+def test_topr_by_its_gradient():
+    batch = with_advantage(topr.algorithm(), example(topr.algorithm()))
+    found = policy_gradient_of(topr.algorithm(), batch)
+    counted = int(batch["mask"].any(-1).sum())
+    expected = [
+        (-a if a[0] >= 0 else -a * min(float((logp - mu).sum().exp()), 1.0)) / counted
+        for logp, mu, a in rows(batch, "logp", "rollout_logp", "advantage")
+    ]
+    torch.testing.assert_close(found[batch["mask"]], torch.cat(expected))
+
+
+def test_aspo_has_the_gradient_of_the_papers_surrogates():
+    batch = with_advantage(aspo.algorithm(), example(aspo.algorithm(), seed=2))
+    a, old, mask = batch["advantage"], batch["old_logp"], batch["mask"]
+    logp = batch["logp"].clone().requires_grad_()
+    ratio, still = (logp - old).exp(), (logp - old).exp().detach()
+    flipped = torch.where(still > 1.28, 0, old.exp() * logp.exp() / logp.exp().detach().square())
+    bad = torch.maximum(-a * ratio, -a * ratio.clamp(0.8, 1.28))
+    loss = torch.where(a > 0, -a * flipped, bad)
+    soft = torch.where(a > 0, (1 / still > 3), (still > 3))
+    loss = torch.where(soft, -3 * a * logp, loss)
+    [expected] = torch.autograd.grad((loss * mask).sum() / mask.sum(), logp)
+    torch.testing.assert_close(policy_gradient_of(aspo.algorithm(), batch), expected * mask)
+
+
+def test_clip_cov_leaves_its_choice_in_the_denominator():
+    algorithm = clip_cov.algorithm(clip_cov.Config(fraction=0.2, cov_low=0.0, cov_high=1e6))
+    batch = with_advantage(algorithm, example(algorithm))
+    step, counts = begin(algorithm.objectives[0], batch)
+    dropped, mask = step["dropped"], batch["mask"]
+    assert int(dropped.sum()) == int(0.2 * int(mask.sum())) > 0
+    ratio = (batch["logp"] - batch["old_logp"]).exp()
+    loss = -batch["advantage"] * ratio
+    loss = torch.maximum(loss, -batch["advantage"] * ratio.clamp(0, 2))
+    expected = torch.where(dropped, 0, loss)[mask].sum() / mask.sum()
+    torch.testing.assert_close(evaluate(algorithm.objectives[0], step, counts)[0], expected)
+
+
+def test_the_share_of_dropped_tokens_is_a_metric():
+    algorithm = forking_tokens.algorithm(forking_tokens.Config(top_fraction=0.5))
+    batch = with_advantage(algorithm, example(algorithm))
+    step, counts = begin(algorithm.objectives[0], batch)
+    dropped = evaluate(algorithm.objectives[0], step, counts)[1]["dropped"]
+    tokens = int(batch["mask"].sum())
+    assert (int(dropped.total), int(dropped.weight)) == (tokens - tokens // 2, tokens)
+
+
+# --- equal to each other -----------------------------------------------------------------------------------------
+
+
+def test_luspo_in_the_mean_of_tokens_is_gspo():
+    same(
+        reduced(luspo.algorithm(luspo.Config(**CLIP)), sequence_mean_of_token_mean), gspo.algorithm(gspo.Config(**CLIP))
+    )
+
+
+def test_luspo_at_one_token_is_grpo():
+    same(luspo.algorithm(luspo.Config(**CLIP)), grpo.algorithm(grpo.Config(**CLIP)), TOKENS)
+
+
+def test_gspo_token_with_one_advantage_for_each_row_is_gspo():
+    token = gspo_token.algorithm(gspo_token.Config(**CLIP))._replace(advantage=gspo.algorithm().advantage)
+    same(token, gspo.algorithm(gspo.Config(**CLIP)))
+
+
+def test_a_token_of_gspo_token_follows_its_own_advantage():
+    algorithm = gspo_token.algorithm(gspo_token.Config(clip_low=1, clip_high=1e6))
+    batch = with_advantage(algorithm, example(algorithm))
+    expected = [
+        -a * (logp - old).mean().exp() / len(a) for logp, old, a in rows(batch, "logp", "old_logp", "advantage")
+    ]
+    found = policy_gradient_of(algorithm, batch)[batch["mask"]]
+    torch.testing.assert_close(found, torch.cat(expected) / len(expected))
+
+
+def test_kimi_at_one_token_is_dro():
+    same(kimi.algorithm(kimi.Config(beta=0.3)), dro.algorithm(dro.Config(beta=0.3)), TOKENS)
+
+
+def test_gmpo_at_one_token_is_grpo_where_their_clips_agree():
+    """No gradient where A > 0 and r > exp(.4), or A < 0 and r < exp(-.4); else that of -A r."""
+    low, high = 1 - float(torch.tensor(-0.4).double().exp()), float(torch.tensor(0.4).double().exp()) - 1
+    same(gmpo.algorithm(), grpo.algorithm(grpo.Config(clip_low=low, clip_high=high)), TOKENS)
+
+
+def test_clip_cov_without_a_candidate_is_dapo_without_selection():
+    config = clip_cov.Config(**CLIP, cov_low=1e6, cov_high=2e6)
+    same(clip_cov.algorithm(config), dapo.algorithm(dapo.Config(**CLIP)))
+
+
+def test_on_all_tokens_it_is_dapo():
+    all_tokens = forking_tokens.algorithm(forking_tokens.Config(top_fraction=1, **CLIP))
+    same(all_tokens, dapo.algorithm(dapo.Config(**CLIP)))
+    assert all_tokens.select == dapo.algorithm().select
+
+
+def test_m2po_without_a_bound_is_unclipped_and_from_the_sampler():
+    algorithm = m2po.algorithm(m2po.Config(moment_bound=1e6))
+    batch = with_advantage(algorithm, example(algorithm))
+    ratio, mask = (batch["logp"] - batch["rollout_logp"]).exp(), batch["mask"]
+    expected = (-batch["advantage"] * ratio)[mask].sum() / mask.sum()
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), expected)
+
+
+def test_m2po_keeps_the_second_moment():
+    algorithm = m2po.algorithm()
+    batch = with_advantage(algorithm, example(algorithm, seed=25))
+    e = batch["old_logp"] - batch["rollout_logp"]
+    forth = batch["mask"] & (e * batch["advantage"] > 0)
+    kept = forth & ~begin(algorithm.objectives[0], batch)[0]["dropped"]
+    assert float(e[kept].square().mean()) <= 0.04 < float(e[forth].square().mean())
+
+
+@pytest.mark.parametrize("module", [dppo_tv, dppo_kl])
+def test_dppo_without_bounds_is_cispo_from_the_sampler(module):
+    algorithm = module.algorithm(module.Config(divergence_low=1e6, divergence_high=1e6, ratio_cap=5))
+    batch = example(algorithm)
+    found = learned(algorithm, batch)
+    torch.testing.assert_close(found, learned(cispo.algorithm(), put(batch, old_logp=batch["rollout_logp"])))
+
+
+def test_cispo_never_stops_and_sapo_fades():
+    """Far from where it was, a good token has the gradient of its cap in CISPO, and next to none in SAPO."""
+    batch = example(sapo.algorithm(), TOKENS)
+    batch = put(batch, logp=batch["old_logp"] + 4)
+    for module, per_advantage in ((cispo, 5.0), (sapo, 0.0)):
+        algorithm = reduced(module.algorithm(), token_mean)
+        advantage = with_advantage(algorithm, batch)["advantage"]
+        found = policy_gradient_of(algorithm, batch) * int(batch["mask"].sum())
+        torch.testing.assert_close(found, -per_advantage * advantage, atol=1e-9, rtol=0)
+
+
+def test_metrics_say_from_where_they_are_measured():
+    [old], [sampler] = cispo.algorithm().objectives, vespo.algorithm().objectives
+    assert (old.reads, sampler.reads) == (("old_logp", "advantage"), ("rollout_logp", "advantage"))
+    names = [[name for name, _ in dict(one.metrics.keywords)["metrics"]] for one in (old, sampler)]
+    assert names == [["kl", "weight", "entropy"], ["kl_sampler", "weight", "entropy"]]
