@@ -35,9 +35,9 @@ from purerl.algos.algebra import Algorithm, bind, on
 from purerl.algos.estimators.group_relative import group_normalised_advantage
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.regressions import row_log_ratio, row_mean
+from purerl.algos.parts.regressions import row_mean
 from purerl.algos.parts.settings import number
-from purerl.algos.parts.surrogates import LOG_RATIO_BOUND
+from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio
 from purerl.algos.parts.transforms import outcome_advantage, spread
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
@@ -70,7 +70,7 @@ def clipped_row_weight(
     logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool, *, clip_low: float, clip_high: float
 ) -> RowFloat:
     """clip(exp(sum_t (logp - old_logp)), 1 - clip_low, 1 + clip_high), without gradient."""
-    log_ratio = row_log_ratio(logp.detach(), old_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    log_ratio = sequence_log_ratio(logp.detach(), old_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return log_ratio.exp().clamp(1 - clip_low, 1 + clip_high)
 
 

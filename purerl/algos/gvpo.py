@@ -31,8 +31,9 @@ from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.group_relative import group_centred_advantage
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.regressions import gvpo_loss, row_log_ratio, row_mean
+from purerl.algos.parts.regressions import gvpo_loss, row_mean
 from purerl.algos.parts.settings import number
+from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import outcome_advantage, spread
 from purerl.types import TokenFloat
 
@@ -61,5 +62,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def _loss(batch: TensorDict, *, beta: float) -> TokenFloat:
     mask = batch["mask"]
-    log_ratio, advantage = row_log_ratio(batch["logp"], batch["old_logp"], mask), row_mean(batch["advantage"], mask)
+    log_ratio, advantage = (
+        sequence_log_ratio(batch["logp"], batch["old_logp"], mask),
+        row_mean(batch["advantage"], mask),
+    )
     return spread(gvpo_loss(log_ratio, advantage, batch["group"], mask.any(-1), beta=beta), mask)

@@ -39,8 +39,9 @@ from purerl.algos.estimators.returns import discounted_returns
 from purerl.algos.parts.groups import group_size, group_sum
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean
-from purerl.algos.parts.regressions import row_log_ratio, row_mean
+from purerl.algos.parts.regressions import row_mean
 from purerl.algos.parts.settings import number
+from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import spread, whitened
 from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat
 
@@ -126,7 +127,7 @@ def _reward_model(config: Config) -> Objective:
 
 
 def _log_ratio(batch: TensorDict) -> RowFloat:
-    return row_log_ratio(batch["logp"], batch["ref_logp"], batch["mask"])
+    return sequence_log_ratio(batch["logp"], batch["ref_logp"], batch["mask"])
 
 
 def _loss(batch: TensorDict, *, beta: float) -> TokenFloat:

@@ -29,8 +29,9 @@ from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.regressions import row_log_ratio, row_mean, sppo_loss
+from purerl.algos.parts.regressions import row_mean, sppo_loss
 from purerl.algos.parts.settings import number
+from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import outcome_advantage, spread
 from purerl.types import TokenFloat
 
@@ -59,5 +60,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def _loss(batch: TensorDict, *, eta: float) -> TokenFloat:
     mask = batch["mask"]
-    log_ratio = row_log_ratio(batch["logp"], batch["old_logp"], mask)
+    log_ratio = sequence_log_ratio(batch["logp"], batch["old_logp"], mask)
     return spread(sppo_loss(log_ratio, row_mean(batch["advantage"], mask), eta=eta), mask)

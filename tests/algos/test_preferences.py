@@ -12,7 +12,8 @@ from purerl.algos.algebra import begin, evaluate
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.flowrl import balance_loss, clipped_row_weight
 from purerl.algos.parts.preferences import dpo_loss, ipo_loss
-from purerl.algos.parts.regressions import gvpo_loss, row_log_ratio, sppo_loss
+from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
+from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.batch import put
 from tests.algos.running import example, loss_of, with_advantage
 
@@ -103,7 +104,7 @@ def test_sppo_by_its_parts():
     algorithm = sppo.algorithm(sppo.Config(eta=7))
     batch = with_advantage(algorithm, example(algorithm))
     mask, counted = batch["mask"], batch["mask"].any(-1)
-    log_ratio = row_log_ratio(batch["logp"], batch["old_logp"], mask)
+    log_ratio = sequence_log_ratio(batch["logp"], batch["old_logp"], mask)
     reward = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
     wins = win_rate_advantage(reward, batch["group"], counted)
     expected = (log_ratio - 7 * wins).square()[counted].mean()
@@ -144,7 +145,7 @@ def test_gvpo_by_its_parts():
     assert algorithm.objectives[0].unit == "group"
     batch = with_advantage(algorithm, example(algorithm))
     counted = batch["mask"].any(-1)
-    log_ratio = row_log_ratio(batch["logp"], batch["old_logp"], batch["mask"])
+    log_ratio = sequence_log_ratio(batch["logp"], batch["old_logp"], batch["mask"])
     reward = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
     left = (0.5 * log_ratio - reward)[counted]
     groups = batch["group"][counted]

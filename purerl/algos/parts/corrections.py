@@ -33,8 +33,8 @@ from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Weighted, bind, chain, on, stateless
 from purerl.algos.parts.metrics import token_means
-from purerl.algos.parts.regressions import row_log_ratio, row_mean
-from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, token_ratio
+from purerl.algos.parts.regressions import row_mean
+from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, token_ratio
 from purerl.algos.parts.transforms import spread
 from purerl.batch import put
 from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
@@ -63,7 +63,7 @@ __all__ = [
 
 def whole_row_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> RowFloat:
     """How much likelier each row has become as a whole: exp(sum_t (logp_t - old_logp_t)), the sum clamped to +-20."""
-    return row_log_ratio(logp, old_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+    return sequence_log_ratio(logp, old_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
 def truncated(ratio: Tensor, *, cap: float) -> Tensor:

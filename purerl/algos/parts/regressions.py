@@ -3,8 +3,8 @@
 The log-ratio of row i is L_i = sum_t m_it (logp_it - anchor_it), nats, against some anchor. Where a policy gradient
 says only in which direction it should go, these say where it should end: there the loss is 0, and nothing is clipped.
 
-Arguments are [rows]: `log_ratio`, with gradient, and `advantage`, in units of reward. `row_log_ratio` makes the first,
-`row_mean` the second, out of tokens.
+Arguments are [rows]: `log_ratio`, with gradient, and `advantage`, in units of reward. `sequence_log_ratio` makes the
+first, `row_mean` the second, out of tokens.
 """
 
 from __future__ import annotations
@@ -14,12 +14,7 @@ import torch
 from purerl.algos.parts.groups import group_deviation, group_size
 from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
-__all__ = ["gvpo_loss", "row_log_ratio", "row_mean", "sppo_loss"]
-
-
-def row_log_ratio(logp: TokenFloat, anchor: TokenFloat, mask: TokenBool) -> RowFloat:
-    """sum_t m_it (logp_it - anchor_it), nats."""
-    return torch.where(mask, logp - anchor, 0).sum(-1)
+__all__ = ["gvpo_loss", "row_mean", "sppo_loss"]
 
 
 def row_mean(x: TokenFloat, mask: TokenBool) -> RowFloat:
