@@ -59,6 +59,7 @@ SCHEMA: tuple[Field, ...] = (
     Field("reward", _TOKEN, _F, "reward", "rewards", "an outcome sits on the row's last action token"),
     Field("components", "rows k", _F, "reward", "rewards", "what the row scores by each of k rewards"),
     Field("greedy_score", _ROW, _F, "reward", "rewards", "score of the greedy completion of the row's prompt"),
+    Field("score", _ROW, _F, "reward", "rewards", "the sum of the row's rewards, for an objective that reads it"),
     Field("rollout_logp", _TOKEN, _F, "nats", "generator", "under the sampler, at the sampling temperature"),
     Field("version", _TOKEN, _I, "version", "generator", "weight version that sampled the token"),
     Field("temperature", _ROW, _F, "", "loop", "sampling temperature; 1 where nothing was sampled"),
@@ -74,6 +75,18 @@ SCHEMA: tuple[Field, ...] = (
         ("policy", "sum_pi_squared"),
     ),
     Field("ref_logp", _TOKEN, _F, "nats", "score", "under the reference", ("reference", "logp")),
+    Field("teacher_logp", _TOKEN, _F, "nats", "score", "under the teacher", ("teacher", "logp")),
+    Field("teacher_topk_tokens", "rows time k", _I, "id", "score", "what the teacher finds likeliest, for `topk_logp`"),
+    Field(
+        "teacher_topk_logp",
+        "rows time k",
+        _F,
+        "nats",
+        "score",
+        "of those tokens, under the teacher",
+        ("teacher", "topk_logp"),
+    ),
+    Field("reward_model_logp", _TOKEN, _F, "nats", "score", "under PRIME's reward model", ("reward_model", "logp")),
     Field(
         "old_value", _TOKEN, _F, "reward", "score", "the critic's estimate when the update began", ("critic", "value")
     ),
@@ -83,11 +96,17 @@ SCHEMA: tuple[Field, ...] = (
     Field("returns", _TOKEN, _F, "reward", "estimator", "the critic's target"),
     Field("copies", _ROW, _F, "", "estimator", "how often resampling drew the row, relative to the mean token's"),
     Field("correct", _TOKEN, _B, "", "estimator", "the counted tokens of rows that are right"),
+    Field("weight", _TOKEN, _F, "", "estimator", "detached importance weight that a policy loss is multiplied by"),
+    Field("rejected", _TOKEN, _B, "", "estimator", "counted before the corrections, and rejected by them"),
     Field("penalised", _TOKEN, _B, "", "prepare", "KL-Cov's choice of tokens"),
     Field("dropped", _TOKEN, _B, "", "prepare", "the policy loss leaves the token out"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the model now, with gradient"),
+    Field(
+        "topk_logp", "rows time k", _F, "nats", "trainer", "of the teacher's tokens under the model now, with gradient"
+    ),
     Field("entropy", _TOKEN, _F, "nats", "trainer", "of the model's next-token distribution now"),
     Field("value", _TOKEN, _F, "reward", "trainer", "the critic's estimate now, with gradient"),
+    Field("log_partition", _TOKEN, _F, "", "trainer", "FlowRL's log Z of what precedes the token, with gradient"),
 )
 FIELDS: Mapping[str, Field] = {field.name: field for field in SCHEMA}
 
@@ -163,8 +182,9 @@ def _column(field: Field, values: list[Any], lengths: Tensor, there: Tensor) -> 
             raise BatchError(
                 f"field {field.name!r} of row {index}", got=f"{len(value)} values", need=f"{length}, one for each token"
             )
-    padded = torch.zeros(there.shape, dtype=field.dtype)
-    padded[there] = torch.tensor([item for value in values for item in value], dtype=field.dtype)
+    items = torch.tensor([item for value in values for item in value], dtype=field.dtype)
+    padded = torch.zeros(there.shape + items.shape[1:], dtype=field.dtype)
+    padded[there] = items
     return padded
 
 
@@ -192,7 +212,7 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
         # What axes beyond those two are for, only those who read the field know.
         shape += tuple(value.shape[len(shape) :][: len(field.axes.split()) - len(shape)])
         right = value.is_floating_point() if field.dtype.is_floating_point else value.dtype == field.dtype
-        if tuple(value.shape) != shape or not right:
+        if tuple(value.shape) != shape or value.ndim != len(field.axes.split()) or not right:
             raise BatchError(
                 f"field {name!r}",
                 got=f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}",

@@ -3,6 +3,7 @@
     rows    one sequence each: prompt, completion, tool output, all in one line
     time    positions of a row, right-padded to the longest row of the batch
     vocab   entries of the tokenizer
+    k       some tokens that might stand at a position, the likeliest first
     *batch  any leading axes, so that every primitive runs under ``torch.func.vmap``
 
 Signatures in `purerl.algos` use these aliases. In production they are plain ``Tensor``: reading them costs nothing and
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-__all__ = ["Count", "RowBool", "RowFloat", "RowInt", "Scalar", "TokenBool", "TokenFloat", "TokenInt"]
+__all__ = ["ChoiceFloat", "Count", "RowBool", "RowFloat", "RowInt", "Scalar", "TokenBool", "TokenFloat", "TokenInt"]
 
 if TYPE_CHECKING or os.environ.get("PURERL_CHECK_SHAPES") != "1":
     Scalar = Count = Tensor
     RowFloat = RowBool = RowInt = Tensor
     TokenFloat = TokenBool = TokenInt = Tensor
+    ChoiceFloat = Tensor
 else:
     from jaxtyping import Bool, Float, Int
 
@@ -34,3 +36,4 @@ else:
     TokenFloat = Float[Tensor, "*batch rows time"]
     TokenBool = Bool[Tensor, "*batch rows time"]
     TokenInt = Int[Tensor, "*batch rows time"]
+    ChoiceFloat = Float[Tensor, "*batch rows time k"]

@@ -26,6 +26,7 @@ from purerl.algos.estimators.group_relative import (
     mean_normalised_advantage,
     score_of_the_single,
     share_scaled_advantage,
+    win_rate_advantage,
 )
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
 from purerl.algos.estimators.pass_k import leave_one_out_max_advantage, pass_k_advantage
@@ -39,8 +40,20 @@ from purerl.algos.estimators.returns import (
 from purerl.algos.estimators.steps import anchored_step_advantage
 from purerl.algos.estimators.trackers import beta_update, look_up, moving_average_update
 from purerl.algos.parts.actions import fold_reward
-from purerl.algos.parts.divergences import k1, k2, k3, kl_reward
+from purerl.algos.parts.corrections import effective_sample_size, whole_row_ratio
+from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
+from purerl.algos.parts.divergences import (
+    importance_k3,
+    k1,
+    k2,
+    k3,
+    kl_reward,
+    straight_through,
+    weighed_k2,
+    weighed_k3,
+)
 from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum, group_token_sum
+from purerl.algos.parts.preferences import dpo_loss, ipo_loss, pair_margin
 from purerl.algos.parts.reductions import (
     constant_norm,
     sequence_mean_of_token_mean,
@@ -48,6 +61,7 @@ from purerl.algos.parts.reductions import (
     token_mean,
     token_sum,
 )
+from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
 from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
 from purerl.algos.parts.selection import (
     drawn_covariance,
@@ -97,8 +111,10 @@ __all__ = [
     "component_normalised_advantage",
     "constant_norm",
     "discounted_returns",
+    "dpo_loss",
     "drawn_covariance",
     "dual_clip_surrogate",
+    "effective_sample_size",
     "excess_moment",
     "extreme_weight",
     "flipped_weight",
@@ -113,8 +129,11 @@ __all__ = [
     "group_size",
     "group_sum",
     "group_token_sum",
+    "gvpo_loss",
+    "importance_k3",
     "importance_surrogate",
     "in_band",
+    "ipo_loss",
     "k1",
     "k2",
     "k3",
@@ -130,6 +149,7 @@ __all__ = [
     "moving_average_update",
     "optimal_token_advantage",
     "overlong_penalty",
+    "pair_margin",
     "pass_k_advantage",
     "policy_gradient",
     "power_weight",
@@ -143,17 +163,26 @@ __all__ = [
     "sequence_ratio",
     "share_scaled_advantage",
     "soft_gate_surrogate",
+    "sppo_loss",
     "spread",
+    "straight_through",
     "tapered_weight",
+    "teacher_advantage",
     "token_kl",
     "token_mean",
     "token_ratio",
     "token_sum",
+    "topk_forward_kl",
+    "topk_reverse_kl",
     "trusted_weight",
     "varies",
     "vtrace_advantage",
     "vtrace_target",
+    "weighed_k2",
+    "weighed_k3",
     "weighted_sum",
     "whiten",
     "whiten_rows",
+    "whole_row_ratio",
+    "win_rate_advantage",
 ]

@@ -148,7 +148,7 @@ def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:
 
 
 def _learns(algorithm: Algorithm, samples: int) -> bool:
-    """Whether groups of so many rows give any advantage: tried out on a few, with random rewards."""
+    """Whether groups of so many rows give any advantage: tried out on a few, every second of which is right."""
     generator = torch.Generator().manual_seed(0)
     rows = [
         {"tokens": [0] * 4, "action": [False, True, True, True], "row": k, "group": k // samples}
@@ -159,7 +159,9 @@ def _learns(algorithm: Algorithm, samples: int) -> bool:
         field = FIELDS[name]
         shape = [{"rows": len(batch), "time": 4}.get(axis, 2) for axis in field.axes.split()]
         batch = put(batch, **{name: torch.rand(shape, generator=generator).to(field.dtype)})
-    _, batch = advantages(algorithm, algorithm.advantage.init(), batch)
+    outcome = torch.zeros(len(batch), 4)
+    outcome[::2, -1] = 1
+    _, batch = advantages(algorithm, algorithm.advantage.init(), put(batch, reward=outcome))
     return bool(batch["advantage"].any())
 
 

@@ -158,11 +158,24 @@ def _chosen(batch: TensorDict, draw: torch.Generator) -> Tensor:
     return ticket == torch.where(rivals, ticket, 0).amax(-1)
 
 
+def _topk(batch: TensorDict, draw: torch.Generator) -> Tensor:
+    """Of three tokens in four: what is left over is that of all others."""
+    return _normal((*batch["mask"].shape, 4), draw).log_softmax(-1)[..., :3]
+
+
 def _noise(batch: TensorDict, draw: torch.Generator) -> Tensor:
     return _uniform(batch["mask"].shape, draw, 0.0, 1.0)
 
 
-_OWN = {"entropy": _entropy, "old_entropy": _entropy, "noise": _noise, "reward": _reward, "chosen": _chosen}
+_OWN = {
+    "entropy": _entropy,
+    "old_entropy": _entropy,
+    "noise": _noise,
+    "reward": _reward,
+    "chosen": _chosen,
+    "teacher_topk_logp": _topk,
+    "topk_logp": _topk,
+}
 
 
 def _uniform(shape: torch.Size, draw: torch.Generator, low: float, high: float) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from purerl.batch import FIELDS, ROW_FIELDS, put
 
-__all__ = ["cast", "compact", "drive_apart", "pad", "poison", "rename", "uncount"]
+__all__ = ["cast", "compact", "drive_apart", "pad", "poison", "rename", "take", "uncount"]
 
 
 def cast(batch: TensorDict, dtype: torch.dtype) -> TensorDict:
@@ -49,8 +49,12 @@ def compact(batch: TensorDict) -> tuple[TensorDict, Tensor]:
     origin = torch.argsort(~keep, dim=-1, stable=True)[:, : keep.sum(-1).max()]
     folded = {"reward": _fold(batch)} if "reward" in batch.keys() else {}
     batch = put(batch, attention_mask=keep, **folded)
-    tokens = {name: value for name, value in batch.items() if name not in ROW_FIELDS}
-    return put(batch, **{name: value.gather(1, origin) for name, value in tokens.items()}), origin
+    return put(batch, **{name: take(value, origin) for name, value in batch.items() if name not in ROW_FIELDS}), origin
+
+
+def take(value: Tensor, origin: Tensor) -> Tensor:
+    """The columns of `value`, [rows, time] and maybe more axes, that `origin` says."""
+    return value[torch.arange(len(value))[:, None], origin]
 
 
 def _fold(batch: TensorDict) -> Tensor:
@@ -81,8 +85,8 @@ def poison(batch: TensorDict, where: Tensor) -> TensorDict:
     # Axes beyond those of `keep` follow it.
     kept = {n: keep[n].reshape(keep[n].shape + (1,) * (v.ndim - keep[n].ndim)) for n, v in batch.items()}
     floats = {name: value.where(kept[name], torch.nan) for name, value in _floats(batch).items()}
-    tokens = {name: value for name, value in batch.items() if name not in ROW_FIELDS and value.dtype == torch.int64}
-    integers = {name: value.where(where, 2**40) for name, value in tokens.items()}
+    tokens = {str(n): v for n, v in batch.items() if n not in ROW_FIELDS and v.dtype == torch.int64}
+    integers = {name: value.where(kept[name], 2**40) for name, value in tokens.items()}
     return put(batch, **floats, **integers)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective, describe, fingerprint, keep_all
 from purerl.batch import STRUCTURE, put
-from purerl.testing.changes import cast, compact, drive_apart, pad, poison, rename, uncount
+from purerl.testing.changes import cast, compact, drive_apart, pad, poison, rename, take, uncount
 from purerl.testing.elsewhere import fingerprint_elsewhere
 from purerl.testing.outcome import Outcome, difference, learn, run, steps, tensors, units
 
@@ -158,8 +158,12 @@ def compaction_is_invisible(algorithm: Algorithm, batch: TensorDict) -> None:
     """Without the tokens between action tokens, their rewards folded back, action tokens get the same."""
     compacted, origin = compact(batch)
     action = compacted["action"]
-    expected = _map(run(algorithm, batch), lambda value: value if value.ndim == 1 else value.gather(1, origin) * action)
-    _same(expected, _map(run(algorithm, compacted), lambda value: value if value.ndim == 1 else value * action))
+
+    def acting(value: Tensor) -> Tensor:
+        return value * action.reshape(action.shape + (1,) * (value.ndim - 2))
+
+    expected = _map(run(algorithm, batch), lambda value: value if value.ndim == 1 else acting(take(value, origin)))
+    _same(expected, _map(run(algorithm, compacted), lambda value: value if value.ndim == 1 else acting(value)))
 
 
 @_law
@@ -293,8 +297,9 @@ def gradient_is_the_derivative(algorithm: Algorithm, batch: TensorDict) -> None:
         places = places[torch.randperm(len(places), generator=draw)[:6]]
         for name, gradient in learn(objective, step).rows.items():
             for row, time in places.tolist():
-                found = float(gradient[row, time])
-                quotient = functools.partial(_quotient, objective, step, name.split()[-1], (row, time))
+                place = (row, time, *(0,) * (gradient.ndim - 2))
+                found = float(gradient[place])
+                quotient = functools.partial(_quotient, objective, step, name.split()[-1], place)
                 expected = quotient(1e-6)
                 # Where the quotient depends on the width there is a kink, and nothing to compare with.
                 assert _near(expected, found) or not _near(expected, quotient(1e-5)), (
@@ -302,7 +307,7 @@ def gradient_is_the_derivative(algorithm: Algorithm, batch: TensorDict) -> None:
                 )
 
 
-def _quotient(objective: Objective, step: TensorDict, name: str, place: tuple[int, int], width: float) -> float:
+def _quotient(objective: Objective, step: TensorDict, name: str, place: tuple[int, ...], width: float) -> float:
     """The difference of the loss when one number is moved by `width` both ways, divided by twice the width."""
     losses = []
     for offset in (-width, width):

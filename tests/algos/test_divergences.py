@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from purerl.algos import k1, k2, k3, kl_reward
+from purerl.algos import k1, k2, k3, kl_reward, leave_one_out_advantage, rloo
+from purerl.algos.algebra import Algorithm, advantages, chain
+from purerl.algos.parts.divergences import absolute, adapted, importance_k3, straight_through, weighed_k2, weighed_k3
+from purerl.algos.parts.transforms import adaptive_kl_in_reward, outcome_advantage
+from purerl.batch import put
+from purerl.testing import check_algorithm
+from tests.algos.running import example, with_advantage
 
 LOGITS = torch.tensor([0.3, -1.0, 0.9, 0.1], dtype=torch.float64)
 REFERENCE = torch.tensor([0.0, 0.7, -0.4, 1.2], dtype=torch.float64).log_softmax(-1)
@@ -63,3 +71,92 @@ def test_k3_is_finite_at_any_distance(distance):
     value = k3(logp, torch.zeros(1))
     assert value.isfinite()
     assert torch.autograd.grad(value.sum(), logp)[0].isfinite()
+
+
+# --- put together from others ------------------------------------------------------------------------------------
+
+
+def test_a_straight_through_estimate_has_the_value_of_one_and_the_gradient_of_another():
+    logp = LOGITS.log_softmax(-1).requires_grad_()
+    both, value, slope = straight_through(k3(logp, REFERENCE), k2(logp, REFERENCE)), k3(logp, REFERENCE), k2
+    assert both.equal(value)
+    [found] = torch.autograd.grad(both.sum(), logp)
+    torch.testing.assert_close(found, torch.autograd.grad(slope(logp, REFERENCE).sum(), logp)[0])
+
+
+def test_a_straight_through_estimate_keeps_its_value_beside_a_large_gradient():
+    found = straight_through(torch.tensor([1e-3]), torch.tensor([1e9]))
+    assert found.tolist() == torch.tensor([1e-3]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "value", "slope"),
+    [  # logp, old, ref = log 2, 0, 0: r = 2, x = log 2, k3 = x - 1/2, with the slope 1/2
+        (importance_k3, 2 * (math.log(2) - 0.5), 2 * (math.log(2) - 0.5) + 2 * 0.5),
+        (weighed_k3, 2 * (math.log(2) - 0.5), 2 * 0.5),
+        (weighed_k2, math.log(2) ** 2, 2 * math.log(2)),
+    ],
+)
+def test_weighed_estimates_by_hand(estimator, value, slope):
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    logp = torch.full((1, 1), math.log(2), dtype=torch.float64, requires_grad=True)
+    found = estimator(logp, zero, zero)
+    assert float(found.detach()) == pytest.approx(value)
+    assert float(torch.autograd.grad(found.sum(), logp)[0]) == pytest.approx(slope)
+
+
+@pytest.mark.parametrize("estimator", [importance_k3, weighed_k3, weighed_k2])
+def test_weighed_estimates_are_finite_at_any_distance(estimator):
+    logp = torch.tensor([[-1e3, 1e3, -1e3]], requires_grad=True)
+    found = estimator(logp, torch.tensor([[1e3, -1e3, 1e3]]), torch.tensor([[1e3, 1e3, -1e3]]))
+    assert found.isfinite().all()
+    assert torch.autograd.grad(found.sum(), logp)[0].isfinite().all()
+
+
+def test_absolute_by_hand():
+    assert absolute(torch.tensor([[-3.0, 1.0]]), torch.tensor([[-1.0, 0.5]])).tolist() == [[2.0, 0.5]]
+
+
+# --- the adaptive coefficient ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("divergence", "expected"), [(6.0, 0.5), (6.6, 0.525), (60.0, 0.55), (5.7, 0.4875), (-9.0, 0.45)]
+)
+def test_the_coefficient_follows_the_divergence_by_a_fifth_at_most(divergence, expected):
+    found = adapted(torch.tensor(0.5), torch.tensor(divergence), torch.tensor(50.0), target=6.0, horizon=100.0)
+    assert float(found) == pytest.approx(expected)
+
+
+def _adaptive() -> Algorithm:
+    plain = rloo.algorithm(rloo.Config(kl_reward_coef=0.1))
+    adaptive = adaptive_kl_in_reward(kl_reward_coef=0.1, target=1.0, horizon=60.0)
+    return plain._replace(advantage=chain(adaptive, outcome_advantage(leave_one_out_advantage)))
+
+
+def test_the_adaptive_coefficient_is_state():
+    algorithm = _adaptive()
+    batch = example(algorithm)
+    state, after = advantages(algorithm, algorithm.advantage.init(), batch)
+    torch.testing.assert_close(
+        after["advantage"], with_advantage(rloo.algorithm(rloo.Config(kl_reward_coef=0.1)), batch)["advantage"]
+    )
+    mask = batch["mask"]
+    rows = int(mask.any(-1).sum())
+    divergence = float((batch["old_logp"] - batch["ref_logp"])[mask].sum()) / rows
+    expected = 0.1 * (1 + min(max(divergence - 1, -0.2), 0.2) * rows / 60)
+    assert float(state[0]) == pytest.approx(expected)
+    _, again = advantages(algorithm, state, batch)
+    fixed = rloo.algorithm(rloo.Config(kl_reward_coef=expected))
+    torch.testing.assert_close(again["advantage"], with_advantage(fixed, batch)["advantage"])
+
+
+def test_the_adaptive_coefficient_stays_where_nothing_counts():
+    algorithm = _adaptive()
+    batch = example(algorithm)
+    state, _ = advantages(algorithm, algorithm.advantage.init(), put(batch, mask=torch.zeros_like(batch["mask"])))
+    assert float(state[0]) == 0.1
+
+
+def test_an_adaptive_algorithm_satisfies_the_laws():
+    check_algorithm(_adaptive(), batches=3)

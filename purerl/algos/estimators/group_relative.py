@@ -10,6 +10,7 @@ For rewards [1, 0, 0, 0], where libraries disagree most:
     group_centred_advantage       .75 -.25 -.25 -.25
     leave_one_out_advantage       1.  -1/3 -1/3 -1/3
     mean_normalised_advantage     3.  -1.  -1.  -1.
+    win_rate_advantage           3/8 -1/8 -1/8 -1/8      how often it wins, less 1/2
 
 In a group of one, and in a group whose scores are all equal, every advantage is exactly 0. A library that keeps the
 score of a group of one is any of these under `score_of_the_single`.
@@ -35,6 +36,7 @@ __all__ = [
     "mean_normalised_advantage",
     "score_of_the_single",
     "share_scaled_advantage",
+    "win_rate_advantage",
 ]
 
 EPS = 1e-6
@@ -134,3 +136,22 @@ def score_of_the_single(
     """
     single = counted & (group_size(counted, group, dtype=score.dtype) == 1)
     return torch.where(single, score, estimator(score, group, counted))
+
+
+def win_rate_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """P_i - 1/2, with P_i how often row i beats a row of its group: those it beats, and half of those it ties with.
+
+        P_i - 1/2 = (1 / N_g) sum_j sign(s_i - s_j) / 2
+
+    The row itself is among the N_g, and ties. Only the order of scores matters. It takes rows^2 of memory, in bytes.
+    Source: SPPO (2405.00675), which asks a preference model and not a score.
+
+    >>> import torch
+    >>> yes = torch.tensor([True, True, True])
+    >>> win_rate_advantage(torch.tensor([9.0, 1.0, 1.0]), torch.tensor([3, 3, 3]), yes)
+    tensor([ 0.3333, -0.1667, -0.1667])
+    """
+    mine, other = score.unsqueeze(-1), score.unsqueeze(-2)
+    rival = (group.unsqueeze(-1) == group.unsqueeze(-2)) & counted.unsqueeze(-1) & counted.unsqueeze(-2)
+    wins = (rival & (mine > other)).sum(-1) - (rival & (mine < other)).sum(-1)
+    return wins.to(score.dtype) / (2 * group_size(counted, group, dtype=score.dtype))

@@ -13,12 +13,20 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Transform, bind, on, stateless, writes
 from purerl.algos.estimators.returns import discounted_returns, gae
-from purerl.algos.parts.divergences import kl_reward
+from purerl.algos.parts.divergences import adapted, k1, kl_reward
 from purerl.algos.parts.whiten import whiten
 from purerl.batch import put
-from purerl.types import RowFloat, TokenBool, TokenFloat
+from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
 
-__all__ = ["gae_advantage", "kl_in_reward", "outcome_advantage", "return_advantage", "spread", "whitened"]
+__all__ = [
+    "adaptive_kl_in_reward",
+    "gae_advantage",
+    "kl_in_reward",
+    "outcome_advantage",
+    "return_advantage",
+    "spread",
+    "whitened",
+]
 
 whitened = stateless(writes("advantage", on(whiten, "advantage", "mask")))
 """Replaces `advantage` by `whiten` of it, over the whole batch."""
@@ -27,6 +35,29 @@ whitened = stateless(writes("advantage", on(whiten, "advantage", "mask")))
 def kl_in_reward(*, kl_reward_coef: float) -> Transform:
     """Replaces `reward` by `kl_reward` of it; reads `old_logp` and `ref_logp`."""
     return stateless(writes("reward", on(kl_reward, "reward", "old_logp", "ref_logp", kl_reward_coef=kl_reward_coef)))
+
+
+def adaptive_kl_in_reward(*, kl_reward_coef: float, target: float, horizon: float) -> Transform:
+    """`kl_in_reward` with a coefficient that is the transform's state: `kl_reward_coef` at first, then `adapted`.
+
+    After the rewards of a batch have been reduced, the coefficient is adapted to the divergence of that batch: the mean
+    over counted rows of the sum of k1 over their counted tokens. Without a counted row it stays what it was.
+    """
+    return Transform(
+        bind(_coefficient, kl_reward_coef=kl_reward_coef), bind(_adaptive_kl, target=target, horizon=horizon)
+    )
+
+
+def _coefficient(*, kl_reward_coef: float) -> Scalar:
+    return torch.tensor(kl_reward_coef, dtype=torch.float64)
+
+
+def _adaptive_kl(coefficient: Scalar, batch: TensorDict, *, target: float, horizon: float) -> tuple[Scalar, TensorDict]:
+    divergence, mask, reward = k1(batch["old_logp"], batch["ref_logp"]), batch["mask"], batch["reward"]
+    rows = mask.any(-1).sum(-1)
+    mean = torch.where(mask, divergence, 0).sum((-2, -1)) / rows.clamp(min=1)
+    reduced = reward - coefficient.to(reward.dtype) * divergence
+    return adapted(coefficient, mean, rows, target=target, horizon=horizon), put(batch, reward=reduced)
 
 
 def outcome_advantage(estimator: Callable) -> Transform:

@@ -1,0 +1,264 @@
+"""What estimators estimate, exactly: every sequence that a small policy can say, weighed with its probability.
+
+The vocabulary has three tokens, one of which ends a sequence; no sequence is longer than three. A table of logits, a
+row for each prefix, is the policy. So expectations are sums, and the expected gradient of a loss is compared with the
+gradient that it is meant to have: it is exact, or parallel to it, or differs by a number that is recorded here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from purerl.algos import dapo, dr_grpo, grpo, gspo, gvpo, icepop, k1, k2, k3, kl_cov, kl_reward, rloo, sppo
+from purerl.algos.algebra import Algorithm, advantages, begin, bind, evaluate
+from purerl.algos.parts.bypass import bypassed
+from purerl.algos.parts.corrections import corrected, reject_rows, row_mean, token_weight, truncated, whole_row_weight
+from purerl.algos.parts.divergences import absolute, importance_k3, straight_through, weighed_k2, weighed_k3
+from purerl.batch import put
+from purerl.testing import fields_of
+
+END, LONGEST = 2, 3
+PREFIXES = [p for n in range(LONGEST) for p in itertools.product(range(END), repeat=n)]
+SEQUENCES = [(*p, END) for p in PREFIXES] + list(itertools.product(range(END), repeat=LONGEST))
+
+# Position 0 is the prompt.
+ACTION = torch.tensor([[False, *(t < len(s) for t in range(LONGEST))] for s in SEQUENCES])
+TOKEN = torch.tensor([[0, *s, *[0] * (LONGEST - len(s))] for s in SEQUENCES])
+PREFIX = torch.tensor([[0, *(PREFIXES.index(s[:t]) if t < len(s) else 0 for t in range(LONGEST))] for s in SEQUENCES])
+
+
+def table(seed: int) -> Tensor:
+    """The logits of a policy."""
+    return torch.randn(len(PREFIXES), END + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+POLICY, REFERENCE, SAMPLER = table(0), table(1), table(0) + 0.5 * table(2)
+REWARD = torch.randn(len(SEQUENCES), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def log_probability(logits: Tensor) -> Tensor:
+    """Of each token of each sequence; 0 elsewhere."""
+    return torch.where(ACTION, logits.log_softmax(-1)[PREFIX, TOKEN], 0)
+
+
+def probability(logits: Tensor) -> Tensor:
+    """Of each sequence."""
+    return log_probability(logits).sum(-1).exp()
+
+
+def gradient(function: Callable[[Tensor], Tensor]) -> Tensor:
+    logits = POLICY.clone().requires_grad_()
+    return torch.autograd.grad(function(logits), logits)[0]
+
+
+def test_there_is_no_other_sequence():
+    assert len(SEQUENCES) == len(set(SEQUENCES)) == 15
+    torch.testing.assert_close(probability(POLICY).sum(), torch.ones((), dtype=torch.float64))
+
+
+# --- policy gradients --------------------------------------------------------------------------------------------
+
+
+GROUPS = torch.cartesian_prod(*[torch.arange(len(SEQUENCES))] * 2)
+"""Every group of two."""
+
+
+def fields(logits: Tensor) -> dict[str, Tensor]:
+    logp, old = log_probability(logits), log_probability(POLICY)
+    return dict(
+        logp=logp, old_logp=old, rollout_logp=log_probability(SAMPLER), ref_logp=log_probability(REFERENCE),
+        entropy=torch.zeros_like(old), reward=torch.nn.functional.pad(REWARD[:, None], (0, LONGEST)),
+    )  # fmt: skip
+
+
+def expected_gradient(algorithm: Algorithm, sampler: Tensor = POLICY) -> Tensor:
+    """Of the loss of a group, in the mean over all groups that `sampler` may say."""
+    weight = probability(sampler)[GROUPS].prod(-1)
+    losses = torch.func.vmap(bind(_loss, algorithm=algorithm))
+    return gradient(lambda logits: weight @ losses(_batch(logits, algorithm)))
+
+
+def _batch(logits: Tensor, algorithm: Algorithm) -> TensorDict:
+    known, shape = fields(logits), GROUPS.shape
+    names = dict(row=torch.arange(2).expand(shape), group=torch.zeros(shape, dtype=torch.int64))
+    there = ACTION | (torch.arange(LONGEST + 1) == 0)
+    tokens = dict(attention_mask=there, action=ACTION, mask=ACTION, **{n: known[n] for n in fields_of(algorithm)})
+    return TensorDict({**names, **{name: value[GROUPS] for name, value in tokens.items()}}, batch_size=shape)
+
+
+def _loss(batch: TensorDict, *, algorithm: Algorithm) -> Tensor:
+    (policy,) = algorithm.objectives
+    given = {name: batch[name] for name in (*policy.outputs, *policy.watches)}
+    _, after = advantages(algorithm, algorithm.advantage.init(), batch.exclude(*given))
+    step, counts = begin(policy, after)
+    return evaluate(policy, put(step, **given), counts)[0]
+
+
+EXACT = gradient(lambda logits: -(probability(logits) * REWARD).sum())
+"""The gradient of minus the expected reward."""
+
+
+def against(found: Tensor, exact: Tensor) -> tuple[float, float]:
+    """How long the part of `found` along `exact` is, in lengths of that; and the cosine between the two."""
+    along = (found * exact).sum()
+    return float(along / exact.square().sum()), float(along / (found.norm() * exact.norm()))
+
+
+ON_POLICY = {
+    # Exact, or parallel to it.
+    "rloo": (rloo.algorithm(), 1, 1),
+    "dr_grpo": (dr_grpo.algorithm(dr_grpo.Config(norm_length=1)), 1 / 2, 1),  # (N - 1) / N
+    "gvpo": (gvpo.algorithm(gvpo.Config(beta=0.1)), 0.1, 1),  # beta
+    # Divided by the group's standard deviation, or by lengths: the gradient of something else.
+    "grpo": (grpo.algorithm(), 0.34633, 0.89351),
+    "gspo": (gspo.algorithm(), 0.34633, 0.89351),
+    "dapo": (dapo.algorithm(), 0.26221, 0.91412),
+    "kl_cov": (kl_cov.algorithm(), 0.26221, 0.91412),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "factor", "cosine"), ON_POLICY.values(), ids=ON_POLICY)
+def test_on_policy(algorithm, factor, cosine):
+    assert against(expected_gradient(algorithm), EXACT) == pytest.approx((factor, cosine), abs=1e-5)
+
+
+def test_sppo_goes_for_the_win_rate_over_what_the_policy_was():
+    """The factor: 2 eta, times (N - 1) / N since a row is among those that it is compared with."""
+    was, higher, equal = probability(POLICY), REWARD[:, None] > REWARD, REWARD[:, None] == REWARD
+    wins = higher.double() + equal.double() / 2
+    exact = gradient(lambda logits: -(probability(logits) @ wins @ was))
+    found = expected_gradient(sppo.algorithm(sppo.Config(eta=10)))
+    assert against(found, exact) == pytest.approx((10, 1))
+
+
+def _whole(ratio: Tensor) -> Tensor:
+    return ratio
+
+
+OFF_POLICY = {
+    "nothing": (rloo.algorithm(), 1.30982, 0.99242),
+    "a weight of the row": (corrected(rloo.algorithm(), whole_row_weight(_whole)), 1, 1),
+    "a weight of the token": (corrected(rloo.algorithm(), token_weight(_whole)), 1.03649, 0.97208),
+    "a weight of the row, truncated": (
+        corrected(rloo.algorithm(), whole_row_weight(bind(truncated, cap=2.0))), 0.99755, 0.99960,
+    ),
+    "rejection by the geometric mean": (
+        corrected(rloo.algorithm(), reject_rows(k1, row_mean, least=-0.2, most=0.2)), 0.05807, 0.55263,
+    ),
+    "icepop": (icepop.algorithm(), 0.23695, 0.84194),
+}  # fmt: skip
+"""RLOO of rows that another policy has sampled. Only the weight of the whole row, and no less of it, is unbiased."""
+
+
+@pytest.mark.parametrize(("algorithm", "factor", "cosine"), OFF_POLICY.values(), ids=OFF_POLICY)
+def test_off_policy(algorithm, factor, cosine):
+    found = expected_gradient(algorithm, SAMPLER)
+    assert against(found, EXACT) == pytest.approx((factor, cosine), abs=1e-5)
+
+
+def test_a_bypassed_ratio_is_that_of_the_policy_that_sampled():
+    """So the surrogate of the ratio of whole rows is unbiased, which it is not against a policy that did not sample."""
+    plain = rloo.algorithm()
+    policy = plain.objectives[0]._replace(reads=("old_logp", "advantage"))
+    ratio = policy._replace(terms=(policy.terms[0]._replace(loss=_whole_ratio),))
+    algorithm = plain._replace(objectives=(ratio,))
+    assert against(expected_gradient(bypassed(algorithm), SAMPLER), EXACT) == pytest.approx((1, 1), abs=1e-9)
+    assert against(expected_gradient(algorithm, SAMPLER), EXACT) != pytest.approx((1, 1), abs=1e-2)
+
+
+def _whole_ratio(batch: TensorDict) -> Tensor:
+    """-A exp(sum_t (logp - old_logp)), at the first counted token of each row."""
+    mask = batch["mask"]
+    ratio = torch.where(mask, batch["logp"] - batch["old_logp"], 0).sum(-1, keepdim=True).exp()
+    return torch.where(mask & (mask.cumsum(-1) == 1), -batch["advantage"] * ratio, 0)
+
+
+# --- divergences -------------------------------------------------------------------------------------------------
+
+
+def divergence(logits: Tensor, sampler: Tensor, *, forward: int) -> Tensor:
+    """KL(policy || reference) of the next token, or with `forward` the other way round, summed over prefixes.
+
+    A prefix counts as often as `sampler` comes to it: that it depends on the policy is left out of the gradient.
+    """
+    one, other = [x.log_softmax(-1) for x in (logits, REFERENCE)][:: -1 if forward else 1]
+    at_prefix = (one.exp() * (one - other)).sum(-1)
+    return probability(sampler) @ torch.where(ACTION, at_prefix[PREFIX], 0).sum(-1)
+
+
+def mean_of(estimator: Callable, logits: Tensor, sampler: Tensor) -> Tensor:
+    """The mean over sequences that `sampler` says of the sum of `estimator` over their tokens."""
+    old, ref = log_probability(sampler), log_probability(REFERENCE)
+    return probability(sampler) @ torch.where(ACTION, estimator(log_probability(logits), old, ref), 0).sum(-1)
+
+
+def unweighed(estimator: Callable) -> Callable:
+    return lambda logp, old, ref: estimator(logp, ref)
+
+
+def k3_with_the_gradient_of_k2(logp: Tensor, old: Tensor, ref: Tensor) -> Tensor:
+    return straight_through(k3(logp, ref), k2(logp, ref))
+
+
+REVERSE, FORWARD = 0, 1
+
+ESTIMATORS = {
+    # name: estimator, its mean over the divergence, which divergence's gradient its gradient is compared with, the
+    # factor and the cosine. On policy.
+    "k2": (unweighed(k2), 1.13385, REVERSE, 1, 1),
+    "k3": (unweighed(k3), 1, FORWARD, 1, 1),
+    "absolute": (unweighed(absolute), 1.75302, REVERSE, 0.76138, 0.85140),
+    "straight_through": (k3_with_the_gradient_of_k2, 1, REVERSE, 1, 1),
+    "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
+    "weighed_k3": (weighed_k3, 1, FORWARD, 1, 1),
+    "weighed_k2": (weighed_k2, 1.13385, REVERSE, 1, 1),
+}
+
+ESTIMATORS_OFF_POLICY = {
+    "k2": (unweighed(k2), 1.00222, REVERSE, 0.83595, 0.92152),
+    "k3": (unweighed(k3), 0.95744, FORWARD, 0.81532, 0.89880),
+    "absolute": (unweighed(absolute), 1.55382, REVERSE, 0.20359, 0.20642),
+    "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
+    "weighed_k3": (weighed_k3, 1, FORWARD, 1, 1),
+    "weighed_k2": (weighed_k2, 1.09824, REVERSE, 1, 1),
+}
+
+
+def check(case: tuple, sampler: Tensor) -> None:
+    estimator, value, forward, factor, cosine = case
+    exact = divergence(POLICY, sampler, forward=REVERSE)
+    assert float(mean_of(estimator, POLICY, sampler) / exact) == pytest.approx(value, abs=1e-5)
+    found = gradient(lambda logits: mean_of(estimator, logits, sampler))
+    expected = gradient(lambda logits: divergence(logits, sampler, forward=forward))
+    assert against(found, expected) == pytest.approx((factor, cosine), abs=1e-5)
+
+
+@pytest.mark.parametrize("case", ESTIMATORS.values(), ids=ESTIMATORS)
+def test_estimator_on_policy(case):
+    check(case, POLICY)
+
+
+@pytest.mark.parametrize("case", ESTIMATORS_OFF_POLICY.values(), ids=ESTIMATORS_OFF_POLICY)
+def test_estimator_off_policy(case):
+    check(case, SAMPLER)
+
+
+def test_k1_is_unbiased_and_has_no_gradient_in_the_mean():
+    exact = divergence(POLICY, POLICY, forward=REVERSE)
+    torch.testing.assert_close(mean_of(unweighed(k1), POLICY, POLICY), exact)
+    assert gradient(lambda logits: mean_of(unweighed(k1), logits, POLICY)).abs().max() < 1e-12
+
+
+def test_k1_in_the_reward_has_the_gradient_of_the_divergence_of_sequences():
+    """Not with the prefix fixed: the whole gradient, of where the policy goes included."""
+    zero, ref = torch.zeros(ACTION.shape, dtype=torch.float64), log_probability(REFERENCE)
+    score = kl_reward(zero, log_probability(POLICY), ref, kl_reward_coef=0.5).sum(-1)
+    found = gradient(lambda logits: -(probability(logits) * score).sum())
+    exact = gradient(lambda logits: probability(logits) @ (log_probability(logits) - ref).sum(-1))
+    torch.testing.assert_close(found, 0.5 * exact)

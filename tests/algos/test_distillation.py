@@ -1,0 +1,172 @@
+"""Learning from a teacher, and from an implicit reward model: by hand, and by their definitions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from purerl.algos import leave_one_out_advantage, opd, opd_top_k, prime, whiten
+from purerl.algos.algebra import begin, evaluate, roles
+from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
+from purerl.algos.prime import implicit_reward_loss, leave_one_out_process, on_last_action
+from purerl.batch import FIELDS, check_batch, collate, put
+from purerl.errors import BatchError
+from tests.algos.running import example, loss_of, with_advantage
+
+
+def f64(*rows) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+# --- a teacher ---------------------------------------------------------------------------------------------------
+
+
+def test_the_teacher_s_advantage_has_no_gradient():
+    logp, teacher = f64([-3.0, -1.0]).requires_grad_(), f64([-1.0, -2.0]).requires_grad_()
+    found = teacher_advantage(teacher, logp, distillation_coef=0.5)
+    assert found.tolist() == [[1.0, -0.5]]
+    assert not found.requires_grad
+
+
+def test_opd_is_the_policy_gradient_of_the_teacher_s_advantage():
+    algorithm = opd.algorithm(opd.Config(distillation_coef=2))
+    assert "teacher" in roles(algorithm, FIELDS)
+    assert "reward" not in algorithm.reads
+    batch = with_advantage(algorithm, example(algorithm))
+    mask = batch["mask"]
+    loss = -2 * (batch["teacher_logp"] - batch["old_logp"]) * (batch["logp"] - batch["old_logp"]).exp()
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), loss[mask].mean())
+
+
+def test_rewards_come_on_top_of_the_teacher():
+    both = opd.algorithm(opd.Config(reward_coef=0.5))
+    batch = example(both)
+    teacher, found = (with_advantage(a, batch)["advantage"] for a in (opd.algorithm(), both))
+    mask, group = batch["mask"], batch["group"]
+    score = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
+    for row in mask.any(-1).nonzero()[:, 0].tolist():
+        mean = score[(group == group[row]) & mask.any(-1)].mean()
+        more = (found - teacher)[row][mask[row]]
+        torch.testing.assert_close(more, (0.5 * (score[row] - mean)).expand_as(more))
+
+
+LOGITS = f64([[0.3, -1.0, 0.9, 0.1]])[0]
+TEACHER = f64([[0.0, 0.7, -0.4, 1.2]])[0].log_softmax(-1)
+REVERSE = (topk_reverse_kl, lambda logp: (logp.exp() * (logp - TEACHER)).sum())
+FORWARD = (topk_forward_kl, lambda logp: (TEACHER.exp() * (TEACHER - logp)).sum())
+
+
+@pytest.mark.parametrize(("estimate", "exact"), [REVERSE, FORWARD])
+def test_over_the_whole_vocabulary_it_is_the_divergence(estimate, exact):
+    values, gradients = [], []
+    for function in (lambda logp: estimate(logp[None], TEACHER[None]).sum(), exact):
+        logits = LOGITS.clone().requires_grad_()
+        value = function(logits.log_softmax(-1))
+        values.append(value.detach())
+        gradients.append(torch.autograd.grad(value, logits)[0])
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("estimate", [topk_reverse_kl, topk_forward_kl])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_over_some_tokens_it_is_least_where_they_agree(estimate, k):
+    agreed = TEACHER[None, :, :k].clone().requires_grad_()
+    least = estimate(agreed, TEACHER[None, :, :k])
+    torch.testing.assert_close(least, torch.zeros_like(least))
+    [slope] = torch.autograd.grad(least.sum(), agreed)
+    torch.testing.assert_close(slope, torch.zeros_like(slope))
+    found = estimate(LOGITS.log_softmax(-1)[None, :, :k], TEACHER[None, :, :k])
+    pi, p = LOGITS.softmax(-1)[0, :k].tolist(), TEACHER.exp()[0, :k].tolist()
+    one, other = (pi, p) if estimate is topk_reverse_kl else (p, pi)
+    expected = sum(a * math.log(a / b) - a + b for a, b in zip(one, other, strict=True))
+    assert float(found) == pytest.approx(expected)
+    assert expected > 0
+
+
+def test_distillation_from_the_likeliest_tokens_by_its_parts():
+    algorithm = opd_top_k.algorithm(opd_top_k.Config(reverse_coef=2, forward_coef=0.5))
+    batch = example(algorithm)
+    logp, teacher, mask = batch["topk_logp"], batch["teacher_topk_logp"], batch["mask"]
+    pi, p = logp.exp(), teacher.exp()
+    reverse = (pi * (logp - teacher) - pi + p).sum(-1)[mask].mean()
+    forward = (p * (teacher - logp) - p + pi).sum(-1)[mask].mean()
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), 2 * reverse + 0.5 * forward)
+
+
+def test_a_field_with_an_axis_of_its_own_is_collated_and_checked():
+    rows = [
+        dict(tokens=[1, 2], action=[0, 1], row=0, group=0, teacher_topk_tokens=[[0, 0], [5, 7]]),
+        dict(tokens=[1], action=[0], row=1, group=0, teacher_topk_tokens=[[0, 0]]),
+    ]
+    batch = check_batch(collate(rows), ["teacher_topk_tokens"])
+    assert batch["teacher_topk_tokens"].tolist() == [[[0, 0], [5, 7]], [[0, 0], [0, 0]]]
+    for wrong in (torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 3, 2, dtype=torch.int64)):
+        with pytest.raises(BatchError, match="teacher_topk_tokens"):
+            check_batch(put(batch, teacher_topk_tokens=wrong))
+
+
+# --- PRIME -------------------------------------------------------------------------------------------------------
+
+
+def test_the_reward_model_s_loss_is_a_cross_entropy():
+    log_ratio, score = f64(-3.0, 0.0, 2.0), f64(0.0, 1.0, 0.25)
+    p = torch.sigmoid(0.5 * log_ratio)
+    expected = -(score * p.log() + (1 - score) * (1 - p).log())
+    torch.testing.assert_close(implicit_reward_loss(log_ratio, score, beta=0.5), expected)
+    assert implicit_reward_loss(f64(-1e5, 1e5), f64(0.0, 1.0), beta=1.0).tolist() == [0.0, 0.0]
+
+
+def test_process_rewards_are_by_the_definition():
+    draw = torch.Generator().manual_seed(0)
+    process = torch.randn(7, 5, generator=draw, dtype=torch.float64)
+    mask = torch.rand(7, 5, generator=draw) < 0.6
+    mask[:, 0], mask[2] = True, False
+    group = torch.tensor([4, -1, 4, 4, -1, 8, 4])
+    found = leave_one_out_process(process, group, mask)
+    means = [float(p[m].mean()) if m.any() else 0.0 for p, m in zip(process, mask, strict=True)]
+    for row in range(7):
+        mine = [k for k in range(7) if group[k] == group[row] and mask[k].any()]
+        n, total = len(mine), sum(means[k] for k in mine)
+        for t in range(5):
+            right = mask[row, t] and n > 1
+            expected = (n * float(process[row, t]) - total) / (n - 1) if right else 0.0
+            assert float(found[row, t]) == pytest.approx(expected)
+
+
+def test_the_outcome_sits_on_the_last_action_token():
+    action = torch.tensor([[False, True, True, False], [False] * 4])
+    assert on_last_action(torch.tensor([3.0, 5.0]), action).tolist() == [[0, 0, 3, 0], [0] * 4]
+
+
+def test_prime_by_its_parts():
+    algorithm = prime.algorithm(prime.Config(beta=0.5, process_coef=2, outcome_coef=3))
+    batch = example(algorithm)
+    mask, action = batch["mask"], batch["action"] & batch["mask"].any(-1, keepdim=True)
+    process = leave_one_out_process(0.5 * (batch["reward_model_logp"] - batch["ref_logp"]), batch["group"], mask)
+    score = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
+    outcome = leave_one_out_advantage(score, batch["group"], mask.any(-1))
+    reward = 2 * process + 3 * on_last_action(outcome, action)
+    returns = reward.flip(-1).cumsum(-1).flip(-1)
+    torch.testing.assert_close(with_advantage(algorithm, batch)["advantage"], whiten(returns, mask))
+
+
+def test_the_reward_model_learns_first_from_the_scores_of_whole_rows():
+    algorithm = prime.algorithm(prime.Config(beta=0.5))
+    [model] = algorithm.before
+    assert model.role == "reward_model"
+    assert set(roles(algorithm, FIELDS)) == {"reward_model", "policy", "reference"}
+    batch = example(algorithm)
+    batch = put(batch, score=torch.arange(6, dtype=torch.float64) % 2)
+    step, counts = begin(model, batch)
+    loss, metrics = evaluate(model, step, counts)
+    losses, right = [], []
+    for row in batch["mask"].any(-1).nonzero()[:, 0].tolist():
+        x = 0.5 * float((batch["logp"] - batch["ref_logp"])[row][batch["mask"][row]].sum())
+        losses.append(math.log1p(math.exp(x)) - float(batch["score"][row]) * x)
+        right.append((x > 0) == (batch["score"][row] == 1))
+    assert float(loss) == pytest.approx(sum(losses) / len(losses))
+    assert float(metrics["accuracy"].total) == sum(map(bool, right))
+    assert int(metrics["accuracy"].weight) == len(right)

@@ -1,0 +1,177 @@
+"""Pairs, and regressions on log-ratios: by hand, and against what they are said to be equal to."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from purerl.algos import dpo, flowrl, gvpo, ipo, leave_one_out_advantage, spin, sppo
+from purerl.algos.algebra import begin, evaluate
+from purerl.algos.estimators.group_relative import win_rate_advantage
+from purerl.algos.flowrl import balance_loss, clipped_row_weight
+from purerl.algos.parts.preferences import dpo_loss, ipo_loss
+from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
+from purerl.algos.parts.surrogates import sequence_log_ratio
+from purerl.batch import put
+from tests.algos.running import example, loss_of, with_advantage
+
+INT64 = torch.iinfo(torch.int64)
+
+
+def f64(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def slope(function, x: torch.Tensor) -> torch.Tensor:
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(function(x).sum(), x)[0]
+
+
+# --- pairs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("margin", "loss", "gradient"),
+    [(0.0, 25.0, -10.0), (5.0, 0.0, 0.0), (7.0, 4.0, 4.0)],  # beta .1: the goal is 5, and beyond it is back
+)
+def test_ipo_by_cases(margin, loss, gradient):
+    assert ipo_loss(f64(margin), beta=0.1).tolist() == [loss]
+    assert slope(lambda x: ipo_loss(x, beta=0.1), f64(margin)).tolist() == [gradient]
+
+
+def test_dpo_saturates_without_overflow():
+    margin = f64(-1e4, 0.0, 1e4)
+    torch.testing.assert_close(dpo_loss(margin, beta=0.5), f64(5e3, math.log(2), 0.0))
+    torch.testing.assert_close(slope(lambda x: dpo_loss(x, beta=0.5), margin), f64(-0.5, -0.25, 0.0))
+
+
+@pytest.mark.parametrize(("module", "anchor"), [(dpo, "ref_logp"), (ipo, "ref_logp"), (spin, "old_logp")])
+def test_the_margin_is_measured_from_the_anchor(module, anchor):
+    [objective] = module.algorithm(module.Config(beta=0.5)).objectives
+    assert objective.reads == (anchor, "chosen")
+    batch = example(module.algorithm())
+    step, counts = begin(objective, batch)
+    mask, chosen = step["mask"], step["chosen"]
+    total = torch.where(mask, batch["logp"] - batch[anchor], 0).sum(-1)
+    labels = step["group"][mask.any(-1)].unique()
+    margins = [float(total[(step["group"] == g) & chosen] - total[(step["group"] == g) & ~chosen]) for g in labels]
+    of = {dpo: lambda d: math.log1p(math.exp(-0.5 * d)), ipo: lambda d: (d - 1) ** 2}
+    expected = sum(map(of.get(module, of[dpo]), margins)) / len(margins)
+    loss, metrics = evaluate(objective, step, counts)
+    assert float(loss) == pytest.approx(expected)
+    assert float(metrics["margin"].total / metrics["margin"].weight) == pytest.approx(sum(margins) / 2 / len(margins))
+
+
+def test_spin_is_dpo_with_the_old_policy_as_reference():
+    batch = example(dpo.algorithm())
+    one = loss_of(dpo.algorithm().objectives[0], batch)
+    torch.testing.assert_close(loss_of(spin.algorithm().objectives[0], put(batch, old_logp=batch["ref_logp"])), one)
+
+
+# --- win rates ---------------------------------------------------------------------------------------------------
+
+
+def test_win_rates_equal_the_definition_on_groups_of_all_sizes():
+    draw = torch.Generator().manual_seed(0)
+    group = torch.tensor([INT64.max, INT64.min, 0, -1])[torch.randint(0, 4, (40,), generator=draw)]
+    score = torch.randint(0, 4, (40,), generator=draw).double()
+    counted = torch.rand(40, generator=draw) < 0.8
+    score[~counted] = torch.nan
+    found = win_rate_advantage(score, group, counted)
+    for row in range(40):
+        rivals = score[(group == group[row]) & counted].tolist()
+        wins = [1.0 if score[row] > other else 0.5 if score[row] == other else 0.0 for other in rivals]
+        expected = sum(wins) / len(wins) - 0.5 if counted[row] else 0.0
+        assert float(found[row]) == pytest.approx(expected)
+
+
+def test_one_right_answer_in_four_wins_seven_eighths():
+    found = win_rate_advantage(f64(1, 0, 0, 0), torch.tensor([5] * 4), torch.ones(4) > 0)
+    assert found.tolist() == [3 / 8, -1 / 8, -1 / 8, -1 / 8]
+
+
+# --- regressions -------------------------------------------------------------------------------------------------
+
+
+def test_sppo_is_least_where_the_log_ratio_is_eta_times_the_win_rate():
+    assert sppo_loss(f64(5.0, 4.0), f64(0.5, 0.5), eta=10.0).tolist() == [0.0, 1.0]
+    assert slope(lambda x: sppo_loss(x, f64(0.5), eta=10.0), f64(4.0)).tolist() == [-2.0]
+
+
+def test_sppo_by_its_parts():
+    algorithm = sppo.algorithm(sppo.Config(eta=7))
+    batch = with_advantage(algorithm, example(algorithm))
+    mask, counted = batch["mask"], batch["mask"].any(-1)
+    log_ratio = sequence_log_ratio(batch["logp"], batch["old_logp"], mask)
+    reward = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
+    wins = win_rate_advantage(reward, batch["group"], counted)
+    expected = (log_ratio - 7 * wins).square()[counted].mean()
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), expected)
+
+
+GROUP = torch.tensor([4, 9, 4, 4, 9, 2])
+YES = torch.ones(6) > 0
+
+
+def test_gvpo_is_half_the_variance_of_what_is_left_to_learn():
+    draw = torch.Generator().manual_seed(0)
+    log_ratio, score = (torch.randn(6, generator=draw, dtype=torch.float64) for _ in range(2))
+    centred = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
+    found = gvpo_loss(log_ratio, centred, GROUP, YES, beta=0.3)
+    for label in (4, 9):
+        mine = label == GROUP
+        torch.testing.assert_close(found[mine].mean(), (0.3 * log_ratio - score)[mine].var() / 2)
+    assert float(found[-1]) == 0.0
+
+
+def test_gvpo_of_a_policy_that_has_not_moved_is_beta_times_rloo():
+    score, zero = f64(1, 2, 0, 5, 1, 7), torch.zeros(6, dtype=torch.float64)
+    centred = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
+    found = slope(lambda x: gvpo_loss(x, centred, GROUP, YES, beta=0.3), zero)
+    torch.testing.assert_close(found, -0.3 * leave_one_out_advantage(score, GROUP, YES))
+
+
+def test_gvpo_does_not_see_a_partition_function():
+    log_ratio = f64(1, 2, 0, 5, 1, 7)
+    constant = torch.where(GROUP == 4, 100.0, -3.0).double()
+    one, other = (gvpo_loss(x, log_ratio * 0, GROUP, YES, beta=0.3) for x in (log_ratio, log_ratio + constant))
+    torch.testing.assert_close(one, other)
+
+
+def test_gvpo_by_its_parts():
+    algorithm = gvpo.algorithm(gvpo.Config(beta=0.5))
+    assert algorithm.objectives[0].unit == "group"
+    batch = with_advantage(algorithm, example(algorithm))
+    counted = batch["mask"].any(-1)
+    log_ratio = sequence_log_ratio(batch["logp"], batch["old_logp"], batch["mask"])
+    reward = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
+    left = (0.5 * log_ratio - reward)[counted]
+    groups = batch["group"][counted]
+    parts = [left[groups == g].var() / 2 * (groups == g).sum() for g in groups.unique() if (groups == g).sum() > 1]
+    expected = sum(parts) / counted.sum()
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), expected)
+
+
+def test_flowrl_by_its_parts():
+    algorithm = flowrl.algorithm(flowrl.Config(beta=2, clip_low=0.1, clip_high=0.3))
+    batch = with_advantage(algorithm, example(algorithm))
+    losses = []
+    for row in range(len(batch)):
+        mask = batch["mask"][row]
+        if mask.any():
+            logp, old, ref, a, z = (
+                batch[name][row][mask] for name in ("logp", "old_logp", "ref_logp", "advantage", "log_partition")
+            )
+            weight = float((logp - old).sum().exp().clamp(0.9, 1.3))
+            losses.append(weight * float(z[0] + (logp - ref).mean() - 2 * a[0]) ** 2)
+    assert float(loss_of(algorithm.objectives[0], batch)) == pytest.approx(sum(losses) / len(losses))
+
+
+def test_the_balance_is_least_where_flows_agree_and_its_weight_has_no_gradient():
+    assert slope(lambda x: balance_loss(x, f64(2.0), f64(0.5), beta=6.0), f64(1.0)).tolist() == [0.0]
+    logp = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    weight = clipped_row_weight(logp, torch.zeros(1, 2), torch.ones(1, 2) > 0, clip_low=0.2, clip_high=0.2)
+    assert weight.tolist() == pytest.approx([0.8])
+    assert not weight.requires_grad
