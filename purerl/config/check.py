@@ -148,7 +148,7 @@ def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:
 
 
 def _learns(algorithm: Algorithm, samples: int) -> bool:
-    """Whether groups of so many rows give any advantage: tried out on a few, every second of which is right."""
+    """Whether groups of so many rows give any advantage: tried out on four, with one to four right rows."""
     generator = torch.Generator().manual_seed(0)
     rows = [
         {"tokens": [0] * 4, "action": [False, True, True, True], "row": k, "group": k // samples}
@@ -159,8 +159,8 @@ def _learns(algorithm: Algorithm, samples: int) -> bool:
         field = FIELDS[name]
         shape = [{"rows": len(batch), "time": 4}.get(axis, 2) for axis in field.axes.split()]
         batch = put(batch, **{name: torch.rand(shape, generator=generator).to(field.dtype)})
-    outcome = torch.zeros(len(batch), 4)
-    outcome[::2, -1] = 1
+    right = batch["row"] % samples <= batch["group"]
+    outcome = torch.nn.functional.pad(right[:, None].float(), (3, 0))
     _, batch = advantages(algorithm, algorithm.advantage.init(), put(batch, reward=outcome))
     return bool(batch["advantage"].any())
 
