@@ -75,7 +75,7 @@ def finished(config: RunConfig, recipe: str, summary: Summary) -> str:
     again = f"purerl train {recipe} --set seed={config.seed + 1} --directory {summary.directory}-{config.seed + 1}"
     lines += [("metrics", str(summary.directory / "metrics.jsonl")), ("next", f"{again}    another seed")]
     if config.rollout is not None:
-        other = "rloo" if kind_of(config.algorithm) != "rloo" else "grpo"
+        other = "dr_grpo" if kind_of(config.algorithm) != "dr_grpo" else "grpo"
         settings = f"--set algorithm.kind={other} --directory {summary.directory}-{other}"
         lines += [("", f"purerl train {recipe} {settings}    another algorithm")]
     width = max(len(label) for label, _ in lines)

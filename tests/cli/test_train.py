@@ -80,7 +80,7 @@ def test_a_run_ends_with_a_model_and_is_not_done_twice(tmp_path: Path) -> None:
         f"metrics            {place}/metrics.jsonl",
         f"next               purerl train tests.loop.small:small --set seed=1 --directory {place}-1    another seed",
         (
-            f"                   purerl train tests.loop.small:small --set algorithm.kind=rloo --directory {place}-rloo"
+            f"                   purerl train tests.loop.small:small --set algorithm.kind=dr_grpo --directory {place}-dr_grpo"
             "    another algorithm"
         ),
     ]
