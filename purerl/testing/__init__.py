@@ -1,7 +1,8 @@
 """Published tests: is an algorithm, a generator or a trainer of yours sound?
 
     check_algorithm(algorithm)    the laws that every algorithm has to satisfy; `LAWS` one by one
-    check_module(module)          the same for a module with a `Config`, its optional terms switched on
+    check_module(module)          the same for a module with a `Config`, its optional terms switched on; and that every
+                                  setting has an effect
     check_generator, check_trainer    conformance of engines
 
 All of them raise AssertionError with a message that says what is wrong. They need no test framework.
@@ -14,6 +15,7 @@ from purerl.testing.check import (
     check_algorithm,
     check_exemptions,
     check_module,
+    check_settings,
     counterexample,
     exemptions,
     variants,
@@ -30,6 +32,7 @@ __all__ = [
     "check_exemptions",
     "check_generator",
     "check_module",
+    "check_settings",
     "check_trainer",
     "counterexample",
     "example_batch",

@@ -10,7 +10,9 @@ A law that cannot hold for the algorithms of a module is exempted there, by name
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from types import ModuleType
+from typing import Any
 
 import attrs
 
@@ -18,8 +20,17 @@ from purerl.algos.algebra import Algorithm
 from purerl.errors import ConfigError, nearest
 from purerl.testing.batches import example_batch, fields_of, random_layout
 from purerl.testing.laws import LAWS, Law
+from purerl.testing.outcome import difference, run
 
-__all__ = ["check_algorithm", "check_exemptions", "check_module", "counterexample", "exemptions", "variants"]
+__all__ = [
+    "check_algorithm",
+    "check_exemptions",
+    "check_module",
+    "check_settings",
+    "counterexample",
+    "exemptions",
+    "variants",
+]
 
 _LAWS: Mapping[str, Law] = {law.__name__: law for law in LAWS}
 
@@ -54,7 +65,7 @@ def check_algorithm(algorithm: Algorithm, *, seed: int = 0, batches: int = 20, e
 
 
 def check_module(module: ModuleType, *, seed: int = 0, batches: int = 20) -> None:
-    """`check_algorithm` for all `variants` of `module`, less its exemptions, and `check_exemptions`.
+    """`check_algorithm` for all `variants` of `module`, less its exemptions; `check_exemptions`; `check_settings`.
 
     Raises: as the two of them.
     """
@@ -65,6 +76,7 @@ def check_module(module: ModuleType, *, seed: int = 0, batches: int = 20) -> Non
             error.add_note(f"algorithm = variants({module.__name__})[{name!r}]")
             raise
     check_exemptions(module, seed=seed)
+    check_settings(module, seed=seed)
 
 
 def variants(module: ModuleType) -> dict[str, Algorithm]:
@@ -94,6 +106,37 @@ def check_exemptions(module: ModuleType, *, seed: int = 0, batches: int = 50) ->
         assert reason, f"{module.__name__} is exempt from {name} without a reason"
         tried = (counterexample(_LAWS[name], one, seed=seed, batches=batches) for one in variants(module).values())
         assert any(tried), f"{module.__name__} is exempt from {name}, and satisfies it"
+
+
+def check_settings(module: ModuleType, *, seed: int = 0, batches: int = 60) -> None:
+    """Raise AssertionError for a field of the Config of `module` that changes nothing, whatever it is set to."""
+    for field in attrs.fields(module.Config):
+        configs = [module.Config(), *_set_otherwise(module, field)]
+        assert len(configs) > 1, f"{module.__name__}: no other value of {field.name!r} is known to be legal"
+        first, *others = map(module.algorithm, configs)
+        matters = any(_differ(first, other, number) for other in others for number in range(seed, seed + batches))
+        assert matters, f"{module.__name__}: the setting {field.name!r} has no effect"
+
+
+def _set_otherwise(module: ModuleType, field: attrs.Attribute) -> list[Any]:
+    """Configs in which one field has another value than its default; some values may be out of its range."""
+    configs = []
+    for value in _other_values(field.default):
+        with suppress(ConfigError):
+            configs.append(module.Config(**{field.name: value}))
+    return configs
+
+
+def _other_values(value: Any) -> list[Any]:
+    if isinstance(value, tuple):
+        return [(0.5, 0.2, 0.3)]  # Axes of their own are drawn with three places.
+    return [value + 1] if isinstance(value, int) else [value / 4, 3 * value, value + 0.1, value + 0.9, value + 1]
+
+
+def _differ(one: Algorithm, other: Algorithm, number: int) -> bool:
+    fields = tuple(dict.fromkeys([*fields_of(one), *fields_of(other)]))
+    batch = example_batch(fields, random_layout(number, pairs="chosen" in fields), seed=number)
+    return difference(run(one, batch), run(other, batch), tolerance=0.0) is not None
 
 
 def _check_known(names: Collection[str]) -> None:

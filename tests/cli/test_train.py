@@ -72,17 +72,14 @@ def test_a_run_ends_with_a_model_and_is_not_done_twice(tmp_path: Path) -> None:
     run = ("tests.loop.small:small", "--set", "steps=1", "--set", "trainer.warm_up=0", "--directory", tmp_path / "run")
     first = _train(*run)
     assert first.exit_code == 0, first.output
-    place = tmp_path / "run"
+    place, again = tmp_path / "run", "purerl train tests.loop.small:small"
     assert re.sub(r"\d\.\d{3}", "0.123", first.stdout).splitlines()[-6:] == [
         "held-out accuracy  0.123 before, 0.123 after 1 steps",
         f"model              {place}/final, in Hugging Face's format",
         f"checkpoint         {place}/checkpoints/000001",
         f"metrics            {place}/metrics.jsonl",
-        f"next               purerl train tests.loop.small:small --set seed=1 --directory {place}-1    another seed",
-        (
-            f"                   purerl train tests.loop.small:small --set algorithm.kind=dr_grpo --directory {place}-dr_grpo"
-            "    another algorithm"
-        ),
+        f"next               {again} --set seed=1 --directory {place}-1    another seed",
+        f"{'':<19}{again} --set algorithm.kind=dr_grpo --directory {place}-dr_grpo    another algorithm",
     ]
     assert (place / "checkpoints" / "000001" / "manifest.json").exists()
     assert (tmp_path / "run" / "final" / "model.safetensors").exists()
