@@ -8,6 +8,7 @@ It says which law each algorithm is held to; the property tests hold it.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from purerl.plugins import find, names
 from purerl.testing.check import exemptions
@@ -21,17 +22,22 @@ def matrix() -> str:
     modules = {name: find("algorithm", name) for name in names("algorithm")}
     numbers = range(1, len(LAWS) + 1)
     laws = [f"{k}. `{law.__name__}`: {_first_sentence(law.__doc__)}" for k, law in zip(numbers, LAWS, strict=True)]
-    head = ["| algorithm | " + " | ".join(map(str, numbers)) + " |", "|---|" + "---|" * len(LAWS)]
-    rows = [f"| {name} | " + " | ".join(_cells(module)) + " |" for name, module in modules.items()]
+    head = [_row("algorithm", map(str, numbers)), "|---" * (len(LAWS) + 1) + "|"]
+    rows = [_row(name, _cells(module)) for name, module in modules.items()]
     reasons = [f"- {name}, `{law}`: {why}." for name, one in modules.items() for law, why in exemptions(one).items()]
     parts = ("# Laws by algorithms", "", _INTRODUCTION, "", *laws, "", *head, *rows, "", "Exempt:", "", *reasons)
     return "\n".join(parts) + "\n"
 
 
-_INTRODUCTION = """Every algorithm, with each of its optional terms switched on, is held to every law, on batches that Hypothesis
-draws (`nox -s laws`). Where a law cannot hold, the module says why, and the tests look for a batch that breaks it. Beside these
-laws, every setting of every algorithm has an effect (`check_settings`). This page is made by
+_INTRODUCTION = """\
+Every algorithm, with each of its optional terms switched on, is held to every law, on batches that Hypothesis draws
+(`nox -s laws`). Where a law cannot hold, the module says why, and the tests look for a batch that breaks it. Beside
+these laws, every setting of every algorithm has an effect (`check_settings`). This page is made by
 `python -m purerl.testing.matrix`; a test fails when it is stale."""
+
+
+def _row(name: str, cells: Iterable[str]) -> str:
+    return f"| {name} | {' | '.join(cells)} |"
 
 
 def _cells(module: object) -> list[str]:
