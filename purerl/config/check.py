@@ -13,11 +13,21 @@ import torch
 from purerl.algos.algebra import Algorithm, advantages, keep_all, roles
 from purerl.batch import FIELDS, STRUCTURE, collate, put
 from purerl.config.schema import RunConfig
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.judge import load_reward
 
-__all__ = ["SAMPLED", "SUPPLIED", "WITHIN", "algorithm_of", "check", "outputs_of", "reads_of", "updates_of"]
+__all__ = [
+    "EVALUATED",
+    "SAMPLED",
+    "SUPPLIED",
+    "WITHIN",
+    "algorithm_of",
+    "check",
+    "outputs_of",
+    "reads_of",
+    "updates_of",
+]
 
 _ROWS = ("tokens", "example", "temperature", "chosen", "noise")
 _ROLLOUTS = ("reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score")
@@ -25,6 +35,8 @@ SAMPLED = frozenset(_ROLLOUTS)
 """Fields that come with completions of the policy's own."""
 SUPPLIED = frozenset({*_ROWS, *_ROLLOUTS})
 """Fields that rows come with, beside those of every batch."""
+EVALUATED = ("eval/accuracy", "eval/judged", "eval/length", "eval/reward")
+"""Metrics of an evaluation."""
 WITHIN = ("estimator", "prepare", "trainer")
 """Writers of fields that an algorithm has of its own."""
 
@@ -45,7 +57,15 @@ def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
     Raises: ConfigError, for the first that is found; those of a `start` run begin with ``start.``.
     """
     algorithm = algorithm_of(config)
-    for rule in (_check_source, _check_supply, _check_models, _check_sampling, _check_selection, _check_stop):
+    for rule in (
+        _check_source,
+        _check_supply,
+        _check_models,
+        _check_sampling,
+        _check_selection,
+        _check_stop,
+        _check_cut,
+    ):
         rule(config, algorithm)
     for name in config.rewards:
         if name not in (given or {}):
@@ -168,6 +188,13 @@ def _learns(algorithm: Algorithm, samples: int) -> bool:
 def _check_stop(config: RunConfig, algorithm: Algorithm) -> None:
     if config.stop and config.stop.metric.startswith("eval/") and config.evaluate is None:
         raise _refuse("stop", config.stop, "an evaluation", "set evaluate, or leave stop out")
-    if config.minibatches > config.examples * (config.rollout.samples if config.rollout else 1):
-        need = "at most the rows of a step"
+    if config.stop and config.stop.metric.startswith("eval/") and config.stop.metric not in EVALUATED:
+        raise ConfigError("stop.metric", got=config.stop.metric, do=nearest(config.stop.metric, EVALUATED))
+
+
+def _check_cut(config: RunConfig, algorithm: Algorithm) -> None:
+    whole_groups = any(one.unit == "group" for one in (*algorithm.before, *algorithm.objectives))
+    samples = config.rollout.samples if config.rollout and not whole_groups else 1
+    if config.minibatches > config.examples * samples:
+        need = f"at most the {'groups' if whole_groups else 'rows'} of a step, {config.examples * samples}"
         raise ConfigError("minibatches", got=config.minibatches, need=need, do="raise examples or lower minibatches")

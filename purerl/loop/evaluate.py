@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from purerl.data.examples import take
-from purerl.errors import EngineError
+from purerl.loop.complete import complete
 from purerl.loop.run import Run
-from purerl.protocols import Request, Sampling, generate
+from purerl.protocols import Request, Sampling
 from purerl.rewards.judge import judge
 
 __all__ = ["evaluate"]
@@ -21,14 +21,11 @@ def evaluate(run: Run) -> dict[str, float]:
     problems = take(run.problems, range(run.problems.num_rows))
     prompts = run.tokenizer([problem["prompt"] for problem in problems])["input_ids"]
     requests = [Request(f"eval/{k}", prompt, sampling, seed=0) for k, prompt in enumerate(prompts)]
-    completions = generate(run.generator, requests)
-    for completion in completions:
-        if completion.finish == "error":
-            raise EngineError(f"the generator failed on request {completion.key!r}", got=completion.error)
-    texts = run.tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
-    found = [judge(run.rewards, text, problem) for text, problem in zip(texts, problems, strict=True)]
+    completed = complete(run, requests)
+    found = [judge(run.rewards, text, problem) for (_, text), problem in zip(completed, problems, strict=True)]
     judged = [components for components in found if components is not None]
-    metrics = {"length": sum(len(c.tokens) for c in completions) / len(completions), "judged": len(judged) / len(found)}
+    metrics = {"length": sum(len(completion.tokens) for completion, _ in completed) / len(completed)}
+    metrics["judged"] = len(judged) / len(found)
     if judged:
         metrics["reward"] = sum(sum(components.values()) for components in judged) / len(judged)
         metrics["accuracy"] = sum(min(components.values()) >= 1.0 for components in judged) / len(judged)

@@ -13,10 +13,11 @@ from attrs import evolve, frozen
 from purerl.algos.algebra import select
 from purerl.batch import collate
 from purerl.data.examples import Example, draws, take
-from purerl.errors import DataError, EngineError
+from purerl.errors import DataError
+from purerl.loop.complete import complete
 from purerl.loop.metrics import reward_metrics
 from purerl.loop.run import Clock, Run, Sample, State, seed_of
-from purerl.protocols import Completion, Request, Sampling, generate
+from purerl.protocols import Completion, Request, Sampling
 from purerl.rewards.judge import judge
 
 __all__ = ["Draw", "demonstrations", "draw", "preferences", "rollouts"]
@@ -55,7 +56,7 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
         state, drawn = draw(run, state, wanted - _groups(kept))
         with clock("generate"):
             requests = _requests(run, drawn)
-            completions = generate(run.generator, requests)
+            completions = complete(run, requests)
         with clock("reward"):
             samples = _judged(run, drawn, requests, completions)
         if "greedy_score" in run.reads:
@@ -90,20 +91,15 @@ def _requests(run: Run, drawn: Sequence[Draw]) -> list[Request]:
 
 
 def _judged(
-    run: Run, drawn: Sequence[Draw], requests: Sequence[Request], completions: Sequence[Completion]
+    run: Run, drawn: Sequence[Draw], requests: Sequence[Request], completions: Sequence[tuple[Completion, str]]
 ) -> list[Sample]:
-    texts = run.tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
-    origins = [one for one in drawn for _ in range(run.config.rollout.samples)]
-    cases = zip(origins, requests, completions, texts, strict=True)
-    return [
-        _rollout(run, row, *case) for row, case in enumerate(cases, start=drawn[0].number * run.config.rollout.samples)
-    ]
+    samples = run.config.rollout.samples
+    origins = [one for one in drawn for _ in range(samples)]
+    cases = enumerate(zip(origins, requests, completions, strict=True), start=drawn[0].number * samples)
+    return [_rollout(run, row, one, request, *completed) for row, (one, request, completed) in cases]
 
 
 def _rollout(run: Run, row: int, one: Draw, request: Request, completion: Completion, text: str) -> Sample:
-    if completion.finish == "error":
-        do = "see the generator's own messages; the run resumes"
-        raise EngineError(f"the generator failed on request {completion.key!r}", got=completion.error, do=do)
     components = judge(run.rewards, text, one.example)
     before, after = len(request.tokens), len(completion.tokens)
     reward = sum(components.values()) if components else 0.0
@@ -129,8 +125,7 @@ def _greedy_scores(run: Run, drawn: Sequence[Draw]) -> dict[int, float | None]:
     """What the greedy completion of each prompt scores, by the number of the draw; None where it cannot be told."""
     first = [request for request in _requests(run, drawn) if request.key.endswith("/0")]
     greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
-    completions = generate(run.generator, greedy)
-    texts = run.tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
+    texts = [text for _, text in complete(run, greedy)]
     found = [judge(run.rewards, text, one.example) for text, one in zip(texts, drawn, strict=True)]
     scores = [None if components is None else sum(components.values()) for components in found]
     return {one.number: score for one, score in zip(drawn, scores, strict=True)}
@@ -144,11 +139,9 @@ def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | 
         "components": lambda sample: [sample.components.get(name, 0.0) for name in names],
         "greedy_score": lambda sample: greedy[sample.fields["group"]] or 0.0,
         # Without its baseline a row counts nowhere.
-        "mask": lambda sample: [
-            m and greedy.get(sample.fields["group"], 0.0) is not None for m in sample.fields["mask"]
-        ],
+        "mask": lambda sample: [m and greedy[sample.fields["group"]] is not None for m in sample.fields["mask"]],
     }
-    wanted = {name: make for name, make in makers.items() if name in run.reads or name == "mask"}
+    wanted = {name: make for name, make in makers.items() if name in run.reads or (name == "mask" and greedy)}
     return [
         evolve(sample, fields={**sample.fields, **{name: make(sample) for name, make in wanted.items()}})
         for sample in samples

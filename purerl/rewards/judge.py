@@ -11,6 +11,8 @@ from purerl.plugins import locate
 
 __all__ = ["Reward", "judge", "load_reward", "name_of"]
 
+_REWARD = "a number, a mapping of names to numbers, or None"
+
 Reward = Callable[[str, Mapping[str, Any]], float | Mapping[str, float] | None]
 
 
@@ -45,11 +47,12 @@ def judge(rewards: Sequence[Reward], completion: str, example: Mapping[str, Any]
             ) from error
         if value is None:
             return None
+        if isinstance(value, Mapping) and not value:
+            raise RewardError(f"reward {name_of(reward)!r} returned no reward", got="an empty mapping", need=_REWARD)
         named = value if isinstance(value, Mapping) else {name_of(reward).rpartition(":")[2]: value}
         for name, part in named.items():
             if isinstance(part, bool | Real) and part == part:
                 components[name] = components.get(name, 0.0) + float(part)
             else:
-                need = "a number, a mapping of names to numbers, or None"
-                raise RewardError(f"reward {name_of(reward)!r} returned no reward", got=repr(value), need=need)
+                raise RewardError(f"reward {name_of(reward)!r} returned no reward", got=repr(value), need=_REWARD)
     return components

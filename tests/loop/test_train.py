@@ -15,10 +15,10 @@ import pytest
 from attrs import evolve
 
 import purerl
-from purerl.algos import dapo, dpo, sft
+from purerl.algos import dapo, dpo, gvpo, sft
 from purerl.algos.algebra import Algorithm, roles
 from purerl.batch import FIELDS
-from purerl.config.check import SAMPLED
+from purerl.config.check import EVALUATED, SAMPLED
 from purerl.config.schema import RunConfig, Stop
 from purerl.errors import ConfigError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
@@ -173,6 +173,7 @@ def test_learning_from_data_needs_no_generator_and_no_rewards(algorithm: Any, tm
 def test_an_early_end(tmp_path: Path) -> None:
     summary = train(fake(stop=Stop(metric="reward/judged", at_least=1.0)), directory=tmp_path / "run")
     assert summary.steps == 1
+    assert sorted(summary.after) == sorted(EVALUATED)
     assert "eval/accuracy" in records(summary)[-1]
 
 
@@ -229,5 +230,7 @@ def test_what_is_missing_is_refused_before_anything_is_done() -> None:
     assert "generator is missing" in _refused(generator=None)
     assert "rewards is missing" in _refused(rewards=())
     assert "every advantage is 0" in _refused(rollout=evolve(base.rollout, samples=1))
-    assert "minibatches" in _refused(minibatches=17)
+    assert "at most the rows of a step, 16" in _refused(minibatches=17)
+    assert "at most the groups of a step, 4" in _refused(minibatches=5, algorithm=gvpo.Config())
+    assert "did you mean 'eval/accuracy'?" in _refused(stop=Stop(metric="eval/acuracy", at_least=1))
     assert "nowhere" in _refused(rewards=("nowhere:reward",))

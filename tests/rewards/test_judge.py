@@ -41,7 +41,7 @@ def test_an_error_says_which_function_and_what_it_was_given() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-@pytest.mark.parametrize("value", ["1", [1.0], {"a": "b"}, math.nan, 1j])
+@pytest.mark.parametrize("value", ["1", [1.0], {"a": "b"}, {}, math.nan, 1j])
 def test_what_is_no_reward(value: Any) -> None:
     with pytest.raises(RewardError, match="returned no reward"):
         judge([lambda completion, example: value], "", {})

@@ -1,0 +1,22 @@
+"""From requests to texts: what training, its greedy baselines and evaluation have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from purerl.errors import EngineError
+from purerl.loop.run import Run
+from purerl.protocols import Completion, Request, generate
+
+__all__ = ["complete"]
+
+
+def complete(run: Run, requests: Sequence[Request]) -> list[tuple[Completion, str]]:
+    """The completion of each of `requests`, and its text. Raises EngineError where the generator failed on one."""
+    completions = generate(run.generator, requests)
+    for completion in completions:
+        if completion.finish == "error":
+            do = "see the generator's own messages; the run resumes"
+            raise EngineError(f"the generator failed on request {completion.key!r}", got=completion.error, do=do)
+    texts = run.tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
+    return list(zip(completions, texts, strict=True))
