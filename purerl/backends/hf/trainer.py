@@ -27,6 +27,7 @@ from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_laye
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.optimiser import Schedule, adamw, clear_gradients, learning_rate
+from purerl.backends.hf.prefix import shareable
 from purerl.backends.hf.probe import probe
 from purerl.batch import STRUCTURE, check_batch, put
 from purerl.errors import ConfigError, InputError
@@ -104,6 +105,12 @@ class Config:
     gradient_checkpointing: bool = _setting(
         "compute layers twice, and keep less of them", default=False, need="true or false", holds=_is_bool
     )
+    share_prefixes: bool = _setting(
+        "read what rows of a group have in common before they part once, if the model allows it",
+        default=True,
+        need="true or false",
+        holds=_is_bool,
+    )
     device: str = _setting("cpu, cuda:0, ...; auto takes an accelerator if there is one", "auto", "a device", bool)
 
     def __attrs_post_init__(self) -> None:
@@ -136,7 +143,12 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
         torch.manual_seed(seed)
         causal = load_model(model).to(device).eval()
         probe(causal, logit_shape(causal.config))
-        module = Critic(causal, autocast, Path(model.path)) if role == "critic" else Policy(causal, autocast)
+        share = config.share_prefixes and shareable(causal)
+        module = (
+            Critic(causal, autocast, Path(model.path), share=share)
+            if role == "critic"
+            else Policy(causal, autocast, share=share)
+        )
     if config.gradient_checkpointing:
         recompute_layers(module)
     return HFTrainer(config, module.to(device).requires_grad_(role not in _FROZEN), updates=updates)
@@ -246,7 +258,7 @@ class HFTrainer:
         return microbatches(tokens_needed(batch["action"]), labels, budget=self.config.tokens_per_microbatch)
 
     def _forward(self, part: TensorDict) -> dict[str, Tensor]:
-        return self.module(part["tokens"], part["action"], part["temperature"])
+        return self.module(part["tokens"], part["action"], part["temperature"], part["group"])
 
     def _backward(self, part: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """Add the gradient of one micro-batch to what is there."""
