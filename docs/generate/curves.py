@@ -11,17 +11,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, Objective, begin, neutralise
-from purerl.batch import STRUCTURE, put
+from purerl.algos.algebra import Algorithm, Objective, begin
+from purerl.batch import put
 from purerl.testing import example_batch
 
 __all__ = ["Curves", "curves", "figure", "thumbnail"]
 
-_POINTS = 301
-_BEHAVIOUR = ("old_logp", "rollout_logp")
-_SIGNS = (1.0, -1.0)
+# One less, and points would lie on the bounds of clips, where there is no gradient to speak of.
+_POINTS = 302
+_BEHAVIOUR = {"old_logp", "rollout_logp"}
 _FLAT = 0.02
 
 
@@ -39,7 +40,7 @@ def curves(algorithm: Algorithm, config: Any) -> Curves | None:
     They reach three times as far from 1 as the bounds of the clip in `config`, where it has them.
     """
     [policy] = [one for one in algorithm.objectives if one.role == "policy"]
-    if not set(policy.reads) & set(_BEHAVIOUR) or "advantage" not in policy.reads:
+    if not _BEHAVIOUR & set(policy.reads) or "advantage" not in policy.reads:
         return None
     reach = min(3 * max(getattr(config, "clip_low", 0.0), getattr(config, "clip_high", 0.0)) or 1.5, 6.0)
     ratio = torch.linspace(max(0.01, 1 - reach), 1 + reach, _POINTS, dtype=torch.float64)
@@ -52,25 +53,23 @@ def curves(algorithm: Algorithm, config: Any) -> Curves | None:
 
 def _evaluated(policy: Objective, ratio: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Loss of each token, all terms added up, and its gradient by logp: [2, points] each."""
-    rows = 2 * len(ratio)
-    fields = dict.fromkeys([*policy.reads, *policy.outputs, *policy.watches])
-    batch = example_batch(fields, tuple((row, ".a") for row in range(rows)), seed=seed)
-    base = -torch.rand(rows, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * batch["mask"]
-    logp = (base + torch.log(ratio.repeat(2)).unsqueeze(-1)) * batch["mask"]
-    advantage = torch.tensor(_SIGNS, dtype=torch.float64).repeat_interleave(len(ratio)).unsqueeze(-1).expand(rows, 2)
-    unmoved = {"old_logp": base, "rollout_logp": base, "weight": torch.ones_like(base)}
-    given = {name: value for name, value in unmoved.items() if name in policy.reads}
-    step, _ = begin(policy, put(batch, advantage=advantage, **given).exclude("logp"))
-    leaf = logp.requires_grad_()
-    part = neutralise(put(step.select(*STRUCTURE, *policy.reads), **_supplied(batch, policy), logp=leaf), step["mask"])
-    losses = [term.weight * term.loss(part)[:, 1] for term in policy.terms if term.where == "mask"]
+    step, _ = begin(policy, _tokens(policy, ratio, seed))
+    logp = step["logp"].requires_grad_()
+    losses = [term.weight * term.loss(put(step, logp=logp)) for term in policy.terms if term.where == "mask"]
     loss = torch.stack(losses).sum(0)
-    [gradient] = torch.autograd.grad(loss.sum(), leaf)
-    return loss.detach().reshape(2, -1), gradient[:, 1].reshape(2, -1)
+    [gradient] = torch.autograd.grad(loss.sum(), logp)
+    return loss.detach()[:, 1].reshape(2, -1), gradient[:, 1].reshape(2, -1)
 
 
-def _supplied(batch: Any, policy: Objective) -> dict[str, Tensor]:
-    return {name: batch[name] for name in (*policy.outputs, *policy.watches) if name != "logp"}
+def _tokens(policy: Objective, ratio: Tensor, seed: int) -> TensorDict:
+    """Two tokens for each ratio, which weigh 1 and had one probability before; all else is drawn from `seed`."""
+    advantage, ratio = torch.cartesian_prod(torch.tensor([1.0, -1.0], dtype=ratio.dtype), ratio).T.unsqueeze(-1)
+    fields = dict.fromkeys([*policy.reads, *policy.outputs, *policy.watches])
+    batch = example_batch(fields, tuple((row, ".a") for row in range(len(ratio))), seed=seed)
+    before = batch["logp"]
+    agreed = {"old_logp": before, "rollout_logp": before, "weight": torch.ones_like(before)}
+    given = {name: value for name, value in agreed.items() if name in policy.reads}
+    return put(batch, logp=before + ratio.log(), advantage=advantage.expand_as(before), **given)
 
 
 # --- drawing -----------------------------------------------------------------------------------------------------

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from docs.generate.curves import curves, thumbnail
 from docs.generate.markdown import linked, table
 from purerl.config.catalogue import Entry
@@ -54,22 +51,16 @@ def _family_of(one: Entry) -> str:
 
 
 def _table(entries: list[Entry]) -> str:
-    columns = {
-        "algorithm": [[f"[{one.name}]({one.name}.md)", *map(linked, one.papers)] for one in entries],
-        "gradient": [_thumbnail(find("algorithm", one.name)) for one in entries],
-        "advantage": [_codes(one.advantage) for one in entries],
-        "loss": [_codes(one.loss) for one in entries],
-        "reduction": [_codes(one.reduce) for one in entries],
-        "needs": [one.needs for one in entries],
-    }
-    there = {title: ["<br>".join(cell) for cell in cells] for title, cells in columns.items() if any(cells)}
-    return table(list(there), zip(*there.values(), strict=True))
+    return table(["algorithm", "gradient", "advantage", "loss", "reduction", "needs"], map(_row, entries))
 
 
-def _codes(names: Iterable[str]) -> list[str]:
-    return [f"`{name}`" for name in names]
-
-
-def _thumbnail(module: Any) -> list[str]:
+def _row(one: Entry) -> list[str]:
+    module = find("algorithm", one.name)
     found = curves(module.algorithm(module.Config()), module.Config())
-    return [thumbnail(found)] if found else []
+    lists = (one.advantage, one.loss, one.reduce)
+    return [
+        "<br>".join([f"[{one.name}]({one.name}.md)", *map(linked, one.papers)]),
+        thumbnail(found) if found else "",
+        *("<br>".join(f"`{name}`" for name in names) for names in lists),
+        "<br>".join(one.needs),
+    ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any
 
 import attrs
@@ -24,15 +26,17 @@ def linked(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, or nothing where there is no row.
+    """A table, without the columns in which nothing stands; nothing where there is no row.
 
-    >>> print(table(["name", "range"], [["beta", "|x| < 1"]]))
+    >>> print(table(["name", "unit", "range"], [["beta", "", "|x| < 1"]]))
     | name | range |
-    |---|---|
+    | --- | --- |
     | beta | \\|x\\| < 1 |
     """
-    lines = [_row(cell.replace("|", "\\|") for cell in row) for row in rows]
-    return "\n".join([_row(head), "|---" * len(head) + "|", *lines]) if lines else ""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    filled = [any(column) for column in zip(*cells, strict=True)]
+    lines = [_row(compress(row, filled)) for row in (head, ["---"] * len(head), *cells)]
+    return "\n".join(lines) if cells else ""
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -45,10 +49,12 @@ def settings(config: Any) -> str:
 
 
 def _settings(config: Any) -> Iterator[list[str]]:
+    explained = dict(re.findall(r"^(\w+) {2,}(.+)", inspect.getdoc(config) or "", re.MULTILINE))
     for field in attrs.fields(config):
         said = field.metadata
         unit = f" ({said['unit']})" if said.get("unit") else ""
-        yield [f"`{field.name}`", _default(field.default), said.get("need", ""), said.get("help", "") + unit]
+        meaning = said.get("help") or explained.get(field.name, "")
+        yield [f"`{field.name}`", _default(field.default), said.get("need", ""), meaning + unit]
 
 
 def _default(value: Any) -> str:
