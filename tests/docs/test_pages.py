@@ -15,9 +15,10 @@ import torch
 import purerl
 from docs import generate
 from docs.generate import algorithms, reference
+from docs.generate.composition import parts
 from docs.generate.curves import Curves, curves
 from docs.generate.metrics import meaning, metrics
-from purerl.algos import cispo, clip_cov, dpo, grpo, gspo, gvpo, kl_cov, rloo, sapo, topr
+from purerl.algos import cispo, clip_cov, dpo, forking_tokens, grpo, gspo, gvpo, kl_cov, ppo, prime, rloo, sapo, topr
 from purerl.plugins import find, names
 from purerl.testing import exemptions, variants
 
@@ -52,6 +53,43 @@ def test_a_page_tells_what_the_module_says(pages, name):
         assert f"- exempt from `{law}`: {reason}." in page
     assert f"purerl train addition --set algorithm.kind={name}\n" in page
     assert inspect.getsource(module.algorithm) in page
+
+
+def test_ppo_is_made_of_these_parts():
+    assert list(parts(ppo.algorithm(ppo.Config(kl_reward_coef=0.5)))) == [
+        ("on the whole batch", "reward = kl_reward(reward, old_logp, ref_logp, kl_reward_coef=0.5)"),
+        ("on the whole batch", "gae_advantage(discount=1, lambda_=0.95)"),
+        ("on the whole batch", "advantage = whiten(advantage, mask)"),
+        ("loss of the critic", "token_mean of clipped_value_loss(value, old_value, returns, value_clip=0.5)"),
+        (
+            "loss of the policy",
+            "token_mean of clip_surrogate(clip_high=0.2, clip_low=0.2, ratio=token_ratio(logp, old_logp))",
+        ),
+    ]
+
+
+def test_what_an_algorithm_chooses_before_it_learns_is_a_part_too():
+    assert next(parts(forking_tokens.algorithm())) == ("rows that are kept", "groups_that_vary")
+    chosen = "dropped = least_uncertain(old_entropy, mask, top_fraction=0.2)"
+    assert ("before each step of the policy", chosen) in parts(forking_tokens.algorithm())
+    assert next(parts(prime.algorithm()))[0] == "loss of the reward model"
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("opd", "From a teacher"),
+        ("dpo", "From data"),
+        ("ppo", "With a critic"),
+        ("rloo", "Policy gradients"),
+        ("icepop", "Clipped surrogates"),
+        ("cispo", "Weighted policy gradients"),
+        ("sapo", "Other losses"),
+    ],
+)
+def test_an_algorithm_stands_in_its_family(pages, name, family):
+    [section] = [part for part in pages["index"].split("\n## ") if f"| [{name}](" in part]
+    assert section.startswith(f"{family}\n")
 
 
 SECTIONS = ("Its loss", "What it is made of", "What it needs", "Settings", "Running it", "Metrics", "Laws")
@@ -139,6 +177,26 @@ def test_every_module_has_a_page():
         "| `revision` | none | of the hub's repository |",
     ):
         assert f"\n{line}\n" in made["settings"]
+
+
+def test_what_a_module_passes_on_is_a_link():
+    page = dict(reference.pages())["purerl.algos"]
+    assert "{py:obj}`gae <purerl.algos.estimators.returns.gae>`" in page
+
+
+@pytest.mark.parametrize(
+    ("docstring", "rst"),
+    [
+        (["Prose.", "", "    a = b_", "    c = d"], ["Prose.", "", "::", "", "    a = b_", "    c = d", ""]),
+        (["one     its meaning", "another its"], ["::", "", "    one     its meaning", "    another its", ""]),
+        (["1. One,", "   and more.", "", "   Still."], ["1. One,", "   and more.", "", "   Still.", ""]),
+        (["lambda_ and `lambda_`"], ["lambda\\_ and `lambda_`", ""]),
+        (["|x| * *this*, **these"], ["\\|x\\| \\* *this*, \\*\\*these", ""]),
+        (["in 1707.06347."], ["in `1707.06347 <https://arxiv.org/abs/1707.06347>`__.", ""]),
+    ],
+)
+def test_a_docstring_becomes_restructured_text(docstring, rst):
+    assert reference.as_rst(docstring) == rst
 
 
 def test_what_is_written_is_what_is_made_and_no_more(pages, tmp_path: Path):
