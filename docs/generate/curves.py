@@ -143,4 +143,4 @@ def _text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "ax
 
 
 def _number(value: Tensor) -> str:
-    return f"{float(value):.4g}"
+    return f"{float(value):.5g}"
