@@ -1,8 +1,9 @@
 """What of the documentation is made from the package itself, each time that it is built.
 
-algorithms   a page for each algorithm, and their index
-reference    a page for each module, and one for the settings of a run
-composition, curves, tables     what these pages show
+algorithms, index               a page for each algorithm, and all of them side by side
+reference                       a page for each module, and one for the settings of a run
+composition, curves, metrics    what the pages of algorithms show
+markdown                        tables and links
 """
 
 from __future__ import annotations
