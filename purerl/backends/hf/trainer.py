@@ -50,7 +50,7 @@ def _setting(help: str, default: Any, need: str, holds: Callable[[Any], bool], *
         if not right:
             raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default}")
 
-    return field(default=default, validator=check, metadata={"help": help, "unit": unit})
+    return field(default=default, validator=check, metadata={"help": help, "unit": unit, "need": need})
 
 
 def _within(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
