@@ -8,9 +8,10 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Weighted
-from purerl.loop.run import Clock, Sample
+from purerl.loop.run import Clock
+from purerl.rewards.judge import Verdict
 
-__all__ = ["batch_metrics", "means", "reward_metrics", "time_metrics"]
+__all__ = ["batch_metrics", "means", "reward_metrics", "shares", "time_metrics"]
 
 
 def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
@@ -19,14 +20,24 @@ def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
     return {name: total / weight for name, (total, weight) in pairs.items() if weight}
 
 
-def reward_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Mean reward of the judged rows, whole and by component; empty where nothing was judged."""
-    judged = [sample.components for sample in samples if sample.components]
-    if not judged:
-        return {}
-    names = dict.fromkeys(name for components in judged for name in components)
-    parts = {f"reward/{name}": sum(c.get(name, 0.0) for c in judged) / len(judged) for name in names}
-    return {"reward/mean": sum(parts.values()), "reward/judged": len(judged) / len(samples)} | parts
+def reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Mean reward of the rows whose reward was told, and of each component as it was said; and of all rows `shares`."""
+    told = [verdict for verdict in verdicts if verdict.reward is not None]
+    names = dict.fromkeys(name for verdict in told for name in verdict.components)
+    parts = {name: sum(verdict.components.get(name, 0.0) for verdict in told) / len(told) for name in names}
+    means = {"mean": sum(verdict.reward for verdict in told) / len(told)} | parts if told else {}
+    return {f"reward/{name}": value for name, value in (means | shares(verdicts)).items()}
+
+
+def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Of all completions: whose reward was told; whose reward function failed; where it outlived its deadline."""
+    failures = [verdict.failure.kind for verdict in verdicts if verdict.failure]
+    counts = {
+        "judged": sum(verdict.reward is not None for verdict in verdicts),
+        "failed": len(failures),
+        "timed_out": failures.count("timed out"),
+    }
+    return {name: count / len(verdicts) for name, count in counts.items()}
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:
