@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from attrs import evolve
 
 from purerl.algos import grpo
 from purerl.backends.hf import generator, trainer

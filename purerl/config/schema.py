@@ -97,7 +97,7 @@ class Judging:
     workers: int | None = _setting(
         "processes that run reward functions; one for each core, 8 at most, if not given", default=None, least=1
     )
-    max_failed: float = _setting("share of the completions judged at once that may fail; more stop the run", default=0.1)
+    max_failed: float = _setting("share of completions that may fail each time; more stop the run", default=0.1)
 
     def __attrs_post_init__(self) -> None:
         if not 0 < self.deadline < math.inf:

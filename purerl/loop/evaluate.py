@@ -27,10 +27,10 @@ def evaluate(run: Run, *, step: int) -> dict[str, float]:
     completed = complete(run, requests)
     cases = [Case(one.key, text, problem) for (one, text), problem in zip(completed, problems, strict=True)]
     verdicts = judged(run, cases, step=step)
-    told = [verdict for verdict in verdicts if verdict.reward is not None]
+    told = [verdict.components for verdict in verdicts if verdict.reward is not None]
     metrics = {"length": sum(len(completion.tokens) for completion, _ in completed) / len(completed)}
     metrics |= shares(verdicts)
     if told:
-        metrics["reward"] = sum(verdict.reward for verdict in told) / len(told)
-        metrics["accuracy"] = sum(min(verdict.components.values()) >= 1.0 for verdict in told) / len(told)
+        metrics["reward"] = sum(verdict.reward or 0.0 for verdict in verdicts) / len(told)
+        metrics["accuracy"] = sum(min(components.values()) >= 1.0 for components in told) / len(told)
     return {f"eval/{name}": value for name, value in metrics.items()}

@@ -22,10 +22,10 @@ def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
 
 def reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     """Mean reward of the rows whose reward was told, and of each component as it was said; and of all rows `shares`."""
-    told = [verdict for verdict in verdicts if verdict.reward is not None]
-    names = dict.fromkeys(name for verdict in told for name in verdict.components)
-    parts = {name: sum(verdict.components.get(name, 0.0) for verdict in told) / len(told) for name in names}
-    means = {"mean": sum(verdict.reward for verdict in told) / len(told)} | parts if told else {}
+    told = [verdict.components for verdict in verdicts if verdict.reward is not None]
+    names = dict.fromkeys(name for components in told for name in components)
+    parts = {name: sum(components.get(name, 0.0) for components in told) / len(told) for name in names}
+    means = {"mean": sum(verdict.reward or 0.0 for verdict in verdicts) / len(told)} | parts if told else {}
     return {f"reward/{name}": value for name, value in (means | shares(verdicts)).items()}
 
 

@@ -48,7 +48,7 @@ class Sample:
 
 @define
 class Run:
-    """A run: configuration, algorithm, engines, reward functions and data, all opened, and the directory it lives in."""
+    """A run: configuration, algorithm, engines, rewards and data, all opened, and the directory it lives in."""
 
     config: RunConfig
     place: RunDirectory

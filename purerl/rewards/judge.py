@@ -36,8 +36,8 @@ class Verdict:
 def verdict(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Collection[str]) -> Verdict:
     """One verdict of what each function has said of a completion.
 
-        reward = sum over functions f and their components c of weights[f] * c, if every component of `gates` is at least 1
-                 0, if not
+        reward = sum over functions f and their components c of weights[f] * c    where all components of `gates` are >= 1
+                 0                                                                elsewhere
 
     A function outside of `weights` adds nothing. Components of one name add up. Where a function fails, or says None,
     there is no reward.
@@ -48,19 +48,17 @@ def verdict(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Co
     >>> verdict(said | {"m:tagged": {"tagged": 0.0}}, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
     0.0
     """
+    told = {name: outcome for name, outcome in said.items() if isinstance(outcome, Mapping)}
+    if len(told) < len(said):
+        return Verdict(failure=next((one for one in said.values() if isinstance(one, Failure)), None))
     components: dict[str, float] = {}
     counted: dict[str, float] = {}
-    for name, outcome in said.items():
-        if isinstance(outcome, Failure):
-            return Verdict(failure=outcome)
-    if any(outcome is None for outcome in said.values()):
-        return Verdict()
-    for name, outcome in said.items():
+    for name, outcome in told.items():
         for component, value in outcome.items():
             components[component] = components.get(component, 0.0) + value
             if name in weights:
                 counted[component] = counted.get(component, 0.0) + weights[name] * value
-    if any(value < 1 for name in gates for value in said[name].values()):
+    if any(value < 1 for name in gates for value in told[name].values()):
         counted = dict.fromkeys(counted, 0.0)
     return Verdict(components, counted)
 

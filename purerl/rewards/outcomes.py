@@ -51,8 +51,8 @@ def outcomes(
 ) -> list[Outcome]:
     """What `scorer` says of `cases`, in their order; of fewer, but one call's at least, once the clock is at `until`.
 
-    Awaitables are awaited together, each at most `deadline` seconds. `before` is told the place in `cases` of each call,
-    and -1 before awaiting.
+    Awaitables are awaited together, each at most `deadline` seconds. `before` is told the place in `cases` of each
+    call, and -1 before awaiting.
     """
     returned: list[tuple[int, Any]] = []
     for first in range(0, len(cases), scorer.convention.most):
@@ -109,8 +109,8 @@ def cut(text: str, longest: int = _LONGEST) -> str:
     >>> cut("0123456789", 4)
     '01 [6 characters left out] 89'
     """
-    half = longest // 2
-    return text if len(text) <= longest else f"{text[:half]} [{len(text) - 2 * half} characters left out] {text[-half:]}"
+    half, left = longest // 2, len(text) - 2 * (longest // 2)
+    return text if len(text) <= longest else f"{text[:half]} [{left} characters left out] {text[-half:]}"
 
 
 # --- awaiting ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -110,7 +110,7 @@ class Workers:
         except ProcessExpired as error:
             return self._expired(task, *self._note(error))
         except TimeoutError:
-            return self._expired(task, -1, f"{task.function} took longer than {self._deadline:g} seconds\n", "timed out")
+            return self._expired(task, -1, f"took longer than {self._deadline:g} seconds\n", "timed out")
         except RuntimeError as error:
             do = "see the messages above; the run resumes"
             raise RewardError("the processes of reward functions have died", got=str(error), do=do) from error
@@ -119,7 +119,7 @@ class Workers:
         return done, [_Task(task.function, half) for half in (rest[::2], rest[1::2]) if half]
 
     def _note(self, error: ProcessExpired) -> tuple[int, str, Kind]:
-        """What the worker that has died was doing: the place of the case in its task, where it was, and what happened."""
+        """What a worker that died was doing: the place of the case in its task, where it was, and what happened."""
         path = Path(self._notes.name, str(error.pid))
         place, _, stack = path.read_text(encoding="utf-8").partition("\n")
         if not stack:
