@@ -70,7 +70,7 @@ class Rollout:
             raise ConfigError("lag", got=self.lag, need="0 or 1")
         if self.overlong and self.overlong.buffer > self.max_tokens:
             need = f"at most max_tokens, {self.max_tokens}"
-            raise ConfigError("overlong.buffer", got=self.overlong.buffer, need=need)
+            raise ConfigError("overlong", got=f"buffer {self.overlong.buffer}", need=need)
 
 
 @frozen

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Weighted
-from purerl.loop.run import Clock
+from purerl.algos.parts.shaping import overlong_penalty
+from purerl.config.schema import Rollout
+from purerl.loop.run import Clock, Sample
 from purerl.rewards.judge import Verdict
 
-__all__ = ["batch_metrics", "means", "reward_metrics", "shares", "time_metrics"]
+__all__ = ["batch_metrics", "means", "overlong", "reward_metrics", "shares", "time_metrics"]
 
 
 def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
@@ -38,6 +41,16 @@ def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
         "timed_out": failures.count("timed out"),
     }
     return {name: count / len(verdicts) for name, count in counts.items()}
+
+
+def overlong(rollout: Rollout, samples: Sequence[Sample]) -> dict[str, float]:
+    """Mean penalty for length, where there is one: it is no part of `reward/mean`."""
+    if rollout.overlong is None:
+        return {}
+    length = torch.tensor([sum(sample.fields["action"]) for sample in samples], dtype=torch.float64)
+    buffer, factor = rollout.overlong.buffer, rollout.overlong.factor
+    penalty = overlong_penalty(length, longest=rollout.max_tokens, buffer=buffer, factor=factor)
+    return {"reward/overlong": penalty.mean().item()}
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:

@@ -59,6 +59,11 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
     torch.manual_seed(config.seed)
     algorithm = algorithm_of(config)
     source, texts = _source(config, algorithm)
+    examples = read_examples(config.data, texts)
+    problems = config.evaluate and read_examples(config.evaluate.data, ["prompt"], limit=config.evaluate.examples)
+    judge = _judge(config, given)
+    for table in ([examples] if config.rollout else []) + ([problems] if problems else []):
+        judge.check_columns(table.column_names)
     tokenizer = load_tokenizer(config.model)
     return Run(
         config=config,
@@ -66,9 +71,9 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         algorithm=algorithm,
         reads=frozenset(reads_of(algorithm)),
         source=source,
-        examples=read_examples(config.data, texts),
-        problems=config.evaluate and read_examples(config.evaluate.data, ["prompt"], limit=config.evaluate.examples),
-        judge=_judge(config, given),
+        examples=examples,
+        problems=problems,
+        judge=judge,
         tokenizer=tokenizer,
         stop_tokens=() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,),
         trainers=_trainers(config, algorithm),

@@ -16,7 +16,7 @@ from purerl.data.examples import Example, draws, take
 from purerl.errors import DataError
 from purerl.loop.complete import complete
 from purerl.loop.judging import judged
-from purerl.loop.metrics import reward_metrics
+from purerl.loop.metrics import overlong, reward_metrics
 from purerl.loop.run import Clock, Run, Sample, State, seed_of
 from purerl.protocols import Completion, Request, Sampling
 from purerl.rewards.adapters import Case
@@ -69,7 +69,8 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
         if _groups(kept) == wanted:
             break
     facts = {"rollout/sampled": len(sampled), "rollout/kept": len(kept) / len(sampled)}
-    return state, _extended(run, kept, greedy), facts | reward_metrics([sample.verdict for sample in sampled])
+    facts |= reward_metrics([sample.verdict for sample in sampled]) | overlong(run.config.rollout, sampled)
+    return state, _extended(run, kept, greedy), facts
 
 
 def _groups(samples: Sequence[Sample]) -> int:

@@ -54,4 +54,3 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
 def names() -> list[str]:
     """Our recipes."""
     return sorted(module.name for module in iter_modules(__path__))
-

@@ -152,6 +152,8 @@ def _call_ours(function: RewardFunction, cases: Sequence[Case]) -> Any:
 
 
 def _read_ours(returned: Any, count: int) -> list[Any]:
+    if isinstance(returned, Mapping) and not returned:
+        raise TypeError("returned {}; needed is one number at least, or None where no reward can be told")
     return [returned]
 
 
@@ -202,7 +204,7 @@ def _call_trl(function: RewardFunction, cases: Sequence[Case]) -> Any:
 def _read_trl(returned: Any, count: int) -> list[Any]:
     """None says that the function is not about this row: it has no part in the row's sum."""
     if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != count:
-        raise TypeError(f"returned {returned!r:.200}; needed is a list of {count}: for each completion a number or None")
+        raise TypeError(f"returned {returned!r:.200}; needed is a list of {count}, numbers or None")
     return [{} if value is None else value for value in returned]
 
 

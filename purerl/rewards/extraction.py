@@ -8,11 +8,12 @@ and braces are counted, not matched by a pattern.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["RULES", "Rule", "exact_number", "extract", "first_number", "last_boxed", "plain"]
+__all__ = ["LAST", "RULES", "Rule", "exact_number", "extract", "first_number", "last_boxed", "plain"]
 
 LAST = 8192
 """Characters at the end of a completion in which an answer is looked for."""
@@ -21,10 +22,10 @@ _LONGEST_NUMBER = 64
 
 
 def last_boxed(text: str) -> str | None:
-    """What is in the last ``\\boxed{...}`` whose braces are closed; of nested boxes the innermost.
+    r"""What is in the last ``\boxed{...}`` whose braces are closed; of nested boxes the innermost.
 
-    >>> last_boxed(r"so \\boxed{1}, no: \\boxed{\\frac{1}{2}}, or \\boxed{3")
-    '\\\\frac{1}{2}'
+    >>> last_boxed(r"so \boxed{1}, no: \boxed{\frac{1}{2}}, or \boxed{3")
+    '\\frac{1}{2}'
     """
     end = len(text)
     for _ in range(_MOST_BOXES):
@@ -60,23 +61,23 @@ def _after(marker: str) -> Callable[[str], str | None]:
     pattern = re.compile(marker, re.IGNORECASE | re.MULTILINE)
 
     def find(text: str) -> str | None:
-        found = None
-        for found in pattern.finditer(text):
-            pass
+        found = _last(pattern, text)
         rest = text[found.end() :].partition("\n")[0].strip() if found else ""
         return rest or None
 
     return find
 
 
-_NUMBER = re.compile(r"(?<!\w)(?:(?<![\w)]\s)(?<!\))-)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e[-+]?\d+|\s*/\s*\d+)?", re.IGNORECASE)
+_NUMBER = re.compile(r"(?<!\w)(?:(?<!\))-)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e[-+]?\d+|\s?/\s?\d+)?", re.IGNORECASE)
 
 
 def _last_number(text: str) -> str | None:
-    found = None
-    for found in _NUMBER.finditer(plain(text)):
-        pass
+    found = _last(_NUMBER, plain(text))
     return found[0] if found else None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(iter(deque(pattern.finditer(text), maxlen=1)), None)
 
 
 class Rule(NamedTuple):
@@ -101,7 +102,9 @@ RULES = {
             "**Answer:** 72 apples.",
             "72 apples.",
         ),
-        Rule("letter A", "the rest of the last line that begins with `A:`", _after(r"^[ \t*]*A:[ \t*]*"), "A: 72", "72"),
+        Rule(
+            "letter A", "the rest of the last line that begins with `A:`", _after(r"^[ \t*]*A:[ \t*]*"), "A: 72", "72"
+        ),
         Rule("last number", "the last number", _last_number, "He has 5 - 3 = 2 left.", "2"),
     )
 }
@@ -120,7 +123,7 @@ def extract(completion: str, rules: Sequence[str]) -> str | None:
 
 # --- numbers -----------------------------------------------------------------------------------------------------
 
-_SAME = str.maketrans({"−": "-", "–": "-", "－": "-", "﹣": "-", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "×": r"\times "})
+_SAME = str.maketrans({"\u2212": "-", "\u2013": "-", "\uff0d": "-", "\ufe63": "-", "\u00d7": r"\times "})
 _LATEX = (
     (re.compile(r"\\[,!;: ]|\\(?:left|right|displaystyle)\b"), ""),
     (re.compile(r"\{,\}"), ","),
@@ -128,15 +131,15 @@ _LATEX = (
     (re.compile(r"\\?[$£€]"), " "),
     (re.compile(r"\\[dt]?frac\{(-?\d+)\}\{(\d+)\}"), r" \1/\2"),
     (re.compile(r"\s?(?:\\times|\\cdot)\s?10\^\{?(-?\d+)\}?"), r"e\1"),
-    (re.compile(r"(?<=\d) (?=\d{3}(?!\d))"), ""),
+    (re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))"), ""),
 )
 
 
 def plain(text: str) -> str:
-    """`text` with one sign for minus, without currency signs and spaces in numbers, and with fractions as a/b.
+    r"""`text` with one sign for minus, without currency signs and narrow spaces in numbers, and with fractions as a/b.
 
-    >>> plain(r"\\$1{,}234 − \\frac{1}{2}")
-    ' 1,234 -  1/2'
+    >>> plain(r"\$1{,}234 or \frac{1}{2}")
+    ' 1,234 or  1/2'
     """
     text = text.translate(_SAME)
     for pattern, instead in _LATEX:
@@ -158,9 +161,9 @@ _UNITS = re.compile(r"\\(?:text|mathrm|mbox)\{[^{}]{0,50}\}|\\?%|\^\{?\\circ\}?|
 
 
 def exact_number(answer: str) -> Fraction | None:
-    """The number that `answer` is, units and percent signs aside; None where it is anything else.
+    r"""The number that `answer` is, units and percent signs aside; None where it is anything else.
 
-    >>> exact_number(r"\\$1,234.00"), exact_number(r"72\\text{ apples}"), exact_number("2x"), exact_number("1, 2")
+    >>> exact_number(r"\$1,234.00"), exact_number(r"72\text{ apples}"), exact_number("2x"), exact_number("1, 2")
     (Fraction(1234, 1), Fraction(72, 1), None, None)
     """
     bare = _UNITS.sub(" ", plain(answer)).strip().rstrip(".").strip()

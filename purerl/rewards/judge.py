@@ -7,7 +7,8 @@ from typing import Self
 
 from attrs import field, frozen
 
-from purerl.rewards.adapters import Case, RewardFunction, scorer
+from purerl.errors import ConfigError
+from purerl.rewards.adapters import Case, RewardFunction, columns_of, load_reward, scorer
 from purerl.rewards.outcomes import Failure, Outcome, outcomes
 from purerl.rewards.workers import Workers
 
@@ -36,8 +37,8 @@ class Verdict:
 def verdict(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Collection[str]) -> Verdict:
     """One verdict of what each function has said of a completion.
 
-        reward = sum over functions f and their components c of weights[f] * c    where all components of `gates` are >= 1
-                 0                                                                elsewhere
+        reward = sum over functions f and their components c of weights[f] * c   where no component of a gate is below 1
+                 0                                                               elsewhere
 
     A function outside of `weights` adds nothing. Components of one name add up. Where a function fails, or says None,
     there is no reward.
@@ -83,8 +84,16 @@ class Judge:
         self._names = tuple(dict.fromkeys((*weights, *gates)))
         self._weights, self._gates, self._deadline = weights, gates, deadline
         self._here = [scorer(name, given[name]) for name in self._names if name in given]
-        elsewhere = [name for name in self._names if name not in given]
-        self._workers = Workers(elsewhere, count=workers, deadline=deadline) if elsewhere else None
+        self._elsewhere = [load_reward(name) for name in self._names if name not in given]
+        self._workers = Workers(self._elsewhere, count=workers, deadline=deadline) if self._elsewhere else None
+
+    def check_columns(self, columns: Collection[str]) -> None:
+        """Raises ConfigError where a function cannot do without a column that is not among `columns`."""
+        for one in (*self._here, *self._elsewhere):
+            missing = [name for name in columns_of(one) if name not in columns]
+            if missing:
+                what = f"reward {one.name!r} reads columns that the data has not"
+                raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}")
 
     def __enter__(self) -> Self:
         if self._workers is not None:

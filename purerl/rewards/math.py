@@ -2,7 +2,7 @@
 
 Each function finds the answer by rules of `extraction`, and compares it with the example's `answer`; failing that
 column, with `reward_model.ground_truth`, where verl's files have it. What is written as a number is compared exactly,
-in microseconds. Everything else, formulas and sets and intervals, is compared by math-verify, which has half a second:
+in microseconds. Everything else, formulas and sets and intervals, is compared by math-verify, which has half a second of CPU time:
 what it cannot tell in that time has no reward, neither 0 nor 1.
 """
 
@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from purerl.errors import ConfigError
-from purerl.rewards.extraction import exact_number, extract, first_number, last_boxed, plain
+from purerl.rewards.extraction import LAST, exact_number, extract, first_number, last_boxed, plain
 
 __all__ = ["boxed", "gsm8k", "has_boxed", "multiple_choice", "numeric"]
 
@@ -30,11 +30,11 @@ _FREE = ("boxed", "hashes", "phrase", "letter A", "last number")
 
 
 def gsm8k(completion: str, example: Mapping[str, Any]) -> float:
-    """1 where the answer is the example's number, 0 where it is not.
+    r"""1 where the answer is the example's number, 0 where it is not.
 
     The example's answer may be a whole solution that ends in ``#### 72``, as GSM8K's are.
 
-    >>> example = {"answer": "9 * 8 = <<9*8=72>>72 dollars\\n#### 72"}
+    >>> example = {"answer": "9 * 8 = <<9*8=72>>72 dollars\n#### 72"}
     >>> gsm8k("The answer is $72.00.", example), gsm8k("The answer is 72.01", example)
     (1.0, 0.0)
     """
@@ -42,9 +42,9 @@ def gsm8k(completion: str, example: Mapping[str, Any]) -> float:
 
 
 def numeric(completion: str, example: Mapping[str, Any]) -> float:
-    """1 where the answer is the example's number but for a millionth of it, 0 where it is not.
+    r"""1 where the answer is the example's number but for a millionth of it, 0 where it is not.
 
-    >>> numeric(r"so \\boxed{0.3333333}", {"answer": "1/3"}), numeric("about 0.33", {"answer": "1/3"})
+    >>> numeric(r"so \boxed{0.3333333}", {"answer": "1/3"}), numeric("about 0.33", {"answer": "1/3"})
     (1.0, 0.0)
     """
     answer, gold = _answered(completion), _gold_number(example)
@@ -52,11 +52,11 @@ def numeric(completion: str, example: Mapping[str, Any]) -> float:
 
 
 def boxed(completion: str, example: Mapping[str, Any]) -> float | None:
-    """1 where what is in the last ``\\boxed{...}`` equals the example's answer, 0 where it does not, or without a box.
+    r"""1 where what is in the last ``\boxed{...}`` equals the example's answer, 0 where it does not, or without a box.
 
     The example's answer may be a whole solution with a box of its own. None where math-verify does not come to an end.
 
-    >>> boxed(r"so \\boxed{0.5}", {"answer": r"\\frac{1}{2}"}), boxed("so 0.5", {"answer": "0.5"})
+    >>> boxed(r"so \boxed{0.5}", {"answer": r"\frac{1}{2}"}), boxed("so 0.5", {"answer": "0.5"})
     (1.0, 0.0)
     """
     answer, gold = extract(completion, ["boxed"]), _gold(example)
@@ -75,7 +75,7 @@ def multiple_choice(completion: str, example: Mapping[str, Any]) -> float:
 
 
 def has_boxed(completion: str, example: Mapping[str, Any]) -> float:
-    """1 where there is a ``\\boxed{...}`` with something in it: a gate."""
+    r"""1 where there is a ``\boxed{...}`` with something in it: a gate."""
     return float(bool(extract(completion, ["boxed"])))
 
 
@@ -107,7 +107,8 @@ def _answered(completion: str) -> Fraction | None:
     return None if answer is None else first_number(answer)
 
 
-_LETTER = re.compile(r"^[\s*]*(?:\\text\{|\\mathrm\{)?\(?([A-Z])(?![A-Za-z'])")
+_OPEN = r"[\s*]*(?:\\text\{|\\mathrm\{)?\(?"
+_LETTER = re.compile(rf"{_OPEN}([A-Z])(?![A-Za-z'])(?!\)?[*\s]{{0,3}}(?:or|and|,|/)\s{{0,3}}\(?[A-Z]\b)")
 _LONE_LETTER = re.compile(r"^[ \t*]*\(?([A-Z])[).:]?[ \t*.]*$", re.MULTILINE)
 
 
@@ -116,7 +117,7 @@ def _letter(completion: str) -> str | None:
     if answer is not None:
         found = _LETTER.match(answer)
         return found[1] if found else None
-    lone = _LONE_LETTER.findall(completion[-8192:])
+    lone = _LONE_LETTER.findall(completion[-LAST:])
     return lone[-1] if lone else None
 
 
@@ -168,15 +169,18 @@ class _TooLongError(BaseException):
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """_TooLongError after so many seconds, wherever the block is. By a signal, so only in a process's main thread."""
+    """_TooLongError after so many seconds of CPU time, wherever the block is.
+
+    By a signal, so only in a process's main thread. A busy machine does not change what is told.
+    """
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise _TooLongError
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, seconds / 10)
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds, seconds / 10)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import io
 import math
+import re
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -85,12 +86,12 @@ def _read(scorer: Scorer, returned: Any, count: int) -> list[Outcome]:
 def _components(name: str, value: Any) -> dict[str, float] | None:
     """A number is a component that is named after its function; a function may name several by a mapping.
 
-    >>> _components("module:length", 3)
+    >>> _components("module:Class.length", 3)
     {'length': 3.0}
     """
     if value is None:
         return None
-    named = value if isinstance(value, Mapping) else {name.rpartition(":")[2]: value}
+    named = value if isinstance(value, Mapping) else {re.split("[:.]", name)[-1]: value}
     for part in named.values():
         if not (isinstance(part, Real) and math.isfinite(part)):
             raise TypeError(f"returned {value!r:.200}; {_NO_REWARD}")

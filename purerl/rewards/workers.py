@@ -53,13 +53,13 @@ _Settled = tuple[dict[tuple[str, int], Outcome], list[_Task]]
 
 
 class Workers:
-    """Worker processes that know the reward functions called `names`.
+    """Worker processes that know the functions of `scorers`, each by its name.
 
     `count` of them, one for each core if None; `deadline` in seconds. To be started, and to be closed at the end.
     """
 
-    def __init__(self, names: Sequence[str], *, count: int | None, deadline: float):
-        self._most = {name: load_reward(name).convention.most for name in names}
+    def __init__(self, scorers: Sequence[Scorer], *, count: int | None, deadline: float):
+        self._most = {scorer.name: scorer.convention.most for scorer in scorers}
         self._count = count or min(os.cpu_count() or 1, _MOST_WORKERS)
         self._deadline = deadline
         self._pool: ProcessPool | None = None
