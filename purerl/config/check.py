@@ -36,7 +36,7 @@ SAMPLED = frozenset(_ROLLOUTS)
 """Fields that come with completions of the policy's own."""
 SUPPLIED = frozenset({*_ROWS, *_ROLLOUTS})
 """Fields that rows come with, beside those of every batch."""
-EVALUATED = ("eval/accuracy", "eval/judged", "eval/length", "eval/reward")
+EVALUATED = ("eval/accuracy", "eval/failed", "eval/judged", "eval/length", "eval/reward", "eval/timed_out")
 """Metrics of an evaluation."""
 WITHIN = ("estimator", "prepare", "trainer")
 """Writers of fields that an algorithm has of its own."""

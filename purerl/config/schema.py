@@ -29,9 +29,12 @@ def _at_least(bound: int) -> Any:
 
 
 def _setting(
-    help: str, *, unit: str = "", least: int | None = None, plugin: str = "", short: bool = False, **kwargs: Any
+    help: str, *, unit: str = "", least: int | None = None, plugin: str = "", short: Any = False, **kwargs: Any
 ) -> Any:
-    """An attrs field that explains itself; `short`: a text in the place of its class is this field's value."""
+    """An attrs field that explains itself; `short`: a text in the place of its class is this field's value.
+
+    With `list` for `short`, it is the only one of this field's values.
+    """
     metadata = {"help": help, "unit": unit, "short": short} | ({"plugin": plugin} if plugin else {})
     return field(metadata=metadata, validator=[] if least is None else [_at_least(least)], **kwargs)
 

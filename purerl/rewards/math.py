@@ -2,8 +2,8 @@
 
 Each function finds the answer by rules of `extraction`, and compares it with the example's `answer`; failing that
 column, with `reward_model.ground_truth`, where verl's files have it. What is written as a number is compared exactly,
-in microseconds. Everything else, formulas and sets and intervals, is compared by math-verify, which has half a second of CPU time:
-what it cannot tell in that time has no reward, neither 0 nor 1.
+in microseconds. Everything else, formulas and sets and intervals, is compared by math-verify, which has half a second
+of CPU time: what it cannot tell in that time has no reward, neither 0 nor 1.
 """
 
 from __future__ import annotations

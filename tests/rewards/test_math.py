@@ -129,7 +129,7 @@ def test_numbers_may_differ_by_a_millionth() -> None:
         (r"72\text{ cm}", "72", 1.0),
         (r"\text{east}", r"\text{East}", 1.0),
         ("1", r"All in all it is \boxed{1}.", 1.0),
-        (r"\int_0^1 x^x dx", "1", None),
+        (r"2^{10^9}", "3x", None),
         ("a" * 301, "a", 0.0),
     ],
 )
