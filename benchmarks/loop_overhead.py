@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from attrs import evolve
 
 from purerl.algos import grpo
 from purerl.backends.hf import generator, trainer
@@ -94,7 +93,7 @@ def main() -> None:
         settings = config(folder)
         place = loop.claim(folder / "run", settings, fresh=False)
         spent: dict[str, float] = {}
-        run = loop.open_run(evolve(settings), {settings.rewards[0]: timed(reward, spent, "reward")})
+        run = loop.open_run(settings, place, {settings.rewards[0].function: timed(reward, spent, "reward")})
         trainer = run.trainers["policy"]
         work = {"generate": (run.generator, "submit", "collect"), "forward": (trainer.module, "forward")}
         work |= {"backward": (torch.Tensor, "backward"), "optimise": (trainer.optimiser, "step")}

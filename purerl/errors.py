@@ -8,7 +8,7 @@
     └── RunError                         something went wrong while running
         ├── RunDirectoryError            the run directory belongs to another or to a finished run
         ├── CheckpointError              a checkpoint cannot be written or read
-        ├── RewardError                  a reward function failed
+        ├── RewardError                  reward functions failed
         └── EngineError                  a trainer or a generator failed, or broke its protocol
 
 A message has up to four parts: what is wrong, what we got, what we need, what to do about it.
@@ -79,7 +79,7 @@ class CheckpointError(RunError):
 
 
 class RewardError(RunError):
-    """A reward function raised, or returned something that is no reward."""
+    """Reward functions failed on more rows than the run lives with, or the processes that they run in died."""
 
 
 class EngineError(RunError):

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,20 +98,41 @@ def names(group: str) -> list[str]:
 
 
 def locate(address: str) -> Any:
-    """What is at `address`: ``package.module``, or ``package.module:name``.
+    """What is at `address`: ``package.module``, ``package.module:name``, or ``file.py:name``.
 
-    Raises: ConfigError where there is no such module, or nothing of that name in it.
+    The folder of a file joins `sys.path`, as it does when Python runs the file, so that what lies beside it can be
+    imported.
+
+    Raises: ConfigError where there is no such module, nothing of that name in it, or where importing it fails.
     """
     module, _, name = address.partition(":")
+    if module.endswith(".py"):
+        module = _importable(Path(module))
     if not all(module.split(".")):
         raise _nothing_at(address, f"{module!r}, which is no module's name")
     try:
         found = import_module(module)
     except ModuleNotFoundError as error:
         raise _nothing_at(address, str(error)) from error
+    except Exception as error:
+        raise ConfigError(f"{address!r} cannot be imported", got=f"{type(error).__name__}: {error}") from error
     if name and not hasattr(found, name):
         raise _nothing_at(address, f"module {module} without {name}")
     return getattr(found, name) if name else found
+
+
+def _importable(path: Path) -> str:
+    """Make the file at `path` importable; its name as a module."""
+    if not path.is_file():
+        raise ConfigError(f"file {str(path)!r}", got="no such file", need="a Python file")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = None if "." in path.stem else find_spec(path.stem)
+    if spec is None or Path(spec.origin).resolve() != path.resolve():
+        got = f"another module that is called {path.stem!r}" if spec else "no module's name"
+        raise ConfigError(f"file {str(path)!r}", got=got, do="give the file a name of its own")
+    return path.stem
 
 
 def _nothing_at(address: str, got: str) -> ConfigError:

@@ -15,7 +15,7 @@ whatever they are (the paper: all right or all wrong).
 
 Differences from the paper:
 
-1. Overlong reward shaping is left to the reward.
+1. Overlong reward shaping is a setting of the run, `rollout.overlong`, or `parts.shaping.overlong_in_reward`.
 2. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added; the paper has neither.
 """
 

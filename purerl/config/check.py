@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from purerl.algos.algebra import Algorithm, advantages, keep_all, roles
+from purerl.algos.algebra import Algorithm, advantages, chain, keep_all, roles
+from purerl.algos.parts.shaping import overlong_in_reward
 from purerl.batch import FIELDS, STRUCTURE, collate, put
-from purerl.config.schema import RunConfig
+from purerl.config.schema import Judging, RunConfig
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, locate
-from purerl.rewards.judge import load_reward
+from purerl.rewards.adapters import RewardFunction, is_async, load_reward, scorer
 
 __all__ = [
     "EVALUATED",
@@ -35,15 +36,21 @@ SAMPLED = frozenset(_ROLLOUTS)
 """Fields that come with completions of the policy's own."""
 SUPPLIED = frozenset({*_ROWS, *_ROLLOUTS})
 """Fields that rows come with, beside those of every batch."""
-EVALUATED = ("eval/accuracy", "eval/judged", "eval/length", "eval/reward")
+EVALUATED = ("eval/accuracy", "eval/failed", "eval/judged", "eval/length", "eval/reward", "eval/timed_out")
 """Metrics of an evaluation."""
 WITHIN = ("estimator", "prepare", "trainer")
 """Writers of fields that an algorithm has of its own."""
 
 
 def algorithm_of(config: RunConfig) -> Algorithm:
-    """The algorithm that `config` names, built."""
-    return find("algorithm", kind_of(config.algorithm)).algorithm(config.algorithm)
+    """The algorithm that `config` names, built; a penalty for length comes before its own advantage."""
+    algorithm = find("algorithm", kind_of(config.algorithm)).algorithm(config.algorithm)
+    rollout = config.rollout
+    if rollout is None or rollout.overlong is None:
+        return algorithm
+    buffer, factor = rollout.overlong.buffer, rollout.overlong.factor
+    penalty = overlong_in_reward(longest=rollout.max_tokens, buffer=buffer, factor=factor)
+    return algorithm._replace(advantage=chain(penalty, algorithm.advantage))
 
 
 def updates_of(config: RunConfig) -> int:
@@ -51,8 +58,8 @@ def updates_of(config: RunConfig) -> int:
     return config.steps * config.epochs * config.minibatches
 
 
-def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
-    """Refuse `config` where a setting is missing or has no effect; `given` are rewards that are objects, by name.
+def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) -> None:
+    """Refuse `config` where a setting is missing or has no effect; `given` are reward functions that are objects.
 
     Raises: ConfigError, for the first that is found; those of a `start` run begin with ``start.``.
     """
@@ -62,14 +69,13 @@ def check(config: RunConfig, given: Mapping[str, Any] | None = None) -> None:
         _check_supply,
         _check_models,
         _check_sampling,
+        _check_weights,
         _check_selection,
         _check_stop,
         _check_cut,
     ):
         rule(config, algorithm)
-    for name in config.rewards:
-        if name not in (given or {}):
-            load_reward(name)
+    _check_functions(config, given or {})
     if config.prepare is not None:
         locate(config.prepare)
     if config.start is not None:
@@ -149,10 +155,44 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm) -> None:
         if samples and not value:
             needed = "something is sampled and judged: rollout or evaluate is set"
             raise ConfigError(f"{name} is missing", need=needed, do=f"set {name}")
+    judging = config.judging if config.judging != Judging() else None
+    for name in ("generator", "rewards", "gates", "judging"):
+        value = judging if name == "judging" else getattr(config, name)
         if value and not samples:
             raise _refuse(name, value, "rollout or evaluate", f"leave {name} out")
     if config.generator is not None:
         find("generator", kind_of(config.generator))
+
+
+def _check_weights(config: RunConfig, algorithm: Algorithm) -> None:
+    for key, names in (("rewards", [one.function for one in config.rewards]), ("gates", config.gates)):
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(key, got=f"{name!r} {names.count(name)} times", do="name it once, with a weight")
+    if config.rollout is None or "reward" in algorithm.reads:
+        return
+    kind = kind_of(config.algorithm)
+    if config.rollout.overlong:
+        because = f"an algorithm that reads the reward; {kind} does not"
+        raise _refuse("rollout.overlong", config.rollout.overlong, because, "leave rollout.overlong out")
+    if "components" in algorithm.reads and any(one.weight != 1 for one in config.rewards):
+        because = f"an algorithm that reads the sum; {kind} reads each component"
+        raise _refuse("rewards.weight", [one.weight for one in config.rewards], because, "set algorithm.weights")
+
+
+def _check_functions(config: RunConfig, given: Mapping[str, RewardFunction]) -> None:
+    """Every function is found and can be called, and how it is called has an effect."""
+    names = dict.fromkeys([*(one.function for one in config.rewards), *config.gates])
+    here = [scorer(name, given[name]) for name in names if name in given]
+    elsewhere = [load_reward(name) for name in names if name not in given]
+    judging, do = config.judging, "name the functions, as module:function"
+    if names and not elsewhere and judging.workers is not None:
+        because = "a function that runs in worker processes: all are objects of this one"
+        raise _refuse("judging.workers", judging.workers, because, do)
+    awaited = any(is_async(one.function) for one in here)
+    if names and not elsewhere and not awaited and judging.deadline != Judging().deadline:
+        because = "a function that can be ended: all are objects of this process, and not async"
+        raise _refuse("judging.deadline", judging.deadline, because, do)
 
 
 def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:

@@ -8,6 +8,8 @@ Paths may begin with ``{run}``, the run's directory: for files that `prepare` or
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import Attribute, field, frozen
@@ -15,7 +17,7 @@ from attrs import Attribute, field, frozen
 from purerl.errors import ConfigError
 from purerl.protocols import Model
 
-__all__ = ["Checkpoint", "Evaluate", "Rollout", "RunConfig", "Stop"]
+__all__ = ["Checkpoint", "Evaluate", "Judging", "Overlong", "Reward", "Rollout", "RunConfig", "Stop"]
 
 
 def _at_least(bound: int) -> Any:
@@ -26,11 +28,31 @@ def _at_least(bound: int) -> Any:
     return validate
 
 
-def _setting(help: str, *, unit: str = "", least: int | None = None, plugin: str = "", **kwargs: Any) -> Any:
-    """An attrs field that explains itself."""
-    metadata = {"help": help, "unit": unit, "need": "" if least is None else f"at least {least}"}
+def _setting(
+    help: str, *, unit: str = "", least: int | None = None, plugin: str = "", short: Any = False, **kwargs: Any
+) -> Any:
+    """An attrs field that explains itself; `short`: a text in the place of its class is this field's value.
+
+    With `list` for `short`, it is the only one of this field's values.
+    """
+    metadata = {"help": help, "unit": unit, "need": "" if least is None else f"at least {least}", "short": short}
     metadata |= {"plugin": plugin} if plugin else {}
     return field(metadata=metadata, validator=[] if least is None else [_at_least(least)], **kwargs)
+
+
+@frozen(kw_only=True)
+class Overlong:
+    """A penalty for completions that are about to reach `max_tokens`, from DAPO (2503.14476, eq. 13).
+
+    0 up to `buffer` tokens before the limit, then linearly down, to -factor at the limit.
+    """
+
+    buffer: int = _setting("tokens before max_tokens, over which the penalty grows", unit="tokens", least=1)
+    factor: float = _setting("the largest penalty", unit="reward", default=1.0)
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            raise ConfigError("factor", got=self.factor, need="above 0, and finite", do="leave overlong out for none")
 
 
 @frozen(kw_only=True)
@@ -43,12 +65,49 @@ class Rollout:
     stop: tuple[str, ...] = _setting("texts that end a completion, beside the tokenizer's end token", default=())
     refills: int = _setting("draws at most to replace groups that the algorithm did not keep", default=0, least=0)
     lag: int = _setting("updates that the sampler may be behind: 0, or 1 (one step off policy)", default=0, least=0)
+    overlong: Overlong | None = _setting("penalty for completions near max_tokens", default=None)
 
     def __attrs_post_init__(self) -> None:
         if self.temperature <= 0:
             raise ConfigError("temperature", got=self.temperature, need="above 0", do="only evaluation is greedy")
         if self.lag > 1:
             raise ConfigError("lag", got=self.lag, need="0 or 1")
+        if self.overlong and self.overlong.buffer > self.max_tokens:
+            need = f"at most max_tokens, {self.max_tokens}"
+            raise ConfigError("overlong", got=f"buffer {self.overlong.buffer}", need=need)
+
+
+@frozen
+class Reward:
+    """A function that has a part in the reward. The function's name alone, as a text, is one that weighs 1."""
+
+    function: str = _setting("the function, as module:function or file.py:function", short=True)
+    weight: float = _setting("what its value is multiplied by in the sum; 0: it is only logged", default=1.0)
+
+    def __attrs_post_init__(self) -> None:
+        if not math.isfinite(self.weight):
+            raise ConfigError("weight", got=self.weight, need="a finite number")
+
+
+def _rewards(given: Iterable[str | Reward]) -> tuple[Reward, ...]:
+    return tuple(Reward(one) if isinstance(one, str) else one for one in given)
+
+
+@frozen(kw_only=True)
+class Judging:
+    """How reward functions are called, and how many of their failures a run lives with."""
+
+    deadline: float = _setting("one call of a reward function may take so long", unit="s", default=10.0)
+    workers: int | None = _setting(
+        "processes that run reward functions; one for each core, 8 at most, if not given", default=None, least=1
+    )
+    max_failed: float = _setting("share of completions that may fail each time; more stop the run", default=0.1)
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.deadline < math.inf:
+            raise ConfigError("deadline", got=self.deadline, need="above 0, and finite")
+        if not 0 <= self.max_failed <= 1:
+            raise ConfigError("max_failed", got=self.max_failed, need="from 0 to 1")
 
 
 @frozen(kw_only=True)
@@ -99,7 +158,12 @@ class RunConfig:
     teacher: Model | None = _setting("the model that the policy is to imitate", default=None)
     generator: Any = _setting("the engine that samples", default=None, plugin="generator")
     rollout: Rollout | None = _setting("how completions are sampled for training", default=None)
-    rewards: tuple[str, ...] = _setting("functions (completion, example) -> reward, as module:function", default=())
+    rewards: tuple[Reward, ...] = _setting("functions whose weighted sum is the reward", default=(), converter=_rewards)
+    gates: tuple[str, ...] = _setting(
+        "reward functions that must be at least 1, or the reward is 0, as module:function or file.py:function",
+        default=(),
+    )
+    judging: Judging = _setting("how reward functions are called", factory=Judging)
     evaluate: Evaluate | None = _setting("how the policy is evaluated", default=None)
     checkpoint: Checkpoint = _setting("when the run is saved", factory=Checkpoint)
     stop: Stop | None = _setting("when to end the run early", default=None)

@@ -5,6 +5,7 @@ prepared/         what the recipe's `prepare` wrote
 start/            the run that came first, in a run directory of its own
 metrics.jsonl     one line for each step, step 0 before the first update
 rollouts/         one Parquet file for each step
+reward_errors.jsonl   rows that a reward function failed on, and why; not there if none did
 checkpoints/      one folder for each, committed by the manifest in it
 final/            the trained policy in Hugging Face's format
 summary.json      written last: the run is finished
@@ -43,6 +44,10 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def failures(self) -> Path:
+        return self.path / "reward_errors.jsonl"
+
+    @property
     def rollouts(self) -> Path:
         return self.path / "rollouts"
 
@@ -62,18 +67,22 @@ class RunDirectory:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Add a line to the metrics."""
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        _add_line(self.metrics, record)
+
+    def log_failure(self, record: Mapping[str, Any]) -> None:
+        """Add a line to the failures of reward functions."""
+        _add_line(self.failures, record)
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of the metrics; one that a kill cut short is left out."""
-        lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True) if self.metrics.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return _lines(self.metrics)
 
     def rewind(self, step: int) -> None:
         """Forget everything after `step` (-1: everything), which is about to be done again."""
-        kept = [record for record in self.records() if record["step"] <= step]
-        write_at_once(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+        for path in (self.metrics, self.failures):
+            if path.exists():
+                kept = [record for record in _lines(path) if record["step"] <= step]
+                write_at_once(path, "".join(json.dumps(record) + "\n" for record in kept))
         for path in self.rollouts.glob("*.parquet"):
             if int(path.stem) > step:
                 path.unlink()
@@ -85,6 +94,16 @@ class RunDirectory:
     def release(self) -> None:
         """Let another process have it."""
         self._lock.close()
+
+
+def _add_line(path: Path, record: Mapping[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def claim(path: Path, config: RunConfig, *, fresh: bool) -> RunDirectory:

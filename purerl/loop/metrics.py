@@ -9,9 +9,12 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Objective, Weighted, bind
+from purerl.algos.parts.shaping import overlong_penalty
+from purerl.config.schema import Rollout
 from purerl.loop.run import Clock, Sample
+from purerl.rewards.judge import Verdict
 
-__all__ = ["batch_metrics", "means", "reward_metrics", "time_metrics", "with_gap"]
+__all__ = ["batch_metrics", "means", "overlong", "reward_metrics", "shares", "time_metrics", "with_gap"]
 
 
 def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
@@ -20,14 +23,34 @@ def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
     return {name: total / weight for name, (total, weight) in pairs.items() if weight}
 
 
-def reward_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Mean reward of the judged rows, whole and by component; empty where nothing was judged."""
-    judged = [sample.components for sample in samples if sample.components]
-    if not judged:
+def reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Mean reward of the rows whose reward was told, and of each component as it was said; and of all rows `shares`."""
+    told = [verdict.components for verdict in verdicts if verdict.reward is not None]
+    names = dict.fromkeys(name for components in told for name in components)
+    parts = {name: sum(components.get(name, 0.0) for components in told) / len(told) for name in names}
+    means = {"mean": sum(verdict.reward or 0.0 for verdict in verdicts) / len(told)} | parts if told else {}
+    return {f"reward/{name}": value for name, value in (means | shares(verdicts)).items()}
+
+
+def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Of all completions: whose reward was told; whose reward function failed; where it outlived its deadline."""
+    failures = [verdict.failure.kind for verdict in verdicts if verdict.failure]
+    counts = {
+        "judged": sum(verdict.reward is not None for verdict in verdicts),
+        "failed": len(failures),
+        "timed_out": failures.count("timed out"),
+    }
+    return {name: count / len(verdicts) for name, count in counts.items()}
+
+
+def overlong(rollout: Rollout, samples: Sequence[Sample]) -> dict[str, float]:
+    """Mean penalty for length, where there is one: it is no part of `reward/mean`."""
+    if rollout.overlong is None:
         return {}
-    names = dict.fromkeys(name for components in judged for name in components)
-    parts = {f"reward/{name}": sum(c.get(name, 0.0) for c in judged) / len(judged) for name in names}
-    return {"reward/mean": sum(parts.values()), "reward/judged": len(judged) / len(samples)} | parts
+    length = torch.tensor([sum(sample.fields["action"]) for sample in samples], dtype=torch.float64)
+    buffer, factor = rollout.overlong.buffer, rollout.overlong.factor
+    penalty = overlong_penalty(length, longest=rollout.max_tokens, buffer=buffer, factor=factor)
+    return {"reward/overlong": penalty.mean().item()}
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:

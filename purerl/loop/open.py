@@ -21,7 +21,8 @@ from purerl.loop.run import Run, seed_of
 from purerl.loop.sources import demonstrations, preferences, rollouts
 from purerl.plugins import find, kind_of, locate
 from purerl.protocols import Generator, Trainer
-from purerl.rewards.judge import Reward, load_reward
+from purerl.rewards.adapters import RewardFunction
+from purerl.rewards.judge import Judge
 
 __all__ = ["located", "open_run", "prepare"]
 
@@ -51,22 +52,28 @@ def located(config: RunConfig, root: Path) -> RunConfig:
     )
 
 
-def open_run(config: RunConfig, given: Mapping[str, Reward]) -> Run:
-    """Open everything that `config` names; `given` are rewards that are objects, by name."""
+def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction]) -> Run:
+    """Open everything that `config` names; `given` are reward functions that are objects, by name."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     algorithm = algorithm_of(config)
     source, texts = _source(config, algorithm)
+    examples = read_examples(config.data, texts)
+    problems = config.evaluate and read_examples(config.evaluate.data, ["prompt"], limit=config.evaluate.examples)
+    judge = _judge(config, given)
+    for table in ([examples] if config.rollout else []) + ([problems] if problems else []):
+        judge.check_columns(table.column_names)
     tokenizer = load_tokenizer(config.model)
     return Run(
         config=config,
+        place=place,
         algorithm=algorithm,
         reads=frozenset(reads_of(algorithm)),
         source=source,
-        examples=read_examples(config.data, texts),
-        problems=config.evaluate and read_examples(config.evaluate.data, ["prompt"], limit=config.evaluate.examples),
-        rewards=[given.get(name) or load_reward(name) for name in config.rewards],
+        examples=examples,
+        problems=problems,
+        judge=judge,
         tokenizer=tokenizer,
         stop_tokens=() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,),
         trainers=_trainers(config, algorithm),
@@ -81,6 +88,12 @@ def _source(config: RunConfig, algorithm: Algorithm) -> tuple[Any, list[str]]:
     if any("chosen" in objective.reads for objective in algorithm.objectives):
         return preferences, ["prompt", "chosen", "rejected"]
     return demonstrations, ["prompt", "completion"]
+
+
+def _judge(config: RunConfig, given: Mapping[str, RewardFunction]) -> Judge:
+    weights = {reward.function: reward.weight for reward in config.rewards}
+    settings = config.judging
+    return Judge(weights, config.gates, given=given, deadline=settings.deadline, workers=settings.workers)
 
 
 def _trainers(config: RunConfig, algorithm: Algorithm) -> dict[str, Trainer]:

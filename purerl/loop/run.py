@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,9 @@ from attrs import define, field, frozen
 
 from purerl.algos.algebra import Algorithm
 from purerl.config.schema import RunConfig
+from purerl.loop.directory import RunDirectory
 from purerl.protocols import Generator, Trainer
-from purerl.rewards.judge import Reward
+from purerl.rewards.judge import Judge, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,24 +39,25 @@ class State:
 
 @frozen
 class Sample:
-    """One row before it is collated: its `fields` for the batch, its `texts` for people, its reward's `components`."""
+    """One row before it is collated: its `fields` for the batch, its `texts` for people, the `verdict` on it."""
 
     fields: Mapping[str, Any]
     texts: Mapping[str, Any] = field(factory=dict)
-    components: Mapping[str, float] = field(factory=dict)
+    verdict: Verdict = Verdict()
 
 
 @define
 class Run:
-    """A run: configuration, algorithm, engines and data, all opened."""
+    """A run: configuration, algorithm, engines, rewards and data, all opened, and the directory it lives in."""
 
     config: RunConfig
+    place: RunDirectory
     algorithm: Algorithm
     trainers: Mapping[str, Trainer]
     generator: Generator | None
     tokenizer: PreTrainedTokenizerBase
     stop_tokens: tuple[int, ...]
-    rewards: Sequence[Reward]
+    judge: Judge
     examples: pa.Table
     problems: pa.Table | None
     reads: frozenset[str]

@@ -15,10 +15,12 @@ from purerl.batch import collate
 from purerl.data.examples import Example, draws, take
 from purerl.errors import DataError
 from purerl.loop.complete import complete
-from purerl.loop.metrics import reward_metrics
+from purerl.loop.judging import judged
+from purerl.loop.metrics import overlong, reward_metrics
 from purerl.loop.run import Clock, Run, Sample, State, seed_of
 from purerl.protocols import Completion, Request, Sampling
-from purerl.rewards.judge import judge
+from purerl.rewards.adapters import Case
+from purerl.rewards.judge import Verdict
 
 __all__ = ["Draw", "demonstrations", "draw", "preferences", "rollouts"]
 
@@ -58,16 +60,17 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
             requests = _requests(run, drawn)
             completions = complete(run, requests)
         with clock("reward"):
-            samples = _judged(run, drawn, requests, completions)
+            samples = _judged(run, state, drawn, requests, completions)
         if "greedy_score" in run.reads:
             with clock("generate"):
-                greedy |= _greedy_scores(run, drawn)
+                greedy |= _greedy_scores(run, state, drawn)
         sampled += samples
         kept += _selected(run, samples)
         if _groups(kept) == wanted:
             break
     facts = {"rollout/sampled": len(sampled), "rollout/kept": len(kept) / len(sampled)}
-    return state, _extended(run, kept, greedy), facts | reward_metrics(sampled)
+    facts |= reward_metrics([sample.verdict for sample in sampled]) | overlong(run.config.rollout, sampled)
+    return state, _extended(run, kept, greedy), facts
 
 
 def _groups(samples: Sequence[Sample]) -> int:
@@ -91,24 +94,30 @@ def _requests(run: Run, drawn: Sequence[Draw]) -> list[Request]:
 
 
 def _judged(
-    run: Run, drawn: Sequence[Draw], requests: Sequence[Request], completions: Sequence[tuple[Completion, str]]
+    run: Run,
+    state: State,
+    drawn: Sequence[Draw],
+    requests: Sequence[Request],
+    completions: Sequence[tuple[Completion, str]],
 ) -> list[Sample]:
     samples = run.config.rollout.samples
     origins = [one for one in drawn for _ in range(samples)]
-    cases = enumerate(zip(origins, requests, completions, strict=True), start=drawn[0].number * samples)
-    return [_rollout(run, row, one, request, *completed) for row, (one, request, completed) in cases]
+    cases = [
+        Case(completion.key, text, one.example) for one, (completion, text) in zip(origins, completions, strict=True)
+    ]
+    verdicts = judged(run, cases, step=state.step + 1)
+    rows = enumerate(zip(origins, requests, completions, verdicts, strict=True), start=drawn[0].number * samples)
+    return [_rollout(row, one, request, *completed, verdict) for row, (one, request, completed, verdict) in rows]
 
 
-def _rollout(run: Run, row: int, one: Draw, request: Request, completion: Completion, text: str) -> Sample:
-    components = judge(run.rewards, text, one.example)
+def _rollout(row: int, one: Draw, request: Request, completion: Completion, text: str, verdict: Verdict) -> Sample:
     before, after = len(request.tokens), len(completion.tokens)
-    reward = sum(components.values()) if components else 0.0
     fields = {
         "tokens": [*request.tokens, *completion.tokens],
         "action": [False] * before + [True] * after,
         # A row whose reward cannot be told, and one without tokens, stays in its group but counts nowhere.
-        "mask": [False] * before + [components is not None] * after,
-        "reward": [0.0] * (before + after - 1) + [reward],
+        "mask": [False] * before + [verdict.reward is not None] * after,
+        "reward": [0.0] * (before + after - 1) + [verdict.reward or 0.0],
         "rollout_logp": [0.0] * before + [*completion.logp],
         "version": [0] * before + [*completion.version],
         "row": row,
@@ -118,25 +127,25 @@ def _rollout(run: Run, row: int, one: Draw, request: Request, completion: Comple
         "truncated": completion.finish == "length",
     }
     texts = {"prompt": one.example["prompt"], "completion": text, "finish": completion.finish}
-    return Sample(fields, texts, components or {})
+    return Sample(fields, texts, verdict)
 
 
-def _greedy_scores(run: Run, drawn: Sequence[Draw]) -> dict[int, float | None]:
+def _greedy_scores(run: Run, state: State, drawn: Sequence[Draw]) -> dict[int, float | None]:
     """What the greedy completion of each prompt scores, by the number of the draw; None where it cannot be told."""
     first = [request for request in _requests(run, drawn) if request.key.endswith("/0")]
     greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
-    texts = [text for _, text in complete(run, greedy)]
-    found = [judge(run.rewards, text, one.example) for text, one in zip(texts, drawn, strict=True)]
-    scores = [None if components is None else sum(components.values()) for components in found]
-    return {one.number: score for one, score in zip(drawn, scores, strict=True)}
+    completions = zip(drawn, complete(run, greedy), strict=True)
+    cases = [Case(f"{one.number}/greedy", text, one.example) for one, (_, text) in completions]
+    verdicts = judged(run, cases, step=state.step + 1)
+    return {one.number: verdict.reward for one, verdict in zip(drawn, verdicts, strict=True)}
 
 
 def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | None]) -> list[Sample]:
     """`samples` with the fields that only some algorithms read, if this one does."""
-    names = sorted({name for sample in samples for name in sample.components})
+    names = sorted({name for sample in samples for name in sample.verdict.counted})
     makers: dict[str, Callable[[Sample], object]] = {
-        "score": lambda sample: sum(sample.components.values()),
-        "components": lambda sample: [sample.components.get(name, 0.0) for name in names],
+        "score": lambda sample: sample.verdict.reward or 0.0,
+        "components": lambda sample: [sample.verdict.counted.get(name, 0.0) for name in names],
         "greedy_score": lambda sample: greedy[sample.fields["group"]] or 0.0,
         # Without its baseline a row counts nowhere.
         "mask": lambda sample: [m and greedy[sample.fields["group"]] is not None for m in sample.fields["mask"]],

@@ -9,8 +9,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.config.check import check
-from purerl.config.schema import RunConfig
-from purerl.errors import RunDirectoryError
+from purerl.config.schema import Reward, RunConfig
+from purerl.errors import ConfigError, RunDirectoryError
 from purerl.loop.checkpoint import commit, committed, restore
 from purerl.loop.directory import RunDirectory, claim
 from purerl.loop.evaluate import evaluate
@@ -20,7 +20,7 @@ from purerl.loop.open import located, open_run, prepare
 from purerl.loop.run import Clock, Run, State, seed_of
 from purerl.loop.step import step
 from purerl.loop.update import sync
-from purerl.rewards.judge import Reward, name_of
+from purerl.rewards.adapters import RewardFunction, name_of
 from purerl.store.rollouts import write_rollouts
 from purerl.tracking.console import Console
 
@@ -50,20 +50,21 @@ class Summary:
 def train(
     config: RunConfig,
     *,
-    rewards: Sequence[Reward] = (),
+    rewards: Sequence[RewardFunction | Reward] = (),
+    gates: Sequence[RewardFunction] = (),
     directory: str | Path | None = None,
     fresh: bool = False,
 ) -> Summary:
     """Do the run that `config` describes, or go on with it where it was left.
 
-    `rewards` are functions that take the place of those that `config` names; they are called in this process. The run
-    lives in `directory`, ``runs/<name>`` if not given; `fresh` throws away the run that is there.
+    `rewards` and `gates` are functions that take the place of those that `config` names; they are called in this
+    process, so one that hangs cannot be ended. A `Reward` in `rewards` gives its function a weight. The run lives in
+    `directory`, ``runs/<name>`` if not given; `fresh` throws away the run that is there.
 
     Raises: ConfigError and DataError before any model is loaded; RunDirectoryError where the directory holds another
     run or a finished one; RewardError, EngineError and CheckpointError while it runs, after which it can be resumed.
     """
-    given = {name_of(reward): reward for reward in rewards}
-    config = evolve(config, rewards=tuple(given)) if given else config
+    config, given = _with(config, rewards, gates)
     check(config, given)
     place = claim(Path(directory or Path("runs") / config.name), config, fresh=fresh)
     try:
@@ -79,6 +80,21 @@ def train(
         place.release()
 
 
+def _with(
+    config: RunConfig, rewards: Sequence[RewardFunction | Reward], gates: Sequence[RewardFunction]
+) -> tuple[RunConfig, dict[str, RewardFunction]]:
+    """`config` with these functions named in it, and the functions by their names."""
+    weighed = [one if isinstance(one, Reward) else Reward(one) for one in rewards]
+    given: dict[str, RewardFunction] = {}
+    for function in (*(one.function for one in weighed), *gates):
+        if callable(function) and given.setdefault(name_of(function), function) is not function:
+            do = "give them names of their own, with def"
+            raise ConfigError("rewards", got=f"two functions that are called {name_of(function)!r}", do=do)
+    named = [evolve(one, function=name_of(one.function)) if callable(one.function) else one for one in weighed]
+    config = evolve(config, rewards=tuple(named)) if named else config
+    return evolve(config, gates=tuple(map(name_of, gates))) if gates else config, given
+
+
 def _start(config: RunConfig, place: RunDirectory) -> None:
     """The run that comes first, in a directory of its own; nothing where it is finished already."""
     first = claim(place.path / "start", config, fresh=False)
@@ -89,10 +105,10 @@ def _start(config: RunConfig, place: RunDirectory) -> None:
         first.release()
 
 
-def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, Reward], *, root: Path) -> Summary:
+def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction], *, root: Path) -> Summary:
     """Do all the steps that are left, export the policy, and say what the run came to."""
-    run = open_run(located(config, root), given)
-    with Console(config.name, config.steps) as console:
+    run = open_run(located(config, root), place, given)
+    with run.judge, Console(config.name, config.steps) as console:
         state, record = _resume(run, place)
         console.log(record)
         while not _is_over(config, record):
@@ -116,7 +132,7 @@ def _resume(run: Run, place: RunDirectory) -> tuple[State, dict[str, Any]]:
     if run.generator is not None:
         sync(run.trainers["policy"], run.generator, version=state.step)
     if path is None:
-        place.log({"step": 0} | (evaluate(run) if run.config.evaluate else {}))
+        place.log({"step": 0} | (evaluate(run, step=0) if run.config.evaluate else {}))
     return state, place.records()[-1]
 
 
@@ -135,7 +151,7 @@ def advance(run: Run, state: State, place: RunDirectory) -> tuple[State, dict[st
                 sync(run.trainers["policy"], run.generator, version=state.step)
     if evaluating:
         with clock("evaluate"):
-            record |= evaluate(run)
+            record |= evaluate(run, step=state.step)
     if config.rollout and batch is not None:
         with clock("store"):
             write_rollouts(place.rollouts, state.step, batch, [sample.texts for sample in samples])

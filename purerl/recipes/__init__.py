@@ -6,11 +6,8 @@ anywhere: a function in a module or in a file, or a TOML file.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
 from pkgutil import iter_modules
 
 from purerl.config.schema import RunConfig
@@ -32,8 +29,6 @@ def find(recipe: str) -> Callable[..., RunConfig]:
     if recipe.endswith(".toml"):
         return partial(read_toml, recipe, RunConfig)
     source, _, name = recipe.rpartition(":")
-    if source.endswith(".py"):
-        source = _import_file(Path(source))
     if not source:
         if recipe not in names():
             do = f"{nearest(recipe, names())}; or module:function, file.py:function, file.toml"
@@ -59,17 +54,3 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
 def names() -> list[str]:
     """Our recipes."""
     return sorted(module.name for module in iter_modules(__path__))
-
-
-def _import_file(path: Path) -> str:
-    """Make the file at `path` importable; its name as a module."""
-    if not path.is_file():
-        raise ConfigError(f"recipe file {str(path)!r}", got="no such file", need="a Python file")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    spec = None if "." in path.stem else find_spec(path.stem)
-    if spec is None or spec.origin is None or not path.samefile(spec.origin):
-        got = f"another module that is called {path.stem!r}" if spec else "no module's name"
-        raise ConfigError(f"recipe file {str(path)!r}", got=got, do="give the file a name of its own")
-    return path.stem

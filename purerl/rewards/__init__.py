@@ -1,1 +1,1 @@
-"""Reward functions: (completion, example) -> a number, named numbers, or None where no reward can be told."""
+"""Rewards: functions that say how good a completion is, and how they are called. docs/rewards.md explains both."""

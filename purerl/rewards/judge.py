@@ -1,58 +1,114 @@
-"""Calling reward functions: in this process, one completion at a time."""
+"""Judging completions: every reward function asked, and what they say made into one reward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Self
 
-from purerl.errors import ConfigError, RewardError
-from purerl.plugins import locate
+from attrs import field, frozen
 
-__all__ = ["Reward", "judge", "load_reward", "name_of"]
+from purerl.errors import ConfigError
+from purerl.rewards.adapters import Case, RewardFunction, columns_of, load_reward, scorer
+from purerl.rewards.outcomes import Failure, Outcome, outcomes
+from purerl.rewards.workers import Workers
 
-_REWARD = "a number, a mapping of names to numbers, or None"
-
-Reward = Callable[[str, Mapping[str, Any]], float | Mapping[str, float] | None]
-
-
-def load_reward(name: str) -> Reward:
-    """The function that ``module:function`` names. Raises ConfigError where there is none."""
-    found: Reward = locate(name)
-    if not callable(found):
-        raise ConfigError(f"reward {name!r}", got=type(found).__name__, need="a function (completion, example)")
-    return found
+__all__ = ["Judge", "Verdict", "verdict"]
 
 
-def name_of(reward: Reward) -> str:
-    """How a run's configuration names a reward that was given as an object."""
-    return f"{reward.__module__}:{getattr(reward, '__qualname__', type(reward).__qualname__)}"
+@frozen
+class Verdict:
+    """What reward functions say of a completion.
 
-
-def judge(rewards: Sequence[Reward], completion: str, example: Mapping[str, Any]) -> dict[str, float] | None:
-    """The components of a completion's reward, which is their sum; None where one of `rewards` cannot tell.
-
-    A number is a component named after its function; a function may name several by returning a mapping.
-
-    Raises: RewardError where a function raises, or returns anything else.
+    components  each by its name, as it was said
+    counted     what each adds to the reward; empty where no reward can be told
+    failure     the first of a function that failed
     """
+
+    components: Mapping[str, float] = field(factory=dict)
+    counted: Mapping[str, float] = field(factory=dict)
+    failure: Failure | None = None
+
+    @property
+    def reward(self) -> float | None:
+        """The sum of what is counted; None where no reward can be told."""
+        return sum(self.counted.values()) if self.counted else None
+
+
+def verdict(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Collection[str]) -> Verdict:
+    """One verdict of what each function has said of a completion.
+
+        reward = sum over functions f and their components c of weights[f] * c   where no component of a gate is below 1
+                 0                                                               elsewhere
+
+    A function outside of `weights` adds nothing. Components of one name add up. Where a function fails, or says None,
+    there is no reward.
+
+    >>> said = {"m:right": {"right": 1.0}, "m:short": {"short": 0.5}, "m:tagged": {"tagged": 1.0}}
+    >>> verdict(said, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
+    1.1
+    >>> verdict(said | {"m:tagged": {"tagged": 0.0}}, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
+    0.0
+    """
+    told = {name: outcome for name, outcome in said.items() if isinstance(outcome, Mapping)}
+    if len(told) < len(said):
+        return Verdict(failure=next((one for one in said.values() if isinstance(one, Failure)), None))
     components: dict[str, float] = {}
-    for reward in rewards:
-        try:
-            value = reward(completion, example)
-        except Exception as error:
-            what = f"reward {name_of(reward)!r} raised {type(error).__name__}: {error}"
-            raise RewardError(
-                what, got=f"completion {completion!r}", do="mend the function; the run resumes"
-            ) from error
-        if value is None:
-            return None
-        if isinstance(value, Mapping) and not value:
-            raise RewardError(f"reward {name_of(reward)!r} returned no reward", got="an empty mapping", need=_REWARD)
-        named = value if isinstance(value, Mapping) else {name_of(reward).rpartition(":")[2]: value}
-        for name, part in named.items():
-            if isinstance(part, bool | Real) and part == part:
-                components[name] = components.get(name, 0.0) + float(part)
-            else:
-                raise RewardError(f"reward {name_of(reward)!r} returned no reward", got=repr(value), need=_REWARD)
-    return components
+    counted: dict[str, float] = {}
+    for name, outcome in told.items():
+        for component, value in outcome.items():
+            components[component] = components.get(component, 0.0) + value
+            if name in weights:
+                counted[component] = counted.get(component, 0.0) + weights[name] * value
+    if any(value < 1 for name in gates for value in told[name].values()):
+        counted = dict.fromkeys(counted, 0.0)
+    return Verdict(components, counted)
+
+
+class Judge:
+    """Asks reward functions: those in `given` in this process, all others, known by their names, in workers.
+
+    `weights` are of the functions that add up, `gates` those that must be at least 1; `deadline` is in seconds, for one
+    call of a function. What is in `given` cannot be ended: there only what is awaited has a deadline. Used in a `with`
+    block: workers live as long as it.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        gates: Collection[str] = (),
+        *,
+        given: Mapping[str, RewardFunction],
+        deadline: float,
+        workers: int | None,
+    ):
+        self._names = tuple(dict.fromkeys((*weights, *gates)))
+        self._weights, self._gates, self._deadline = weights, gates, deadline
+        self._here = [scorer(name, given[name]) for name in self._names if name in given]
+        self._elsewhere = [load_reward(name) for name in self._names if name not in given]
+        self._workers = Workers(self._elsewhere, count=workers, deadline=deadline) if self._elsewhere else None
+
+    def check_columns(self, columns: Collection[str]) -> None:
+        """Raises ConfigError where a function cannot do without a column that is not among `columns`."""
+        for one in (*self._here, *self._elsewhere):
+            missing = [name for name in columns_of(one) if name not in columns]
+            if missing:
+                what = f"reward {one.name!r} reads columns that the data has not"
+                raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}")
+
+    def __enter__(self) -> Self:
+        if self._workers is not None:
+            self._workers.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._workers is not None:
+            self._workers.close()
+
+    def __call__(self, cases: Sequence[Case]) -> list[Verdict]:
+        """A verdict for each of `cases`, in their order. Raises RewardError where no worker process can live."""
+        said = self._workers.outcomes(cases) if self._workers else {}
+        said |= {one.name: outcomes(one, cases, deadline=self._deadline) for one in self._here}
+        return [
+            verdict({name: said[name][k] for name in self._names}, self._weights, self._gates)
+            for k in range(len(cases))
+        ]

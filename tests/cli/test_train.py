@@ -97,7 +97,7 @@ def test_a_run_ends_with_a_model_and_is_not_done_twice(tmp_path: Path) -> None:
     [
         (["adition"], "no recipe is called 'adition'\n  do:   did you mean 'addition'?; or module:function, "),
         (["no.such:recipe"], "nothing is found at 'no.such:recipe'\n  got:  No module named 'no'"),
-        (["no-such.py:recipe"], "recipe file 'no-such.py'\n  got:  no such file\n  need: a Python file"),
+        (["no-such.py:recipe"], "file 'no-such.py'\n  got:  no such file\n  need: a Python file"),
         (["no-such.toml"], "'no-such.toml' cannot be read\n  got:  [Errno 2] No such file"),
         (["purerl.recipes.addition:_EXACT"], "recipe 'purerl.recipes.addition:_EXACT'\n  got:  'purerl.rewards"),
         (["os:getcwd"], "recipe 'os:getcwd'\n  got:  it returned "),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve
@@ -13,11 +12,6 @@ from purerl.backends.fake import trainer as fake_trainer
 from purerl.config.schema import Checkpoint, RunConfig
 from purerl.protocols import Model
 from purerl.recipes.addition import addition
-
-
-def digits(completion: str, example: Mapping[str, Any]) -> float:
-    """The share of right digits: something to learn from, for a model that knows nothing."""
-    return sum(a == b for a, b in zip(completion, example["answer"], strict=False)) / 3
 
 
 def fake(**changes: Any) -> RunConfig:
@@ -40,7 +34,7 @@ def small(steps: int = 4, **changes: Any) -> RunConfig:
     settings: dict[str, Any] = {
         "steps": steps,
         "algorithm": grpo.Config(),
-        "rewards": ("tests.loop.small:digits",),
+        "rewards": ("tests.loop.rewards:digits",),
         "examples": 4,
         "minibatches": 2,
         "start": start,

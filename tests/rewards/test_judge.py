@@ -1,57 +1,145 @@
-"""Calling reward functions: components, what cannot be told, and what is no reward."""
+"""From what reward functions say to one verdict: components, weights, gates, and what is no reward."""
 
 from __future__ import annotations
 
+import asyncio
 import math
+import time
 from typing import Any
 
 import pytest
 
-from purerl.errors import ConfigError, RewardError
-from purerl.rewards.judge import judge, load_reward, name_of
+from purerl.rewards.adapters import Case, name_of
+from purerl.rewards.judge import Judge, Verdict, verdict
+from purerl.rewards.outcomes import Failure
+
+from . import functions
+
+CASE = Case("0/0", "abc", {"prompt": "p"})
 
 
-def length(completion: str, example: Any) -> float:
-    return len(completion)
-
-
-def parts(completion: str, example: Any) -> dict[str, float]:
-    return {"format": 0.5, "length": 1}
-
-
-def unsure(completion: str, example: Any) -> None:
-    return None
-
-
-def broken(completion: str, example: Any) -> float:
-    raise KeyError("answer")
+def _judge(*rewards: Any, gates: Any = (), weights: dict[Any, float] | None = None, deadline: float = 5.0) -> Judge:
+    given = {name_of(function): function for function in (*rewards, *gates)}
+    named = {name_of(function): (weights or {}).get(function, 1.0) for function in rewards}
+    return Judge(named, [name_of(gate) for gate in gates], given=given, deadline=deadline, workers=None)
 
 
 def test_components_are_named_after_functions_and_add_up_by_name() -> None:
-    assert judge([length, parts], "abc", {}) == {"length": 4.0, "format": 0.5}
+    (found,) = _judge(functions.length, functions.parts)([CASE])
+    assert found == Verdict({"length": 4.0, "format": 0.5}, {"length": 4.0, "format": 0.5})
+    assert found.reward == 4.5
+
+
+def test_weights_are_of_functions_and_components_stay_as_they_were_said() -> None:
+    (found,) = _judge(functions.length, functions.parts, weights={functions.length: 2.0, functions.parts: -1.0})([CASE])
+    assert found.components == {"length": 4.0, "format": 0.5}
+    assert found.counted == {"length": 5.0, "format": -0.5}
+    assert found.reward == 4.5
+
+
+def test_a_gate_lets_through_from_one_on_and_adds_nothing() -> None:
+    def gate(completion: str, example: Any) -> float:
+        return len(completion) - 1
+
+    cases = [Case(str(k), "x" * k, {}) for k in range(4)]
+    found = _judge(functions.length, gates=[gate])(cases)
+    assert [one.reward for one in found] == [0.0, 0.0, 2.0, 3.0]
+    assert [one.components["gate"] for one in found] == [-1.0, 0.0, 1.0, 2.0]
+    assert [one.counted for one in found][1:3] == [{"length": 0.0}, {"length": 2.0}]
+
+
+def test_a_gate_that_is_also_a_reward_is_asked_once_and_adds_up() -> None:
+    asked = []
+
+    def both(completion: str, example: Any) -> float:
+        asked.append(completion)
+        return 1.0
+
+    (found,) = _judge(both, functions.length, gates=[both])([CASE])
+    assert asked == ["abc"]
+    assert found.reward == 4.0
 
 
 def test_one_that_cannot_tell_leaves_the_row_without_reward() -> None:
-    assert judge([length, unsure], "abc", {}) is None
+    (found,) = _judge(functions.length, functions.unsure)([CASE])
+    assert found == Verdict()
+    assert found.reward is None
 
 
-def test_an_error_says_which_function_and_what_it_was_given() -> None:
-    with pytest.raises(RewardError, match=r"broken' raised KeyError: 'answer'\n  got:  completion 'abc'") as caught:
-        judge([broken], "abc", {})
-    assert isinstance(caught.value.__cause__, KeyError)
+def test_one_that_is_not_about_the_row_leaves_it_to_the_others() -> None:
+    said = {"m:a": {}, "m:b": {"b": 2.0}}
+    assert verdict(said, {"m:a": 1.0, "m:b": 1.0}, []).reward == 2.0
+    assert verdict({"m:a": {}}, {"m:a": 1.0}, []).reward is None
+    assert verdict(said, {"m:b": 1.0}, ["m:a"]).reward == 2.0
 
 
-@pytest.mark.parametrize("value", ["1", [1.0], {"a": "b"}, {}, math.nan, 1j])
-def test_what_is_no_reward(value: Any) -> None:
-    with pytest.raises(RewardError, match="returned no reward"):
-        judge([lambda completion, example: value], "", {})
+def test_a_failure_outweighs_all_and_is_the_first() -> None:
+    one, other = Failure("m:a", "raised", "a"), Failure("m:b", "died", "b")
+    assert verdict({"m:c": None, "m:a": one, "m:b": other}, {}, []) == Verdict(failure=one)
 
 
-def test_a_name_finds_its_function() -> None:
-    assert load_reward(name_of(length)) is length
+@pytest.mark.parametrize("value", ["1", [1.0], {"a": "b"}, {"a": 1.0, "b": math.nan}, math.nan, math.inf, 1j])
+def test_what_is_no_reward_fails(value: Any) -> None:
+    (found,) = _judge(lambda completion, example: value)([CASE])
+    assert found.reward is None
+    assert "returned" in found.failure.traceback
+    assert found.failure.traceback.endswith("needed is a number, a mapping of names to numbers, or None")
 
 
-@pytest.mark.parametrize("name", ["nowhere:f", "purerl.rewards.exact:nothing", "purerl.errors:__name__"])
-def test_a_name_that_finds_nothing(name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        load_reward(name)
+def test_an_empty_mapping_is_no_reward() -> None:
+    (found,) = _judge(lambda completion, example: {})([CASE])
+    assert "returned {}" in found.failure.traceback
+
+
+def test_truth_values_and_numbers_of_numpy_are_numbers() -> None:
+    import numpy
+
+    (found,) = _judge(lambda c, e: {"a": True, "b": numpy.float32(0.5), "c": numpy.int64(2)})([CASE])
+    assert found.components == {"a": 1.0, "b": 0.5, "c": 2.0}
+    assert {type(value) for value in found.components.values()} == {float}
+
+
+def test_leaving_the_interpreter_is_a_failure_like_others() -> None:
+    (found,) = _judge(functions.leaves)([CASE])
+    assert found.failure.traceback.splitlines()[-1] == "SystemExit: bye"
+
+
+# --- awaiting, in this process -----------------------------------------------------------------------------------
+
+
+def test_async_rewards_wait_together() -> None:
+    begin = time.monotonic()
+    found = _judge(functions.waits)([CASE] * 50)
+    assert [one.reward for one in found] == [1.0] * 50
+    assert time.monotonic() - begin < 5.0, "one after the other takes ten seconds"
+
+
+def test_an_async_reward_has_a_deadline_and_the_place_where_it_waits_is_told() -> None:
+    begin = time.monotonic()
+    found = _judge(functions.waits, deadline=1.0)([CASE, Case("1", "bad", {}), CASE])
+    assert time.monotonic() - begin < 4.0
+    assert [one.reward for one in found] == [1.0, None, 1.0]
+    assert found[1].failure.kind == "timed out"
+    assert "awaited for 1 seconds" in found[1].failure.traceback
+    assert "await asyncio.sleep(60" in found[1].failure.traceback
+
+
+def test_an_async_reward_that_raises_tells_where() -> None:
+    one, other = _judge(functions.fails)([Case("1", "bad", {}), CASE])
+    assert one.failure.traceback.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    assert other.reward == 1.0
+
+
+def test_async_rewards_may_be_asked_where_a_loop_runs_and_keep_theirs() -> None:
+    loops = []
+
+    async def mine(completion: str, example: Any) -> float:
+        loops.append(asyncio.get_running_loop())
+        return 1.0
+
+    async def notebook() -> list[Verdict]:
+        return _judge(mine)([CASE])
+
+    assert asyncio.run(notebook())[0].reward == 1.0
+    assert _judge(mine)([CASE])[0].reward == 1.0
+    assert loops[0] is loops[1]

@@ -1,0 +1,53 @@
+"""Judging completions for a run: failures are written down, shown once, and stop the run where they are many."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from textwrap import indent
+
+from purerl.errors import RewardError
+from purerl.loop.run import Run
+from purerl.rewards.adapters import Case
+from purerl.rewards.judge import Verdict
+from purerl.rewards.outcomes import Failure, cut
+
+__all__ = ["judged"]
+
+_WRITTEN = 20
+_LONGEST_COMPLETION = 2000
+
+_LOG = logging.getLogger(__name__)
+
+
+def judged(run: Run, cases: Sequence[Case], *, step: int) -> list[Verdict]:
+    """A verdict for each of `cases`, in their order; `step` is the one that they are for.
+
+    Raises: RewardError where more than `judging.max_failed` of them failed, with the first traceback.
+    """
+    verdicts = run.judge(cases)
+    failed = [(case, one.failure) for case, one in zip(cases, verdicts, strict=True) if one.failure]
+    if failed:
+        _written(run, failed, step)
+        most, first = run.config.judging.max_failed, failed[0][1]
+        if len(failed) > most * len(cases):
+            what = f"reward functions failed on too many completions; the first:\n{_told(first)}"
+            do = "mend the function, or raise judging.deadline or judging.max_failed; the run resumes"
+            raise RewardError(what, got=f"{len(failed)} of {len(cases)}", need=f"at most {most:g} of them", do=do)
+    return verdicts
+
+
+def _written(run: Run, failed: Sequence[tuple[Case, Failure]], step: int) -> None:
+    """Log failures into the run directory, so many for each call; the run's first is also shown as a warning."""
+    first = failed[0][1]
+    if not run.place.failures.exists():
+        path = str(run.place.failures)
+        _LOG.warning("a reward function failed; the row is masked out; more in %s\n%s", path, _told(first))
+    for case, failure in failed[:_WRITTEN]:
+        record = {"step": step, "row": case.row, "function": failure.function, "kind": failure.kind}
+        completion = cut(case.completion, _LONGEST_COMPLETION)
+        run.place.log_failure(record | {"traceback": failure.traceback, "completion": completion})
+
+
+def _told(failure: Failure) -> str:
+    return indent(f"{failure.function} {failure.kind}\n{failure.traceback}".rstrip(), "  | ")

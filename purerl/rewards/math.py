@@ -1,0 +1,186 @@
+"""Mathematics: is the answer that a completion comes to the example's answer?
+
+Each function finds the answer by rules of `extraction`, and compares it with the example's `answer`; failing that
+column, with `reward_model.ground_truth`, where verl's files have it. What is written as a number is compared exactly,
+in microseconds. Everything else, formulas and sets and intervals, is compared by math-verify, which has half a second
+of CPU time: what it cannot tell in that time has no reward, neither 0 nor 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from fractions import Fraction
+from functools import cache
+from types import FrameType
+from typing import Any
+
+from purerl.errors import ConfigError
+from purerl.rewards.extraction import LAST, exact_number, extract, first_number, last_boxed, plain
+
+__all__ = ["boxed", "gsm8k", "has_boxed", "multiple_choice", "numeric"]
+
+_SECONDS = 0.5
+_LONGEST_FORMULA = 300
+_CLOSE = Fraction(1, 10**6)
+_FREE = ("boxed", "hashes", "phrase", "letter A", "last number")
+
+
+def gsm8k(completion: str, example: Mapping[str, Any]) -> float:
+    r"""1 where the answer is the example's number, 0 where it is not.
+
+    The example's answer may be a whole solution that ends in ``#### 72``, as GSM8K's are.
+
+    >>> example = {"answer": "9 * 8 = <<9*8=72>>72 dollars\n#### 72"}
+    >>> gsm8k("The answer is $72.00.", example), gsm8k("The answer is 72.01", example)
+    (1.0, 0.0)
+    """
+    return float(_answered(completion) == _gold_number(example))
+
+
+def numeric(completion: str, example: Mapping[str, Any]) -> float:
+    r"""1 where the answer is the example's number but for a millionth of it, 0 where it is not.
+
+    >>> numeric(r"so \boxed{0.3333333}", {"answer": "1/3"}), numeric("about 0.33", {"answer": "1/3"})
+    (1.0, 0.0)
+    """
+    answer, gold = _answered(completion), _gold_number(example)
+    return float(answer is not None and abs(answer - gold) <= _CLOSE * abs(gold))
+
+
+def boxed(completion: str, example: Mapping[str, Any]) -> float | None:
+    r"""1 where what is in the last ``\boxed{...}`` equals the example's answer, 0 where it does not, or without a box.
+
+    The example's answer may be a whole solution with a box of its own. None where math-verify does not come to an end.
+
+    >>> boxed(r"so \boxed{0.5}", {"answer": r"\frac{1}{2}"}), boxed("so 0.5", {"answer": "0.5"})
+    (1.0, 0.0)
+    """
+    answer, gold = extract(completion, ["boxed"]), _gold(example)
+    return 0.0 if answer is None else _equal(answer, last_boxed(gold) or gold)
+
+
+def multiple_choice(completion: str, example: Mapping[str, Any]) -> float:
+    """1 where the answer is the example's letter, 0 where it is another, or none. A number k for an answer is letter k.
+
+    >>> multiple_choice("It is warm, so the answer is (B).", {"answer": "B"}), multiple_choice("A", {"answer": 1})
+    (1.0, 0.0)
+    """
+    gold = _gold(example).strip()
+    gold = chr(ord("A") + int(gold)) if gold.isdecimal() else gold
+    return float(_letter(completion) == gold.strip("()").upper())
+
+
+def has_boxed(completion: str, example: Mapping[str, Any]) -> float:
+    r"""1 where there is a ``\boxed{...}`` with something in it: a gate."""
+    return float(bool(extract(completion, ["boxed"])))
+
+
+# --- answers -----------------------------------------------------------------------------------------------------
+
+
+def _gold(example: Mapping[str, Any]) -> str:
+    """The example's answer. Raises KeyError where there is none."""
+    if "answer" in example:
+        return str(example["answer"])
+    return str(example["reward_model"]["ground_truth"])
+
+
+def _gold_number(example: Mapping[str, Any]) -> Fraction:
+    """The example's answer as a number. Raises ValueError where it is none."""
+    gold = _gold(example)
+    number = exact_number(extract(gold, ["hashes"]) or gold)
+    if number is None:
+        raise ValueError(f"the example's answer is no number: {gold!r:.200}")
+    return number
+
+
+def _answered(completion: str) -> Fraction | None:
+    """The number that the completion comes to. A box has to hold that number and nothing else but units."""
+    box = extract(completion, ["boxed"])
+    if box is not None:
+        return exact_number(re.sub(r"[A-Za-z\s]+$", "", box.rpartition("=")[2]))
+    answer = extract(completion, _FREE)
+    return None if answer is None else first_number(answer)
+
+
+_OPEN = r"[\s*]*(?:\\text\{|\\mathrm\{)?\(?"
+_LETTER = re.compile(rf"{_OPEN}([A-Z])(?![A-Za-z'])(?!\)?[*\s]{{0,3}}(?:or|and|,|/)\s{{0,3}}\(?[A-Z]\b)")
+_LONE_LETTER = re.compile(r"^[ \t*]*\(?([A-Z])[).:]?[ \t*.]*$", re.MULTILINE)
+
+
+def _letter(completion: str) -> str | None:
+    answer = extract(completion, ["boxed", "hashes", "phrase"])
+    if answer is not None:
+        found = _LETTER.match(answer)
+        return found[1] if found else None
+    lone = _LONE_LETTER.findall(completion[-LAST:])
+    return lone[-1] if lone else None
+
+
+# --- equality ----------------------------------------------------------------------------------------------------
+
+
+def _equal(answer: str, gold: str) -> float | None:
+    """Whether two answers are equal: as texts, as numbers, and at last as formulas."""
+    if "".join(plain(answer).split()) == "".join(plain(gold).split()):
+        return 1.0
+    one, other = exact_number(answer), exact_number(gold)
+    if one is not None and other is not None:
+        return float(one == other)
+    if max(len(answer), len(gold)) > _LONGEST_FORMULA:
+        return 0.0
+    return _verified(answer, gold)
+
+
+def _verified(answer: str, gold: str) -> float | None:
+    """What math-verify says; None where it takes too long."""
+    same = _math_verify()
+    try:
+        with _at_most(_SECONDS):
+            return float(same(answer, gold))
+    except _TooLongError:
+        return None
+
+
+@cache
+def _math_verify() -> Callable[[str, str], bool]:
+    """Whether two formulas are equal; called once here, so that what sympy loads late has no part in any deadline."""
+    try:
+        from math_verify import parse, verify
+    except ImportError as error:
+        raise ConfigError("math-verify is not installed", do="pip install 'purerl[math]'") from error
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+
+    def same(answer: str, gold: str) -> bool:
+        one, other = (parse(f"${text}$", parsing_timeout=None) for text in (gold, answer))
+        return verify(one, other, timeout_seconds=None)
+
+    same("x^2 + 2x + 1", "(x + 1)^2")
+    return same
+
+
+class _TooLongError(BaseException):
+    """No Exception: sympy goes on after those."""
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """_TooLongError after so many seconds of CPU time, wherever the block is.
+
+    By a signal, so only in a process's main thread. A busy machine does not change what is told.
+    """
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise _TooLongError
+
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds, seconds / 10)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

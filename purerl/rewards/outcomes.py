@@ -1,0 +1,157 @@
+"""What comes of calling a reward function: components, nothing, or a failure that says why; never an exception."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import math
+import re
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from numbers import Real
+from threading import Thread
+from typing import Any, Literal
+
+from attrs import frozen
+
+from purerl.rewards.adapters import Case, Scorer
+
+__all__ = ["OWN", "Failure", "Kind", "Outcome", "cut", "outcomes"]
+
+OWN = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "outcomes", "workers"))
+"""Files whose frames nobody wants to see: they only call the functions that failed."""
+_LONGEST = 4000
+_NO_REWARD = "needed is a number, a mapping of names to numbers, or None"
+
+
+Kind = Literal["raised", "timed out", "died"]
+
+
+@frozen
+class Failure:
+    """Why a reward function has nothing to say about a completion: which function, what happened, and where."""
+
+    function: str
+    kind: Kind
+    traceback: str
+
+
+Outcome = Mapping[str, float] | None | Failure
+
+
+def outcomes(
+    scorer: Scorer,
+    cases: Sequence[Case],
+    *,
+    deadline: float,
+    before: Callable[[int], None] = lambda first: None,
+    until: float = math.inf,
+) -> list[Outcome]:
+    """What `scorer` says of `cases`, in their order; of fewer, but one call's at least, once the clock is at `until`.
+
+    Awaitables are awaited together, each at most `deadline` seconds. `before` is told the place in `cases` of each
+    call, and -1 before awaiting.
+    """
+    returned: list[tuple[int, Any]] = []
+    for first in range(0, len(cases), scorer.convention.most):
+        if returned and time.monotonic() > until:
+            break
+        before(first)
+        group = cases[first : first + scorer.convention.most]
+        returned.append((len(group), _called(scorer, group)))
+    before(-1)
+    values = _awaited(scorer.name, [value for _, value in returned], deadline)
+    return [one for (count, _), value in zip(returned, values, strict=True) for one in _read(scorer, value, count)]
+
+
+def _called(scorer: Scorer, group: Sequence[Case]) -> Any:
+    try:
+        return scorer.convention.call(scorer.function, group)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever it raises is what we are here to tell
+        return _raised(scorer.name, error)
+
+
+def _read(scorer: Scorer, returned: Any, count: int) -> list[Outcome]:
+    if isinstance(returned, Failure):
+        return [returned] * count
+    try:
+        return [_components(scorer.name, value) for value in scorer.convention.read(returned, count)]
+    except TypeError as error:
+        return [Failure(scorer.name, "raised", f"{scorer.name} {error}")] * count
+
+
+def _components(name: str, value: Any) -> dict[str, float] | None:
+    """A number is a component that is named after its function; a function may name several by a mapping.
+
+    >>> _components("module:Class.length", 3)
+    {'length': 3.0}
+    """
+    if value is None:
+        return None
+    named = value if isinstance(value, Mapping) else {re.split("[:.]", name)[-1]: value}
+    for part in named.values():
+        if not (isinstance(part, Real) and math.isfinite(part)):
+            raise TypeError(f"returned {value!r:.200}; {_NO_REWARD}")
+    return {str(key): float(part) for key, part in named.items()}
+
+
+def _raised(name: str, error: BaseException) -> Failure:
+    told = traceback.TracebackException.from_exception(error)
+    told.stack = traceback.StackSummary.from_list([one for one in told.stack if not one.filename.endswith(OWN)])
+    return Failure(name, "raised", cut("".join(told.format())))
+
+
+def cut(text: str, longest: int = _LONGEST) -> str:
+    """The beginning and the end of `text`, where it is longer.
+
+    >>> cut("0123456789", 4)
+    '01 [6 characters left out] 89'
+    """
+    half, left = longest // 2, len(text) - 2 * (longest // 2)
+    return text if len(text) <= longest else f"{text[:half]} [{left} characters left out] {text[-half:]}"
+
+
+# --- awaiting ----------------------------------------------------------------------------------------------------
+
+
+def _awaited(name: str, values: Sequence[Any], deadline: float) -> list[Any]:
+    """`values` with results, or failures, in the place of awaitables."""
+    waiting = {k: value for k, value in enumerate(values) if inspect.isawaitable(value)}
+    if not waiting:
+        return list(values)
+    done = asyncio.run_coroutine_threadsafe(_together(name, list(waiting.values()), deadline), _loop()).result()
+    results = dict(zip(waiting, done, strict=True))
+    return [results.get(k, value) for k, value in enumerate(values)]
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One event loop for the life of the process, so that clients that a module keeps stay usable from call to call.
+
+    It runs in a thread of its own: the caller's may have a loop that runs, as notebooks do.
+    """
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, name="purerl rewards", daemon=True).start()
+    return loop
+
+
+async def _together(name: str, waiting: Sequence[Any], deadline: float) -> list[Any]:
+    tasks = [asyncio.ensure_future(one) for one in waiting]
+    await asyncio.wait(tasks, timeout=deadline)
+    return [_result(name, task, deadline) for task in tasks]
+
+
+def _result(name: str, task: asyncio.Future[Any], deadline: float) -> Any:
+    if not task.done():
+        where = io.StringIO()
+        if isinstance(task, asyncio.Task):
+            task.print_stack(file=where)
+        task.cancel()
+        return Failure(name, "timed out", cut(f"{name} was awaited for {deadline:g} seconds\n{where.getvalue()}"))
+    if task.cancelled():
+        return Failure(name, "raised", f"{name} cancelled itself")
+    error = task.exception()
+    return task.result() if error is None else _raised(name, error)

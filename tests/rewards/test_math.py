@@ -1,0 +1,172 @@
+"""Grading: every gold answer of GSM8K in every usual format, formulas, letters; and what has no reward."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purerl.rewards.math import boxed, gsm8k, has_boxed, multiple_choice, numeric
+
+FORMATS = {
+    "hashes": "3 * 4 = 12, so\n#### {}",
+    "box": r"So it is $\boxed{{{}}}$.",
+    "phrase": "3 * 4 = 12. The answer is {}.",
+    "letter A": "Q: how many?\nA: {}",
+    "money": "{}${:,}.00",
+    "full stop": "All in all it comes to {}.",
+    "units": "The answer is {} apples for 3 boxes.",
+    "units in a box": r"\boxed{{{}\text{{ apples}}}}",
+    "decimals": "#### {}.0",
+    "thousands in a box": "{}\\boxed{{{:,}}}",
+    "bold": "**Answer:** **{}**",
+}
+WRITTEN = [  # in GSM8K's format, written for this test
+    {"question": "Nine boxes of 8 pens?", "answer": "9 * 8 = <<9*8=72>>72 pens.\n#### 72"},
+    {"question": "A debt of $5 and one of $2?", "answer": "It is -5 - 2 = <<-5-2=-7>>-7 dollars.\n#### -7"},
+    {"question": "1000 steps and 80?", "answer": "1000 + 80 = <<1000+80=1080>>1080 steps.\n#### 1,080"},
+    {"question": "None left?", "answer": "3 - 3 = <<3-3=0>>0.\n#### 0"},
+]
+
+
+def _said(form: str, number: int) -> str:
+    """`number` in a format; where thousands are parted, the sign goes before the currency."""
+    if form.startswith("{}") and ":," in form:
+        sign = "-" if number < 0 else ""
+        text = form[2:].format(abs(number))
+        return text.replace("{", "{-") if sign and "boxed" in text else sign + text
+    return form.format(number)
+
+
+def _wrong(rows: list[dict[str, str]], form: str) -> Iterator[tuple[str, str]]:
+    """What is graded wrongly: a gold answer, with either minus sign, that is not 1, or a perturbed one not 0."""
+    for row in rows:
+        gold = int(row["answer"].rpartition("####")[2].replace(",", ""))
+        right = _said(form, gold)
+        texts = {
+            right: 1.0,
+            right.replace("-", "\u2212"): 1.0,
+            _said(form, gold + 1): 0.0,
+            _said(form, -gold or 5): 0.0,
+        }
+        yield from ((text, row["answer"]) for text, score in texts.items() if gsm8k(text, row) != score)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_gold_answers_score_and_perturbed_ones_do_not(name: str) -> None:
+    assert list(_wrong(WRITTEN, FORMATS[name])) == []
+
+
+@pytest.fixture(scope="module")
+def gsm8k_rows() -> list[dict[str, str]]:
+    beside = Path(__file__).parents[3] / "shared" / "data" / "gsm8k"
+    folder = Path(os.environ.get("PURERL_GSM8K", beside))
+    if not folder.is_dir():
+        pytest.skip("GSM8K is not here; PURERL_GSM8K may name the folder of its train.jsonl and test.jsonl")
+    files = (folder / "train.jsonl", folder / "test.jsonl")
+    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_all_of_gsm8k(name: str, gsm8k_rows: list[dict[str, str]]) -> None:
+    assert len(gsm8k_rows) == 8792
+    assert list(_wrong(gsm8k_rows, FORMATS[name])) == []
+
+
+def test_a_solution_of_gsm8k_is_its_own_answer(gsm8k_rows: list[dict[str, str]]) -> None:
+    assert {gsm8k(row["answer"], row) for row in gsm8k_rows} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("completion", "gold", "score"),
+    [
+        (r"\boxed{18, 20}", "18", 0.0),
+        (r"\boxed{18 or 20}", "18", 0.0),
+        (r"The answer is 18, but \boxed{20}", "18", 0.0),
+        (r"\boxed{x = 72}", "72", 1.0),
+        (r"\boxed{72 apples}", "72", 1.0),
+        (r"\boxed{72", "72", 1.0),
+        ("", "0", 0.0),
+        ("nothing", "0", 0.0),
+        ("#### 72", r"72", 1.0),
+    ],
+)
+def test_one_answer_is_given_and_it_is_the_last(completion: str, gold: str, score: float) -> None:
+    assert gsm8k(completion, {"answer": gold}) == score
+
+
+def test_the_gold_answer_may_stand_where_verl_has_it() -> None:
+    assert gsm8k("#### 72", {"reward_model": {"ground_truth": "72"}}) == 1.0
+    with pytest.raises(KeyError):
+        gsm8k("#### 72", {"question": "?"})
+    with pytest.raises(ValueError, match="the example's answer is no number: 'many'"):
+        gsm8k("#### 72", {"answer": "many"})
+
+
+def test_numbers_may_differ_by_a_millionth() -> None:
+    assert numeric("The answer is 0.333333333", {"answer": "1/3"}) == 1.0
+    assert numeric("The answer is 0.33333", {"answer": "1/3"}) == 0.0
+    assert numeric("no idea", {"answer": "0"}) == 0.0
+    assert gsm8k("The answer is 0.333333333", {"answer": "1/3"}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "score"),
+    [
+        (r"\frac{1}{2}", "0.5", 1.0),
+        (r"\dfrac12", r"\frac{1}{2}", 1.0),
+        ("(x+1)^2", "x^2 + 2x + 1", 1.0),
+        ("(x+1)^2", "x^2 + 2x", 0.0),
+        (r"2\sqrt{2}", r"\sqrt{8}", 1.0),
+        (r"\{1, 2\}", r"\{2, 1\}", 1.0),
+        ("(1, 2)", "(2, 1)", 0.0),
+        ("(1, 2]", "(1,2]", 1.0),
+        ("2x", "2", 0.0),
+        (r"72\text{ cm}", "72", 1.0),
+        (r"\text{east}", r"\text{East}", 1.0),
+        ("1", r"All in all it is \boxed{1}.", 1.0),
+        (r"2^{10^9}", "3x", None),
+        ("a" * 301, "a", 0.0),
+    ],
+)
+def test_formulas_are_compared_by_what_they_mean(answer: str, gold: str, score: float | None) -> None:
+    assert boxed(rf"So \boxed{{{answer}}}.", {"answer": gold}) == score
+
+
+def test_without_a_box_there_is_nothing_to_compare() -> None:
+    assert boxed("The answer is 5", {"answer": "5"}) == 0.0
+    assert has_boxed("The answer is 5", {}) == has_boxed(r"\boxed{}", {}) == 0.0
+    assert has_boxed(r"\boxed{5}", {}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("completion", "letter"),
+    [
+        ("The answer is (B).", "B"),
+        ("the correct answer is **C**.", "C"),
+        ("Answer: B) because A is wrong", "B"),
+        (r"\boxed{\text{(D)}}", "D"),
+        (r"\boxed{B. 12}", "B"),
+        ("#### D", "D"),
+        ("I think A is wrong.\n(D)", "D"),
+        ("B", "B"),
+        ("Answer: Because", None),
+        ("The answer is A or B", None),
+        ("The answer is A, B", None),
+        ("A. foo\nB. bar", None),
+        ("", None),
+    ],
+)
+def test_letters(completion: str, letter: str | None) -> None:
+    scores = {gold: multiple_choice(completion, {"answer": gold}) for gold in "ABCD"}
+    assert scores == {gold: float(gold == letter) for gold in "ABCD"}
+
+
+@pytest.mark.parametrize("gold", ["C", "(C)", "c", 2, "2"])
+def test_a_choice_is_a_letter_or_its_number(gold: Any) -> None:
+    assert multiple_choice("The answer is C.", {"answer": gold}) == 1.0
+    assert multiple_choice("The answer is B.", {"answer": gold}) == 0.0
