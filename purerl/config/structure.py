@@ -3,6 +3,8 @@
 A frozen attrs class becomes a dict that TOML can hold, and nothing that TOML cannot say is lost in between: a field
 whose value is None is left out, so only a field whose default is None may hold it. A field with the metadata
 ``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields.
+A class with a field of the metadata ``{"short": True}`` can be read from a text in place of its table: that field's;
+with ``{"short": list}``, the only text of that field's.
 
 Nothing is converted on the way but an int where a float is declared: 8.7 is no int, true is no int, "1" is no int.
 """
@@ -180,6 +182,12 @@ def _tuple(value: Any, kind: Any, *, converter: Converter) -> tuple[Any, ...]:
     return tuple(converter.structure(item, kind) for item, kind in zip(value, kinds, strict=True))
 
 
+def _mapping(value: Any, _: Any) -> Table:
+    if not isinstance(value, Mapping):
+        raise ConfigError("", got=_show(value), need="a section: keys and values")
+    return {key: item for key, item in value.items() if item is not _DEFAULT}
+
+
 def _plugins(cls: type) -> dict[str, str]:
     return {field.name: field.metadata["plugin"] for field in attrs.fields(cls) if "plugin" in field.metadata}
 
@@ -191,8 +199,11 @@ def _read_class(cls: type, converter: Converter) -> Any:
     }
     read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **overrides)
     known = attrs.fields_dict(cls)
+    short = {name: field.metadata["short"] for name, field in known.items() if field.metadata.get("short")}
 
     def structure(value: Any, kind: Any) -> Any:
+        if isinstance(value, str) and short:
+            value = {name: [value] if form is list else value for name, form in short.items()}
         if not isinstance(value, Mapping):
             raise ConfigError("", got=_show(value), need="a section: keys and values")
         return read({key: item for key, item in value.items() if item is not _DEFAULT or key not in known}, kind)
@@ -236,6 +247,7 @@ def _converter() -> Converter:
     made.register_structure_hook(float, _float)
     made.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _literal)
     made.register_structure_hook_func(lambda kind: get_origin(kind) is tuple, partial(_tuple, converter=made))
+    made.register_structure_hook_func(lambda kind: get_origin(kind) is Mapping, _mapping)
     made.register_structure_hook_factory(attrs.has, _read_class)
     made.register_unstructure_hook_factory(attrs.has, _write_class)
     return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purerl.data.examples import take
+from purerl.data.examples import rendered, take
 from purerl.loop.complete import complete
 from purerl.loop.run import Run
 from purerl.protocols import Request, Sampling
@@ -18,9 +18,10 @@ def evaluate(run: Run) -> dict[str, float]:
     """
     settings = run.config.evaluate
     sampling = Sampling(0.0, settings.max_tokens, run.stop_tokens, settings.stop)
-    problems = take(run.problems, range(run.problems.num_rows))
-    prompts = run.tokenizer([problem["prompt"] for problem in problems])["input_ids"]
-    requests = [Request(f"eval/{k}", prompt, sampling, seed=0) for k, prompt in enumerate(prompts)]
+    indices = run.data.problems.indices
+    problems = take(run.data.problems, indices)
+    prompts = rendered(run.data.chat, run.data.problems, indices, problems)
+    requests = [Request(f"eval/{k}", prompt.tokens, sampling, seed=0) for k, prompt in enumerate(prompts)]
     completed = complete(run, requests)
     found = [judge(run.rewards, text, problem) for (_, text), problem in zip(completed, problems, strict=True)]
     judged = [components for components in found if components is not None]

@@ -12,14 +12,15 @@ from attrs import define, field, frozen
 
 from purerl.algos.algebra import Algorithm
 from purerl.config.schema import RunConfig
+from purerl.data.chat import Chat
+from purerl.data.examples import DataSet
 from purerl.protocols import Generator, Trainer
 from purerl.rewards.judge import Reward
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Clock", "Run", "Sample", "State", "seed_of"]
+__all__ = ["Clock", "Run", "RunData", "Sample", "State", "seed_of"]
 
 
 @frozen
@@ -45,6 +46,20 @@ class Sample:
     components: Mapping[str, float] = field(factory=dict)
 
 
+@frozen
+class RunData:
+    """What a run learns from, what it is evaluated on, and how the tokenizer makes tokens of them.
+
+    `counts` are of the rows to learn from: all of them (`rows`), those left out (`too_long`, `held_out`) and those left
+    in (`examples`); and of the `problems`.
+    """
+
+    examples: DataSet
+    problems: DataSet | None
+    chat: Chat
+    counts: Mapping[str, int]
+
+
 @define
 class Run:
     """A run: configuration, algorithm, engines and data, all opened."""
@@ -53,13 +68,20 @@ class Run:
     algorithm: Algorithm
     trainers: Mapping[str, Trainer]
     generator: Generator | None
-    tokenizer: PreTrainedTokenizerBase
-    stop_tokens: tuple[int, ...]
+    data: RunData
     rewards: Sequence[Reward]
-    examples: pa.Table
-    problems: pa.Table | None
     reads: frozenset[str]
     source: Callable[[Run, State, Clock], tuple[State, list[Sample], dict[str, float]]]
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's, and everybody's."""
+        return self.data.chat.tokenizer
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids that end a completion."""
+        return self.data.chat.ends
 
     @property
     def lag(self) -> int:

@@ -1,0 +1,116 @@
+"""From the settings of a run's data to what is drawn from: read, rendered, and parted.
+
+In that order: files and their columns first, which cost little; then the tokenizer; the engines come after all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from purerl.config.schema import RunConfig
+from purerl.data.chat import Chat, open_chat, open_text
+from purerl.data.columns import Purpose, all_begin_with
+from purerl.data.examples import DataSet, Example, parted, prompt_of, read_examples, rendered
+from purerl.data.split import is_held_out
+from purerl.errors import ConfigError, DataError
+from purerl.loop.run import RunData
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["open_data", "read_data", "summary"]
+
+
+def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, DataSet | None]:
+    """The files that `config` names to learn from, which have what `purpose` needs, and to be evaluated on.
+
+    Raises: DataError as `read_examples` does; ConfigError for settings of conversations that have no effect on these.
+    """
+    data, evaluate = config.data, config.evaluate
+    examples = read_examples(data.files, purpose, weights=data.weights)
+    path = evaluate and evaluate.data
+    problems = read_examples([path], "prompts", limit=evaluate.examples) if path else None
+    chats = [one for one in (examples, problems) if one and one.layout.form == "messages"]
+    for name, value in (("system", data.system), ("template", data.template)):
+        if value and not chats:
+            do = f"leave data.{name} out, or write the prompts as messages"
+            raise ConfigError(f"data.{name} has no effect", got="prompts that are texts", need="chat messages", do=do)
+    if data.system and all(all_begin_with(table, one.layout, "system") for one in chats for table in one.tables):
+        got, do = "messages that all begin with a system prompt of their own", "leave data.system out"
+        raise ConfigError("data.system has no effect", got=got, do=do)
+    return examples, problems
+
+
+def open_data(
+    config: RunConfig, examples: DataSet, problems: DataSet | None, tokenizer: PreTrainedTokenizerBase
+) -> RunData:
+    """`examples` without those that are too long or held out; `problems`, or those held out if there are none.
+
+    Raises: ConfigError where `tokenizer` does not do for them, DataError where nothing is left.
+    """
+    chat = _chat(config, examples, problems, tokenizer)
+    data, counts = config.data, {"rows": len(examples.indices)}
+
+    def is_too_long(indices: Sequence[int], found: list[Example]) -> list[bool]:
+        prompts = rendered(chat, examples, indices, found)
+        return [len(prompt.tokens) > data.max_prompt_tokens for prompt in prompts]
+
+    def is_out(indices: Sequence[int], found: list[Example]) -> list[bool]:
+        return [is_held_out(prompt_of(examples.layout, one), share=data.held_out) for one in found]
+
+    if data.max_prompt_tokens is not None:
+        examples, longer = parted(examples, is_too_long)
+        counts["too_long"] = len(longer.indices)
+        _check_left(examples, f"prompts of more than {data.max_prompt_tokens} tokens", "raise data.max_prompt_tokens")
+    if data.held_out:
+        examples, out = parted(examples, is_out)
+        counts["held_out"] = len(out.indices)
+        _check_left(examples, "prompts that are held out", "lower data.held_out")
+        if not out.indices:
+            raise DataError(f"{len(examples.indices)} prompts", got="none is held out", do="raise data.held_out")
+        if config.evaluate and problems is None:
+            problems = evolve(out, parts=(out.indices[: config.evaluate.examples],))
+    counts |= {"examples": len(examples.indices)} | ({"problems": len(problems.indices)} if problems else {})
+    return RunData(examples, problems, chat, counts)
+
+
+def _check_left(data: DataSet, but: str, do: str) -> None:
+    for path, part in zip(data.paths, data.parts, strict=False):
+        if not part:
+            what = f"data set {path!r}" if len(data.parts) > 1 else f"data set {', '.join(data.paths)!r}"
+            raise DataError(what, got=f"nothing but {but}", need="at least one other", do=do)
+
+
+def _chat(
+    config: RunConfig, examples: DataSet, problems: DataSet | None, tokenizer: PreTrainedTokenizerBase
+) -> Chat:
+    forms = {one.layout.form for one in (examples, problems) if one}
+    settings = {"system": config.data.system, "template": config.data.template}
+    try:
+        chat = open_chat(tokenizer, **settings) if "messages" in forms else open_text(tokenizer)
+    except ConfigError as error:
+        raise ConfigError(f"data.{error}" if str(error).startswith("template") else str(error)) from error
+    endless = [part for part in (config.rollout, config.evaluate) if part and not part.stop]
+    learnt = examples.layout.form == "text" and examples.layout.purpose != "prompts"
+    if not chat.ends and (endless or learnt):
+        raise ConfigError(
+            f"the tokenizer of {config.model.path!r} has no end token",
+            need="one that ends a completion: without it, each goes on to its limit, and none learns to end",
+            do="set eos_token in its tokenizer_config.json"
+            + ("" if learnt else ", or rollout.stop and evaluate.stop to texts that end a completion"),
+        )
+    return chat
+
+
+def summary(counts: Mapping[str, int]) -> str | None:
+    """What was left out, in one line; None where nothing was.
+
+    >>> summary({"rows": 10, "too_long": 1, "examples": 9})
+    '9 of 10 rows to learn from (1 with too long a prompt)'
+    """
+    labels = {"too_long": "with too long a prompt", "held_out": "held out"}
+    out = ", ".join(f"{counts[name]:,} {label}" for name, label in labels.items() if counts.get(name))
+    return f"{counts['examples']:,} of {counts['rows']:,} rows to learn from ({out})" if out else None
