@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from purerl.data.columns import Form
 from purerl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Chat", "Given", "Messages", "Prompt", "Row", "continued", "open_chat", "open_text", "prompts"]
+__all__ = ["Chat", "Given", "Messages", "Prompt", "Row", "check_settings", "continued", "open_chat", "prompts"]
 
 Messages = Sequence[Mapping[str, Any]]
 Given = str | Messages
@@ -26,6 +28,7 @@ Given = str | Messages
 
 _OURS = ("messages", "add_generation_prompt")
 _MARK = "purerl's mark"
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @frozen
@@ -58,18 +61,25 @@ class Row(NamedTuple):
     action: list[bool]
 
 
-def open_text(tokenizer: PreTrainedTokenizerBase) -> Chat:
-    """How plain texts become tokens."""
-    return Chat(tokenizer, _end(tokenizer))
+def check_settings(form: Form, *, system: str | None, template: Mapping[str, Any]) -> None:
+    """Refuse settings of conversations where prompts are texts. Raises: ConfigError."""
+    for name, value in (("system", system), ("template", template)):
+        if value and form == "text":
+            do = f"leave {name} out, or write the prompts as messages"
+            raise ConfigError(f"{name} has no effect", got="prompts that are texts", need="chat messages", do=do)
 
 
 def open_chat(
-    tokenizer: PreTrainedTokenizerBase, *, system: str | None = None, template: Mapping[str, Any] | None = None
+    tokenizer: PreTrainedTokenizerBase, form: Form, *, system: str | None = None, template: Mapping[str, Any] = _NONE
 ) -> Chat:
-    """How conversations become tokens.
+    """How prompts of `form` become tokens.
 
-    Raises: ConfigError for a tokenizer without a chat template, and for an argument that the template does not read.
+    Raises: ConfigError for settings without effect: of conversations where there are none, and arguments that the
+    chat template does not read; and for messages where there is no chat template.
     """
+    check_settings(form, system=system, template=template)
+    if form == "text":
+        return Chat(tokenizer, _end(tokenizer))
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
@@ -78,15 +88,15 @@ def open_chat(
             do="name a model that has one, put chat_template.jinja beside its tokenizer, or make the prompts texts",
         )
     words = set(re.findall(r"[A-Za-z_]\w*", str(tokenizer.get_chat_template())))
-    for name in template or {}:
+    for name in template:
         if name in _OURS:
             raise ConfigError(f"template.{name}", got="an argument that is set for every prompt", do="leave it out")
         if name not in words:
             near = get_close_matches(name, words, n=1)
             do = f"did you mean {near[0]!r}?" if near else "leave it out"
             raise ConfigError(f"template.{name} has no effect", need="an argument that the chat template reads", do=do)
-    chat = Chat(tokenizer, (), system, template or {})
-    return Chat(tokenizer, tuple(dict.fromkeys([*_end_of_turn(chat), *_end(tokenizer)])), system, template or {})
+    chat = Chat(tokenizer, (), system, template)
+    return evolve(chat, ends=tuple(dict.fromkeys([*_end_of_turn(chat), *_end(tokenizer)])))
 
 
 def _end(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

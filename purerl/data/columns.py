@@ -14,10 +14,24 @@ from purerl.errors import DataError, nearest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LAYOUTS", "Form", "Layout", "Purpose", "all_begin_with", "check_rows", "form_of", "ground_truth", "layouts_of", "recognise"]
+__all__ = [
+    "LAYOUTS",
+    "Form",
+    "Layout",
+    "Purpose",
+    "Style",
+    "all_begin_with",
+    "check_rows",
+    "form_of",
+    "ground_truth",
+    "layouts_of",
+    "recognise",
+    "style_of",
+]
 
 Purpose = Literal["prompts", "demonstrations", "preferences"]
 Form = Literal["text", "messages"]
+Style = Literal["verl", "TRL", "plain"]
 
 
 class Layout(NamedTuple):
@@ -116,6 +130,17 @@ def ground_truth(schema: pa.Schema) -> str | None:
     return next((name for name in _TRUTHS if name in dotted), None)
 
 
+def style_of(schema: pa.Schema) -> Style:
+    """Whose manner the columns are in; it makes no difference but to people.
+
+    verl's files say where a row comes from and how it is judged; two plain columns are a question and its answer; what
+    is left has TRL's names.
+    """
+    if {"data_source", "reward_model"} & {*schema.names}:
+        return "verl"
+    return "plain" if len(schema.names) == 2 and ground_truth(schema) else "TRL"
+
+
 def _inside(kind: pa.DataType) -> list[pa.Field]:
     from pyarrow import types
 
@@ -133,7 +158,9 @@ def check_rows(table: pa.Table, layout: Layout, path: str) -> None:
         column = table.column(name)
         if column.null_count:
             row = column.is_null().index(True).as_py()
-            raise DataError(f"column {name!r} of {path!r}", got=f"nothing in row {row}", need=f"{layout.form} in every row")
+            raise DataError(
+                f"column {name!r} of {path!r}", got=f"nothing in row {row}", need=f"{layout.form} in every row"
+            )
     first = table.column(layout.columns[0])
     lengths = pc.utf8_length(first) if layout.form == "text" else pc.list_value_length(first)  # pyright: ignore
     row = lengths.index(0).as_py()

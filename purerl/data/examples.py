@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import evolve, frozen
 
-from purerl.data.chat import Chat, Given, Prompt, prompts
+from purerl.data.chat import Chat, Given, Prompt, Row, continued, prompts
 from purerl.data.columns import Layout, Purpose, check_rows, recognise
 from purerl.data.files import read_table
 from purerl.errors import DataError
@@ -28,10 +28,10 @@ __all__ = [
     "DataSet",
     "Example",
     "answers_of",
+    "continuations",
     "dealt",
     "drawn",
     "draws",
-    "named",
     "parted",
     "prompt_of",
     "read_examples",
@@ -192,13 +192,19 @@ def rendered(chat: Chat, data: DataSet, indices: Sequence[int], examples: Sequen
         return prompts(chat, given)
     except DataError:
         for index, one in zip(indices, given, strict=True):
-            with named(data, index):
+            with _named(data, index):
                 prompts(chat, [one])
         raise
 
 
+def continuations(chat: Chat, data: DataSet, index: int, example: Example) -> list[Row]:
+    """The prompt of `example`, the row at `index`, with each answer to it. Raises: DataError that names the row."""
+    with _named(data, index):
+        return [continued(chat, prompt_of(data.layout, example), answer) for answer in answers_of(data.layout, example)]
+
+
 @contextmanager
-def named(data: DataSet, index: int) -> Iterator[None]:
+def _named(data: DataSet, index: int) -> Iterator[None]:
     """What is refused inside is refused of the row at `index`."""
     try:
         yield

@@ -5,15 +5,16 @@ In that order: files and their columns first, which cost little; then the tokeni
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from attrs import evolve
 
 from purerl.config.schema import RunConfig
-from purerl.data.chat import Chat, open_chat, open_text
-from purerl.data.columns import Purpose, all_begin_with
-from purerl.data.examples import DataSet, Example, parted, prompt_of, read_examples, rendered
+from purerl.data.chat import Chat, check_settings, open_chat
+from purerl.data.columns import Form, Purpose, all_begin_with
+from purerl.data.examples import DataSet, Example, continuations, parted, prompt_of, read_examples, rendered, take
 from purerl.data.split import is_held_out
 from purerl.errors import ConfigError, DataError
 from purerl.loop.run import RunData
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["open_data", "read_data", "summary"]
+
+_GLANCE = 16
 
 
 def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, DataSet | None]:
@@ -33,11 +36,9 @@ def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, DataSet | N
     examples = read_examples(data.files, purpose, weights=data.weights)
     path = evaluate and evaluate.data
     problems = read_examples([path], "prompts", limit=evaluate.examples) if path else None
+    with _of_data():
+        check_settings(_form(examples, problems), system=data.system, template=data.template)
     chats = [one for one in (examples, problems) if one and one.layout.form == "messages"]
-    for name, value in (("system", data.system), ("template", data.template)):
-        if value and not chats:
-            do = f"leave data.{name} out, or write the prompts as messages"
-            raise ConfigError(f"data.{name} has no effect", got="prompts that are texts", need="chat messages", do=do)
     if data.system and all(all_begin_with(table, one.layout, "system") for one in chats for table in one.tables):
         got, do = "messages that all begin with a system prompt of their own", "leave data.system out"
         raise ConfigError("data.system has no effect", got=got, do=do)
@@ -53,6 +54,8 @@ def open_data(
     """
     chat = _chat(config, examples, problems, tokenizer)
     data, counts = config.data, {"rows": len(examples.indices)}
+    for one in (examples, problems) if problems else (examples,):
+        _glance(chat, one)
 
     def is_too_long(indices: Sequence[int], found: list[Example]) -> list[bool]:
         prompts = rendered(chat, examples, indices, found)
@@ -77,6 +80,31 @@ def open_data(
     return RunData(examples, problems, chat, counts)
 
 
+def _form(examples: DataSet, problems: DataSet | None) -> Form:
+    """Messages, if there are any."""
+    return "messages" if "messages" in {one.layout.form for one in (examples, problems) if one} else "text"
+
+
+@contextmanager
+def _of_data() -> Iterator[None]:
+    """A setting that is refused inside is one of the section `data`."""
+    try:
+        yield
+    except ConfigError as error:
+        is_setting = str(error).startswith(("system", "template"))
+        raise ConfigError(f"data.{error}" if is_setting else str(error)) from error
+
+
+def _glance(chat: Chat, data: DataSet) -> None:
+    """Render the first rows of each part, so that what is wrong with all of them is known before a model is loaded."""
+    for part in data.parts:
+        indices = part[:_GLANCE]
+        found = take(data, indices)
+        rendered(chat, data, indices, found)
+        for index, example in zip(indices, found, strict=True):
+            continuations(chat, data, index, example)
+
+
 def _check_left(data: DataSet, but: str, do: str) -> None:
     for path, part in zip(data.paths, data.parts, strict=False):
         if not part:
@@ -84,15 +112,10 @@ def _check_left(data: DataSet, but: str, do: str) -> None:
             raise DataError(what, got=f"nothing but {but}", need="at least one other", do=do)
 
 
-def _chat(
-    config: RunConfig, examples: DataSet, problems: DataSet | None, tokenizer: PreTrainedTokenizerBase
-) -> Chat:
-    forms = {one.layout.form for one in (examples, problems) if one}
-    settings = {"system": config.data.system, "template": config.data.template}
-    try:
-        chat = open_chat(tokenizer, **settings) if "messages" in forms else open_text(tokenizer)
-    except ConfigError as error:
-        raise ConfigError(f"data.{error}" if str(error).startswith("template") else str(error)) from error
+def _chat(config: RunConfig, examples: DataSet, problems: DataSet | None, tokenizer: PreTrainedTokenizerBase) -> Chat:
+    data = config.data
+    with _of_data():
+        chat = open_chat(tokenizer, _form(examples, problems), system=data.system, template=data.template)
     endless = [part for part in (config.rollout, config.evaluate) if part and not part.stop]
     learnt = examples.layout.form == "text" and examples.layout.purpose != "prompts"
     if not chat.ends and (endless or learnt):

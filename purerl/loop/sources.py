@@ -12,8 +12,8 @@ from attrs import evolve, frozen
 
 from purerl.algos.algebra import select
 from purerl.batch import collate
-from purerl.data.chat import Given, Prompt, continued
-from purerl.data.examples import Example, answers_of, drawn, named, prompt_of, rendered, take
+from purerl.data.chat import Prompt, Row
+from purerl.data.examples import Example, continuations, drawn, rendered, take
 from purerl.loop.complete import complete
 from purerl.loop.metrics import reward_metrics
 from purerl.loop.run import Clock, Run, Sample, State, seed_of
@@ -154,30 +154,28 @@ def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | 
 def demonstrations(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
     """A row for each demonstration."""
     state, found = draw(run, state, run.config.examples)
-    return state, [Sample(_given(run, one, *_answers(run, one), row=one.number)) for one in found], {}
+    return state, [Sample(_given(one, answer, row=one.number)) for one in found for answer in _answers(run, one)], {}
 
 
 def preferences(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
     """Two rows for each pair: the prompt with what is chosen, and with what is rejected."""
     state, found = draw(run, state, run.config.examples)
     rows = [
-        Sample(_given(run, one, answer, row=2 * one.number + k) | {"chosen": k == 0})
+        Sample(_given(one, answer, row=2 * one.number + k) | {"chosen": k == 0})
         for one in found
         for k, answer in enumerate(_answers(run, one))
     ]
     return state, rows, {}
 
 
-def _answers(run: Run, one: Draw) -> list[Given]:
-    return answers_of(run.data.examples.layout, one.example)
+def _answers(run: Run, one: Draw) -> list[Row]:
+    return continuations(run.data.chat, run.data.examples, one.index, one.example)
 
 
-def _given(run: Run, one: Draw, answer: Given, *, row: int) -> dict[str, object]:
-    with named(run.data.examples, one.index):
-        tokens, action = continued(run.data.chat, prompt_of(run.data.examples.layout, one.example), answer)
+def _given(one: Draw, answer: Row, *, row: int) -> dict[str, object]:
     return {
-        "tokens": tokens,
-        "action": action,
+        "tokens": answer.tokens,
+        "action": answer.action,
         "row": row,
         "group": one.number,
         "example": one.index,
