@@ -61,7 +61,7 @@ def listed(entries: list[Entry]) -> str:
 
 
 def inspected(report: Report) -> str:
-    """A report on a file: what it can be used for, its columns, lengths and problems, and a row as the model sees it."""
+    """A report on a file: its uses, columns, lengths and problems, and a row as the model sees it."""
     columns = {"verl": "verl's columns", "TRL": "TRL's columns", "plain": "plain columns"}[report.style]
     uses = [f"{layout}, {columns}" for layout in report.layouts] or ["nothing: no columns of prompts or of answers"]
     facts = [f"{report.path}: {report.rows:,} rows", *(f"  {use}" for use in uses)]

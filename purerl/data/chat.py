@@ -41,7 +41,7 @@ class Chat:
     template    arguments of the chat template
     """
 
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Any  # transformers' own types leave open what its calls return
     ends: tuple[int, ...]
     system: str | None = None
     template: Mapping[str, Any] = field(factory=dict)
@@ -62,7 +62,7 @@ class Row(NamedTuple):
 
 
 def check_settings(form: Form, *, system: str | None, template: Mapping[str, Any]) -> None:
-    """Refuse settings of conversations where prompts are texts. Raises: ConfigError."""
+    """Refuse settings of conversations where prompts are texts. Raises ConfigError."""
     for name, value in (("system", system), ("template", template)):
         if value and form == "text":
             do = f"leave {name} out, or write the prompts as messages"
@@ -99,7 +99,7 @@ def open_chat(
     return evolve(chat, ends=tuple(dict.fromkeys([*_end_of_turn(chat), *_end(tokenizer)])))
 
 
-def _end(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def _end(tokenizer: Any) -> tuple[int, ...]:
     return () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
 
 
@@ -190,7 +190,8 @@ def _marked(chat: Chat, messages: Messages, first: int) -> Row:
         list(messages), tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **chat.template
     )
     tokens = list(found["input_ids"])
-    begin = _length(chat, tokens, messages[:first], add_generation_prompt=True)
+    answers = messages[first]["role"] == "assistant"
+    begin = _length(chat, tokens, messages[:first], add_generation_prompt=answers)
     return Row(tokens, [k >= begin and bool(mark) for k, mark in enumerate(found["assistant_masks"])])
 
 

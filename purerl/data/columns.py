@@ -7,9 +7,10 @@ differ in columns that are the reward functions' business, and those stay in the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from purerl.errors import DataError, nearest
+from purerl.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,9 +118,9 @@ def recognise(schema: pa.Schema, purpose: Purpose, path: str) -> Layout:
 
 def _missing(schema: pa.Schema, purpose: Purpose, name: str, path: str) -> DataError:
     others = [layout.purpose for layout in layouts_of(schema)]
-    remedy = nearest(name, schema.names)
+    near = get_close_matches(name, schema.names, n=1)
     do = f"it holds {' and '.join(others)}: choose an algorithm that learns from those" if others else None
-    do = f"{remedy} Rename it." if remedy.startswith("did you mean") else do
+    do = f"rename the column {near[0]!r}" if near else do
     need = f"a column {name!r} of text or messages, for {purpose}"
     return DataError(f"data set {path!r} has no column {name!r}", got=", ".join(schema.names), need=need, do=do)
 
@@ -152,8 +153,9 @@ def check_rows(table: pa.Table, layout: Layout, path: str) -> None:
 
     Raises: DataError with the number of the first.
     """
-    import pyarrow.compute as pc
+    import pyarrow.compute
 
+    pc: Any = pyarrow.compute  # it makes its functions as it is imported, where types do not see them
     for name in layout.columns:
         column = table.column(name)
         if column.null_count:
@@ -162,7 +164,7 @@ def check_rows(table: pa.Table, layout: Layout, path: str) -> None:
                 f"column {name!r} of {path!r}", got=f"nothing in row {row}", need=f"{layout.form} in every row"
             )
     first = table.column(layout.columns[0])
-    lengths = pc.utf8_length(first) if layout.form == "text" else pc.list_value_length(first)  # pyright: ignore
+    lengths = pc.utf8_length(first) if layout.form == "text" else pc.list_value_length(first)
     row = lengths.index(0).as_py()
     if row >= 0:
         got, do = f"an empty one in row {row}", "purerl data inspect lists all such rows; take them out"
@@ -171,7 +173,8 @@ def check_rows(table: pa.Table, layout: Layout, path: str) -> None:
 
 def all_begin_with(table: pa.Table, layout: Layout, role: str) -> bool:
     """Whether every conversation of `table` begins with a message of `role`."""
-    import pyarrow.compute as pc
+    import pyarrow.compute
 
-    first = pc.list_element(table.column(layout.columns[0]), 0)  # pyright: ignore[reportAttributeAccessIssue]
-    return bool(pc.all(pc.equal(pc.struct_field(first, "role"), role)).as_py())  # pyright: ignore
+    pc: Any = pyarrow.compute
+    first = pc.list_element(table.column(layout.columns[0]), 0)
+    return bool(pc.all(pc.equal(pc.struct_field(first, "role"), role)).as_py())

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, islice, pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,7 +90,7 @@ def read_examples(
     for table, path in zip(tables, paths, strict=True):
         check_rows(table, layouts[0], path)
     ends = [0, *accumulate(table.num_rows for table in tables)]
-    ranges = [range(first, end) for first, end in zip(ends, ends[1:], strict=False)]
+    ranges = [range(first, end) for first, end in pairwise(ends)]
     parts = tuple(ranges) if weights else (range(ends[-1])[:limit],)
     return DataSet(tuple(paths), tuple(tables), layouts[0], parts, tuple(weights) or (1.0,))
 
@@ -104,8 +104,8 @@ def drawn(data: DataSet, seed: int, first: int, count: int) -> list[int]:
     found = {}
     for part in {part for part, _ in places}:
         numbers = [number for other, number in places if other == part]  # one after the other
-        # A seed of its own, so that parts of one size are not shuffled alike.
-        order = draws(len(data.parts[part]), seed + (part << 32), numbers[0], len(numbers))
+        # A seed of its own, so that parts of one size are not shuffled alike; torch reads no more than 32 bits of it.
+        order = draws(len(data.parts[part]), seed + part * 65_537, numbers[0], len(numbers))
         found[part] = iter([data.parts[part][place] for place in order])
     return [next(found[part]) for part, _ in places]
 
@@ -186,7 +186,7 @@ def answers_of(layout: Layout, example: Example) -> list[Given]:
 
 
 def rendered(chat: Chat, data: DataSet, indices: Sequence[int], examples: Sequence[Example]) -> list[Prompt]:
-    """The prompts of `examples`, the rows at `indices`, as the model sees them. Raises: DataError that names the row."""
+    """The prompts of `examples`, the rows at `indices`, as the model sees them. Raises DataError that names the row."""
     given = [prompt_of(data.layout, example) for example in examples]
     try:
         return prompts(chat, given)
@@ -198,7 +198,7 @@ def rendered(chat: Chat, data: DataSet, indices: Sequence[int], examples: Sequen
 
 
 def continuations(chat: Chat, data: DataSet, index: int, example: Example) -> list[Row]:
-    """The prompt of `example`, the row at `index`, with each answer to it. Raises: DataError that names the row."""
+    """The prompt of `example`, the row at `index`, with each answer to it. Raises DataError that names the row."""
     with _named(data, index):
         return [continued(chat, prompt_of(data.layout, example), answer) for answer in answers_of(data.layout, example)]
 

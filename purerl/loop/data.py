@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import evolve
@@ -53,31 +54,33 @@ def open_data(
     Raises: ConfigError where `tokenizer` does not do for them, DataError where nothing is left.
     """
     chat = _chat(config, examples, problems, tokenizer)
-    data, counts = config.data, {"rows": len(examples.indices)}
     for one in (examples, problems) if problems else (examples,):
         _glance(chat, one)
-
-    def is_too_long(indices: Sequence[int], found: list[Example]) -> list[bool]:
-        prompts = rendered(chat, examples, indices, found)
-        return [len(prompt.tokens) > data.max_prompt_tokens for prompt in prompts]
-
-    def is_out(indices: Sequence[int], found: list[Example]) -> list[bool]:
-        return [is_held_out(prompt_of(examples.layout, one), share=data.held_out) for one in found]
-
+    data, counts = config.data, {"rows": len(examples.indices)}
     if data.max_prompt_tokens is not None:
-        examples, longer = parted(examples, is_too_long)
+        too_long = partial(_are_too_long, chat, examples, data.max_prompt_tokens)
+        examples, longer = parted(examples, too_long)
         counts["too_long"] = len(longer.indices)
         _check_left(examples, f"prompts of more than {data.max_prompt_tokens} tokens", "raise data.max_prompt_tokens")
     if data.held_out:
-        examples, out = parted(examples, is_out)
+        rows = len(examples.indices)
+        examples, out = parted(examples, partial(_are_held_out, examples, data.held_out))
         counts["held_out"] = len(out.indices)
         _check_left(examples, "prompts that are held out", "lower data.held_out")
         if not out.indices:
-            raise DataError(f"{len(examples.indices)} prompts", got="none is held out", do="raise data.held_out")
-        if config.evaluate and problems is None:
+            raise DataError("data.held_out", got=f"none of {rows:,} rows", need="at least one", do="raise it")
+        if config.evaluate:
             problems = evolve(out, parts=(out.indices[: config.evaluate.examples],))
     counts |= {"examples": len(examples.indices)} | ({"problems": len(problems.indices)} if problems else {})
     return RunData(examples, problems, chat, counts)
+
+
+def _are_too_long(chat: Chat, data: DataSet, most: int, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
+    return [len(prompt.tokens) > most for prompt in rendered(chat, data, indices, rows)]
+
+
+def _are_held_out(data: DataSet, share: float, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
+    return [is_held_out(prompt_of(data.layout, row), share=share) for row in rows]
 
 
 def _form(examples: DataSet, problems: DataSet | None) -> Form:
@@ -106,10 +109,10 @@ def _glance(chat: Chat, data: DataSet) -> None:
 
 
 def _check_left(data: DataSet, but: str, do: str) -> None:
-    for path, part in zip(data.paths, data.parts, strict=False):
+    names = data.paths if len(data.parts) > 1 else [", ".join(data.paths)]
+    for name, part in zip(names, data.parts, strict=True):
         if not part:
-            what = f"data set {path!r}" if len(data.parts) > 1 else f"data set {', '.join(data.paths)!r}"
-            raise DataError(what, got=f"nothing but {but}", need="at least one other", do=do)
+            raise DataError(f"data set {name!r}", got=f"nothing but {but}", need="at least one other", do=do)
 
 
 def _chat(config: RunConfig, examples: DataSet, problems: DataSet | None, tokenizer: PreTrainedTokenizerBase) -> Chat:
