@@ -126,7 +126,7 @@ def _chat(config: RunConfig, examples: DataSet, problems: DataSet | None, tokeni
             f"the tokenizer of {config.model.path!r} has no end token",
             need="one that ends a completion: without it, each goes on to its limit, and none learns to end",
             do="set eos_token in its tokenizer_config.json"
-            + ("" if learnt else ", or rollout.stop and evaluate.stop to texts that end a completion"),
+            + ("" if learnt else ", or rollout.stop and evaluate.stop to texts that end one"),
         )
     return chat
 
