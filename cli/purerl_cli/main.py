@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 import purerl
+from purerl_cli.data import data
 from purerl_cli.output import described, errors_reported, finished, listed
 
 __all__ = ["app", "main"]
@@ -66,6 +67,8 @@ def train(
             return
         typer.echo(finished(config, recipe, purerl.train(config, directory=directory, fresh=fresh)))
 
+
+app.add_typer(data, name="data")
 
 algo = typer.Typer(help="Algorithms.", no_args_is_help=True)
 app.add_typer(algo, name="algo")

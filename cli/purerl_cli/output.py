@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,12 @@ from purerl.plugins import kind_of
 if TYPE_CHECKING:
     from purerl.config.catalogue import Entry
     from purerl.config.schema import RunConfig
+    from purerl.data.inspect import Report
     from purerl.loop.train import Summary
 
-__all__ = ["described", "errors_reported", "finished", "listed"]
+__all__ = ["described", "errors_reported", "finished", "inspected", "listed"]
+
+_SHOWN_ROWS = 8
 
 
 @contextmanager
@@ -51,14 +54,43 @@ def described(config: RunConfig) -> str:
 
 def listed(entries: list[Entry]) -> str:
     """Algorithms as a table, as wide as the terminal."""
+    head = ("name", "title", "papers", "advantage", "loss", "reduction", "needs")
+    lists = ("papers", "advantage", "loss", "reduce", "needs")
+    rows = [(one.name, one.title, *("\n".join(getattr(one, name)) for name in lists)) for one in entries]
+    return _table(head, rows)
+
+
+def inspected(report: Report) -> str:
+    """A report on a file: its uses, columns, lengths and problems, and a row as the model sees it."""
+    columns = {"verl": "verl's columns", "TRL": "TRL's columns", "plain": "plain columns"}[report.style]
+    uses = [f"{layout}, {columns}" for layout in report.layouts] or ["nothing: no columns of prompts or of answers"]
+    facts = [f"{report.path}: {report.rows:,} rows", *(f"  {use}" for use in uses)]
+    facts += [f"  right answers: {report.truth}"] if report.truth else []
+    parts = ["\n".join(facts) + "\n"]
+    parts += [_table(("column", "type", "nothing in"), [(c.name, c.type, f"{c.nulls:,}") for c in report.columns])]
+    if report.lengths:
+        parts += [_table(("prompts", "tokens at most"), [(name, f"{n:,}") for name, n in report.lengths.items()])]
+    if report.problems:
+        rows = [(one.what, f"{len(one.rows):,}", _shortened(one.rows)) for one in report.problems]
+        parts += [_table(("problem", "rows", "which, from 0"), rows)]
+    parts += [f"\n--- a row, as the model sees it ---\n{text}\n" for text in report.sample]
+    return "".join(parts)
+
+
+def _shortened(rows: Sequence[int]) -> str:
+    return ", ".join(map(str, rows[:_SHOWN_ROWS])) + (", ..." if len(rows) > _SHOWN_ROWS else "")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, as wide as the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("name", "title", "papers", "advantage", "loss", "reduction", "needs", box=SIMPLE_HEAD)
-    for one in entries:
-        lists = (one.papers, one.advantage, one.loss, one.reduce, one.needs)
-        table.add_row(one.name, one.title, *("\n".join(names) for names in lists))
+    table = Table(*head, box=SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*map(Text, row))
     console = Console()
     with console.capture() as captured:
         console.print(table)
@@ -70,7 +102,7 @@ def finished(config: RunConfig, recipe: str, summary: Summary) -> str:
     lines = [("model", f"{summary.model}, in Hugging Face's format"), ("checkpoint", str(summary.checkpoint))]
     if config.evaluate and "eval/accuracy" in summary.after:
         before, after = summary.before["eval/accuracy"], summary.after["eval/accuracy"]
-        label = "accuracy" if config.evaluate.data == config.data else "held-out accuracy"
+        label = "accuracy" if config.evaluate.data in config.data.files else "held-out accuracy"
         lines = [(label, f"{before:.3f} before, {after:.3f} after {summary.steps} steps"), *lines]
     again = f"purerl train {recipe} --set seed={config.seed + 1} --directory {summary.directory}-{config.seed + 1}"
     lines += [("metrics", str(summary.directory / "metrics.jsonl")), ("next", f"{again}    another seed")]

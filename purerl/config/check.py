@@ -66,6 +66,7 @@ def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) 
     algorithm = algorithm_of(config)
     for rule in (
         _check_source,
+        _check_problems,
         _check_supply,
         _check_models,
         _check_sampling,
@@ -102,6 +103,16 @@ def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
         raise _refuse(
             "rollout", config.rollout, f"an algorithm that reads rewards; {kind} learns from data", "leave rollout out"
         )
+
+
+def _check_problems(config: RunConfig, algorithm: Algorithm) -> None:
+    evaluate, held_out = config.evaluate, config.data.held_out
+    if evaluate and evaluate.data is None and not held_out:
+        need = "problems to evaluate on"
+        raise ConfigError("evaluate.data is missing", need=need, do="set it, or data.held_out to a share of the data")
+    if evaluate and evaluate.data is not None and held_out:
+        because = "an evaluation without data of its own"
+        raise _refuse("data.held_out", held_out, because, "leave data.held_out or evaluate.data out")
 
 
 def _check_supply(config: RunConfig, algorithm: Algorithm) -> None:

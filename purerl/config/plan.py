@@ -5,7 +5,7 @@ from __future__ import annotations
 from purerl.algos.algebra import roles
 from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of
-from purerl.config.schema import Evaluate, RunConfig
+from purerl.config.schema import Data, Evaluate, RunConfig
 from purerl.plugins import kind_of
 
 __all__ = ["plan"]
@@ -26,7 +26,7 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
     updates = config.minibatches * config.epochs
     return {
         "prepare": config.prepare,
-        "data": config.data,
+        "data": _data(config.data),
         "models": ", ".join(f"{role} ({kind_of(_engine(config, role))})" for role in _roles(config)),
         "sampler": config.generator and kind_of(config.generator),
         "a step": f"{_source(config)}: {rows:,} rows; optimiser steps: {updates:,}",
@@ -52,6 +52,13 @@ def _source(config: RunConfig) -> str:
     return f"{config.examples:,} prompts x {config.rollout.samples} completions of {tokens}"
 
 
+def _data(data: Data) -> str:
+    shares = [f" ({weight / sum(data.weights):.0%})" for weight in data.weights] or [""] * len(data.files)
+    files = ", ".join(file + share for file, share in zip(data.files, shares, strict=True))
+    longest = f"; prompts of at most {data.max_prompt_tokens:,} tokens" if data.max_prompt_tokens else ""
+    return files + longest + (f"; {data.held_out:.1%} held out" if data.held_out else "")
+
+
 def _evaluation(evaluate: Evaluate) -> str:
     problems = "all problems" if evaluate.examples is None else f"{evaluate.examples:,} problems"
-    return f"every {evaluate.every} steps: {problems} of {evaluate.data}"
+    return f"every {evaluate.every} steps: {problems} of {evaluate.data or 'those held out'}"

@@ -9,7 +9,7 @@ Paths may begin with ``{run}``, the run's directory: for files that `prepare` or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import Attribute, field, frozen
@@ -17,7 +17,7 @@ from attrs import Attribute, field, frozen
 from purerl.errors import ConfigError
 from purerl.protocols import Model
 
-__all__ = ["Checkpoint", "Evaluate", "Judging", "Overlong", "Reward", "Rollout", "RunConfig", "Stop"]
+__all__ = ["Checkpoint", "Data", "Evaluate", "Judging", "Overlong", "Reward", "Rollout", "RunConfig", "Stop"]
 
 
 def _at_least(bound: int) -> Any:
@@ -53,6 +53,45 @@ class Overlong:
     def __attrs_post_init__(self) -> None:
         if not 0 < self.factor < math.inf:
             raise ConfigError("factor", got=self.factor, need="above 0, and finite", do="leave overlong out for none")
+
+
+@frozen(kw_only=True)
+class Data:
+    """What a run learns from. A file's name alone, as a text, is that file with nothing else set.
+
+    Files may be of different formats, but all have text prompts, or all have chat messages.
+    """
+
+    files: tuple[str, ...] = _setting("Parquet, JSON Lines, a pattern of such, or a data set's directory", short=list)
+    weights: tuple[float, ...] = _setting(
+        "share of each file among the draws, in proportion; if not given, every row is drawn as often", default=()
+    )
+    system: str | None = _setting("system prompt of every conversation that has none of its own", default=None)
+    template: Mapping[str, Any] = _setting("arguments of the chat template, such as enable_thinking", factory=dict)
+    max_prompt_tokens: int | None = _setting(
+        "rows whose prompt is longer are left out", unit="tokens", default=None, least=1
+    )
+    held_out: float = _setting("share of the prompts that is never trained on, chosen by their hash", default=0.0)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.files:
+            raise ConfigError("files", got="none", need="at least one file")
+        if self.weights and len(self.files) == 1:
+            do = "leave weights out, or name several files"
+            raise ConfigError("weights has no effect", got=repr(self.weights), need="several files", do=do)
+        if self.weights and len(self.weights) != len(self.files):
+            need = f"one for each file, {len(self.files)}"
+            raise ConfigError("weights", got=f"{len(self.weights)} of them", need=need)
+        if not all(0 < weight < math.inf for weight in self.weights):
+            raise ConfigError("weights", got=repr(self.weights), need="above 0, and finite", do="leave the file out")
+        if None in self.template.values():
+            raise ConfigError("template", got=repr(self.template), need="values: TOML has no None")
+        if not 0 <= self.held_out < 1:
+            raise ConfigError("held_out", got=self.held_out, need="from 0 to 1, without 1")
+
+
+def _data(given: str | Data) -> Data:
+    return Data(files=(given,)) if isinstance(given, str) else given
 
 
 @frozen(kw_only=True)
@@ -114,7 +153,9 @@ class Judging:
 class Evaluate:
     """How the policy is evaluated: one greedy completion of each problem, judged by the run's rewards."""
 
-    data: str = _setting("problems, Parquet or JSON Lines")
+    data: str | None = _setting(
+        "problems, a file as of data.files; those that data.held_out sets aside if not given", default=None
+    )
     every: int = _setting(
         "steps between evaluations; there is one before the first step and one after the last", least=1
     )
@@ -145,7 +186,7 @@ class RunConfig:
 
     name: str = _setting("names the run and its default directory")
     model: Model = _setting("where the policy starts from")
-    data: str = _setting("what it trains on, Parquet or JSON Lines: prompts, demonstrations or preference pairs")
+    data: Data = _setting("what it learns from: prompts, demonstrations or preference pairs", converter=_data)
     algorithm: Any = _setting("the algorithm", plugin="algorithm")
     steps: int = _setting("steps of the loop", unit="steps", least=1)
     examples: int = _setting("prompts, demonstrations or pairs of one step", least=1)

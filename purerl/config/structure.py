@@ -182,6 +182,12 @@ def _tuple(value: Any, kind: Any, *, converter: Converter) -> tuple[Any, ...]:
     return tuple(converter.structure(item, kind) for item, kind in zip(value, kinds, strict=True))
 
 
+def _mapping(value: Any, _: Any) -> Table:
+    if not isinstance(value, Mapping):
+        raise ConfigError("", got=_show(value), need="a section: keys and values")
+    return {key: item for key, item in value.items() if item is not _DEFAULT}
+
+
 def _plugins(cls: type) -> dict[str, str]:
     return {field.name: field.metadata["plugin"] for field in attrs.fields(cls) if "plugin" in field.metadata}
 
@@ -241,6 +247,7 @@ def _converter() -> Converter:
     made.register_structure_hook(float, _float)
     made.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _literal)
     made.register_structure_hook_func(lambda kind: get_origin(kind) is tuple, partial(_tuple, converter=made))
+    made.register_structure_hook_func(lambda kind: get_origin(kind) is Mapping, _mapping)
     made.register_structure_hook_factory(attrs.has, _read_class)
     made.register_unstructure_hook_factory(attrs.has, _write_class)
     return made

@@ -3,6 +3,7 @@
 config.toml       the resolved configuration, under its hash; a run of another one is refused
 prepared/         what the recipe's `prepare` wrote
 start/            the run that came first, in a run directory of its own
+data.json         how many rows there are to learn from, and how many were left out
 metrics.jsonl     one line for each step, step 0 before the first update
 rollouts/         one Parquet file for each step
 reward_errors.jsonl   rows that a reward function failed on, and why; not there if none did
@@ -86,6 +87,10 @@ class RunDirectory:
         for path in self.rollouts.glob("*.parquet"):
             if int(path.stem) > step:
                 path.unlink()
+
+    def note_data(self, counts: Mapping[str, int]) -> None:
+        """Write down how many rows the run learns from, and how many it leaves out."""
+        write_at_once(self.path / "data.json", json.dumps(counts, indent=2) + "\n")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purerl.data.examples import take
+from purerl.data.examples import rendered, take
 from purerl.loop.complete import complete
 from purerl.loop.judging import judged
 from purerl.loop.metrics import shares
@@ -21,9 +21,10 @@ def evaluate(run: Run, *, step: int) -> dict[str, float]:
     """
     settings = run.config.evaluate
     sampling = Sampling(0.0, settings.max_tokens, run.stop_tokens, settings.stop)
-    problems = take(run.problems, range(run.problems.num_rows))
-    prompts = run.tokenizer([problem["prompt"] for problem in problems])["input_ids"]
-    requests = [Request(f"eval/{k}", prompt, sampling, seed=0) for k, prompt in enumerate(prompts)]
+    indices = run.data.problems.indices
+    problems = take(run.data.problems, indices)
+    prompts = rendered(run.data.chat, run.data.problems, indices, problems)
+    requests = [Request(f"eval/{k}", prompt.tokens, sampling, seed=0) for k, prompt in enumerate(prompts)]
     completed = complete(run, requests)
     cases = [Case(one.key, text, problem) for (one, text), problem in zip(completed, problems, strict=True)]
     verdicts = judged(run, cases, step=step)

@@ -14,7 +14,8 @@ from purerl.backends.hf.model import load_tokenizer
 from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
-from purerl.data.examples import read_examples
+from purerl.data.columns import Purpose
+from purerl.loop.data import open_data, read_data
 from purerl.loop.directory import RunDirectory
 from purerl.loop.files import folder_at_once
 from purerl.loop.run import Run, seed_of
@@ -47,8 +48,8 @@ def located(config: RunConfig, root: Path) -> RunConfig:
         config,
         model=evolve(config.model, path=at(config.model.path)),
         teacher=config.teacher and evolve(config.teacher, path=at(config.teacher.path)),
-        data=at(config.data),
-        evaluate=config.evaluate and evolve(config.evaluate, data=at(config.evaluate.data)),
+        data=evolve(config.data, files=tuple(map(at, config.data.files))),
+        evaluate=config.evaluate and evolve(config.evaluate, data=config.evaluate.data and at(config.evaluate.data)),
     )
 
 
@@ -58,36 +59,33 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     algorithm = algorithm_of(config)
-    source, texts = _source(config, algorithm)
-    examples = read_examples(config.data, texts)
-    problems = config.evaluate and read_examples(config.evaluate.data, ["prompt"], limit=config.evaluate.examples)
+    source, purpose = _source(config, algorithm)
+    examples, problems = read_data(config, purpose)
     judge = _judge(config, given)
-    for table in ([examples] if config.rollout else []) + ([problems] if problems else []):
-        judge.check_columns(table.column_names)
-    tokenizer = load_tokenizer(config.model)
+    for judged in ([examples] if config.rollout else []) + ([problems] if problems else []):
+        for table in judged.tables:
+            judge.check_columns(table.column_names)
+    data = open_data(config, examples, problems, load_tokenizer(config.model))
     return Run(
         config=config,
         place=place,
         algorithm=algorithm,
         reads=frozenset(reads_of(algorithm)),
         source=source,
-        examples=examples,
-        problems=problems,
+        data=data,
         judge=judge,
-        tokenizer=tokenizer,
-        stop_tokens=() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,),
         trainers=_trainers(config, algorithm),
         generator=_generator(config),
     )
 
 
-def _source(config: RunConfig, algorithm: Algorithm) -> tuple[Any, list[str]]:
-    """Where rows come from, and the columns of text that it reads."""
+def _source(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:
+    """Where rows come from, and what for."""
     if config.rollout is not None:
-        return rollouts, ["prompt"]
+        return rollouts, "prompts"
     if any("chosen" in objective.reads for objective in algorithm.objectives):
-        return preferences, ["prompt", "chosen", "rejected"]
-    return demonstrations, ["prompt", "completion"]
+        return preferences, "preferences"
+    return demonstrations, "demonstrations"
 
 
 def _judge(config: RunConfig, given: Mapping[str, RewardFunction]) -> Judge:

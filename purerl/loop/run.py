@@ -12,15 +12,16 @@ from attrs import define, field, frozen
 
 from purerl.algos.algebra import Algorithm
 from purerl.config.schema import RunConfig
+from purerl.data.chat import Chat
+from purerl.data.examples import DataSet
 from purerl.loop.directory import RunDirectory
 from purerl.protocols import Generator, Trainer
 from purerl.rewards.judge import Judge, Verdict
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Clock", "Run", "Sample", "State", "seed_of"]
+__all__ = ["Clock", "Run", "RunData", "Sample", "State", "seed_of"]
 
 
 @frozen
@@ -46,6 +47,20 @@ class Sample:
     verdict: Verdict = Verdict()
 
 
+@frozen
+class RunData:
+    """What a run learns from, what it is evaluated on, and how the tokenizer makes tokens of them.
+
+    `counts` are of the rows to learn from: all of them (`rows`), those left out (`too_long`, `held_out`) and those left
+    in (`examples`); and of the `problems`.
+    """
+
+    examples: DataSet
+    problems: DataSet | None
+    chat: Chat
+    counts: Mapping[str, int]
+
+
 @define
 class Run:
     """A run: configuration, algorithm, engines, rewards and data, all opened, and the directory it lives in."""
@@ -55,13 +70,20 @@ class Run:
     algorithm: Algorithm
     trainers: Mapping[str, Trainer]
     generator: Generator | None
-    tokenizer: PreTrainedTokenizerBase
-    stop_tokens: tuple[int, ...]
+    data: RunData
     judge: Judge
-    examples: pa.Table
-    problems: pa.Table | None
     reads: frozenset[str]
     source: Callable[[Run, State, Clock], tuple[State, list[Sample], dict[str, float]]]
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The policy's, and everybody's."""
+        return self.data.chat.tokenizer
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids that end a completion."""
+        return self.data.chat.ends
 
     @property
     def lag(self) -> int:

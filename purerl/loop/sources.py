@@ -12,8 +12,8 @@ from attrs import evolve, frozen
 
 from purerl.algos.algebra import select
 from purerl.batch import collate
-from purerl.data.examples import Example, draws, take
-from purerl.errors import DataError
+from purerl.data.chat import Prompt, Row
+from purerl.data.examples import Example, continuations, drawn, rendered, take
 from purerl.loop.complete import complete
 from purerl.loop.judging import judged
 from purerl.loop.metrics import overlong, reward_metrics
@@ -27,18 +27,19 @@ __all__ = ["Draw", "demonstrations", "draw", "preferences", "rollouts"]
 
 @frozen
 class Draw:
-    """An example, the number of its draw, and its index in the data set."""
+    """An example, its prompt as the model sees it, the number of its draw, and its index in the data set."""
 
     number: int
     index: int
     example: Example
+    prompt: Prompt
 
 
 def draw(run: Run, state: State, count: int) -> tuple[State, list[Draw]]:
     """The next `count` examples."""
-    indices = draws(run.examples.num_rows, run.config.seed, state.drawn, count)
-    numbers = range(state.drawn, state.drawn + count)
-    found = map(Draw, numbers, indices, take(run.examples, indices))
+    indices = drawn(run.data.examples, run.config.seed, state.drawn, count)
+    numbers, examples = range(state.drawn, state.drawn + count), take(run.data.examples, indices)
+    found = map(Draw, numbers, indices, examples, rendered(run.data.chat, run.data.examples, indices, examples))
     return evolve(state, drawn=state.drawn + count), list(found)
 
 
@@ -85,10 +86,9 @@ def _selected(run: Run, samples: list[Sample]) -> list[Sample]:
 def _requests(run: Run, drawn: Sequence[Draw]) -> list[Request]:
     rollout = run.config.rollout
     sampling = Sampling(rollout.temperature, rollout.max_tokens, run.stop_tokens, rollout.stop)
-    prompts = [run.tokenizer(one.example["prompt"])["input_ids"] for one in drawn]
     return [
-        Request(f"{one.number}/{k}", prompt, sampling, seed_of(run.config.seed, one.number, k))
-        for one, prompt in zip(drawn, prompts, strict=True)
+        Request(f"{one.number}/{k}", one.prompt.tokens, sampling, seed_of(run.config.seed, one.number, k))
+        for one in drawn
         for k in range(rollout.samples)
     ]
 
@@ -126,7 +126,7 @@ def _rollout(row: int, one: Draw, request: Request, completion: Completion, text
         "temperature": request.sampling.temperature,
         "truncated": completion.finish == "length",
     }
-    texts = {"prompt": one.example["prompt"], "completion": text, "finish": completion.finish}
+    texts = {"prompt": one.prompt.text, "completion": text, "finish": completion.finish}
     return Sample(fields, texts, verdict)
 
 
@@ -161,31 +161,30 @@ def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | 
 
 
 def demonstrations(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
-    """Rows of the data set's `prompt` and `completion`."""
-    state, drawn = draw(run, state, run.config.examples)
-    return state, [Sample(_given(run, one, "completion", row=one.number)) for one in drawn], {}
+    """A row for each demonstration."""
+    state, found = draw(run, state, run.config.examples)
+    return state, [Sample(_given(one, answer, row=one.number)) for one in found for answer in _answers(run, one)], {}
 
 
 def preferences(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
-    """Two rows for each of the data set's pairs: `prompt` with `chosen`, and `prompt` with `rejected`."""
-    state, drawn = draw(run, state, run.config.examples)
+    """Two rows for each pair: the prompt with what is chosen, and with what is rejected."""
+    state, found = draw(run, state, run.config.examples)
     rows = [
-        Sample(_given(run, one, column, row=2 * one.number + k) | {"chosen": column == "chosen"})
-        for one in drawn
-        for k, column in enumerate(("chosen", "rejected"))
+        Sample(_given(one, answer, row=2 * one.number + k) | {"chosen": k == 0})
+        for one in found
+        for k, answer in enumerate(_answers(run, one))
     ]
     return state, rows, {}
 
 
-def _given(run: Run, one: Draw, column: str, *, row: int) -> dict[str, object]:
-    prompt = run.tokenizer(one.example["prompt"])["input_ids"]
-    if not prompt:
-        raise DataError(f"example {one.index}", got="a prompt without tokens", need="something to continue")
-    answer = run.tokenizer(one.example[column], add_special_tokens=False)["input_ids"]
-    answer = [*answer, *run.stop_tokens[:1]]
+def _answers(run: Run, one: Draw) -> list[Row]:
+    return continuations(run.data.chat, run.data.examples, one.index, one.example)
+
+
+def _given(one: Draw, answer: Row, *, row: int) -> dict[str, object]:
     return {
-        "tokens": prompt + answer,
-        "action": [False] * len(prompt) + [True] * len(answer),
+        "tokens": answer.tokens,
+        "action": answer.action,
         "row": row,
         "group": one.number,
         "example": one.index,

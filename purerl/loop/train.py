@@ -12,6 +12,7 @@ from purerl.config.check import check
 from purerl.config.schema import Reward, RunConfig
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.loop.checkpoint import commit, committed, restore
+from purerl.loop.data import summary
 from purerl.loop.directory import RunDirectory, claim
 from purerl.loop.evaluate import evaluate
 from purerl.loop.files import folder_at_once
@@ -108,7 +109,9 @@ def _start(config: RunConfig, place: RunDirectory) -> None:
 def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction], *, root: Path) -> Summary:
     """Do all the steps that are left, export the policy, and say what the run came to."""
     run = open_run(located(config, root), place, given)
+    place.note_data(run.data.counts)
     with run.judge, Console(config.name, config.steps) as console:
+        console.note(summary(run.data.counts))
         state, record = _resume(run, place)
         console.log(record)
         while not _is_over(config, record):

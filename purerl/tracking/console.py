@@ -61,6 +61,11 @@ class Console:
             self._print(self._last)
         self._progress.stop()
 
+    def note(self, text: str | None) -> None:
+        """Show a line about the run, if there is one."""
+        if text:
+            self._rich.print(f"{self._name}: {text}", soft_wrap=True)
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Show the step that is done."""
         self._last = record

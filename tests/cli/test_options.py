@@ -26,12 +26,32 @@ FROZEN = {
         "debug": ["--debug"],
     },
     "algo": {},
+    "algo list": {},
+    "data": {},
+    "data inspect": {
+        "file": ["file"],
+        "model": ["--model"],
+        "system": ["--system"],
+        "template": ["--template"],
+        "max_prompt_tokens": ["--max-prompt-tokens"],
+        "rows": ["--rows"],
+        "debug": ["--debug"],
+    },
+    "data convert": {
+        "name": ["name"],
+        "source": ["source"],
+        "target": ["target"],
+        "form": ["--form"],
+        "debug": ["--debug"],
+    },
 }
 
 
 def test_the_options_are_these() -> None:
     root = typer.main.get_command(app)
     commands = {"": root, **root.commands}
+    for group in ("algo", "data"):
+        commands |= {f"{group} {name}": command for name, command in root.commands[group].commands.items()}
     found = {name: {p.name: p.opts for p in command.params if p.name != "help"} for name, command in commands.items()}
     assert found == FROZEN
 

@@ -36,9 +36,13 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
 
     kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     try:
-        return AutoTokenizer.from_pretrained(model.path, **kwargs)
+        tokenizer = AutoTokenizer.from_pretrained(model.path, **kwargs)
     except (OSError, ValueError, ImportError) as error:
         raise _cannot_load("tokenizer", model, error) from error
+    if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
+        # From a configuration without a tokenizer's files transformers makes one that knows no words.
+        raise _cannot_load("tokenizer", model, ValueError("no vocabulary: tokenizer.json is missing"))
+    return tokenizer
 
 
 @contextmanager

@@ -1,0 +1,180 @@
+"""What the columns of a table are: prompts, demonstrations or preference pairs, as texts or as chat messages.
+
+Columns are recognised by their names and types, before a row is looked at. A text is a string. Messages are a list of
+structures with a `role` and a `content`, as chat templates take them. verl's files and TRL's are both covered: they
+differ in columns that are the reward functions' business, and those stay in the example as the file has them.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from purerl.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "LAYOUTS",
+    "Form",
+    "Layout",
+    "Purpose",
+    "Style",
+    "all_begin_with",
+    "check_rows",
+    "form_of",
+    "ground_truth",
+    "layouts_of",
+    "recognise",
+    "style_of",
+]
+
+Purpose = Literal["prompts", "demonstrations", "preferences"]
+Form = Literal["text", "messages"]
+Style = Literal["verl", "TRL", "plain"]
+
+
+class Layout(NamedTuple):
+    """One way in which a table says what a purpose needs: these columns, all of one form.
+
+    The first column is the prompt, or begins with it: in a conversation everything before the assistant's first turn,
+    in a pair of conversations what both begin with.
+    """
+
+    purpose: Purpose
+    form: Form
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.purpose}: {', '.join(self.columns)} ({self.form})"
+
+
+LAYOUTS = (
+    Layout("prompts", "messages", ("prompt",)),
+    Layout("prompts", "text", ("prompt",)),
+    Layout("prompts", "text", ("question",)),
+    Layout("prompts", "text", ("problem",)),
+    Layout("demonstrations", "messages", ("prompt", "completion")),
+    Layout("demonstrations", "text", ("prompt", "completion")),
+    Layout("demonstrations", "messages", ("messages",)),
+    Layout("preferences", "messages", ("prompt", "chosen", "rejected")),
+    Layout("preferences", "text", ("prompt", "chosen", "rejected")),
+    Layout("preferences", "messages", ("chosen", "rejected")),
+)
+"""Every layout. Where a table has several for one purpose, the first in this order counts."""
+
+_TRUTHS = ("reward_model.ground_truth", "answer", "ground_truth", "solution")
+
+
+def form_of(kind: pa.DataType) -> Form | None:
+    """What a column of this Arrow type holds; None where that is neither text nor messages."""
+    from pyarrow import types
+
+    if _is_text(kind):
+        return "text"
+    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if not lists or not types.is_struct(kind.value_type):
+        return None
+    fields = {field.name: field.type for field in kind.value_type}
+    return "messages" if all(_is_text(fields.get(name)) for name in ("role", "content")) else None
+
+
+def _is_text(kind: pa.DataType | None) -> bool:
+    from pyarrow import types
+
+    tests = (types.is_string, types.is_large_string, types.is_string_view)
+    return kind is not None and any(test(kind) for test in tests)
+
+
+def layouts_of(schema: pa.Schema) -> list[Layout]:
+    """Every layout that a table with this schema has, one for each purpose at most."""
+    forms = {field.name: form_of(field.type) for field in schema}
+    found = [one for one in LAYOUTS if all(forms.get(name) == one.form for name in one.columns)]
+    return list({layout.purpose: layout for layout in reversed(found)}.values())[::-1]
+
+
+def recognise(schema: pa.Schema, purpose: Purpose, path: str) -> Layout:
+    """The layout in which the file at `path` has what `purpose` needs.
+
+    Raises: DataError where a column is missing, has another type, or where texts and messages stand side by side.
+    """
+    found = [layout for layout in layouts_of(schema) if layout.purpose == purpose]
+    if found:
+        return found[0]
+    wanted = [layout for layout in LAYOUTS if layout.purpose == purpose]
+    nearest_one = max(wanted, key=lambda layout: sum(name in schema.names for name in layout.columns))
+    missing = [name for name in nearest_one.columns if name not in schema.names]
+    if missing:
+        raise _missing(schema, purpose, missing[0], path)
+    forms = {name: form_of(schema.field(name).type) for name in nearest_one.columns}
+    for name, form in forms.items():
+        if form is None:
+            need = "text, or messages: a list of {role, content}, both text"
+            raise DataError(f"column {name!r} of {path!r}", got=f"type {schema.field(name).type}", need=need)
+    got = ", ".join(f"{name!r} holds {form}" for name, form in forms.items())
+    raise DataError(f"columns of {path!r}", got=got, need="text in all of them, or messages in all of them")
+
+
+def _missing(schema: pa.Schema, purpose: Purpose, name: str, path: str) -> DataError:
+    others = [layout.purpose for layout in layouts_of(schema)]
+    near = get_close_matches(name, schema.names, n=1)
+    do = f"it holds {' and '.join(others)}: choose an algorithm that learns from those" if others else None
+    do = f"rename the column {near[0]!r}" if near else do
+    need = f"a column {name!r} of text or messages, for {purpose}"
+    return DataError(f"data set {path!r} has no column {name!r}", got=", ".join(schema.names), need=need, do=do)
+
+
+def ground_truth(schema: pa.Schema) -> str | None:
+    """The column of right answers, dotted where it lies in a structure; None where none has a name of that sort."""
+    dotted = [*schema.names, *(f"{field.name}.{inner.name}" for field in schema for inner in _inside(field.type))]
+    return next((name for name in _TRUTHS if name in dotted), None)
+
+
+def style_of(schema: pa.Schema) -> Style:
+    """Whose manner the columns are in; it makes no difference but to people.
+
+    verl's files say where a row comes from and how it is judged; two plain columns are a question and its answer; what
+    is left has TRL's names.
+    """
+    if {"data_source", "reward_model"} & {*schema.names}:
+        return "verl"
+    return "plain" if len(schema.names) == 2 and ground_truth(schema) else "TRL"
+
+
+def _inside(kind: pa.DataType) -> list[pa.Field]:
+    from pyarrow import types
+
+    return list(kind) if types.is_struct(kind) else []
+
+
+def check_rows(table: pa.Table, layout: Layout, path: str) -> None:
+    """Refuse rows of `table` that miss a column of `layout`, or have nothing to continue.
+
+    Raises: DataError with the number of the first.
+    """
+    import pyarrow.compute
+
+    pc: Any = pyarrow.compute  # it makes its functions as it is imported, where types do not see them
+    for name in layout.columns:
+        column = table.column(name)
+        if column.null_count:
+            row = column.is_null().index(True).as_py()
+            raise DataError(
+                f"column {name!r} of {path!r}", got=f"nothing in row {row}", need=f"{layout.form} in every row"
+            )
+    first = table.column(layout.columns[0])
+    lengths = pc.utf8_length(first) if layout.form == "text" else pc.list_value_length(first)
+    row = lengths.index(0).as_py()
+    if row >= 0:
+        got, do = f"an empty one in row {row}", "purerl data inspect lists all such rows; take them out"
+        raise DataError(f"column {layout.columns[0]!r} of {path!r}", got=got, need="something to continue", do=do)
+
+
+def all_begin_with(table: pa.Table, layout: Layout, role: str) -> bool:
+    """Whether every conversation of `table` begins with a message of `role`."""
+    import pyarrow.compute
+
+    pc: Any = pyarrow.compute
+    first = pc.list_element(table.column(layout.columns[0]), 0)
+    return bool(pc.all(pc.equal(pc.struct_field(first, "role"), role)).as_py())

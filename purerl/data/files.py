@@ -1,0 +1,188 @@
+"""Reading a data set from the disk into an Arrow table: whatever it is stored as, the same table.
+
+    rows.parquet, rows.jsonl        one file
+    folder/train-*.parquet          a pattern: every file that it matches, in the order of their names
+    folder/                         its .parquet or its .jsonl files; or a data set as `datasets.save_to_disk` wrote it
+
+Rows are counted from 0, on through all the files of one data set.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from purerl.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["read_table"]
+
+_NEED = "a .parquet or .jsonl file, a pattern of such, or a directory of them"
+
+
+def read_table(path: str | Path) -> pa.Table:
+    """The rows that are stored at `path`.
+
+    Raises: DataError where nothing can be read: no such file, another format, no rows, several splits in one
+    directory, a line that is no JSON object, files or rows that differ in their types.
+    """
+    shards = _shards(Path(path))
+    table = _joined([_reader(shard)(shard) for shard in shards], shards)
+    if table.num_rows == 0:
+        raise DataError(f"data set {str(path)!r}", got="no rows", need="at least one")
+    return table
+
+
+# --- which files -------------------------------------------------------------------------------------------------
+
+
+def _shards(path: Path) -> list[Path]:
+    """The files that `path` names."""
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        return _of_directory(path)
+    found = _matching(path) if re.search(r"[*?\[]", path.name) else []
+    if not found:
+        raise DataError(f"data set {str(path)!r}", got="no such file", need=_NEED, do=_neighbour(path))
+    return found
+
+
+def _matching(path: Path) -> list[Path]:
+    return sorted(found for found in path.parent.glob(path.name) if found.is_file())
+
+
+def _neighbour(path: Path) -> str | None:
+    """The remedy where a file beside it has nearly the same name."""
+    folder = path.parent
+    names = [found.name for found in folder.iterdir()] if folder.is_dir() else []
+    remedy = nearest(path.name, names)
+    return remedy if remedy.startswith("did you mean") else None
+
+
+def _of_directory(path: Path) -> list[Path]:
+    if (path / "dataset_dict.json").is_file():
+        splits = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+        raise _several_splits(path, splits, str(path / splits[0]))
+    if (path / "state.json").is_file():
+        files = json.loads((path / "state.json").read_text(encoding="utf-8"))["_data_files"]
+        return [path / file["filename"] for file in files]
+    found = [sorted(path.glob(f"*{suffix}")) for suffix in (".parquet", ".jsonl")]
+    kinds = [files for files in found if files]
+    if len(kinds) != 1:
+        got = "Parquet and JSON Lines files" if kinds else "a directory without .parquet and .jsonl files"
+        raise DataError(f"data set {str(path)!r}", got=got, need="files of one format")
+    splits = sorted({_split_of(file) for file in kinds[0]})
+    if len(splits) > 1:
+        raise _several_splits(path, splits, str(path / f"{splits[0]}*{kinds[0][0].suffix}"))
+    return kinds[0]
+
+
+def _split_of(file: Path) -> str:
+    """What stands before the shard's number, as in train-00000-of-00002.parquet; nothing if there is no number.
+
+    Files that bear the name of a split, such as test.parquet, are one each.
+    """
+    numbered = re.fullmatch(r"(.*?)[-_.]?\d+(-of-\d+)?", file.stem)
+    name = numbered[1] if numbered else file.stem
+    return name if numbered or name in {"train", "test", "validation", "valid", "dev"} else ""
+
+
+def _several_splits(path: Path, splits: Sequence[str], one: str) -> DataError:
+    got = "several splits: " + ", ".join(splits)
+    return DataError(f"data set {str(path)!r}", got=got, need="one of them", do=f"name it, such as {one}")
+
+
+# --- one file ----------------------------------------------------------------------------------------------------
+
+
+def _reader(path: Path) -> Callable[[Path], pa.Table]:
+    readers = {".parquet": _parquet, ".jsonl": _json_lines, ".arrow": _arrow}
+    if path.suffix not in readers:
+        raise DataError(f"data set {str(path)!r}", got=f"a file that ends in {path.suffix!r}", need=_NEED)
+    return readers[path.suffix]
+
+
+def _parquet(path: Path) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        return pyarrow.parquet.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error, "a Parquet file") from error
+
+
+def _arrow(path: Path) -> pa.Table:
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(path, error, "an Arrow stream, as datasets.save_to_disk writes it") from error
+
+
+def _damaged(path: Path, error: Exception, need: str) -> DataError:
+    return DataError(f"{str(path)!r} cannot be read", got=str(error).splitlines()[0], need=need)
+
+
+def _json_lines(path: Path) -> pa.Table:
+    import pyarrow as pa
+
+    with path.open(encoding="utf-8") as lines:
+        rows = [_json_object(line, number, path) for number, line in enumerate(lines, start=1)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = pa.array(values)
+        except pa.ArrowException as error:
+            got = f"values of mixed types: {_first_change(values) or error}"
+            raise DataError(f"column {name!r} of {str(path)!r}", got=got, need="one type in every row") from error
+    return pa.table(columns)
+
+
+def _json_object(line: str, number: int, path: Path) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"line {number} of {str(path)!r}", got=str(error), need="one JSON object a line") from error
+    if not isinstance(row, dict):
+        raise DataError(f"line {number} of {str(path)!r}", got=f"a {type(row).__name__}", need="a JSON object")
+    return row
+
+
+def _first_change(values: Sequence[Any]) -> str | None:
+    """The first row whose value is of another sort than that of a row before it; None where they differ inside."""
+    sorts = [(row, type(value).__name__) for row, value in enumerate(values) if value is not None]
+    first, sort = sorts[0]
+    return next((f"{sort} in row {first}, {other} in row {row}" for row, other in sorts if other != sort), None)
+
+
+# --- several files -----------------------------------------------------------------------------------------------
+
+
+def _joined(tables: Sequence[pa.Table], paths: Sequence[Path]) -> pa.Table:
+    """The rows of all `tables`; a column that is empty throughout one of them may have any type in it."""
+    import pyarrow as pa
+
+    for table, path in zip(tables[1:], paths[1:], strict=True):
+        if differing := "; ".join(_differences(tables[0].schema, table.schema)):
+            what = f"{str(paths[0])!r} and {path.name!r} are no parts of one data set"
+            do = "name them one by one, as several files"
+            raise DataError(what, got=differing, need="the same columns, of the same types", do=do)
+    plain = [table.replace_schema_metadata(None) for table in tables]
+    return pa.concat_tables(plain, promote_options="default") if len(plain) > 1 else plain[0]
+
+
+def _differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
+    for name in dict.fromkeys([*one.names, *other.names]):
+        here, there = (str(schema.field(name).type) if name in schema.names else "missing" for schema in (one, other))
+        if here != there and "null" not in (here, there):
+            yield f"column {name!r} is {here} here, {there} there"

@@ -1,0 +1,142 @@
+"""From the settings of a run's data to what is drawn from: read, rendered, and parted.
+
+In that order: files and their columns first, which cost little; then the tokenizer; the engines come after all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from purerl.config.schema import RunConfig
+from purerl.data.chat import Chat, check_settings, open_chat
+from purerl.data.columns import Form, Purpose, all_begin_with
+from purerl.data.examples import DataSet, Example, continuations, parted, prompt_of, read_examples, rendered, take
+from purerl.data.split import is_held_out
+from purerl.errors import ConfigError, DataError
+from purerl.loop.run import RunData
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["open_data", "read_data", "summary"]
+
+_GLANCE = 16
+
+
+def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, DataSet | None]:
+    """The files that `config` names to learn from, which have what `purpose` needs, and to be evaluated on.
+
+    Raises: DataError as `read_examples` does; ConfigError for settings of conversations that have no effect on these.
+    """
+    data, evaluate = config.data, config.evaluate
+    examples = read_examples(data.files, purpose, weights=data.weights)
+    path = evaluate and evaluate.data
+    problems = read_examples([path], "prompts", limit=evaluate.examples) if path else None
+    with _of_data():
+        check_settings(_form(examples, problems), system=data.system, template=data.template)
+    chats = [one for one in (examples, problems) if one and one.layout.form == "messages"]
+    if data.system and all(all_begin_with(table, one.layout, "system") for one in chats for table in one.tables):
+        got, do = "messages that all begin with a system prompt of their own", "leave data.system out"
+        raise ConfigError("data.system has no effect", got=got, do=do)
+    return examples, problems
+
+
+def open_data(
+    config: RunConfig, examples: DataSet, problems: DataSet | None, tokenizer: PreTrainedTokenizerBase
+) -> RunData:
+    """`examples` without those that are too long or held out; `problems`, or those held out if there are none.
+
+    Raises: ConfigError where `tokenizer` does not do for them, DataError where nothing is left.
+    """
+    chat = _chat(config, examples, problems, tokenizer)
+    for one in (examples, problems) if problems else (examples,):
+        _glance(chat, one)
+    data, counts = config.data, {"rows": len(examples.indices)}
+    if data.max_prompt_tokens is not None:
+        too_long = partial(_are_too_long, chat, examples, data.max_prompt_tokens)
+        examples, longer = parted(examples, too_long)
+        counts["too_long"] = len(longer.indices)
+        _check_left(examples, f"prompts of more than {data.max_prompt_tokens} tokens", "raise data.max_prompt_tokens")
+    if data.held_out:
+        rows = len(examples.indices)
+        examples, out = parted(examples, partial(_are_held_out, examples, data.held_out))
+        counts["held_out"] = len(out.indices)
+        _check_left(examples, "prompts that are held out", "lower data.held_out")
+        if not out.indices:
+            raise DataError("data.held_out", got=f"none of {rows:,} rows", need="at least one", do="raise it")
+        if config.evaluate:
+            problems = evolve(out, parts=(out.indices[: config.evaluate.examples],))
+    counts |= {"examples": len(examples.indices)} | ({"problems": len(problems.indices)} if problems else {})
+    return RunData(examples, problems, chat, counts)
+
+
+def _are_too_long(chat: Chat, data: DataSet, most: int, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
+    return [len(prompt.tokens) > most for prompt in rendered(chat, data, indices, rows)]
+
+
+def _are_held_out(data: DataSet, share: float, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
+    return [is_held_out(prompt_of(data.layout, row), share=share) for row in rows]
+
+
+def _form(examples: DataSet, problems: DataSet | None) -> Form:
+    """Messages, if there are any."""
+    return "messages" if "messages" in {one.layout.form for one in (examples, problems) if one} else "text"
+
+
+@contextmanager
+def _of_data() -> Iterator[None]:
+    """A setting that is refused inside is one of the section `data`."""
+    try:
+        yield
+    except ConfigError as error:
+        is_setting = str(error).startswith(("system", "template"))
+        raise ConfigError(f"data.{error}" if is_setting else str(error)) from error
+
+
+def _glance(chat: Chat, data: DataSet) -> None:
+    """Render the first rows of each part, so that what is wrong with all of them is known before a model is loaded."""
+    for part in data.parts:
+        indices = part[:_GLANCE]
+        found = take(data, indices)
+        rendered(chat, data, indices, found)
+        for index, example in zip(indices, found, strict=True):
+            continuations(chat, data, index, example)
+
+
+def _check_left(data: DataSet, but: str, do: str) -> None:
+    names = data.paths if len(data.parts) > 1 else [", ".join(data.paths)]
+    for name, part in zip(names, data.parts, strict=True):
+        if not part:
+            raise DataError(f"data set {name!r}", got=f"nothing but {but}", need="at least one other", do=do)
+
+
+def _chat(config: RunConfig, examples: DataSet, problems: DataSet | None, tokenizer: PreTrainedTokenizerBase) -> Chat:
+    data = config.data
+    with _of_data():
+        chat = open_chat(tokenizer, _form(examples, problems), system=data.system, template=data.template)
+    endless = [part for part in (config.rollout, config.evaluate) if part and not part.stop]
+    learnt = examples.layout.form == "text" and examples.layout.purpose != "prompts"
+    if not chat.ends and (endless or learnt):
+        raise ConfigError(
+            f"the tokenizer of {config.model.path!r} has no end token",
+            need="one that ends a completion: without it, each goes on to its limit, and none learns to end",
+            do="set eos_token in its tokenizer_config.json"
+            + ("" if learnt else ", or rollout.stop and evaluate.stop to texts that end one"),
+        )
+    return chat
+
+
+def summary(counts: Mapping[str, int]) -> str | None:
+    """What was left out, in one line; None where nothing was.
+
+    >>> summary({"rows": 10, "too_long": 1, "examples": 9})
+    '9 of 10 rows to learn from (1 with too long a prompt)'
+    """
+    labels = {"too_long": "with too long a prompt", "held_out": "held out"}
+    out = ", ".join(f"{counts[name]:,} {label}" for name, label in labels.items() if counts.get(name))
+    return f"{counts['examples']:,} of {counts['rows']:,} rows to learn from ({out})" if out else None

@@ -1,0 +1,95 @@
+"""`purerl data`: what is printed, and the exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from purerl.data.files import read_table
+from purerl_cli.main import app
+from tests.data.made import CHATML, tokenizer, user, write
+
+
+def _data(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "100"})
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+def test_a_file_is_described_with_a_row_as_the_model_sees_it(tmp_path: Path) -> None:
+    tokenizer(CHATML).save_pretrained(tmp_path / "model")
+    rows = [
+        {"data_source": "x", "prompt": [user(text)], "reward_model": {"ground_truth": "2"}} for text in ("1+1", "1+1")
+    ]
+    path = write(tmp_path / "rows.parquet", rows)
+    result = _data(
+        "inspect", path, "--model", tmp_path / "model", "--system", "be", "--template", "enable_thinking=false",
+        "--max-prompt-tokens", 3, "--rows", 2,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert _lines(result.stdout) == [
+        f"{path}: 2 rows",
+        "  prompts: prompt (messages), verl's columns",
+        "  right answers: reward_model.ground_truth",
+        "  column         type                           nothing in",
+        " ──────────────────────────────────────────────────────────",
+        "  data_source    string                         0",
+        "  prompt         messages                       0",
+        "  reward_model   struct<ground_truth: string>   0",
+        "  prompts     tokens at most",
+        " ────────────────────────────",
+        "  least       36",
+        "  half        36",
+        "  9 in 10     36",
+        "  99 in 100   36",
+        "  all         36",
+        "  problem                          rows   which, from 0",
+        " ───────────────────────────────────────────────────────",
+        "  the prompt of an earlier row     1      1",
+        "  a prompt of more than 3 tokens   2      0, 1",
+        "--- a row, as the model sees it ---",
+        "<|im_start|>system",
+        "be<|im_end|>",
+        "<|im_start|>user",
+        "1+1<|im_end|>",
+        "<|im_start|>assistant",
+        "<think></think>",
+    ]
+
+
+def test_many_rows_with_one_problem_are_cut_short(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", [{"prompt": "a"}] * 12)
+    assert "  the prompt of an earlier row   11     1, 2, 3, 4, 5, 6, 7, 8, ..." in _lines(
+        _data("inspect", path).stdout
+    )
+
+
+def test_a_file_without_use_leaves_with_2_and_is_described(tmp_path: Path) -> None:
+    result = _data("inspect", write(tmp_path / "rows.jsonl", [{"text": "a"}]))
+    assert result.exit_code == 2
+    assert _lines(result.stdout)[1] == "  nothing: no columns of prompts or of answers"
+
+
+def test_mistakes_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", [{"prompt": "a"}])
+    for arguments, message in (
+        (["inspect", tmp_path / "none.jsonl"], f"data set '{tmp_path}/none.jsonl'\n  got:  no such file\n"),
+        (["inspect", path, "--model", tmp_path / "none"], "no tokenizer can be loaded from the hub's repository"),
+        (["inspect", path, "--system", "be"], "system has no effect\n  need: a tokenizer\n"),
+        (["inspect", path, "--template", "a"], "setting 'template.a'\n  need: key=value"),
+        (["convert", "gsm", path, tmp_path / "t"], "no data set is called 'gsm'\n  do:   did you mean 'gsm8k'?"),
+        (["convert", "gsm8k", path, tmp_path / "t"], f"{path!r} is not openai/gsm8k: no column 'question'\n"),
+    ):
+        result = _data(*arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"error: {message}"), result.stderr
+
+
+def test_a_published_data_set_is_written_and_counted(tmp_path: Path) -> None:
+    source = write(tmp_path / "train.jsonl", [{"question": "1+1?", "answer": "1+1 is 2\n#### 2"}])
+    result = _data("convert", "gsm8k", source, tmp_path / "t.parquet", "--form", "text")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/t.parquet: 1 rows\n")
+    assert read_table(tmp_path / "t.parquet").column("answer").to_pylist() == ["2"]

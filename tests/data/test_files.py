@@ -1,0 +1,134 @@
+"""Reading data sets as they are stored, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from purerl.data.files import read_table
+from purerl.errors import DataError
+
+from .made import write
+
+ROWS = [{"prompt": f"p{k}", "answer": k} for k in range(5)]
+
+
+def _saved_to_disk(folder: Path, rows: list[dict]) -> Path:
+    """As `datasets.save_to_disk` lays it out: Arrow streams, and what they are called."""
+    folder.mkdir(parents=True)
+    names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
+    for name, part in zip(names, (rows[:2], rows[2:]), strict=True):
+        table = pa.Table.from_pylist(part)
+        with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    return folder
+
+
+def test_every_way_to_store_rows_gives_the_same_rows(tmp_path: Path) -> None:
+    whole = [write(tmp_path / "one" / name, ROWS) for name in ("rows.parquet", "rows.jsonl")]
+    for number, part in enumerate((ROWS[:3], ROWS[3:])):
+        write(tmp_path / "shards" / f"train-0000{number}-of-00002.parquet", part)
+        write(tmp_path / "lines" / f"{number}.jsonl", part)
+    folders = [tmp_path / "shards", tmp_path / "lines", _saved_to_disk(tmp_path / "saved", ROWS)]
+    for path in (*whole, *folders, tmp_path / "shards" / "train-*.parquet", tmp_path / "lines" / "?.jsonl"):
+        assert read_table(path).to_pylist() == ROWS, path
+
+
+def test_a_column_that_is_empty_in_one_shard_has_the_type_of_the_others(tmp_path: Path) -> None:
+    write(tmp_path / "0.jsonl", [{"prompt": "a", "note": None}])
+    write(tmp_path / "1.jsonl", [{"prompt": "b", "note": "x"}])
+    assert read_table(tmp_path).column("note").to_pylist() == [None, "x"]
+
+
+def test_nested_columns_come_back_as_they_are(tmp_path: Path) -> None:
+    row = {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"style": "rule", "ground_truth": "1"}}
+    for name in ("rows.parquet", "rows.jsonl"):
+        assert read_table(write(tmp_path / name, [row])).to_pylist() == [row]
+
+
+def test_one_directory_of_several_splits_is_none(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        write(tmp_path / "hub" / f"{split}-00000-of-00001.parquet", ROWS)
+        write(tmp_path / "plain" / f"{split}.jsonl", ROWS)
+        _saved_to_disk(tmp_path / "dict" / split, ROWS)
+    (tmp_path / "dict" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    for folder, one in (("hub", "test*.parquet"), ("plain", "test*.jsonl"), ("dict", "train")):
+        with pytest.raises(DataError) as caught:
+            read_table(tmp_path / folder)
+        assert "several splits: " in str(caught.value)
+        assert f"such as {tmp_path / folder / one}" in str(caught.value)
+        assert read_table(tmp_path / folder / one).num_rows == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("rows.csv", "prompt\nx\n", "data set 'rows.csv'\n  got:  a file that ends in '.csv'\n"),
+        ("empty.jsonl", "", "data set 'empty.jsonl'\n  got:  no rows\n  need: at least one"),
+        ("damaged.parquet", "no", "'damaged.parquet' cannot be read\n  got:  Parquet file size is 2 bytes"),
+        ("damaged.arrow", "no", "'damaged.arrow' cannot be read\n"),
+        ("broken.jsonl", '{"prompt": "a"}\n{"prompt": \n', "line 2 of 'broken.jsonl'\n  got:  Expecting value: line 2"),
+        ("scalar.jsonl", "3\n", "line 1 of 'scalar.jsonl'\n  got:  a int\n  need: a JSON object"),
+        (
+            "mixed.jsonl",
+            '{"prompt": null}\n{"prompt": "a"}\n{"prompt": [{"role": "user"}]}\n',
+            (
+                "column 'prompt' of 'mixed.jsonl'\n  got:  values of mixed types: str in row 1, list in row 2\n"
+                "  need: one type in every row"
+            ),
+        ),
+        (
+            "inside.jsonl",
+            '{"truth": {"a": 1}}\n{"truth": {"a": "b"}}\n',
+            "column 'truth' of 'inside.jsonl'\n  got:  values of mixed types: ",
+        ),
+    ],
+)
+def test_a_file_that_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_table(name)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_name_that_is_nearly_right(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", ROWS)
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path / "trian.parquet")
+    assert str(caught.value) == (
+        f"data set {str(tmp_path / 'trian.parquet')!r}\n"
+        "  got:  no such file\n"
+        "  need: a .parquet or .jsonl file, a pattern of such, or a directory of them\n"
+        "  do:   did you mean 'train.parquet'?"
+    )
+
+
+def test_shards_that_differ_are_no_data_set(tmp_path: Path) -> None:
+    write(tmp_path / "0.parquet", [{"prompt": "a", "answer": 1, "level": 1}])
+    write(tmp_path / "1.parquet", [{"prompt": "b", "answer": "c"}])
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path)
+    assert str(caught.value) == (
+        f"{str(tmp_path / '0.parquet')!r} and '1.parquet' are no parts of one data set\n"
+        "  got:  column 'answer' is int64 here, string there; column 'level' is int64 here, missing there\n"
+        "  need: the same columns, of the same types\n"
+        "  do:   name them one by one, as several files"
+    )
+
+
+def test_a_directory_of_two_formats_or_of_none(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match=r"got:  a directory without \.parquet and \.jsonl files"):
+        read_table(tmp_path / "none")
+    write(tmp_path / "two" / "a.parquet", ROWS)
+    write(tmp_path / "two" / "b.jsonl", ROWS)
+    with pytest.raises(DataError, match="got:  Parquet and JSON Lines files"):
+        read_table(tmp_path / "two")

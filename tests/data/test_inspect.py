@@ -1,0 +1,113 @@
+"""The report on a file: what it holds, how long its prompts are, a row as the model sees it, and its problems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purerl.data.inspect import Column, Report, inspect
+from purerl.errors import ConfigError
+
+from .made import CHATML, STRICT, assistant, system, tokenizer, user, write
+
+
+def _problems(report: Report) -> dict[str, tuple[int, ...]]:
+    return {problem.what: problem.rows for problem in report.problems}
+
+
+def _verl(prompt: list[dict[str, str]] | None, truth: str | None) -> dict[str, Any]:
+    return {"data_source": "made", "prompt": prompt, "reward_model": {"style": "rule", "ground_truth": truth}}
+
+
+def test_a_sound_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.parquet", [_verl([user("1" * k)], "1") for k in range(1, 101)])
+    report = inspect(path, tokenizer(CHATML), system="be")
+    assert (report.path, report.rows, report.style, report.truth) == (path, 100, "verl", "reward_model.ground_truth")
+    assert [str(layout) for layout in report.layouts] == ["prompts: prompt (messages)"]
+    assert report.columns == (
+        Column("data_source", "string", 0),
+        Column("prompt", "messages", 0),
+        Column("reward_model", "struct<style: string, ground_truth: string>", 0),
+    )
+    header = len("<system\nbe>\n<user\n>\n<assistant\n")  # one token for each letter, and for each special token
+    assert {name: size - header for name, size in report.lengths.items()} == {
+        "least": 1,
+        "half": 50,
+        "9 in 10": 90,
+        "99 in 100": 99,
+        "all": 100,
+    }
+    assert report.sample == (
+        "<|im_start|>system\nbe<|im_end|>\n<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n",
+    )
+    assert report.problems == ()
+
+
+def test_what_is_learnt_of_a_row_is_shown(tmp_path: Path) -> None:
+    pair = {"prompt": "1+1=", "chosen": "2", "rejected": "3"}
+    report = inspect(write(tmp_path / "pairs.jsonl", [pair]), tokenizer())
+    assert report.sample == ("<bos>1+1=⟦2<eos>⟧", "<bos>1+1=⟦3<eos>⟧")
+    talk = {"messages": [user("a"), assistant("b"), user("c"), assistant("d")]}
+    (shown,) = inspect(write(tmp_path / "talk.jsonl", [talk]), tokenizer(CHATML)).sample
+    assert shown.count("⟦") == 2
+    assert "⟦b<|im_end|>⟧\n<|im_start|>user\nc<|im_end|>" in shown
+
+
+def test_problems_of_prompts_are_named_with_their_rows(tmp_path: Path) -> None:
+    rows = [
+        _verl([user("a")], "1"),
+        _verl(None, "1"),
+        _verl([], "1"),
+        _verl([user("a")], None),
+        _verl([user("b"), assistant("c")], ""),
+        _verl([{"role": "humán", "content": "d"}], "1"),
+        _verl([{"role": "user", "content": None}], "1"),
+        _verl([user("e" * 50)], "1"),
+    ]
+    path = write(tmp_path / "rows.parquet", rows)
+    expected = {
+        "nothing in column 'prompt'": (1,),
+        "an empty prompt": (2,),
+        "the prompt of an earlier row": (3,),
+        "no right answer in 'reward_model.ground_truth'": (3, 4),
+        "a prompt that ends with the assistant's turn": (4,),
+        "a message of the role 'humán'": (5,),
+        "a message without a role or without content": (6,),
+    }
+    assert _problems(inspect(path)) == expected
+    assert _problems(inspect(path, tokenizer(CHATML), max_prompt_tokens=50)) == {
+        **expected,
+        "a prompt of more than 50 tokens": (7,),
+    }
+    assert _problems(inspect(path, limit=3)) == {"nothing in column 'prompt'": (1,), "an empty prompt": (2,)}
+
+
+def test_problems_of_answers_are_named_with_their_rows(tmp_path: Path) -> None:
+    talks = [{"messages": [user("a"), assistant("b")]}, {"messages": [user("a2")]}, {"messages": [assistant("b")]}]
+    assert _problems(inspect(write(tmp_path / "talks.jsonl", talks))) == {
+        "nothing to learn: no turn of the assistant's": (1,),
+        "an empty prompt": (2,),
+    }
+    pairs = [{"prompt": f"{k}", "chosen": "a", "rejected": "ab"[k > 0]} for k in range(3)]
+    assert _problems(inspect(write(tmp_path / "pairs.jsonl", pairs))) == {"the chosen answer is the rejected one": (0,)}
+
+
+def test_rows_that_the_template_refuses_are_named(tmp_path: Path) -> None:
+    rows = [{"prompt": [user("a")]}, {"prompt": [system("s"), user("b")]}]
+    report = inspect(write(tmp_path / "rows.jsonl", rows), tokenizer(STRICT))
+    assert _problems(report) == {"the chat template refuses a conversation: no system prompts": (1,)}
+    assert report.sample == ("<|im_start|>user\na<|im_end|>\n",)
+
+
+def test_a_file_that_no_run_can_use_is_still_described(tmp_path: Path) -> None:
+    report = inspect(write(tmp_path / "rows.jsonl", [{"text": "a"}, {"text": None}]), tokenizer())
+    assert (report.layouts, report.columns) == ((), (Column("text", "string", 1),))
+
+
+@pytest.mark.parametrize("setting", [{"system": "be"}, {"template": {"a": 1}}, {"max_prompt_tokens": 3}])
+def test_a_setting_without_a_tokenizer_is_refused(setting: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        inspect(str(tmp_path / "never read"), **setting)
+    assert str(caught.value) == f"{next(iter(setting))} has no effect\n  need: a tokenizer\n  do:   name a model"
