@@ -3,6 +3,7 @@
 config.toml       the resolved configuration, under its hash; a run of another one is refused
 prepared/         what the recipe's `prepare` wrote
 start/            the run that came first, in a run directory of its own
+tokenizer/        the tokenizer in Hugging Face's format: what turns the rollouts' tokens into text
 metrics.jsonl     one line for each step, step 0 before the first update
 rollouts/         one Parquet file for each step
 checkpoints/      one folder for each, committed by the manifest in it
@@ -27,6 +28,7 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import differences, digest, dumps, read_toml
 from purerl.errors import RunDirectoryError
 from purerl.loop.files import write_at_once
+from purerl.store.metrics import read_metrics
 
 __all__ = ["RunDirectory", "claim"]
 
@@ -51,6 +53,10 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
+
+    @property
     def final(self) -> Path:
         return self.path / "final"
 
@@ -67,8 +73,7 @@ class RunDirectory:
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of the metrics; one that a kill cut short is left out."""
-        lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True) if self.metrics.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return read_metrics(self.metrics)
 
     def rewind(self, step: int) -> None:
         """Forget everything after `step` (-1: everything), which is about to be done again."""
