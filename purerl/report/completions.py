@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +40,12 @@ def completions(run: Path, *, size: int) -> dict[str, Any]:
     for step in steps:
         allowed += size / len(steps)
         for rows in _groups(_table(folder, step)):
-            last = step == steps[-1] and not found
-            if _BYTES_OF_A_TOKEN * _tokens(rows) > allowed and not last:
-                break
-            group = _group(rows.to_pylist(), decode)
-            group = _part(group, size) if last else group
-            if (needed := _bytes(group)) > allowed:
+            if (group := _fitting(rows, allowed, decode)) is None:
                 break
             found.append(group)
-            allowed -= needed
+            allowed -= _bytes(group)
+    if steps and not found:
+        found = [_part(rows, size, decode) for rows in islice(_groups(_table(folder, steps[-1])), 1)]
     rows = sum(len(group["rows"]) for group in found)
     return {"groups": found, "rows": rows, "steps": len({group["step"] for group in found}), "stored": len(stored)}
 
@@ -73,24 +71,35 @@ def _table(folder: Path, step: int) -> pa.Table:
 
 def _groups(table: pa.Table) -> Iterator[pa.Table]:
     """Groups in an order that depends on labels only, so that runs on the same data show the same prompts."""
-    import pyarrow.compute
-
-    for label in sorted(table["group"].unique().to_pylist(), key=_shuffled):
-        yield table.filter(pyarrow.compute.equal(table["group"], label))
+    members: dict[int, list[int]] = {}
+    for row, label in enumerate(table["group"].to_pylist()):
+        members.setdefault(label, []).append(row)
+    for label in sorted(members, key=_shuffled):
+        yield table.take(members[label])
 
 
 def _shuffled(label: int) -> bytes:
     return hashlib.blake2b(str(label).encode(), digest_size=8).digest()
 
 
-def _tokens(rows: pa.Table) -> int:
-    import pyarrow.compute
+def _fitting(rows: pa.Table, size: float, decode: Decode) -> dict[str, Any] | None:
+    """The group, or None where it has more than `size` bytes; of one that is far larger no text is made."""
+    if _BYTES_OF_A_TOKEN * len(rows["tokens"].combine_chunks().flatten()) > size:
+        return None
+    group = _group(rows.to_pylist(), decode)
+    return group if _bytes(group) <= size else None
 
-    return pyarrow.compute.sum(pyarrow.compute.list_value_length(rows["tokens"])).as_py()
+
+def _part(rows: pa.Table, size: float, decode: Decode) -> dict[str, Any]:
+    """The group with as many of its rows, from the first on, as have `size` bytes."""
+    group = _group(rows.to_pylist(), decode)
+    totals = accumulate(_bytes(row) for row in group["rows"])
+    room = size - _bytes({**group, "rows": []})
+    return {**group, "rows": [row for row, total in zip(group["rows"], totals, strict=True) if total <= room]}
 
 
-def _bytes(group: Mapping[str, Any]) -> int:
-    return len(json.dumps(group, ensure_ascii=False).encode())
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode())
 
 
 def _group(rows: Sequence[Mapping[str, Any]], decode: Decode) -> dict[str, Any]:
@@ -125,13 +134,3 @@ def _column(values: Sequence[Any]) -> Any:
     """Values at tokens; one value if it is the same at all."""
     found = [short(value) for value in values]
     return found[0] if found and all(value == found[0] for value in found) else found
-
-
-def _part(group: dict[str, Any], size: int) -> dict[str, Any]:
-    """`group` with as many of its rows as fit into `size`."""
-    rows: list[dict[str, Any]] = []
-    for row in group["rows"]:
-        if _bytes({**group, "rows": [*rows, row]}) > size:
-            break
-        rows.append(row)
-    return {**group, "rows": rows}

@@ -69,19 +69,20 @@ def page(runs: Sequence[dict[str, Any]]) -> str:
     made = datetime.now(UTC).isoformat(timespec="seconds")
     data = {"made": made, "runs": runs, "meanings": meanings(names)}
     style, script = _asset("style.css"), "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
-    return Template(_asset("index.html")).substitute(
+    text = Template(_asset("index.html")).substitute(
         title=escape(", ".join(run["name"] for run in runs)),
         policy=f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}",
         style=style,
         script=script,
         data=_embedded(data),
     )
+    # A path may hold what is no character; in JSON the escape stands for the same.
+    return text.encode("utf-8", errors="backslashreplace").decode()
 
 
 def _embedded(data: Any) -> str:
-    """`data` as JSON that HTML cannot mistake for the end of its script, and that is valid UTF-8 whatever was said."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
-    return text.encode("utf-8", errors="backslashreplace").decode()
+    """`data` as JSON that HTML cannot mistake for the end of its script."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
 
 def _hash(text: str) -> str:

@@ -19,7 +19,7 @@ def decoder(run: Path) -> Decode:
         return _numbers
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
     return lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
 
 

@@ -105,7 +105,9 @@ def _curves(records: Sequence[dict[str, Any]], lines: int) -> dict[str, Any]:
     """
     evaluated = [k for k, record in enumerate(records) if any(name.startswith("eval/") for name in record)]
     chosen = sorted({*evenly(range(len(records)), lines), *evenly(evaluated, lines // 2)})
-    seconds = accumulate(sum(record.get(f"time/{name}", 0.0) for name in ("step", *_PHASES_BESIDE)) for record in records)
+    seconds = accumulate(
+        sum(record.get(f"time/{name}", 0.0) for name in ("step", *_PHASES_BESIDE)) for record in records
+    )
     tokens = accumulate(record.get("time/tokens_per_second", 0.0) * record.get("time/step", 0.0) for record in records)
     axes = {"step": [record["step"] for record in records], "seconds": list(seconds), "tokens": list(tokens)}
     names = dict.fromkeys(name for record in records for name in record if name != "step")

@@ -75,7 +75,9 @@ def hand_made(
     return path
 
 
-def _row(tokenizer: Tokenizer, prompt: str, said: str, group: int, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _row(
+    tokenizer: Tokenizer, prompt: str, said: str, group: int, number: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     before = tokenizer.encode(prompt).ids
     after = [*tokenizer.encode(said).ids, tokenizer.token_to_id("<end>")]
     given, own = [0] * len(before), [1] * len(after)

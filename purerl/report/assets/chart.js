@@ -4,23 +4,23 @@ const HEIGHT = 168, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 22;
 
 const X_TOLD = { step: told, seconds: duration, tokens: counted };
 
-/** The points of a curve: places and values of those lines of the metrics that have a number. */
+/** The points of a curve: place, value and number of each line of the metrics where there is something to draw. */
 function pointsOf(run, metric) {
   const places = run.axes[view.x];
   const values = run.metrics[metric] ?? [];
   const points = [];
   values.forEach((value, k) => {
-    if (isNumber(value) && (!view.log || value > 0)) points.push([places[k], value]);
+    if (isNumber(value) && (!view.log || value > 0)) points.push([places[k], value, k]);
   });
   return points;
 }
 
-/** An exponential moving average that is not drawn to where it began. */
+/** A moving average: a point weighs `weight` times less for each line that it lies back. */
 function smoothed(points, weight) {
-  let sum = 0, total = 0;
-  return points.map(([x, y]) => {
-    sum = sum * weight + y * (1 - weight);
-    total = total * weight + (1 - weight);
+  let sum = 0, total = 0, last = 0;
+  return points.map(([x, y, k]) => {
+    const decay = weight ** (k - last);
+    [sum, total, last] = [sum * decay + y, total * decay + 1, k];
     return [x, sum / total];
   });
 }

@@ -47,7 +47,7 @@ function listRow(row) {
     h("td", { class: "number" }, told(row.score)),
     h("td", { class: "number" }, told(row.advantage)),
     h("td", { class: "number" }, told(row.logp)),
-    h("td", { class: "number" }, row.length),
+    h("td", { class: "number" }, told(row.length)),
     h("td", { class: "soft" }, row.finish ?? ""),
   ];
   return h("tr", { onclick: () => openRow(row, true), "aria-selected": row === view.selected }, cells);
@@ -58,11 +58,13 @@ function drawRows(again = true) {
   if (!rows.length) return;
   if (again) filter.count = PAGE;
   listed = rows.filter(isWanted).sort(SORTS[filter.sort][1]);
-  if (view.selected && !listed.includes(view.selected)) view.selected = null;
+  const gone = view.selected !== null && !listed.includes(view.selected);
+  if (gone) view.selected = listed[0] ?? null;
   byId("rows").replaceChildren(...listed.slice(0, filter.count).map(listRow));
   const of = `${listed.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} completions`;
   byId("count").textContent = listed.length ? of : `${of}: nothing fits these filters`;
   byId("more").hidden = listed.length <= filter.count;
+  if (gone) drawDetail();
 }
 
 function drawDetail() {

@@ -3,7 +3,7 @@
 const runsChanged = () => {
   drawCurves();
   drawRows();
-  if (rows.length) drawDetail();
+  if (view.selected) drawDetail();
 };
 
 drawLegend(runsChanged);

@@ -7,7 +7,7 @@ function told(value) {
   if (value === null || value === undefined) return "–";
   if (!isNumber(value)) return String(value);
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(1).replace("e+", "e").replaceAll("-", "−");
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(1).replace(".0e", "e").replace("e+", "e").replaceAll("-", "−");
   const text = size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
   return text.replace("-", "−");
 }
