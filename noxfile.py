@@ -53,7 +53,7 @@ def train(session: nox.Session) -> None:
     _python(session, "purerl_cli", "train", "--directory", session.create_tmp(), "--fresh", *session.posargs)
 
 
-_CHROMIUM = "--headless --no-sandbox --disable-gpu --no-first-run --hide-scrollbars --virtual-time-budget=5000".split()
+_HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars")
 
 
 @nox.session
@@ -68,5 +68,6 @@ def picture(session: nox.Session) -> None:
     _python(session, "purerl_cli", "report", *runs, "--output", str(page))
     image.parent.mkdir(exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or session.error("there is no chromium here")
-    options = (f"--user-data-dir={folder / 'profile'}", "--window-size=1440,1700", f"--screenshot={image.resolve()}")
-    session.run(chromium, *_CHROMIUM, *options, page.as_uri(), external=True)
+    shot = ("--window-size=1440,1700", "--virtual-time-budget=5000", f"--screenshot={image.resolve()}")
+    profile = f"--user-data-dir={folder / 'profile'}"
+    session.run(chromium, *_HEADLESS, profile, *shot, page.as_uri(), external=True)

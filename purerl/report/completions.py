@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice
@@ -70,16 +69,12 @@ def _table(folder: Path, step: int) -> pa.Table:
 
 
 def _groups(table: pa.Table) -> Iterator[pa.Table]:
-    """Groups in an order that depends on labels only, so that runs on the same data show the same prompts."""
+    """Groups by label: in the order in which they were drawn, so that runs on the same data show the same prompts."""
     members: dict[int, list[int]] = {}
     for row, label in enumerate(table["group"].to_pylist()):
         members.setdefault(label, []).append(row)
-    for label in sorted(members, key=_shuffled):
+    for label in sorted(members):
         yield table.take(members[label])
-
-
-def _shuffled(label: int) -> bytes:
-    return hashlib.blake2b(str(label).encode(), digest_size=8).digest()
 
 
 def _fitting(rows: pa.Table, size: float, decode: Decode) -> dict[str, Any] | None:
@@ -118,12 +113,16 @@ def _group(rows: Sequence[Mapping[str, Any]], decode: Decode) -> dict[str, Any]:
 def _row(row: Mapping[str, Any], prompt: int, decode: Decode) -> dict[str, Any]:
     """What is said of the whole row, and of each of its tokens from `prompt` on."""
     known = {*_GROUP_FIELDS, *TOKEN_FIELDS}
-    plain = {name: short(value) for name, value in row.items() if name not in known and not isinstance(value, list)}
+    plain = {name: short(value) for name, value in row.items() if name not in known and not _is_nested(value)}
     fields = {name: _column(row[name][prompt:]) for name in TOKEN_FIELDS if row.get(name) is not None}
     # One token of the prompt goes first, so that a space in front of the completion is seen.
     behind = min(prompt, 1)
     texts = pieces(decode, row["tokens"][prompt - behind :])[behind:]
     return plain | {"score": short(_score(row)), "at": {**fields, "text": texts}}
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list | dict)
 
 
 def _score(row: Mapping[str, Any]) -> float:

@@ -146,7 +146,10 @@ def test_axis_scale_and_smoothing(page: Page) -> None:
     assert page.texts(ticks)[-1].endswith(" s")
     page.click("#log")
     page.set("#smoothing", 0.5)
-    assert page.all('[data-metric="reward/mean"] path.raw')
+    page.click("#log")
+    page.click('input[name="x"][value="step"]')
+    page.point_at(page.one('[data-metric="reward/mean"] .plot'))
+    assert page.texts("#tip dd") == ["0.1667 (0.2)", "0.1667 (0.2)"], "(0.2 + 0.1 / 2) / (1 + 1 / 2), and 0.2"
 
 
 def test_pointing_at_a_curve_tells_its_values_and_marks_the_place_everywhere(page: Page) -> None:

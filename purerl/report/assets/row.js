@@ -29,7 +29,7 @@ function siblings(title, found, selected, open) {
     const card = h(
       "button",
       { class: "sibling", type: "button", "aria-current": row === selected ? "true" : null },
-      h("span", { class: "split" }, h("span", {}, "reward ", h("b", {}, told(row.score))), h("span", { class: "soft" }, `A ${told(row.advantage)}`)),
+      h("span", { class: "split" }, h("span", {}, "reward ", h("b", {}, told(row.score))), h("span", { class: "soft" }, `adv. ${told(row.advantage)}`)),
       tokenLine(row, 60),
     );
     card.addEventListener("click", () => open(row));
