@@ -21,6 +21,7 @@ __all__ = ["completions", "evenly"]
 _STEPS = 48
 _BYTES_OF_A_TOKEN = 8  # at least: an id and its text
 _GROUP_FIELDS = ("step", "group", "example", "prompt")
+_ROW_FIELDS = ("row", "completion", "finish", "truncated", "temperature")
 
 
 def completions(run: Path, *, size: int) -> dict[str, Any]:
@@ -111,14 +112,19 @@ def _group(rows: Sequence[Mapping[str, Any]], decode: Decode) -> dict[str, Any]:
 
 
 def _row(row: Mapping[str, Any], prompt: int, decode: Decode) -> dict[str, Any]:
-    """What is said of the whole row, and of each of its tokens from `prompt` on."""
-    known = {*_GROUP_FIELDS, *TOKEN_FIELDS}
-    plain = {name: short(value) for name, value in row.items() if name not in known and not _is_nested(value)}
+    """What is said of the whole row, of each of its tokens from `prompt` on, and of what else the store has of it."""
+    known = {*_GROUP_FIELDS, *_ROW_FIELDS, *TOKEN_FIELDS}
+    more = {name: short(value) for name, value in row.items() if name not in known and not _is_nested(value)}
     fields = {name: _column(row[name][prompt:]) for name in TOKEN_FIELDS if row.get(name) is not None}
     # One token of the prompt goes first, so that a space in front of the completion is seen.
     behind = min(prompt, 1)
     texts = pieces(decode, row["tokens"][prompt - behind :])[behind:]
-    return plain | {"score": short(_score(row)), "at": {**fields, "text": texts}}
+    return {
+        **{name: short(row[name]) for name in _ROW_FIELDS if name in row},
+        "score": short(_score(row)),
+        "at": {**fields, "text": texts},
+        "more": more,
+    }
 
 
 def _is_nested(value: Any) -> bool:

@@ -39,8 +39,10 @@ class Report(NamedTuple):
 def report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Report:
     """Write a page about the runs at `paths` to `output`, of `megabytes` at most: the more, the more completions.
 
-    Raises: DataError for what is no run, and ConfigError where the curves alone need more.
+    Raises: DataError for what is no run, ConfigError where `output` cannot be, and where the curves alone need more.
     """
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise ConfigError("the report's file", got=repr(str(output)), need="a file in a folder that exists")
     runs = _runs(checked(paths))
     room = round(megabytes * 1e6) - len(page(runs).encode())
     if room < 0:

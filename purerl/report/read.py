@@ -17,8 +17,8 @@ from purerl.store.metrics import read_metrics
 
 __all__ = ["checked", "labels", "read_run"]
 
-_PHASES_OF_A_STEP = ("generate", "reward", "score", "advantage", "update", "sync")
-_PHASES_BESIDE = ("evaluate", "store")
+_NO_PHASES = {"time/step", "time/tokens_per_second"}
+_BESIDE_STEPS = ("evaluate", "store")
 
 
 def checked(paths: Sequence[Path]) -> list[Path]:
@@ -55,7 +55,10 @@ def labels(paths: Sequence[Path]) -> list[str]:
 
 
 def read_run(path: Path, *, lines: int) -> dict[str, Any]:
-    """What the run at `path` is and how far it is, and its metrics at about `lines` of its steps."""
+    """What the run at `path` is and how far it is, and its metrics at about `lines` of its steps.
+
+    It began when its config.toml was written.
+    """
     config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     records = read_metrics(path / "metrics.jsonl")
     began = datetime.fromtimestamp((path / "config.toml").stat().st_mtime, UTC)
@@ -92,10 +95,12 @@ def _ends(records: Any) -> dict[str, Any]:
 
 def _seconds(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Seconds of the whole run by phase; what of the steps belongs to no phase is called other."""
-    phases = (*_PHASES_OF_A_STEP, *_PHASES_BESIDE)
-    totals = {name: sum(record.get(f"time/{name}", 0.0) for record in records) for name in ("step", *phases)}
-    other = totals.pop("step") - sum(totals[name] for name in _PHASES_OF_A_STEP)
-    return {name: seconds for name, seconds in totals.items() if seconds} | {"other": max(other, 0.0)}
+    timed = dict.fromkeys(name for record in records for name in record if name.startswith("time/"))
+    phases = [name.removeprefix("time/") for name in timed if name not in _NO_PHASES]
+    totals = {name: sum(record.get(f"time/{name}", 0.0) for record in records) for name in phases}
+    steps = sum(record.get("time/step", 0.0) for record in records)
+    other = steps - sum(seconds for name, seconds in totals.items() if name not in _BESIDE_STEPS)
+    return totals | {"other": max(other, 0.0)}
 
 
 def _curves(records: Sequence[dict[str, Any]], lines: int) -> dict[str, Any]:
@@ -106,7 +111,7 @@ def _curves(records: Sequence[dict[str, Any]], lines: int) -> dict[str, Any]:
     evaluated = [k for k, record in enumerate(records) if any(name.startswith("eval/") for name in record)]
     chosen = sorted({*evenly(range(len(records)), lines), *evenly(evaluated, lines // 2)})
     seconds = accumulate(
-        sum(record.get(f"time/{name}", 0.0) for name in ("step", *_PHASES_BESIDE)) for record in records
+        sum(record.get(f"time/{name}", 0.0) for name in ("step", *_BESIDE_STEPS)) for record in records
     )
     tokens = accumulate(record.get("time/tokens_per_second", 0.0) * record.get("time/step", 0.0) for record in records)
     axes = {"step": [record["step"] for record in records], "seconds": list(seconds), "tokens": list(tokens)}

@@ -7,6 +7,8 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -86,6 +88,7 @@ def test_the_page_names_no_address_and_never_reads_text_as_html() -> None:
 def test_an_asset_is_a_room_and_is_used(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 300
+    assert max(map(len, text.splitlines())) <= 120
     assert text.strip().splitlines()[1] in page([])
 
 
@@ -110,6 +113,25 @@ def test_a_size_that_the_curves_alone_exceed_is_refused(tmp_path: Path) -> None:
         "  do:   give fewer runs, or allow more",
     ]
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("name", ["nowhere/page.html", "run"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
+    run = hand_made(tmp_path / "run")
+    (run / "rollouts" / "000001.parquet").write_bytes(b"")
+    with pytest.raises(ConfigError) as caught:
+        report([run], tmp_path / name, megabytes=5)
+    assert str(caught.value).splitlines() == [
+        "the report's file",
+        f"  got:  {str(tmp_path / name)!r}",
+        "  need: a file in a folder that exists",
+    ]
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, purerl.report.page; print('torch' in sys.modules, 'pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
 
 
 def test_the_table_of_metrics_explains_kinds_and_the_critics_too() -> None:

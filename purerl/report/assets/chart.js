@@ -1,6 +1,10 @@
 // One metric of all runs, as lines.
 
-const HEIGHT = 168, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 22;
+const HEIGHT = 168,
+  LEFT = 46,
+  RIGHT = 12,
+  TOP = 10,
+  BOTTOM = 22;
 
 const X_TOLD = { step: told, seconds: duration, tokens: counted };
 
@@ -17,7 +21,9 @@ function pointsOf(run, metric) {
 
 /** A moving average: a point weighs `weight` times less for each line that it lies back. */
 function smoothed(points, weight) {
-  let sum = 0, total = 0, last = 0;
+  let sum = 0,
+    total = 0,
+    last = 0;
   return points.map(([x, y, k]) => {
     const decay = weight ** (k - last);
     [sum, total, last] = [sum * decay + y, total * decay + 1, k];
@@ -44,12 +50,17 @@ function domain(values) {
   return [bottom, high + margin];
 }
 
-const path = (points, x, y) => points.map(([a, b], k) => `${k ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
+const path = (points, x, y) =>
+  points.map(([a, b], k) => `${k ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("");
 
 /** A card for `metric`: `draw` draws it as the view says, `cross` shows what stands at a place. */
 function chart(metric, hover) {
   const caption = withTip(h("figcaption", { tabindex: 0 }, metric), () => explained(metric));
-  const larger = h("button", { class: "quiet", type: "button", title: "Larger or smaller", "aria-label": `${metric}, larger or smaller` }, "⤢");
+  const larger = h(
+    "button",
+    { class: "quiet", type: "button", title: "Larger or smaller", "aria-label": `${metric}, larger or smaller` },
+    "⤢",
+  );
   const place = h("div", { class: "plot" });
   const card = h("figure", { class: "card chart", "data-metric": metric }, caption, larger, place);
   const self = { metric, card, curves: [], draw: () => drawChart(self, place), cross: (at) => cross(self, at) };
@@ -67,15 +78,22 @@ function chart(metric, hover) {
 function drawChart(self, place) {
   const width = place.clientWidth || 360;
   const height = self.card.classList.contains("large") ? 340 : HEIGHT;
-  self.curves = runs.filter(shown).map((run) => ({ run, points: pointsOf(run, self.metric) })).filter(({ points }) => points.length);
+  self.curves = runs
+    .filter(shown)
+    .map((run) => ({ run, points: pointsOf(run, self.metric) }))
+    .filter(({ points }) => points.length);
   for (const curve of self.curves) curve.line = view.smoothing ? smoothed(curve.points, view.smoothing) : curve.points;
   if (!self.curves.length) {
-    place.replaceChildren(h("p", { class: "soft empty" }, view.log ? "nothing above 0 to show" : "not in the runs shown"));
+    place.replaceChildren(
+      h("p", { class: "soft empty" }, view.log ? "nothing above 0 to show" : "not in the runs shown"),
+    );
     return;
   }
   const every = self.curves.flatMap(({ points }) => points);
   // The same for all charts, so that one place is the same place in each.
-  const [left, right] = [runs.filter(shown).map(({ axes }) => axes[view.x][0]), runs.filter(shown).map(({ axes }) => axes[view.x].at(-1))].map((places, k) => (k ? Math.max : Math.min)(...places));
+  const all = runs.filter(shown).map(({ axes }) => axes[view.x]);
+  const left = Math.min(...all.map((places) => places[0]));
+  const right = Math.max(...all.map((places) => places.at(-1)));
   const [low, high] = domain(every.map(([, value]) => value));
   self.x = scale(left, left === right ? left + 1 : right, LEFT, width - RIGHT, false);
   self.y = scale(low, high, height - BOTTOM, TOP, view.log);
@@ -98,14 +116,21 @@ function axes(self, width, height, [left, right], [low, high]) {
     svg("text", { x: LEFT - 7, y: self.y(value) + 3.5, "text-anchor": "end" }, told(value)),
   ]);
   const vertical = xs.map((value) =>
-    svg("text", { x: self.x(value), y: height - 5, "text-anchor": self.x(value) > width - 40 ? "end" : "middle" }, X_TOLD[view.x](value)),
+    svg(
+      "text",
+      { x: self.x(value), y: height - 5, "text-anchor": self.x(value) > width - 40 ? "end" : "middle" },
+      X_TOLD[view.x](value),
+    ),
   );
   return svg("g", { class: "axes" }, horizontal, vertical);
 }
 
 function lines({ run, points, line }, x, y) {
   const style = { stroke: run.colour, "stroke-dasharray": run.dash };
-  const dots = points.length > 40 ? [] : line.map(([a, b]) => svg("circle", { cx: x(a), cy: y(b), r: points.length > 20 ? 2 : 3, fill: run.colour }));
+  const dots =
+    points.length > 40
+      ? []
+      : line.map(([a, b]) => svg("circle", { cx: x(a), cy: y(b), r: points.length > 20 ? 2 : 3, fill: run.colour }));
   const raw = view.smoothing ? svg("path", { ...style, class: "line raw", d: path(points, x, y) }) : null;
   return svg("g", { "data-run": run.index }, raw, svg("path", { ...style, class: "line", d: path(line, x, y) }), dots);
 }
@@ -120,7 +145,8 @@ function cross(self, place) {
     return { run, x: points[k][0], y: line[k][1], raw: points[k][1] };
   });
   const height = Number(self.cursor.ownerSVGElement.getAttribute("height"));
-  const at = self.x(Math.min(Math.max(place, found.reduce((least, { x }) => Math.min(least, x), Infinity)), found.reduce((most, { x }) => Math.max(most, x), -Infinity)));
+  const places = found.map(({ x }) => x);
+  const at = self.x(Math.min(Math.max(place, Math.min(...places)), Math.max(...places)));
   self.cursor.append(
     svg("line", { x1: at, x2: at, y1: TOP, y2: height - BOTTOM }),
     ...found.map(({ run, x, y }) => svg("circle", { cx: self.x(x), cy: self.y(y), r: 3.5, fill: run.colour })),
@@ -130,7 +156,8 @@ function cross(self, place) {
 
 /** Index of the point nearest to `place`, by halving. */
 function nearest(points, place) {
-  let low = 0, high = points.length - 1;
+  let low = 0,
+    high = points.length - 1;
   while (high - low > 1) {
     const middle = (low + high) >> 1;
     if (points[middle][0] < place) low = middle;

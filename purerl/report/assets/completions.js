@@ -12,7 +12,16 @@ const SORTS = {
 };
 
 const steps = [...new Set(rows.map((row) => row.step))].sort((a, b) => a - b);
-const filter = { text: "", step: null, low: -Infinity, high: Infinity, finish: "", run: "", sort: "newest", count: PAGE };
+const filter = {
+  text: "",
+  step: null,
+  low: -Infinity,
+  high: Infinity,
+  finish: "",
+  run: "",
+  sort: "newest",
+  count: PAGE,
+};
 let listed = [];
 
 const isWanted = (row) =>
@@ -73,7 +82,9 @@ function drawDetail() {
   const close = () => openRow(null);
   const recolour = () => (drawRows(false), drawDetail());
   const hint = h("p", { class: "soft empty" }, "Choose a completion: click it, or press j and k.");
-  place.replaceChildren(...(view.selected ? detail(view.selected, { open: (row) => openRow(row), close, recolour }) : [hint]));
+  place.replaceChildren(
+    ...(view.selected ? detail(view.selected, { open: (row) => openRow(row), close, recolour }) : [hint]),
+  );
 }
 
 /** Open `row`; null closes. With `asked`, on a small screen too, where it covers the list. */
@@ -100,9 +111,15 @@ function move(by) {
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "Escape") return event.target.blur(), openRow(null);
+  if (event.key === "Escape") return (event.target.blur(), openRow(null));
   if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "radio") return;
-  const keys = { j: () => move(1), k: () => move(-1), "/": () => (event.preventDefault(), byId("search").focus()), "[": () => stepBy(-1), "]": () => stepBy(1) };
+  const keys = {
+    j: () => move(1),
+    k: () => move(-1),
+    "/": () => (event.preventDefault(), byId("search").focus()),
+    "[": () => stepBy(-1),
+    "]": () => stepBy(1),
+  };
   keys[event.key]?.();
 }
 
@@ -118,12 +135,22 @@ function filters() {
     drawRows();
   };
   const select = (label, name, options) => {
-    const chosen = h("select", { "data-filter": name }, options.map(([value, text]) => h("option", { value }, text)));
+    const chosen = h(
+      "select",
+      { "data-filter": name },
+      options.map(([value, text]) => h("option", { value }, text)),
+    );
     chosen.addEventListener("change", () => changed({ [name]: chosen.value }));
     return h("label", {}, h("span", {}, label), chosen);
   };
   const number = (name, nothing) => {
-    const input = h("input", { type: "number", step: "any", placeholder: nothing < 0 ? "from" : "to", "data-filter": name, "aria-label": `Reward ${nothing < 0 ? "from" : "to"}` });
+    const input = h("input", {
+      type: "number",
+      step: "any",
+      placeholder: nothing < 0 ? "from" : "to",
+      "data-filter": name,
+      "aria-label": `Reward ${nothing < 0 ? "from" : "to"}`,
+    });
     input.addEventListener("input", () => changed({ [name]: input.value === "" ? nothing : Number(input.value) }));
     return input;
   };
@@ -142,25 +169,41 @@ function filters() {
     { class: "toolbar filters" },
     h("label", { class: "grow" }, h("span", {}, "Text"), search),
     h("label", { class: "grow" }, h("span", {}, "Step ", label), slider),
-    h("div", { class: "field" }, h("span", {}, "Reward"), h("span", {}, number("low", -Infinity), number("high", Infinity))),
-    finishes.length > 1 ? select("Ended by", "finish", [["", "anything"], ...finishes.map((name) => [name, name])]) : null,
+    h(
+      "div",
+      { class: "field" },
+      h("span", {}, "Reward"),
+      h("span", {}, number("low", -Infinity), number("high", Infinity)),
+    ),
+    finishes.length > 1
+      ? select("Ended by", "finish", [["", "anything"], ...finishes.map((name) => [name, name])])
+      : null,
     runs.length > 1 ? select("Run", "run", [["", "all"], ...runs.map((run) => [run.index, visible(run.name)])]) : null,
-    select("Sort", "sort", Object.entries(SORTS).map(([name, [text]]) => [name, text])),
+    select(
+      "Sort",
+      "sort",
+      Object.entries(SORTS).map(([name, [text]]) => [name, text]),
+    ),
   );
 }
 
 /** What of the stored rollouts is in the page. */
 function extent() {
   const stored = runs.filter((run) => run.completions.stored);
-  const parts = stored.map((run) => `${run.completions.steps} of ${told(run.completions.stored)} steps of ${visible(run.name)}`);
-  return `In this page: whole groups from ${parts.join(", ")}. All that was trained on is in each run's rollouts folder; groups that the algorithm did not keep are not stored.`;
+  const parts = stored.map(
+    (run) => `${run.completions.steps} of ${told(run.completions.stored)} steps of ${visible(run.name)}`,
+  );
+  const rest = "All that was trained on is in each run's rollouts folder; groups that were not kept are not stored.";
+  return `In this page: groups from ${parts.join(", ")}. ${rest}`;
 }
 
 function drawCompletionSection() {
   const section = byId("completions");
   if (!rows.length) {
     const stored = runs.some((run) => run.completions.stored);
-    const why = stored ? "No completion fits into a page of this size." : "There are no rollouts yet, or the algorithm trains on given texts.";
+    const why = stored
+      ? "No completion fits into a page of this size."
+      : "There are no rollouts yet, or the algorithm trains on given texts.";
     section.append(h("h2", {}, "Completions"), h("p", { class: "soft" }, why));
     return;
   }
@@ -170,11 +213,29 @@ function drawCompletionSection() {
     filter.count += PAGE;
     drawRows(false);
   });
-  const table = h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads.map((text) => h("th", {}, text)))), h("tbody", { id: "rows" }));
+  const table = h(
+    "table",
+    { class: "list" },
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        heads.map((text) => h("th", {}, text)),
+      ),
+    ),
+    h("tbody", { id: "rows" }),
+  );
   section.append(
     h("div", { class: "head" }, h("h2", {}, "Completions"), h("span", { class: "soft", id: "count", role: "status" })),
     filters(),
-    h("div", { class: "browser" }, h("div", { class: "card scroll" }, table, more), h("aside", { class: "card", id: "detail", "aria-label": "Completion" })),
+    h(
+      "div",
+      { class: "browser" },
+      h("div", { class: "card scroll" }, table, more),
+      h("aside", { class: "card", id: "detail", "aria-label": "Completion" }),
+    ),
     h("p", { class: "soft" }, extent()),
   );
   drawRows();

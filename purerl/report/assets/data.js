@@ -16,7 +16,15 @@ const shown = (run) => !view.hidden.has(run.index);
 
 /** A small line in the colour of `run`. */
 function swatch(run) {
-  const line = svg("line", { x1: 1, x2: 17, y1: 5, y2: 5, stroke: run.colour, "stroke-width": 3, "stroke-dasharray": run.dash });
+  const line = svg("line", {
+    x1: 1,
+    x2: 17,
+    y1: 5,
+    y2: 5,
+    stroke: run.colour,
+    "stroke-width": 3,
+    "stroke-dasharray": run.dash,
+  });
   return svg("svg", { class: "swatch", width: 18, height: 10, "aria-hidden": "true" }, line);
 }
 
@@ -37,9 +45,10 @@ function rowOf(run, group, row) {
     group,
     step: group.step,
     length: own.length,
+    counted: tokens.mask === undefined ? own.length : own.filter((t) => at(tokens.mask, t)).length,
     logp: mean(among(logpOf(tokens))),
     advantage: mean(advantages),
-    advantageSize: Math.max(0, ...[advantages.reduce((most, value) => Math.max(most, Math.abs(value)), 0)]),
+    advantageSize: advantages.reduce((most, value) => Math.max(most, Math.abs(value)), 0),
     words: `${group.prompt ?? ""}\n${row.completion ?? tokens.text.join("")}`.toLowerCase(),
   };
 }

@@ -73,5 +73,9 @@ function withTip(element, content) {
 
 /** Rows of a tooltip: names and values. */
 function pairs(entries) {
-  return h("dl", {}, entries.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  return h(
+    "dl",
+    {},
+    entries.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+  );
 }

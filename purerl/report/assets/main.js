@@ -12,7 +12,10 @@ drawCurveSection();
 drawCompletionSection();
 
 const keys = ["j / k  next, previous completion", "[ / ]  step", "/  search", "Esc  close"];
-byId("foot").append(`Made by purerl report, ${new Date(report.made).toUTCString()}. `, h("span", {}, keys.join("   ·   ")));
+byId("foot").append(
+  `Made by purerl report, ${new Date(report.made).toUTCString()}. `,
+  h("span", {}, keys.join("   ·   ")),
+);
 
 let width = innerWidth;
 addEventListener("resize", () => {

@@ -7,7 +7,8 @@ function told(value) {
   if (value === null || value === undefined) return "–";
   if (!isNumber(value)) return String(value);
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(1).replace(".0e", "e").replace("e+", "e").replaceAll("-", "−");
+  if (size !== 0 && (size < 1e-3 || size >= 1e7))
+    return value.toExponential(1).replace(".0e", "e").replace("e+", "e").replaceAll("-", "−");
   const text = size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
   return text.replace("-", "−");
 }
@@ -27,7 +28,9 @@ function duration(seconds) {
   if (seconds < 60) return `${Number(seconds.toPrecision(3))} s`;
   const minutes = Math.floor(seconds / 60);
   const two = (value) => String(Math.floor(value)).padStart(2, "0");
-  return minutes < 60 ? `${minutes} min ${two(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
+  return minutes < 60
+    ? `${minutes} min ${two(seconds % 60)} s`
+    : `${Math.floor(minutes / 60)} h ${two(minutes % 60)} min`;
 }
 
 /** About `count` round numbers within [low, high]. */
@@ -36,7 +39,8 @@ function ticks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const unit = power * [1, 2, 5, 10].find((factor) => power * factor >= rough);
   const found = [];
-  for (let k = Math.ceil(low / unit - 1e-9); k * unit <= high + unit * 1e-9; k++) found.push(Number((k * unit).toPrecision(12)));
+  for (let k = Math.ceil(low / unit - 1e-9); k * unit <= high + unit * 1e-9; k++)
+    found.push(Number((k * unit).toPrecision(12)));
   return found;
 }
 

@@ -27,17 +27,43 @@ function runsTable() {
       metrics.map((name) => journey(run, name)),
       h("td", {}, counted(run.axes.tokens.at(-1))),
       h("td", {}, duration(run.axes.seconds.at(-1))),
-      h("td", { class: "soft" }, h("time", { datetime: run.began }, new Date(run.began).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }))),
+      h(
+        "td",
+        { class: "soft" },
+        h(
+          "time",
+          { datetime: run.began },
+          new Date(run.began).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }),
+        ),
+      ),
     ),
   );
-  const head = heads.map((text) => (metrics.includes(text) ? withTip(h("th", { tabindex: 0 }, text), () => explained(text)) : h("th", {}, text)));
-  return h("div", { class: "wide card" }, h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, lines)));
+  const head = heads.map((text) =>
+    metrics.includes(text) ? withTip(h("th", { tabindex: 0 }, text), () => explained(text)) : h("th", {}, text),
+  );
+  return h(
+    "div",
+    { class: "wide card" },
+    h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, lines)),
+  );
 }
 
 /** A table with a column for each run: `lines` are pairs of a heading and one cell for each run. */
 function comparison(lines) {
-  const head = h("tr", {}, h("td"), runs.map((run) => h("th", {}, swatch(run), " ", h("bdi", {}, visible(run.name)))));
-  const body = lines.map(([name, cells]) => h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell) => h("td", {}, visible(cell ?? "–")))));
+  const head = h(
+    "tr",
+    {},
+    h("td"),
+    runs.map((run) => h("th", {}, swatch(run), " ", h("bdi", {}, visible(run.name)))),
+  );
+  const body = lines.map(([name, cells]) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, name),
+      cells.map((cell) => h("td", {}, visible(cell ?? "–"))),
+    ),
+  );
   return h("div", { class: "wide" }, h("table", { class: "plain narrow" }, h("thead", {}, head), h("tbody", {}, body)));
 }
 
@@ -46,8 +72,16 @@ function settings() {
   const lines = keys.map((key) => [key, runs.map((run) => run.config[key])]);
   const different = lines.filter(([, values]) => new Set(values).size > 1);
   const all = h("details", { class: "card fold" }, h("summary", {}, "All settings"), comparison(lines));
-  const numbers = metricNames.map((name) => [withTip(h("span", { tabindex: 0 }, name), () => explained(name)), runs.map((run) => told(run.last[name]))]);
-  const finals = h("details", { class: "card fold" }, h("summary", {}, "Last value of every metric"), comparison(numbers));
+  const numbers = metricNames.map((name) => [
+    withTip(h("span", { tabindex: 0 }, name), () => explained(name)),
+    runs.map((run) => told(run.last[name])),
+  ]);
+  const finals = h(
+    "details",
+    { class: "card fold" },
+    h("summary", {}, "Last value of every metric"),
+    comparison(numbers),
+  );
   if (runs.length === 1) return [all, finals];
   const text = different.length ? "Settings that differ" : "All settings are the same";
   return [h("div", { class: "card" }, h("h3", {}, text), different.length ? comparison(different) : null), all, finals];
@@ -66,7 +100,12 @@ function drawLegend(changed) {
     changed();
   };
   const chips = runs.map((run) => {
-    const chip = h("button", { class: "chip", type: "button", "aria-pressed": "true", title: `Show or hide ${run.path}` }, swatch(run), h("bdi", {}, visible(run.name)));
+    const chip = h(
+      "button",
+      { class: "chip", type: "button", "aria-pressed": "true", title: `Show or hide ${run.path}` },
+      swatch(run),
+      h("bdi", {}, visible(run.name)),
+    );
     chip.addEventListener("click", () => toggle(run, chip));
     return chip;
   });

@@ -1,18 +1,20 @@
 // One completion, opened: its numbers, its tokens, and the rows of the same prompt.
 
 function facts(row) {
-  const known = new Set(["row", "completion", "at", "score", "temperature", "finish", "truncated", "run", "group", "step", "length", "logp", "advantage", "advantageSize", "words"]);
-  const own = Object.entries(row).filter(([name, value]) => !known.has(name) && value !== null && typeof value !== "object");
   const entries = [
     ["reward", told(row.score)],
     ["advantage", told(row.advantage)],
-    ["tokens", told(row.length)],
+    ["tokens", row.counted < row.length ? `${told(row.length)}, ${told(row.counted)} counted` : told(row.length)],
     ["mean log-prob.", told(row.logp)],
     ["ended by", row.finish ?? "–"],
     ["temperature", told(row.temperature)],
-    ...own.map(([name, value]) => [name, told(value)]),
+    ...Object.entries(row.more).map(([name, value]) => [name, told(value)]),
   ];
-  return h("dl", { class: "facts" }, entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(String(value))))));
+  return h(
+    "dl",
+    { class: "facts" },
+    entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(String(value))))),
+  );
 }
 
 /** The whole row as text: what was given in grey, what the policy said in colours. */
@@ -29,7 +31,12 @@ function siblings(title, found, selected, open) {
     const card = h(
       "button",
       { class: "sibling", type: "button", "aria-current": row === selected ? "true" : null },
-      h("span", { class: "split" }, h("span", {}, "reward ", h("b", {}, told(row.score))), h("span", { class: "soft" }, `adv. ${told(row.advantage)}`)),
+      h(
+        "span",
+        { class: "split" },
+        h("span", {}, "reward ", h("b", {}, told(row.score))),
+        h("span", { class: "soft" }, `adv. ${told(row.advantage)}`),
+      ),
       tokenLine(row, 60),
     );
     card.addEventListener("click", () => open(row));
@@ -43,7 +50,14 @@ const average = (group) => `mean reward ${told(group.mean)}`;
 /** The rows that other runs have of the same prompt at the same step. */
 function elsewhere(row) {
   const same = (group) => group.step === row.step && group.prompt === row.group.prompt && group !== row.group;
-  return runs.filter((run) => run !== row.run && shown(run)).flatMap((run) => run.completions.groups.filter(same).slice(0, 1).map((group) => [run, group]));
+  return runs
+    .filter((run) => run !== row.run && shown(run))
+    .flatMap((run) =>
+      run.completions.groups
+        .filter(same)
+        .slice(0, 1)
+        .map((group) => [run, group]),
+    );
 }
 
 /** The opened completion; `open` opens another, `close` closes it, `recolour` is called when the colours change. */
@@ -62,14 +76,29 @@ function detail(row, { open, close, recolour }) {
     h(
       "header",
       {},
-      h("h3", {}, swatch(row.run), " ", h("bdi", {}, visible(row.run.name)), h("span", { class: "soft" }, ` step ${row.step} · group ${group.group} · row ${row.row}`)),
-      h("button", { class: "quiet close", type: "button", title: "Close (Esc)", "aria-label": "Close", onclick: close }, "✕"),
+      h(
+        "h3",
+        {},
+        swatch(row.run),
+        " ",
+        h("bdi", {}, visible(row.run.name)),
+        h("span", { class: "soft" }, ` step ${row.step} · group ${group.group} · row ${row.row}`),
+      ),
+      h(
+        "button",
+        { class: "quiet close", type: "button", title: "Close (Esc)", "aria-label": "Close", onclick: close },
+        "✕",
+      ),
     ),
     facts(row),
-    choices.length ? h("div", { class: "colours" }, h("fieldset", { class: "segments" }, h("legend", {}, "Colour"), choices), ramp()) : "",
+    choices.length
+      ? h("div", { class: "colours" }, h("fieldset", { class: "segments" }, h("legend", {}, "Colour"), choices), ramp())
+      : "",
     choices.length ? h("p", { class: "soft hint" }, COLOURS[view.colour].help) : "",
     transcript(row),
     ...siblings(`${shownOf} completions of this prompt, ${average(group)}`, group.found, row, open),
-    ...elsewhere(row).flatMap(([run, other]) => siblings(`The same prompt in ${visible(run.name)}, ${average(other)}`, other.found, row, open)),
+    ...elsewhere(row).flatMap(([run, other]) =>
+      siblings(`The same prompt in ${visible(run.name)}, ${average(other)}`, other.found, row, open),
+    ),
   ].flat();
 }

@@ -1,9 +1,15 @@
 // Tokens as coloured text.
 
-const blue = "var(--high)", orange = "var(--low)", violet = "var(--rare)";
+const blue = "var(--high)",
+  orange = "var(--low)",
+  violet = "var(--rare)";
 
-// How far an advantage may go before its colour is full: most of those in the page, so that outliers do not pale the rest.
-const fullAdvantage = quantile(rows.map((row) => row.advantageSize), 0.95) || 1;
+// Where the colour of an advantage is full: beyond most of those in the page, so that outliers do not pale the rest.
+const fullAdvantage =
+  quantile(
+    rows.map((row) => row.advantageSize),
+    0.95,
+  ) || 1;
 
 /**
  * What a token may be coloured by: its value, the colour of a value (tone, strength within [0, 1]), and the legend.
@@ -28,7 +34,7 @@ const COLOURS = {
   },
   gap: {
     label: "Trainer − sampler",
-    help: "How far the trainer's log-probability lies above (blue) or below (orange) the sampler's, for the same token.",
+    help: "How far the trainer's log-probability is above (blue) or below (orange) the sampler's.",
     value: (tokens, t) => at(tokens.old_logp, t) - at(tokens.rollout_logp, t),
     tone: (value) => [value < 0 ? orange : blue, Math.abs(value) / 0.1],
     ends: ["−0.1 nats or less", "0.1 nats or more"],
@@ -65,8 +71,15 @@ function coloured(element, tokens, t) {
 }
 
 const TOKEN_LABELS = {
-  tokens: "id", advantage: "advantage", rollout_logp: "log-probability, sampler", old_logp: "log-probability, trainer",
-  ref_logp: "log-probability, reference", reward: "reward", mask: "counted", action: "the policy's own", version: "weights' version",
+  tokens: "id",
+  advantage: "advantage",
+  rollout_logp: "log-probability, sampler",
+  old_logp: "log-probability, trainer",
+  ref_logp: "log-probability, reference",
+  reward: "reward",
+  mask: "counted",
+  action: "the policy's own",
+  version: "weights' version",
 };
 
 /** All that is known of token `t`. */
@@ -88,5 +101,11 @@ function ramp() {
     const [tone, strength] = scale.tone(value);
     return h("span", { class: "token", "--tone": tone, "--strength": `${Math.min(strength, 1) * 100}%` });
   });
-  return h("span", { class: "ramp" }, h("small", {}, scale.ends[0]), h("span", { class: "cells" }, cells), h("small", {}, scale.ends[1]));
+  return h(
+    "span",
+    { class: "ramp" },
+    h("small", {}, scale.ends[0]),
+    h("span", { class: "cells" }, cells),
+    h("small", {}, scale.ends[1]),
+  );
 }
