@@ -28,7 +28,7 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import differences, digest, dumps, read_toml
 from purerl.errors import RunDirectoryError
 from purerl.loop.files import write_at_once
-from purerl.store.metrics import read_metrics
+from purerl.store.lines import read_lines
 
 __all__ = ["RunDirectory", "claim"]
 
@@ -73,7 +73,7 @@ class RunDirectory:
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of the metrics; one that a kill cut short is left out."""
-        return read_metrics(self.metrics)
+        return read_lines(self.metrics)
 
     def rewind(self, step: int) -> None:
         """Forget everything after `step` (-1: everything), which is about to be done again."""

@@ -13,7 +13,7 @@ from typing import Any
 from purerl.errors import DataError
 from purerl.report.completions import evenly
 from purerl.report.numbers import short
-from purerl.store.metrics import read_metrics
+from purerl.store.lines import read_lines
 
 __all__ = ["checked", "labels", "read_run"]
 
@@ -27,7 +27,7 @@ def checked(paths: Sequence[Path]) -> list[Path]:
         if not (path / "config.toml").exists():
             need = "a run directory: one with a config.toml"
             raise DataError(f"{str(path)!r} is no run", got="no config.toml in it", need=need, do=_runs_near(path))
-        if not read_metrics(path / "metrics.jsonl"):
+        if not read_lines(path / "metrics.jsonl"):
             do = "wait for its first evaluation or step"
             raise DataError(f"the run in {str(path)!r} has no metrics yet", do=do)
     places = [path.resolve() for path in paths]
@@ -60,7 +60,7 @@ def read_run(path: Path, *, lines: int) -> dict[str, Any]:
     It began when its config.toml was written.
     """
     config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    records = read_metrics(path / "metrics.jsonl")
+    records = read_lines(path / "metrics.jsonl")
     began = datetime.fromtimestamp((path / "config.toml").stat().st_mtime, UTC)
     return {
         "path": str(path),

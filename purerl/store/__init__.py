@@ -1,1 +1,1 @@
-"""What a run leaves on disk for people: metrics and rollouts."""
+"""What a run leaves on disk for people: lines of JSON, and rollouts."""
