@@ -13,7 +13,7 @@ from purerl.testing import ONCE, Law, Layout, example_batch, fields_of, layouts,
 
 __all__ = ["hold"]
 
-FIRST, SECOND = 0, 5
+FIRST, SECOND = 9, 7
 
 
 def hold(law: Law, algorithm: Algorithm, **options) -> None:

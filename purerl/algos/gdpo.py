@@ -33,7 +33,9 @@ from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.whiten import whiten_rows
 from purerl.types import TokenFloat
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
 
 
 @frozen(kw_only=True)
