@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective, advantages, begin, evaluate
-from purerl.batch import put
+from purerl.batch import collate, put
 from purerl.plugins import find, names
 from purerl.testing import example_batch, fields_of
 
@@ -24,6 +24,12 @@ TOKENS = ((3, ".a"), (3, ".a"), (-1, ".a"), (-1, ".a"), (-1, ".a"))
 def example(algorithm: Algorithm, layout=None, seed: int = 0) -> TensorDict:
     fields = fields_of(algorithm)
     return example_batch(fields, layout or (PAIRS if "chosen" in fields else LAYOUT), seed=seed)
+
+
+def right_and_wrong(reward: list[float], **fields) -> TensorDict:
+    """Rows of one group, of two action tokens each; the outcome on the last."""
+    rows = [dict(tokens=[0] * 3, action=[0, 1, 1], row=k, group=7, reward=[0, 0, r]) for k, r in enumerate(reward)]
+    return put(collate(rows), **{name: torch.tensor(value) for name, value in fields.items()})
 
 
 def all_at_once(algorithm: Algorithm) -> Callable[[TensorDict], tuple[Tensor, ...]]:

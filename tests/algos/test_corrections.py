@@ -15,7 +15,6 @@ from purerl.algos.parts.bypass import bypassed
 from purerl.algos.parts.corrections import (
     banded,
     corrected,
-    effective_sample_size,
     reject_rows,
     reject_rows_with_token,
     reject_tokens,
@@ -23,7 +22,6 @@ from purerl.algos.parts.corrections import (
     row_mean,
     row_sum,
     sequence_masked,
-    stale,
     token_weight,
     truncated,
     whole_row_ratio,
@@ -165,15 +163,6 @@ def test_everything_may_be_rejected():
     assert float(loss_of(algorithm.objectives[0], with_advantage(algorithm, batch))) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("weight", "expected"), [([1, 1, 1, 1], 1.0), ([4, 0, 0, 0], 0.25), ([0, 0, 0, 0], 0.0), ([1, 1, 0, 0], 0.5)]
-)
-def test_effective_sample_size(weight, expected):
-    w = torch.tensor([weight], dtype=torch.float64)
-    assert float(effective_sample_size(w, torch.ones(1, 4) > 0)) == expected
-    assert float(effective_sample_size(w, torch.zeros(1, 4) > 0)) == 0.0
-
-
 # --- algorithms --------------------------------------------------------------------------------------------------
 
 
@@ -215,14 +204,6 @@ def test_bypass_scores_no_old_policy():
     bypass = learned(bypassed(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))), batch)
     plain = learned(ppo.algorithm(ppo.Config(kl_reward_coef=0.1)), put(batch, old_logp=batch["rollout_logp"]))
     torch.testing.assert_close(bypass, plain)
-
-
-def test_stale_by_cases():
-    logp = torch.tensor([[-2.0, -4.0], [-2.0, -4.0], [-1.0, -1.5]], requires_grad=True)
-    advantage = torch.tensor([[-1.0, -1.0], [1.0, 0.0], [-1.0, -1.0]])
-    mask = torch.tensor([[True, True], [True, True], [True, False]])
-    found = stale(logp, torch.full((3, 2), -1.0), advantage, mask, delta=1.0)
-    assert found.int().tolist() == [[1, 1], [0, 0], [0, 0]]
 
 
 def test_a_stale_row_keeps_its_divergence_and_its_place_in_denominators():

@@ -53,13 +53,6 @@ def test_gae_is_its_double_sum_over_action_tokens(setting):
         torch.testing.assert_close(found[row, places].tolist(), expected)
 
 
-def test_gae_by_hand():
-    # delta = [0 + 2 - 1, 4 + 0 - 2] = [1, 2]; A = [1 + 2 / 2, 2]
-    yes = torch.tensor([[True, True]])
-    found = gae(torch.tensor([[0.0, 4.0]]), torch.tensor([[1.0, 2.0]]), yes, discount=1.0, lambda_=0.5)
-    assert found.tolist() == [[2.0, 2.0]]
-
-
 def test_with_lambda_one_it_is_the_return_less_the_value():
     reward, value, action = example()
     found = gae(reward, value, action, discount=0.9, lambda_=1.0)
@@ -72,12 +65,6 @@ def test_with_discount_one_the_first_return_is_the_row():
     first = action & (action.cumsum(-1) == 1)
     returns = discounted_returns(reward, action, discount=1.0)
     torch.testing.assert_close(returns[first], reward.sum(-1)[:-1])
-
-
-def test_tool_tokens_are_stepped_over():
-    action = torch.tensor([[False, True, False, False, True, False]])
-    reward = torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.0, 8.0]])
-    assert discounted_returns(reward, action, discount=0.5).tolist() == [[0.0, 5.0, 0.0, 0.0, 8.0, 0.0]]
 
 
 def test_dropping_other_tokens_changes_nothing():
@@ -94,16 +81,6 @@ def test_values_elsewhere_are_not_read():
     poisoned = torch.where(action, value, torch.nan)
     found = gae(reward, poisoned, action, discount=0.9, lambda_=0.8)
     assert torch.equal(found, gae(reward, value, action, discount=0.9, lambda_=0.8))
-
-
-def test_rewards_before_the_first_action_go_to_it():
-    action = torch.tensor([[False, False, True, True, False]])
-    folded = fold_reward(torch.tensor([[1.0, 2.0, 4.0, 8.0, 16.0]]), action)
-    assert folded.tolist() == [[0.0, 0.0, 7.0, 24.0, 0.0]]
-
-
-def test_a_row_without_actions_has_nobody_to_reward():
-    assert not fold_reward(torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool)).any()
 
 
 # --- from another policy -----------------------------------------------------------------------------------------
