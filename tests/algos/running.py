@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -30,17 +28,6 @@ def right_and_wrong(reward: list[float], **fields) -> TensorDict:
     """Rows of one group, of two action tokens each; the outcome on the last."""
     rows = [dict(tokens=[0] * 3, action=[0, 1, 1], row=k, group=7, reward=[0, 0, r]) for k, r in enumerate(reward)]
     return put(collate(rows), **{name: torch.tensor(value) for name, value in fields.items()})
-
-
-def all_at_once(algorithm: Algorithm) -> Callable[[TensorDict], tuple[Tensor, ...]]:
-    """batch -> the advantage where there is one, and all losses."""
-
-    def function(batch: TensorDict) -> tuple[Tensor, ...]:
-        batch = with_advantage(algorithm, batch)
-        advantage = (batch["advantage"],) if "advantage" in batch.keys() else ()
-        return (*advantage, *(loss_of(objective, batch) for objective in algorithm.objectives))
-
-    return function
 
 
 def with_advantage(algorithm: Algorithm, batch: TensorDict) -> TensorDict:

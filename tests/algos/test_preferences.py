@@ -12,7 +12,6 @@ from purerl.algos.algebra import begin, evaluate
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.regressions import gvpo_loss
 from purerl.algos.parts.surrogates import sequence_log_ratio
-from purerl.batch import put
 from tests.algos.running import example, loss_of, with_advantage
 
 INT64 = torch.iinfo(torch.int64)
@@ -45,12 +44,6 @@ def test_the_margin_is_measured_from_the_anchor(module, anchor):
     loss, metrics = evaluate(objective, step, counts)
     assert float(loss) == pytest.approx(expected)
     assert float(metrics["margin"].total / metrics["margin"].weight) == pytest.approx(sum(margins) / 2 / len(margins))
-
-
-def test_spin_is_dpo_with_the_old_policy_as_reference():
-    batch = example(dpo.algorithm())
-    one = loss_of(dpo.algorithm().objectives[0], batch)
-    torch.testing.assert_close(loss_of(spin.algorithm().objectives[0], put(batch, old_logp=batch["ref_logp"])), one)
 
 
 # --- win rates ---------------------------------------------------------------------------------------------------

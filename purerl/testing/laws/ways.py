@@ -44,7 +44,7 @@ def vmap_is_a_loop(algorithm: Algorithm, batch: TensorDict) -> None:
     mapped = torch.func.vmap(bind(_functional, algorithm=algorithm))(torch.stack(batches))
     for place, one in enumerate(batches):
         found = Outcome(*({name: value[place] for name, value in kind.items()} for kind in mapped))
-        same(_functional(one, algorithm=algorithm), found)
+        same(run(algorithm, one), found)
 
 
 @law
