@@ -113,10 +113,12 @@ def drive_apart(batch: TensorDict) -> TensorDict:
 
 def agree(batch: TensorDict) -> TensorDict:
     """All policies give all tokens the same log-probability."""
-    of_tokens = [n for n in batch.keys() if FIELDS[n].unit == "nats" and FIELDS[n].axes == FIELDS["logp"].axes]
-    policies = [name for name in of_tokens if "entropy" not in name]
+    policies = [name for name in _POLICIES if name in batch.keys()]
     shared = next((batch[name] for name in policies), None)
     return put(batch, **dict.fromkeys(policies, shared))
+
+
+_POLICIES = [f.name for f in FIELDS.values() if f.unit == "nats" and f.axes == "rows time" and "entropy" not in f.name]
 
 
 def exaggerate(batch: TensorDict, rows: Tensor) -> TensorDict:

@@ -119,11 +119,13 @@ def judge(algorithm: Algorithm, batch: TensorDict) -> Outcome:
 def _judge(algorithm: Algorithm, batch: TensorDict) -> tuple[Outcome, TensorDict]:
     given = batch.select(*STRUCTURE, *algorithm.reads)
     state, after = advantages(algorithm, algorithm.advantage.init(), given)
-    # A shaped reward is not a result: where rewards lie is what compaction changes. Nor are fields with their own axes.
-    results = {n: v for n, v in after.items() if n not in algorithm.reads and not (n in ROW_FIELDS and v.ndim > 1)}
-    written = {f"field {n}": v for n, v in results.items() if n not in given.keys() or v is not given[n]}
+    # What was read is no result, nor is a shaped reward: where rewards lie is what compaction changes. Nor are fields
+    # with their own axes.
+    results = {n: v for n, v in after.items() if n not in ("reward", *algorithm.reads)}
+    written = {n: v for n, v in results.items() if n not in given.keys() or v is not given[n]}
+    fields = {f"field {n}": v for n, v in written.items() if not (n in ROW_FIELDS and v.ndim > 1)}
     states = {f"state[{index}]": value for index, value in enumerate(tensors(state))}
-    return Outcome({"kept": select(algorithm, given), **written}, states, {}), after
+    return Outcome({"kept": select(algorithm, given), **fields}, states, {}), after
 
 
 def steps(algorithm: Algorithm, batch: TensorDict) -> list[tuple[Objective, TensorDict]]:

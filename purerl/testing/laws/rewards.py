@@ -1,4 +1,4 @@
-"""What rewards are to an algorithm."""
+"""What rewards are to an algorithm: none is lost, differences count, and the unit does not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from purerl.testing.changes import agree, raise_scores, scale
 from purerl.testing.laws.law import law, same
 from purerl.testing.outcome import Outcome, difference, judge, run
 
-__all__ = [
-    "no_reward_is_lost",
-    "scaling_rewards_scales",
-    "shifting_rewards_is_invisible",
-]
+__all__ = ["no_reward_is_lost", "scaling_rewards_scales", "shifting_rewards_is_invisible"]
 
 
 @law
