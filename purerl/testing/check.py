@@ -117,7 +117,7 @@ def check_settings(module: ModuleType, *, seed: int = 0, batches: int = 60) -> N
         configs = [module.Config(), *_set_otherwise(module, field)]
         assert len(configs) > 1, f"{module.__name__}: no other value of {field.name!r} is known to be legal"
         first, *others = map(module.algorithm, configs)
-        matters = any(_differ(first, other, number) for other in others for number in range(seed, seed + batches))
+        matters = any(_differ(first, other, number) for number in range(seed, seed + batches) for other in others)
         assert matters, f"{module.__name__}: the setting {field.name!r} has no effect"
 
 
