@@ -24,7 +24,7 @@ def logs(*values: float | list) -> Tensor:
 
 
 def where(*rows: str) -> Tensor:
-    """A mask from a picture of it: [rows, time], or of rows if it is one picture of one row. x is True."""
+    """A mask [rows, time] from a picture of each row, with x for True; `where("xx.")[0]` is one [rows]."""
     return torch.tensor([[kind == "x" for kind in row] for row in rows])
 
 

@@ -46,7 +46,7 @@ ONE_IN_FOUR, FOUR, ALL = f64(1, 0, 0, 0), ints(5, 5, 5, 5), torch.ones(4) > 0
         (share_scaled_advantage, [0.75, -0.25]),  # every group varies
         (win_rate_advantage, [3 / 8, -1 / 8]),  # 3 wins and a tie with itself, of 4: 7/8; 3 ties and itself: 3/8
         (leave_one_out_max_advantage, [1, 0]),  # without it the best is 0
-        # R = 1 - C(3,2)/C(4,2) = 1/2 and s = 1/2: (1 - R)/s = 1; (1 - R - C(2,1)/C(3,1))/s = -1/3. 2508.10751, eq. 10
+        # R = 1 - C(3,2)/C(4,2) = 1/2 and s = 1/2: (1 - R)/s = 1; (1 - R - C(2,1)/C(3,1))/s = -1/3 (2508.10751)
         (functools.partial(pass_k_advantage, k=2), [1, -1 / 3]),
         # The baseline is (4 * 1 + 1 + 1 + 2) / 8 with only the first row right: 4/8.
         (lambda s, g, c: length_weighted_advantage(s, f64(4, 1, 1, 2), g, c), [1 / 2, -1 / 2]),

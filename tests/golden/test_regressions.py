@@ -15,9 +15,8 @@ from tests.golden.hand import close, f64, ints, slope, where
 
 
 def test_the_margin_of_a_pair():
-    # The log-ratios are -1 + 2 = 1 and -3 - 1 = -4, of which the second token does not count.
-    logp, anchor, mask = f64([-1, -1], [-3, -9]), f64([0, -2], [1, 0]), where("xx", "x.")
-    logp[0, 0] = 0.0
+    # The log-ratios are 0 + 1 = 1 and, for its second token does not count, -4: the margin is 1 + 4.
+    logp, anchor, mask = f64([0, -1], [-3, -9]), f64([0, -2], [1, 0]), where("xx", "x.")
     close(pair_margin(logp, anchor, where("x.")[0], ints(4, 4), mask), 5, 5)
 
 
