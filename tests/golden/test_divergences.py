@@ -43,6 +43,11 @@ def test_a_token_pays_for_its_distance():
     close(kl_reward(f64([1, 1]), f64([-1, -3]), f64([-3, -1]), kl_reward_coef=0.1), [0.8, 1.2])
 
 
+def test_the_value_of_one_and_the_gradient_of_another():
+    close(straight_through(5 * f64(3), f64(3).square()), 15)
+    close(slope(lambda x: straight_through(5 * x, x.square()), f64(3)), 6)
+
+
 def test_over_some_tokens():
     """Probabilities 1/2 and 1/4 of the policy against 1/4 and 1/4 of the teacher."""
     mine, teacher = logs([[0.5, 0.25]]), logs([[0.25, 0.25]])

@@ -98,6 +98,9 @@ def test_a_token_that_only_one_row_reaches_has_no_advantage():
     yes, half = where("xx", "x."), f64([0.5, 0.5], [0.5, 0])
     found = optimal_token_advantage(f64([4, 3], [2, 0]), logs([0.5] * 2, [0.5] * 2), half, yes, yes, ints(4, 4))
     close(found, [1, 0], [-1, 0], digits=1e-6)  # step 1: the mean of 4 and 2
+    # Not even if it is certain, has no weight, and so no baseline: w = 1 - 2 + 1.
+    alone = where("x")
+    close(optimal_token_advantage(f64([3]), f64([0]), f64([1]), alone, alone, ints(4)), [0])
 
 
 def test_steps_begin_where_the_turn_changes():
