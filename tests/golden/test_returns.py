@@ -61,11 +61,11 @@ YES = where("xx")
 
 
 def test_vtrace_by_hand():
-    # rho = min(4, 2), min(1/2, 2) = 2, 1/2 and c = 1, 1/2; V = 1, 2; reward 0, 4; discount 1/2.
-    # delta = 2 (0 + 1/2 * 2 - 1), 1/2 (4 - 2) = 0, 1. e = 0 + 1/2 * 1 * 1, 1 = 1/2, 1. v = 1.5, 3.
+    # rho = min(4, 2), min(1/2, 2) = 2, 1/2 and c = min(r, 1/2) = 1/2; V = 1, 2; reward 0, 4; discount 1/2.
+    # delta = 2 (0 + 1/2 * 2 - 1), 1/2 (4 - 2) = 0, 1. e = 0 + 1/2 * 1/2 * 1, 1 = 1/4, 1. v = 5/4, 3.
     value, reward, discount = f64([1, 2]), f64([0, 4]), 0.5
-    target = vtrace_target(reward, value, RATIO, MU, YES, discount=discount, lambda_=1.0, rho_clip=2.0, trace_clip=1.0)
-    close(target, [1.5, 3])
+    target = vtrace_target(reward, value, RATIO, MU, YES, discount=discount, lambda_=1.0, rho_clip=2.0, trace_clip=0.5)
+    close(target, [1.25, 3])
     # The advantages are 2 (0 + 1/2 * 3 - 1) and 1/2 (4 - 2).
     found = vtrace_advantage(reward, value, target, RATIO, MU, YES, discount=discount, rho_clip=2.0)
     close(found, [1, 1])

@@ -78,6 +78,7 @@ def test_the_gamma_weight_of_a_row_that_is_twice_as_likely():
         (0.5, -2.0, 0.0),
         (2.0, -2.0, 2.0),
         (9.0, -2.0, 3.0),
+        (2.0, 0.0, 2.0),  # neither
     ],
 )
 def test_the_flipped_weight_by_cases(ratio, advantage, weight):
