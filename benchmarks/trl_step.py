@@ -112,7 +112,7 @@ def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         threads=1,
     )
     place = loop.claim(folder / f"run{os.getpid()}", config, fresh=True)
-    run = loop.open_run(config, {config.rewards[0]: reward})
+    run = loop.open_run(config, place, {config.rewards[0].function: reward})
     state, found = State(transform=run.algorithm.advantage.init()), []
     for _ in range(steps):
         begin = time.process_time()
