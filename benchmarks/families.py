@@ -28,6 +28,7 @@ from attrs import evolve
 import purerl
 from purerl.algos import gspo, kl_cov, opd, pf_ppo, ppo, prime, reinforce_plus_plus, remax, sppo
 from purerl.config.schema import RunConfig, Stop
+from purerl.loop.directory import claim
 from purerl.protocols import Model
 from purerl.recipes.addition import addition
 from purerl.rewards.exact import exact_match
@@ -69,7 +70,10 @@ def families(base: RunConfig, teacher: Path) -> dict[str, RunConfig]:
 
 def run(config: RunConfig, directory: Path) -> list[dict[str, Any]]:
     """The lines of the metrics of `config`'s run in `directory`, which is done first unless it is finished."""
-    if not (directory / "summary.json").exists():
+    place = claim(directory, config, fresh=False)
+    finished = place.summary is not None
+    place.release()
+    if not finished:
         with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
             purerl.train(config, directory=directory)
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
@@ -108,6 +112,8 @@ def main(names: list[str], seeds: list[int], root: Path) -> None:
     for seed in seeds:
         found = configs(root, seed)
         for name in names or found:
+            if name == "opd":
+                run(found["dapo"], root / f"dapo-{seed}")  # its teacher
             print(row(name, seed, run(found[name], root / f"{name}-{seed}")), flush=True)
 
 
