@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TOKEN_FIELDS", "read_rollouts", "read_table", "stored_steps", "write_rollouts"]
 
-TOKEN_FIELDS = ("tokens", "action", "mask", "reward", "rollout_logp", "old_logp", "ref_logp", "advantage", "version")
+_SCORED = ("old_logp", "ref_logp", "teacher_logp", "reward_model_logp", "old_value")
+TOKEN_FIELDS = ("tokens", "action", "mask", "reward", "rollout_logp", *_SCORED, "advantage", "returns", "version")
 _ROW_FIELDS = ("row", "group", "example", "temperature", "truncated")
 
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 
-from purerl.algos import dapo, dpo, dr_grpo, gae, grpo, kl_cov, ppo, rloo, sft, whiten
+from purerl.algos import dapo, dpo, dr_grpo, gae, grpo, kl_cov, ppo, prime, rloo, sft, whiten
 from purerl.algos.algebra import begin, evaluate, fingerprint, select
 from purerl.batch import put
 from purerl.errors import ConfigError
@@ -119,10 +119,11 @@ def test_sft_is_the_mean_of_all_tokens():
     torch.testing.assert_close(loss_of(sft.algorithm().objectives[0], batch), expected)
 
 
-def test_dapo_keeps_groups_that_vary():
+@pytest.mark.parametrize("module", [dapo, prime])
+def test_groups_that_vary_are_kept(module):
     batch = right_and_wrong([1.0, 0.0, 1.0, 1.0, 0.1, 0.1, 0.1])
     batch = put(batch, group=torch.tensor([5, 5, 8, 8, 2, 2, 2]))
-    assert select(dapo.algorithm(), batch).tolist() == [True] * 2 + [False] * 5
+    assert select(module.algorithm(), batch).tolist() == [True] * 2 + [False] * 5
 
 
 def test_kl_cov_penalises_what_it_chose_over_the_whole_step():
