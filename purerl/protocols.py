@@ -16,7 +16,19 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
 
-__all__ = ["Completion", "Finish", "Generator", "Metrics", "Model", "Request", "Sampling", "Trainer", "generate"]
+__all__ = [
+    "Completion",
+    "Finish",
+    "Generator",
+    "Metrics",
+    "Model",
+    "Request",
+    "Sampling",
+    "Subject",
+    "Tracker",
+    "Trainer",
+    "generate",
+]
 
 Metrics = Mapping[str, Weighted]
 Finish = Literal["stop", "length", "cancelled", "error"]
@@ -148,6 +160,50 @@ class Trainer(Protocol):
 
     def export(self, path: Path) -> None:
         """Write the model into the directory `path` in Hugging Face's format."""
+        ...
+
+
+@frozen
+class Subject:
+    """The run that a tracker is told of.
+
+    name       of the run
+    identity   the same whenever the run goes on, another for every run that begins; letters and digits
+    folder     where the tracker may keep files of its own
+    settings   the configuration: value by dotted key
+    first      the step of the first record that will be told. Records from there on stand in place of any told before
+    """
+
+    name: str
+    identity: str
+    folder: Path
+    settings: Mapping[str, Any]
+    first: int
+
+    @property
+    def label(self) -> str:
+        """A name that no other run has."""
+        return f"{self.name}-{self.identity}"
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Is told of a run while it goes on. What it raises is not the run's business: it is reported, and the run goes on.
+
+    A run that died goes on from its last checkpoint, and so tells some steps again, with the same numbers (only those
+    under ``time/`` differ). A tracker shows each step once.
+    """
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """The metrics of one step, a number by name; ``record["step"]`` is the step, 0 before the first update."""
+        ...
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Some completions of `step`, before its metrics: prompt, completion, finish and reward (None: not judged)."""
+        ...
+
+    def close(self, *, failed: bool) -> None:
+        """The run is over, or, if `failed`, was stopped by an error. Nothing is called after it."""
         ...
 
 

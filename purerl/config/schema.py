@@ -101,6 +101,9 @@ class RunConfig:
     rewards: tuple[str, ...] = _setting("functions (completion, example) -> reward, as module:function", default=())
     evaluate: Evaluate | None = _setting("how the policy is evaluated", default=None)
     checkpoint: Checkpoint = _setting("when the run is saved", factory=Checkpoint)
+    trackers: tuple[Any, ...] = _setting(
+        "what is told of the run beside its own directory: wandb, tensorboard, ...", default=(), plugin="tracker"
+    )
     stop: Stop | None = _setting("when to end the run early", default=None)
     start: RunConfig | None = _setting(
         "a run that comes first, in {run}/start; its model is {run}/start/final", default=None

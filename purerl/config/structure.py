@@ -2,7 +2,8 @@
 
 A frozen attrs class becomes a dict that TOML can hold, and nothing that TOML cannot say is lost in between: a field
 whose value is None is left out, so only a field whose default is None may hold it. A field with the metadata
-``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields.
+``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields. Where
+the field is a tuple it holds several, and a text in place of a table is the kind alone.
 
 Nothing is converted on the way but an int where a float is declared: 8.7 is no int, true is no int, "1" is no int.
 """
@@ -26,7 +27,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, names
 
-__all__ = ["apply", "differences", "digest", "dumps", "from_dict", "read_toml", "to_dict"]
+__all__ = ["apply", "differences", "digest", "dumps", "flat", "from_dict", "read_toml", "to_dict"]
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -102,14 +103,21 @@ def digest(config: Any) -> str:
 
 def differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
     """(key, value in `a`, value in `b`) of every setting in which they differ; None where it is not set."""
-    left, right = dict(_flat(to_dict(a))), dict(_flat(to_dict(b)))
+    left, right = flat(to_dict(a)), flat(to_dict(b))
     keys = dict.fromkeys([*left, *right])
     return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
 
 
-def _flat(table: Table, above: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Table) -> dict[str, Any]:
+    """The values in `table` and the tables in it, by dotted key.
+
+    >>> flat({"trainer": {"lr": 0.1, "betas": [0.9, 0.99]}, "seed": 0})
+    {'trainer.lr': 0.1, 'trainer.betas': [0.9, 0.99], 'seed': 0}
+    """
+    found = {}
     for key, value in table.items():
-        yield from _flat(value, f"{above}{key}.") if isinstance(value, dict) else [(above + key, value)]
+        found |= {f"{key}.{k}": v for k, v in flat(value).items()} if isinstance(value, dict) else {key: value}
+    return found
 
 
 # --- settings ----------------------------------------------------------------------------------------------------
@@ -180,14 +188,17 @@ def _tuple(value: Any, kind: Any, *, converter: Converter) -> tuple[Any, ...]:
     return tuple(converter.structure(item, kind) for item, kind in zip(value, kinds, strict=True))
 
 
-def _plugins(cls: type) -> dict[str, str]:
-    return {field.name: field.metadata["plugin"] for field in attrs.fields(cls) if "plugin" in field.metadata}
+def _plugins(cls: type) -> dict[str, tuple[str, Any, Any]]:
+    """For each field that holds plugins' Configs: their group, what reads it and what writes it."""
+    fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if "plugin" in field.metadata]
+    hooks = {True: (_read_plugins, _write_plugins), False: (_read_plugin, _write_plugin)}
+    return {field.name: (field.metadata["plugin"], *hooks[get_origin(field.type) is tuple]) for field in fields}
 
 
 def _read_class(cls: type, converter: Converter) -> Any:
     overrides = {
-        name: override(struct_hook=partial(_read_plugin, group=group, converter=converter))
-        for name, group in _plugins(cls).items()
+        name: override(struct_hook=partial(read, group=group, converter=converter))
+        for name, (group, read, _) in _plugins(cls).items()
     }
     read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **overrides)
     known = attrs.fields_dict(cls)
@@ -210,8 +221,18 @@ def _read_plugin(value: Any, _: Any, *, group: str, converter: Converter) -> Any
     return converter.structure({key: item for key, item in value.items() if key != "kind"}, plugin.Config)
 
 
+def _read_plugins(value: Any, _: Any, *, group: str, converter: Converter) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError("", got=_show(value), need="a list of sections, each with its kind")
+    tables = [{"kind": item} if isinstance(item, str) else item for item in value]
+    return tuple(_read_plugin(table, _, group=group, converter=converter) for table in tables)
+
+
 def _write_class(cls: type, converter: Converter) -> Any:
-    overrides = {name: override(unstruct_hook=partial(_write_plugin, converter=converter)) for name in _plugins(cls)}
+    overrides = {
+        name: override(unstruct_hook=partial(write, converter=converter))
+        for name, (_, _, write) in _plugins(cls).items()
+    }
     write = make_dict_unstructure_fn(cls, converter, **overrides)
 
     def unstructure(config: Any) -> Table:
@@ -226,6 +247,10 @@ def _write_class(cls: type, converter: Converter) -> Any:
 
 def _write_plugin(config: Any, *, converter: Converter) -> Table | None:
     return None if config is None else {"kind": kind_of(config)} | converter.unstructure(config)
+
+
+def _write_plugins(configs: Any, *, converter: Converter) -> list[Table | None]:
+    return [_write_plugin(config, converter=converter) for config in configs]
 
 
 def _converter() -> Converter:
