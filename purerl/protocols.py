@@ -1,4 +1,4 @@
-"""The seam: what a trainer and a generator are, and what passes between them and the loop.
+"""The seam: what a trainer, a generator and a tracker are, and what passes between them and the loop.
 
 An engine is one class that satisfies one of these protocols; `purerl.testing.check_trainer` and `check_generator` tell
 whether it does. The loop knows nothing else about engines, and engines know nothing about algorithms.

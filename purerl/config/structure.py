@@ -2,8 +2,8 @@
 
 A frozen attrs class becomes a dict that TOML can hold, and nothing that TOML cannot say is lost in between: a field
 whose value is None is left out, so only a field whose default is None may hold it. A field with the metadata
-``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields. Where
-the field is a tuple it holds several, and a text in place of a table is the kind alone.
+``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields.
+Where the field is a tuple it holds several, and a text in place of a table is the kind alone.
 
 Nothing is converted on the way but an int where a float is declared: 8.7 is no int, true is no int, "1" is no int.
 """

@@ -29,7 +29,7 @@ def watched(config: RunConfig) -> Trackers:
 
 
 def follow(watch: Trackers, config: RunConfig, place: RunDirectory, *, first: int) -> None:
-    """Add the trackers of `config`, which get completions with every checkpoint; `first` is the step they hear first."""
+    """Add the trackers of `config`, which get completions with every checkpoint; `first` is the step told first."""
     for tracker in config.trackers:
         kind = kind_of(tracker)
         folder = place.path / "trackers" / kind.replace(":", ".")

@@ -1,7 +1,7 @@
 """MLflow.
 
-A run that goes on is found by a tag, its identity, and goes on in the same MLflow run. Steps that MLflow has are not told
-again. Completions are JSON files under ``completions/`` of the run's artifacts, a table each.
+A run that goes on is found by a tag, its identity, and goes on in the same MLflow run. Steps that MLflow has are not
+told again. Completions are JSON files under ``completions/`` of the run's artifacts, a table each.
 """
 
 from __future__ import annotations

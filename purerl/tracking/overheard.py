@@ -27,23 +27,18 @@ def overheard(hear: Callable[[str], None]) -> Iterator[None]:
     """
     terminal = {sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__}
     root, handler = logging.getLogger(), _Handler(hear)
-    known = [one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
-    muted = [
-        (logger, one)
-        for logger in (root, *known)
-        for one in logger.handlers
-        if getattr(one, "stream", None) in terminal
-    ]
+    loggers = [root, *(one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger))]
+    muted = [(logger, one) for logger in loggers for one in logger.handlers if getattr(one, "stream", None) in terminal]
     listened = [root, *dict.fromkeys(logger for logger, _ in muted if not logger.propagate)]
     for logger, one in muted:
         logger.removeHandler(one)
     for logger in listened:
         logger.addHandler(handler)
-    logging.captureWarnings(True)
+    logging.captureWarnings(capture=True)
     try:
         yield
     finally:
-        logging.captureWarnings(False)
+        logging.captureWarnings(capture=False)
         for logger in listened:
             logger.removeHandler(handler)
         for logger, one in muted:

@@ -24,7 +24,7 @@ class Config:
 
     directory: str | None = field(
         default=None,
-        metadata={"help": "a log directory; the run has a folder in it. In the run directory if not given"},
+        metadata={"help": "a log directory, for a folder of the run; in the run directory if not given"},
     )
 
 

@@ -24,8 +24,8 @@ _LOG = logging.getLogger("purerl")
 class Trackers:
     """Tells several trackers what one is told.
 
-    What a tracker raises is a warning, the first time, and counted: the run goes on as if nothing had been told. Nor does
-    a tracker move the random numbers that the run draws. What it prints goes to stderr.
+    What a tracker raises is a warning, the first time, and counted: the run goes on as if nothing had been told. Nor
+    does a tracker move the random numbers that the run draws. What it prints goes to stderr.
 
     `failures` counts, by the tracker's name, what could not be told.
     """
@@ -76,7 +76,7 @@ class Trackers:
         except Exception as error:  # noqa: BLE001 - whatever goes wrong in a tracker, the run goes on
             self.failures[name] += 1
             if self.failures[name] == 1:
-                _LOG.warning("tracker %s: %s: %s. The run goes on.", name, type(error).__name__, error)
+                _LOG.warning("tracker %s: %s: %s; the run goes on", name, type(error).__name__, error)
 
 
 @contextmanager

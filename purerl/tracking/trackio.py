@@ -1,7 +1,7 @@
 """Trackio: a database on this machine, which ``trackio show`` shows, or a Space of Hugging Face's hub.
 
-A run that goes on goes on in the same Trackio run, known by its name and its identity. Steps that Trackio has are not told
-again.
+A run that goes on goes on in the same Trackio run, known by its name and its identity. Steps that Trackio has are not
+told again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Weights & Biases.
 
-A run that goes on goes on in the same wandb run: its id is the run directory's. Steps that are done again are sent again,
-and wandb's server drops what is not newer than what it has. Offline, each start leaves a folder of its own, under one id;
-``wandb sync`` makes one run of them.
+A run that goes on goes on in the same wandb run: its id is the run directory's. Steps that are done again are sent
+again, and wandb's server drops what is not newer than what it has. Offline, each start leaves a folder of its own,
+under one id, for ``wandb sync``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Run:
     _run: Any
 
     def log(self, record: Mapping[str, Any]) -> None:
-        self._run.log(dict(record), step=record["step"])
+        self._run.log({name: value for name, value in record.items() if name != "step"}, step=record["step"])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         import wandb
