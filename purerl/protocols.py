@@ -36,20 +36,17 @@ Finish = Literal["stop", "length", "cancelled", "error"]
 
 @frozen
 class Model:
-    """Where a model's configuration, weights and tokenizer come from.
+    """Where a model's configuration, weights and tokenizer come from."""
 
-    path                a local directory in Hugging Face's format, or a name on the hub
-    revision            of the hub's repository
-    trust_remote_code   run the code that comes with it
-    dtype               of the weights: "float32", "bfloat16", "float64", or "auto" for that of the files
-    attention           transformers' attention implementation: "sdpa", "eager", "flash_attention_2", ...
-    """
-
-    path: str
-    revision: str | None = None
-    trust_remote_code: bool = False
-    dtype: str = "float32"
-    attention: str = "sdpa"
+    path: str = field(metadata={"help": "a local directory in Hugging Face's format, or a name on the hub"})
+    revision: str | None = field(default=None, metadata={"help": "of the hub's repository"})
+    trust_remote_code: bool = field(default=False, metadata={"help": "run the code that comes with it"})
+    dtype: str = field(
+        default="float32", metadata={"help": "of the weights: float32, bfloat16, float64; auto: that of the files"}
+    )
+    attention: str = field(
+        default="sdpa", metadata={"help": "transformers' attention implementation: sdpa, eager, flash_attention_2, ..."}
+    )
 
 
 @frozen

@@ -1,11 +1,13 @@
-"""What commands print: errors without a traceback, and configurations with their plan."""
+"""What every command has in common: `--debug`, errors without a traceback, exit codes. And what `train` prints."""
 
 from __future__ import annotations
 
+import inspect
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +15,35 @@ from purerl.errors import InputError, PurerlError
 from purerl.plugins import kind_of
 
 if TYPE_CHECKING:
-    from purerl.config.catalogue import Entry
     from purerl.config.schema import RunConfig
     from purerl.loop.train import Summary
 
-__all__ = ["described", "errors_reported", "finished", "listed"]
+__all__ = ["EXIT_CODES", "described", "errors_reported", "finished", "reported"]
+
+
+EXIT_CODES = "Exit codes: 0 all is well, 1 a run failed, 2 wrong input, 130 interrupted."
+
+_DEBUG = inspect.Parameter(
+    "debug",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")],
+)
+
+
+def reported(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with `--debug`, and with its errors reported as `errors_reported` does."""
+    signature = inspect.signature(command, eval_str=True)
+
+    @wraps(command)
+    def run(*, debug: bool, **arguments: Any) -> None:
+        with errors_reported(debug=debug):
+            command(**arguments)
+
+    # Typer makes a command's options of its function's signature.
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), _DEBUG])  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = command.__annotations__ | {"debug": _DEBUG.annotation}
+    return run
 
 
 @contextmanager
@@ -47,22 +73,6 @@ def described(config: RunConfig) -> str:
     check(config)
     comments = [f"# {line}" for line in plan(config).splitlines()]
     return "\n".join([*comments, "", dumps(config)])
-
-
-def listed(entries: list[Entry]) -> str:
-    """Algorithms as a table, as wide as the terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", "title", "papers", "advantage", "loss", "reduction", "needs", box=SIMPLE_HEAD)
-    for one in entries:
-        lists = (one.papers, one.advantage, one.loss, one.reduce, one.needs)
-        table.add_row(one.name, one.title, *("\n".join(names) for names in lists))
-    console = Console()
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
 
 
 def finished(config: RunConfig, recipe: str, summary: Summary) -> str:

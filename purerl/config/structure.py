@@ -27,7 +27,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, names
 
-__all__ = ["apply", "differences", "digest", "dumps", "flat", "from_dict", "read_toml", "to_dict"]
+__all__ = ["apply", "differences", "digest", "dumps", "flat", "from_dict", "read_table", "read_toml", "to_dict"]
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -77,16 +77,21 @@ def apply(config: T, settings: Iterable[str]) -> T:
 def read_toml(path: str | Path, cls: type[T]) -> T:
     """The instance of `cls` that the TOML file at `path` says.
 
-    Raises: ConfigError where the file cannot be read or is no TOML, and as `from_dict`.
+    Raises: ConfigError as `read_table` and `from_dict`.
     """
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read", got=str(error), need="a TOML file") from error
+    table = read_table(path)
     try:
         return from_dict(cls, table)
     except ConfigError as error:
         raise ConfigError(f"{str(path)!r}\n{error}") from error
+
+
+def read_table(path: str | Path) -> Table:
+    """What the TOML file at `path` says. Raises: ConfigError where it cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read", got=str(error), need="a TOML file") from error
 
 
 def dumps(config: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.live import Live
 
-from purerl.tracking.marks import number
+from purerl.tracking.marks import number, printable
 from purerl.tracking.overheard import overheard
 from purerl.tracking.view import View
 
@@ -27,6 +27,7 @@ _SHOWN = {
 }
 _SECONDS_BETWEEN_LINES = 3.0
 _SECONDS_BETWEEN_VIEWS = 0.5
+_LONGEST = 500  # characters of a warning
 _SHARE = 0.01  # of one core, that drawing may cost
 
 
@@ -47,7 +48,7 @@ class Console:
     """
 
     def __init__(self, name: str, steps: int, *, title: str = "", rich: RichConsole | None = None) -> None:
-        self._rich = rich or RichConsole(file=sys.stdout, highlight=False)
+        self._rich = rich or RichConsole(file=sys.stdout)
         self._view = View(name, steps, title)
         self._name, self._printed, self._last = name, float("-inf"), {}
         utf8 = "utf" in self._rich.encoding.lower()
@@ -71,14 +72,17 @@ class Console:
         if self._drawing:
             self._drawing.close()
         for warning, count in self._view.warnings.items():
-            self._rich.print(f"warning: {warning}" + (f"  x{count}" if count > 1 else ""), markup=False, soft_wrap=True)
+            times = f"  x{count}" if count > 1 else ""
+            self._rich.print(
+                f"warning: {printable(warning, _LONGEST)}{times}", markup=False, highlight=False, soft_wrap=True
+            )
         if self._last:
             self._print(self._last)
 
     def _print(self, record: Mapping[str, Any]) -> None:
         self._printed, self._last = time.monotonic(), {}
         text = f"{self._name}: step {record['step']}  {line(record)}"
-        self._rich.print(text, markup=False, soft_wrap=True)
+        self._rich.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class _Drawing:

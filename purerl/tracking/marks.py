@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 __all__ = ["number", "printable", "shares", "span", "sparkline"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_SHOWN_AS = {"\n": "⏎", "\t": " ", "\r": " "}
+_SHOWN_AS = {"\n": "⏎", "\u2028": "⏎", "\u2029": "⏎", "\t": " ", "\r": " "}
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

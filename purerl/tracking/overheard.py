@@ -16,7 +16,7 @@ class _Handler(logging.Handler):
         self._hear = hear
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._hear(self.format(record))
+        self._hear(record.getMessage().strip().partition("\n")[0])
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 A run that goes on goes on in the same SwanLab run: its id is the run directory's. Steps that are done again are sent
 again, and SwanLab's server keeps the first of each. Offline, each start leaves a folder of its own, under one id, for
-``swanlab sync``. Completions are texts.
+``swanlab sync --id``. Completions are texts.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def build(config: Config, *, subject: Subject) -> Tracker:
         resume="allow",
         log_dir=str(subject.folder),
         config=dict(subject.settings),
+        settings=swanlab.Settings(interactive=False, terminal={"proxy_type": "none"}),
         **where,
     )
     return _Run(run)
@@ -66,4 +67,5 @@ class _Run:
         self._run.log({"completions": [swanlab.Text(text) for text in texts]}, step=step)
 
     def close(self, *, failed: bool) -> None:
-        self._run.finish(state="crashed" if failed else "success")
+        state, error = ("crashed", "the run was stopped by an error") if failed else ("success", None)
+        self._run.finish(state=state, error=error)
