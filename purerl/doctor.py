@@ -17,8 +17,6 @@ from typing import Literal
 
 from attrs import frozen
 
-import purerl
-
 __all__ = ["EXTRAS", "REQUIRED", "Finding", "examine"]
 
 REQUIRED = {
@@ -63,7 +61,7 @@ def examine() -> Iterator[Finding]:
     yield Finding("machine", "python", "good", f"{platform.python_version()}, {sys.executable}")
     yield Finding("machine", "system", "good", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores")
     yield _disk()
-    yield Finding("packages", "purerl", "good", purerl.__version__)
+    yield _required("purerl", "this")
     yield from (_required(name, purpose) for name, purpose in REQUIRED.items())
     yield from (_extra(extra, *package) for extra, package in EXTRAS.items())
     yield _try("devices", "torch", _devices)
@@ -142,6 +140,7 @@ def _run() -> str:
     from attrs import evolve
 
     from purerl.algos import grpo
+    from purerl.loop.train import train
     from purerl.recipes.addition import addition
 
     config = addition()
@@ -158,5 +157,5 @@ def _run() -> str:
         algorithm=grpo.Config(),
     )
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        summary = purerl.train(small, directory=Path(folder) / "run")
+        summary = train(small, directory=Path(folder) / "run")
     return f"{summary.steps} step: sampled, judged, trained, evaluated, saved"

@@ -24,8 +24,10 @@ def setting_keys(context: typer.Context, incomplete: str) -> list[tuple[str, str
     from purerl.errors import PurerlError
     from purerl.recipes import explained
 
+    # After an option that lacks its value, what stood before it is still among the words that were not understood.
+    recipe = context.args[0] if context.args else context.params["recipe"]
     try:
-        settings = explained(context.params.get("recipe") or "addition", ())
+        settings = explained(recipe, ())
     except PurerlError:
         return []
     return [(f"{one.key}={one.value}", one.meaning) for one in settings if one.key.startswith(incomplete)]

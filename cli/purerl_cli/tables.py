@@ -21,7 +21,9 @@ _STATES = {"good": "green", "missing": "yellow", "bad": "red bold"}
 
 
 def _show(*head: str, rows: Iterable[Iterable[str | Text]]) -> None:
-    table = Table(*head, box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD)
+    for k, name in enumerate(head):
+        table.add_column(name, no_wrap=k == 0, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     Console(highlight=False).print(table)

@@ -73,15 +73,15 @@ class Console:
             self._drawing.close()
         for warning, count in self._view.warnings.items():
             times = f"  x{count}" if count > 1 else ""
-            self._rich.print(
-                f"warning: {printable(warning, _LONGEST)}{times}", markup=False, highlight=False, soft_wrap=True
-            )
+            self._say(f"warning: {printable(warning, _LONGEST)}{times}")
         if self._last:
             self._print(self._last)
 
     def _print(self, record: Mapping[str, Any]) -> None:
         self._printed, self._last = time.monotonic(), {}
-        text = f"{self._name}: step {record['step']}  {line(record)}"
+        self._say(f"{self._name}: step {record['step']}  {line(record)}")
+
+    def _say(self, text: str) -> None:
         self._rich.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -50,10 +50,10 @@ def build(config: Config, *, subject: Subject) -> Tracker:
     if runs:
         run = client.get_run(runs[0].info.run_id)
         client.update_run(run.info.run_id, status="RUNNING")
-        return _Run(client, run.info.run_id, last=int(run.data.metrics.get("step", -1)))
+        return _Run(client, run.info.run_id, int(run.data.metrics.get("step", -1)))
     begun = client.create_run(experiment, run_name=config.name or subject.name, tags={_TAG: subject.identity})
     _tell_settings(client, begun.info.run_id, subject.settings)
-    return _Run(client, begun.info.run_id, last=-1)
+    return _Run(client, begun.info.run_id, -1)
 
 
 def _tell_settings(client: Any, run: str, settings: Mapping[str, Any]) -> None:

@@ -46,8 +46,7 @@ def build(config: Config, *, subject: Subject) -> Tracker:
         auto_log_gpu=False,
         auto_log_cpu=False,
     )
-    # The step that a call without one would get: one more than it has. It says so nowhere else.
-    return _Run(run, first=run._next_step)  # noqa: SLF001
+    return _Run(run, run._next_step)  # noqa: SLF001 - one more than the last that it has; it says so nowhere else
 
 
 @define

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
@@ -118,10 +119,10 @@ class View:
         seconds["other"] = max(0.0, whole - sum(seconds.values()))
         cells = shares(list(seconds.values()), max(8, min(60, width - 24)))
         bar = Text.assemble(*(("█" * n, _PHASES[phase]) for phase, n in zip(seconds, cells, strict=True)))
-        legend = [(f"■ {phase} {number(s)}  ", _PHASES[phase]) for phase, s in seconds.items() if s >= 0.005 * whole]
+        legend = [Text(f"■ {one} {number(s)}", _PHASES[one]) for one, s in seconds.items() if s >= 0.005 * whole]
         grid = Table.grid(padding=(0, 2))
         grid.add_row(Text("seconds "), Text(number(whole), style="bold"), bar)
-        grid.add_row("", "", Text.assemble(*legend))
+        grid.add_row("", "", Columns(legend, padding=(0, 2)))
         return grid
 
     # --- what it says --------------------------------------------------------------------------------------------
