@@ -10,7 +10,7 @@ import sys
 import nox
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "types", "tests", "laws"]
+nox.options.sessions = ["lint", "types", "tests", "laws", "docs"]
 
 # Several threads fight over the cores of a small machine, and spin while they wait.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -43,6 +43,12 @@ def tests(session: nox.Session) -> None:
 def laws(session: nox.Session) -> None:
     """The laws, walked over every algorithm."""
     _python(session, "pytest", "property_tests", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, in docs/_build; a warning is an error."""
+    _python(session, "sphinx", "-q", "-W", "--keep-going", "docs", "docs/_build", *session.posargs)
 
 
 @nox.session

@@ -107,7 +107,7 @@ def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         examples=PROMPTS,
         rollout=Rollout(samples=SAMPLES, max_tokens=load.tokens),
         generator=generator.Config(max_rows=PROMPTS * SAMPLES),
-        trainer=trainer.Config(autocast="bfloat16" if load.bfloat16 else "off", tokens_per_microbatch=1024),
+        trainer=trainer.Config(autocast="bfloat16" if load.bfloat16 else "off", tokens_per_microbatch=8192),
         rewards=("benchmarks.trl_step:reward",),
         checkpoint=Checkpoint(every=1000),
         threads=1,

@@ -35,6 +35,7 @@ REQUIRED = {
 }
 """What purerl cannot do without, and what for."""
 EXTRAS = {
+    "docs": ("sphinx", "builds the documentation"),
     "mlflow": ("mlflow-skinny", "tells runs to MLflow"),
     "swanlab": ("swanlab", "tells runs to SwanLab"),
     "tensorboard": ("tensorboard", "tells runs to TensorBoard"),

@@ -28,7 +28,8 @@ def _at_least(bound: int) -> Any:
 
 def _setting(help: str, *, unit: str = "", least: int | None = None, plugin: str = "", **kwargs: Any) -> Any:
     """An attrs field that explains itself."""
-    metadata = {"help": help, "unit": unit} | ({"plugin": plugin} if plugin else {})
+    metadata = {"help": help, "unit": unit, "need": "" if least is None else f"at least {least}"}
+    metadata |= {"plugin": plugin} if plugin else {}
     return field(metadata=metadata, validator=[] if least is None else [_at_least(least)], **kwargs)
 
 

@@ -79,7 +79,7 @@ SKIPS = "a_gradient_that_is_not_finite_changes_nothing"
 def _moved(states, offset, backbone, tokens, action, *others):
     """States of the positions `offset` away from the right ones."""
     pairs = functional.pad(action[:, 1:], (0, 1)) if offset < 0 else functional.pad(action, (1, 0))
-    return states(backbone, functional.pad(tokens, (0, 1)), pairs, *others)
+    return states(backbone, functional.pad(tokens, (0, 1))[:, : pairs.shape[1]], pairs, *others)
 
 
 @mutant(SCORES, heads, "_states")

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from purerl.backends.hf import prefix
 from purerl.backends.hf.model import no_progress_bars
 from purerl.errors import ConfigError
 from purerl.kernels.logp import logp_entropy
@@ -144,16 +143,27 @@ def _states(
     tokens are in the order of ``tokens[action]``. What follows the last of them is not read. With `group`, what rows of
     a group have in common before their action tokens is read once, where that is worth it.
     """
-    shared = None if group is None else prefix.plan(tokens, action, group)
     rows, times = action.nonzero(as_tuple=True)
     with torch.autocast(tokens.device.type, dtype=autocast, enabled=autocast is not None):
+        shared = None if group is None else _shared(backbone, tokens, action, group)
         if shared is None:
             hidden, before = _whole(backbone, tokens, times), times - 1
         else:
-            hidden, rows = prefix.states(backbone, shared), shared.number[rows]
-            before = times - shared.length[shared.member][rows]
+            hidden, number, length = shared
+            rows = number[rows]
+            before = times - length[rows]
     # Flat: the gradient of indexing by rows and times is forty times slower on a CPU.
     return hidden.flatten(0, 1).index_select(0, rows * hidden.shape[1] + before)
+
+
+def _shared(
+    backbone: nn.Module, tokens: TokenInt, action: TokenBool, group: RowInt
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """States by prefix and rest, where that is worth it; the number of each row in them; the length of its prefix."""
+    from purerl.backends.hf import prefix
+
+    plan = prefix.plan(tokens, action, group)
+    return None if plan is None else (prefix.states(backbone, plan), plan.number, plan.length[plan.member])
 
 
 def _whole(backbone: nn.Module, tokens: TokenInt, times: Tensor) -> Tensor:

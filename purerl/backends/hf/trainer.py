@@ -27,7 +27,6 @@ from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_laye
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.optimiser import Schedule, adamw, clear_gradients, learning_rate
-from purerl.backends.hf.prefix import shareable
 from purerl.backends.hf.probe import probe
 from purerl.batch import STRUCTURE, check_batch, put
 from purerl.errors import ConfigError, InputError
@@ -51,7 +50,7 @@ def _setting(help: str, default: Any, need: str, holds: Callable[[Any], bool], *
         if not right:
             raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default}")
 
-    return field(default=default, validator=check, metadata={"help": help, "unit": unit})
+    return field(default=default, validator=check, metadata={"help": help, "unit": unit, "need": need})
 
 
 def _within(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
@@ -137,6 +136,8 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
     Raises: ConfigError as `check` does, for a model that cannot be loaded, and for one whose logits purerl would not
     work out as it does itself.
     """
+    from purerl.backends.hf.prefix import shareable
+
     check(config, role=role, outputs=(), updates=updates)
     device, autocast = _device(config.device), _AUTOCAST[config.autocast]
     with torch.random.fork_rng():
