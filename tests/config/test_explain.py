@@ -59,9 +59,7 @@ def _values(recipe: str) -> dict[str, str]:
     return {one.key: one.value for one in explained(recipe, ())}
 
 
-@pytest.mark.parametrize(
-    ("group", "name"), [(group, name) for group in GROUPS for name in names(group)], ids=str
-)
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in names(group)], ids=str)
 def test_every_setting_of_a_plugin_says_what_it_means(group: str, name: str) -> None:
     silent = [one.name for one in attrs.fields(find(group, name).Config) if not one.metadata.get("help")]
     assert silent == []
