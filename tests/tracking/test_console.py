@@ -132,6 +132,7 @@ def test_a_view_is_drawn_while_the_run_goes_on_and_gone_when_it_is_over() -> Non
     console.close(failed=True)
     text = _text(rich)
     assert "said" in text
+    assert "\x1b[2K" in text[text.rindex("title") :], "the last view is erased"
     assert text.rstrip().endswith("a run: step 1  reward 0.100")
     assert re.search(r"warning: .*a warning \[bold\]", text)
     assert "warning: an error �[31m\n" in text

@@ -224,6 +224,23 @@ def test_whatever_a_tracker_does_the_run_is_the_same(
     assert messages[1:] == ([f"tracker {HERE}:Notes {counted}"] if "log" in fails_at else [])
 
 
+def test_the_random_numbers_of_a_run_are_not_a_trackers_to_draw(tmp_path: Path) -> None:
+    def draws() -> list[float]:
+        return [random.random(), np.random.rand(), torch.rand(1).item()]
+
+    def seed() -> None:
+        random.seed(0), np.random.seed(0), torch.manual_seed(0)
+
+    seed()
+    alone = draws()
+    subject = Subject("a run", "0", tmp_path, {"steps": 1}, first=0)
+    trackers = Trackers()
+    seed()
+    trackers.add("notes", lambda: Notes.build(NotesConfig(("log",)), subject=subject))
+    trackers.log({"step": 0})
+    assert draws() == alone
+
+
 def test_an_interruption_goes_through() -> None:
     def stop() -> Tracker:
         raise KeyboardInterrupt
