@@ -96,6 +96,7 @@ def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     from purerl.loop import train as loop
     from purerl.loop.run import State
     from purerl.protocols import Model
+    from purerl.tracking.trackers import Trackers
 
     config = RunConfig(
         name="step",
@@ -116,7 +117,7 @@ def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     state, found = State(transform=run.algorithm.advantage.init()), []
     for _ in range(steps):
         begin = time.process_time()
-        state, record = loop.advance(run, state, place)
+        state, record = loop.advance(run, state, place, Trackers())
         found.append(
             {"step": 1000 * (time.process_time() - begin), "tokens": record["rollout/length"] * PROMPTS * SAMPLES}
         )

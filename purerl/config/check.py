@@ -72,6 +72,7 @@ def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) 
         _check_selection,
         _check_stop,
         _check_cut,
+        _check_trackers,
     ):
         rule(config, algorithm)
     _check_functions(config, given or {})
@@ -255,3 +256,13 @@ def _check_cut(config: RunConfig, algorithm: Algorithm) -> None:
     if config.minibatches > config.examples * samples:
         need = f"at most the {'groups' if whole_groups else 'rows'} of a step, {config.examples * samples}"
         raise ConfigError("minibatches", got=config.minibatches, need=need, do="raise examples or lower minibatches")
+
+
+def _check_trackers(config: RunConfig, algorithm: Algorithm) -> None:
+    kinds = [kind_of(tracker) for tracker in config.trackers]
+    for kind, tracker in zip(kinds, config.trackers, strict=True):
+        refuse = getattr(find("tracker", kind), "check", None)
+        if refuse is not None:
+            _named("trackers", refuse, tracker)
+        if kinds.count(kind) > 1:
+            raise ConfigError("trackers", got=f"{kinds.count(kind)} of the kind {kind!r}", need="one of each kind")

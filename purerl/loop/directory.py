@@ -9,6 +9,8 @@ metrics.jsonl     one line for each step, step 0 before the first update
 rollouts/         one Parquet file for each step
 reward_errors.jsonl   rows that a reward function failed on, and why; not there if none did
 checkpoints/      one folder for each, committed by the manifest in it
+trackers/         what trackers keep here, a folder each
+identity          what trackers know the run by
 final/            the trained policy in Hugging Face's format
 summary.json      written last: the run is finished
 lock              held while a process works here
@@ -19,6 +21,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +68,14 @@ class RunDirectory:
     @property
     def final(self) -> Path:
         return self.path / "final"
+
+    @property
+    def identity(self) -> str:
+        """What no other run is known by; the run's own from when it is first asked for."""
+        path = self.path / "identity"
+        if not path.exists():
+            write_at_once(path, secrets.token_hex(8))
+        return path.read_text()
 
     @property
     def summary(self) -> dict[str, Any] | None:

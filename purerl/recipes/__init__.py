@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pkgutil import iter_modules
 
+from purerl.config.explain import Setting, explain
 from purerl.config.schema import RunConfig
-from purerl.config.structure import apply, read_toml
+from purerl.config.structure import apply, flat, read_table, read_toml
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import locate
 
-__all__ = ["find", "names", "resolve"]
+__all__ = ["explained", "find", "names", "resolve"]
 
 
 def find(recipe: str) -> Callable[..., RunConfig]:
@@ -49,6 +50,14 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     if not isinstance(config, RunConfig):
         raise ConfigError(f"recipe {recipe!r}", got=f"it returned {config!r}", need="a RunConfig")
     return apply(config, settings)
+
+
+def explained(recipe: str, settings: Iterable[str]) -> list[Setting]:
+    """Every setting of what `resolve` gives, and where it came from. Raises: ConfigError as `resolve` does."""
+    made = [setting.partition("=")[0].strip() for setting in settings]
+    written = flat(read_table(recipe)) if recipe.endswith(".toml") else {}
+    source = recipe if written else "recipe"
+    return explain(resolve(recipe, settings), made=made, written=written, recipe=source)
 
 
 def names() -> list[str]:

@@ -23,6 +23,7 @@ STOREYS = (
     ("testing",),
     ("loop", "report"),
     ("recipes",),
+    ("doctor",),
     ("",),  # the package itself, which names the loop lazily
 )
 
