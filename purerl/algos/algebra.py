@@ -38,6 +38,7 @@ __all__ = [
     "Transform",
     "Weighted",
     "advantages",
+    "as_it_is",
     "begin",
     "bind",
     "chain",
@@ -160,7 +161,8 @@ class Term(NamedTuple):
     weight: float = 1.0
 
 
-def _same(batch: TensorDict) -> TensorDict:
+def as_it_is(batch: TensorDict) -> TensorDict:
+    """The batch."""
     return batch
 
 
@@ -185,7 +187,7 @@ class Objective(NamedTuple):
     outputs: tuple[str, ...]
     terms: tuple[Term, ...]
     watches: tuple[str, ...] = ()
-    prepare: Callable[[TensorDict], TensorDict] = _same
+    prepare: Callable[[TensorDict], TensorDict] = as_it_is
     metrics: Callable[[TensorDict], Mapping[str, Weighted]] = no_metrics
     unit: str = "row"
 

@@ -14,7 +14,7 @@ from purerl.batch import FIELDS
 from purerl.config.check import WITHIN, reads_of
 from purerl.plugins import find, names
 
-__all__ = ["Entry", "catalogue"]
+__all__ = ["Entry", "catalogue", "equations"]
 
 _FUNCTION = re.compile(r"\bpurerl(?:\.\w+)+")
 _PLUMBING = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.parts.policy._itself"}
@@ -22,7 +22,7 @@ _PLUMBING = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.p
 
 @frozen
 class Entry:
-    """An algorithm: name, title, papers (arXiv numbers), what it is made of, and what it needs from a run."""
+    """An algorithm: name, title, its papers (arXiv numbers), what it is made of, and what it needs from a run."""
 
     name: str
     title: str
@@ -45,19 +45,27 @@ def _entry(name: str, module: Any) -> Entry:
     return Entry(
         name=name,
         title=title.partition(":")[0].rstrip("."),
-        papers=tuple(dict.fromkeys(re.findall(r"\d{4}\.\d{5}", module.__doc__ or ""))),
-        advantage=_functions(algorithm.select, algorithm.advantage.apply),
-        loss=_functions(*(term.loss for term in terms)),
-        reduce=_functions(*(term.reduce for term in terms)),
+        papers=tuple(re.findall(r"\d{4}\.\d{5}", title)),
+        advantage=_short(algorithm.select, algorithm.advantage.apply),
+        loss=_short(*(term.loss for term in terms)),
+        reduce=_short(*(term.reduce for term in terms)),
         needs=tuple(_needs(algorithm)),
     )
 
 
-def _functions(*parts: Any) -> tuple[str, ...]:
-    """The equations in `parts`, by name; what only joins them is left out."""
-    found = (name for part in parts for name in _FUNCTION.findall(describe(part)) if name not in _PLUMBING)
-    own = (name.rpartition(".")[2].lstrip("_") for name in found if not name.startswith(algebra.__name__))
-    return tuple(dict.fromkeys(own))
+def _short(*parts: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(address.rpartition(".")[2].lstrip("_") for address in equations(*parts)))
+
+
+def equations(*parts: Any) -> tuple[str, ...]:
+    """The addresses of the functions that `parts` of an algorithm are made of; what only joins them is left out.
+
+    >>> from purerl.algos.parts.policy import per_token
+    >>> equations(per_token)
+    ('purerl.algos.parts.surrogates.token_ratio',)
+    """
+    found = (address for part in parts for address in _FUNCTION.findall(describe(part)) if address not in _PLUMBING)
+    return tuple(dict.fromkeys(address for address in found if not address.startswith(algebra.__name__)))
 
 
 def _needs(algorithm: Algorithm) -> Iterator[str]:

@@ -35,7 +35,8 @@ def _setting(
 
     With `list` for `short`, it is the only one of this field's values.
     """
-    metadata = {"help": help, "unit": unit, "short": short} | ({"plugin": plugin} if plugin else {})
+    metadata = {"help": help, "unit": unit, "short": short, "need": "" if least is None else f"at least {least}"}
+    metadata |= {"plugin": plugin} if plugin else {}
     return field(metadata=metadata, validator=[] if least is None else [_at_least(least)], **kwargs)
 
 

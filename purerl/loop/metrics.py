@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Weighted
+from purerl.algos.algebra import Objective, Weighted, bind
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.config.schema import Rollout
 from purerl.loop.run import Clock, Sample
 from purerl.rewards.judge import Verdict
 
-__all__ = ["batch_metrics", "means", "overlong", "reward_metrics", "shares", "time_metrics"]
+__all__ = ["batch_metrics", "means", "overlong", "reward_metrics", "shares", "time_metrics", "with_gap"]
 
 
 def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
@@ -67,6 +67,20 @@ def batch_metrics(batch: TensorDict) -> dict[str, float]:
 def _gap(difference: Tensor, action: Tensor) -> dict[str, Tensor]:
     gap = difference[action].abs()
     return {"rollout/gap": gap.mean(), "rollout/gap_max": gap.max()} if gap.numel() else {}
+
+
+def with_gap(objective: Objective) -> Objective:
+    """`objective` with a metric `gap`: mean |logp - rollout_logp| over counted tokens."""
+    return objective._replace(
+        reads=tuple(dict.fromkeys((*objective.reads, "rollout_logp"))),
+        metrics=bind(_and_gap, metrics=objective.metrics),
+    )
+
+
+def _and_gap(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
+    mask = batch["mask"]
+    gap = torch.where(mask, batch["logp"] - batch["rollout_logp"], 0).abs().sum((-2, -1))
+    return {**metrics(batch), "gap": Weighted(gap, mask.sum((-2, -1)))}
 
 
 def time_metrics(clock: Clock, batch: TensorDict | None) -> dict[str, float]:

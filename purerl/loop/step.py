@@ -10,7 +10,7 @@ from purerl.algos.algebra import advantages
 from purerl.batch import collate, put
 from purerl.loop.metrics import batch_metrics, means
 from purerl.loop.run import Clock, Run, Sample, State, seed_of
-from purerl.loop.update import score, scored_fields, sync, update
+from purerl.loop.update import objectives_of, score, scored_fields, sync, update
 
 __all__ = ["step"]
 
@@ -24,7 +24,7 @@ def step(run: Run, state: State, clock: Clock) -> tuple[State, TensorDict | None
     With `rollout.lag` of 1 the sampler gets the weights of the update before, just before this one; otherwise whoever
     calls `step` hands it the weights of this one. One step off policy is a matter of when `sync` is called.
     """
-    algorithm = run.algorithm
+    algorithm, objectives = run.algorithm, objectives_of(run)
     state, samples, metrics = run.source(run, state, clock)
     if run.lag:
         with clock("sync"):
@@ -39,10 +39,10 @@ def step(run: Run, state: State, clock: Clock) -> tuple[State, TensorDict | None
         batch = score(run, batch, scored_fields(algorithm.before))
         updates = update(run, state, batch, algorithm.before)
     with clock("score"):
-        batch = score(run, batch, scored_fields(algorithm.objectives, algorithm.reads))
+        batch = score(run, batch, scored_fields(objectives, algorithm.reads))
     with clock("advantage"):
         transform, batch = advantages(algorithm, state.transform, batch)
     with clock("update"):
-        updates |= update(run, state, batch, algorithm.objectives)
+        updates |= update(run, state, batch, objectives)
     metrics |= means(updates) | batch_metrics(batch)
     return evolve(state, step=state.step + 1, transform=transform), batch, samples, metrics

@@ -108,6 +108,9 @@ def _start(config: RunConfig, place: RunDirectory) -> None:
 def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction], *, root: Path) -> Summary:
     """Do all the steps that are left, export the policy, and say what the run came to."""
     run = open_run(located(config, root), place, given)
+    if not place.tokenizer.exists():
+        with folder_at_once(place.tokenizer) as folder:
+            run.tokenizer.save_pretrained(folder)
     with run.judge, Console(config.name, config.steps) as console:
         state, record = _resume(run, place)
         console.log(record)

@@ -8,11 +8,32 @@ import torch
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Objective, Weighted, begin, merge
+from purerl.algos.parts.bypass import unmoved
 from purerl.batch import FIELDS, put
+from purerl.loop.metrics import with_gap
 from purerl.loop.run import Run, State, seed_of
 from purerl.protocols import Generator, Trainer
 
-__all__ = ["cut", "score", "scored_fields", "sync", "update"]
+__all__ = ["cut", "objectives_of", "score", "scored_fields", "sync", "update"]
+
+
+def objectives_of(run: Run) -> tuple[Objective, ...]:
+    """What the models minimise in a step of the loop.
+
+    Where that is one optimiser step of each, what a model was when the step began it still is when the loss is taken:
+    nothing is scored beforehand that the loss alone reads. The gap to the sampler is then told by the loss.
+    """
+    objectives = run.algorithm.objectives
+    if run.config.epochs * run.config.minibatches > 1:
+        return objectives
+    return tuple(_unscored(objective, run) for objective in objectives)
+
+
+def _unscored(objective: Objective, run: Run) -> Objective:
+    own = {name: field.source[1] for name, field in FIELDS.items() if field.source[:1] == (objective.role,)}
+    lean = unmoved(objective, {name: output for name, output in own.items() if name not in run.algorithm.reads})
+    sampled = run.config.rollout is not None and "old_logp" in {*objective.reads} - {*lean.reads}
+    return with_gap(lean) if sampled else lean
 
 
 def scored_fields(objectives: Iterable[Objective], reads: Iterable[str] = ()) -> tuple[str, ...]:

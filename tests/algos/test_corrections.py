@@ -9,9 +9,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from purerl.algos import decoupled_ppo, deepseek_v3_2, grpo, icepop, k1, k2, k3, ppo, rloo
+from purerl.algos import decoupled_ppo, deepseek_v3_2, grpo, icepop, k1, k2, k3, kl_cov, ppo, rloo, sapo
 from purerl.algos.algebra import Algorithm, begin, bind, evaluate, identity
-from purerl.algos.parts.bypass import bypassed
+from purerl.algos.parts.bypass import bypassed, unmoved
 from purerl.algos.parts.corrections import (
     banded,
     corrected,
@@ -31,6 +31,7 @@ from purerl.algos.parts.corrections import (
 )
 from purerl.batch import collate, put
 from purerl.testing import check_algorithm, fields_of
+from purerl.testing.outcome import learn
 from tests.algos.running import example, learned, loss_of, with_advantage
 
 CAP = bind(truncated, cap=2.0)
@@ -215,6 +216,22 @@ def test_bypass_scores_no_old_policy():
     bypass = learned(bypassed(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))), batch)
     plain = learned(ppo.algorithm(ppo.Config(kl_reward_coef=0.1)), put(batch, old_logp=batch["rollout_logp"]))
     torch.testing.assert_close(bypass, plain)
+
+
+def test_an_unmoved_policy_is_its_own_old_one():
+    for module in (grpo, rloo, decoupled_ppo, sapo):
+        algorithm = module.algorithm()
+        policy = algorithm.objectives[-1]
+        batch = with_advantage(algorithm, example(algorithm))
+        own = unmoved(policy, {"old_logp": "logp"})
+        assert "old_logp" not in own.reads
+        batch = put(batch, old_logp=batch["logp"])
+        torch.testing.assert_close(learn(own, batch.exclude("old_logp")), learn(policy, batch), rtol=0, atol=0)
+
+
+def test_what_prepares_a_step_is_scored_before_it():
+    [policy] = kl_cov.algorithm().objectives
+    assert unmoved(policy, {"old_logp": "logp"}) == policy
 
 
 def test_stale_by_cases():

@@ -209,7 +209,7 @@ def test_steps_are_those_of_a_plain_adamw_loop_with_clipping_decay_and_schedule(
     reports = run(made, 6)
     for seed, (rate, report) in enumerate(zip(rates, reports, strict=True)):
         rows = batch(seed)
-        logp = plain(rows["tokens"], rows["action"], rows["temperature"])["logp"]
+        logp = plain(rows["tokens"], rows["action"], rows["temperature"], rows["group"])["logp"]
         optimiser.zero_grad()
         (-(logp * rows["advantage"])[rows["mask"]].mean()).backward()
         norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.5)

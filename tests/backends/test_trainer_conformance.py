@@ -76,30 +76,30 @@ SCORES, STEPS = "scores_are_those_of_the_plain_forward_pass", "steps_are_those_o
 SKIPS = "a_gradient_that_is_not_finite_changes_nothing"
 
 
-def _moved(states, offset, backbone, tokens, action, autocast):
+def _moved(states, offset, backbone, tokens, action, *others):
     """States of the positions `offset` away from the right ones."""
     pairs = functional.pad(action[:, 1:], (0, 1)) if offset < 0 else functional.pad(action, (1, 0))
-    return states(backbone, functional.pad(tokens, (0, 1)), pairs, autocast)
+    return states(backbone, functional.pad(tokens, (0, 1))[:, : pairs.shape[1]], pairs, *others)
 
 
 @mutant(SCORES, heads, "_states")
-def shifted_once_too_often(true, backbone, tokens, action, autocast):
-    return _moved(true, -1, backbone, tokens, action, autocast)
+def shifted_once_too_often(true, backbone, tokens, action, *others):
+    return _moved(true, -1, backbone, tokens, action, *others)
 
 
 @mutant(SCORES, heads, "_states")
-def not_shifted(true, backbone, tokens, action, autocast):
-    return _moved(true, 1, backbone, tokens, action, autocast)
+def not_shifted(true, backbone, tokens, action, *others):
+    return _moved(true, 1, backbone, tokens, action, *others)
 
 
 @mutant(SCORES, heads.Policy, "forward")
-def temperature_is_ignored(true, self, tokens, action, temperature):
-    return true(self, tokens, action, torch.ones_like(temperature))
+def temperature_is_ignored(true, self, tokens, action, temperature, group):
+    return true(self, tokens, action, torch.ones_like(temperature), group)
 
 
 @mutant(SCORES, heads.Policy, "forward")
-def temperature_0_is_taken_literally(true, self, tokens, action, temperature):
-    return true(self, tokens, action, temperature.clamp(min=1e-3))
+def temperature_0_is_taken_literally(true, self, tokens, action, temperature, group):
+    return true(self, tokens, action, temperature.clamp(min=1e-3), group)
 
 
 @mutant(SCORES, heads, "_spread")

@@ -26,6 +26,7 @@ FROZEN = {
         "debug": ["--debug"],
     },
     "algo": {},
+    "report": {"runs": ["runs"], "output": ["--output"], "megabytes": ["--megabytes"], "debug": ["--debug"]},
 }
 
 

@@ -103,6 +103,23 @@ def test_one_step_off_policy_is_sampled_by_the_weights_before(tmp_path: Path) ->
     assert records(summary)[3]["rollout/gap"] > 1e-3
 
 
+def test_one_optimiser_step_is_taken_without_scoring_first(tmp_path: Path) -> None:
+    """Two halves of a step at a learning rate of next to 0 see what the whole sees, though it scores nothing."""
+    frozen = evolve(fake().trainer, learning_rate=1e-12)
+    lines, rows = {}, {}
+    for minibatches in (1, 2):
+        # In one directory: the fake engine draws a model from its path.
+        summary = train(fake(trainer=frozen, minibatches=minibatches), directory=tmp_path / "run", fresh=True)
+        lines[minibatches] = records(summary)[1:]
+        rows[minibatches] = read_rollouts(summary.directory / "rollouts", 1)
+    for whole, halves in zip(lines[1], lines[2], strict=True):
+        assert whole["policy/gap"] == pytest.approx(halves["rollout/gap"], abs=1e-7)
+        assert whole["policy/entropy"] == pytest.approx(halves["policy/entropy"])
+        assert whole["policy/kl"] == 0
+    assert "old_logp" in rows[2][0]
+    assert "old_logp" not in rows[1][0]
+
+
 def test_dynamic_sampling_refills_groups_whose_rewards_are_equal(tmp_path: Path) -> None:
     config = fake(algorithm=dapo.Config(), rollout=evolve(fake().rollout, refills=20), steps=8)
     summary = train(config, directory=tmp_path / "run")

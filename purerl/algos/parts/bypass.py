@@ -1,56 +1,85 @@
-"""Bypass: the policy that sampled, in place of the one that the update begins with.
+"""Policies whose rows need not be scored before an update, because what they would score is at hand.
 
-Where a sampler's log-probabilities can be trusted, the rows need not be scored again before an update. The ratio is
-then of the policy now and the one that sampled, and one clip bounds both how stale a row is and how far an update goes.
+    bypassed   the policy that sampled takes the place of the one that the update begins with
+    unmoved    in the only optimiser step of an update, the model is still the one that the update began with
+
+Each saves a forward pass over every row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, State, Transform, bind
+from purerl.algos.algebra import Algorithm, Bound, Objective, State, Transform, as_it_is, bind
 from purerl.batch import put
 
-__all__ = ["bypassed"]
+__all__ = ["bypassed", "unmoved"]
+
+_SAMPLER = (("old_logp", "rollout_logp"),)
 
 
 def bypassed(algorithm: Algorithm) -> Algorithm:
-    """`algorithm` with `rollout_logp` wherever it reads `old_logp`."""
+    """`algorithm` with `rollout_logp` wherever it reads `old_logp`.
+
+    Where a sampler's log-probabilities can be trusted, the ratio may be of the policy now and the one that sampled, and
+    one clip bounds both how stale a row is and how far an update goes.
+    """
     return algorithm._replace(
         reads=_renamed(algorithm.reads),
-        advantage=Transform(algorithm.advantage.init, bind(_bypassed_apply, apply=algorithm.advantage.apply)),
-        objectives=tuple(map(_bypassed_objective, algorithm.objectives)),
+        advantage=Transform(algorithm.advantage.init, bind(_apply, apply=algorithm.advantage.apply)),
+        objectives=tuple(map(_bypassed, algorithm.objectives)),
     )
 
 
 def _renamed(reads: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys("rollout_logp" if name == "old_logp" else name for name in reads))
+    names = dict(_SAMPLER)
+    return tuple(dict.fromkeys(names.get(name, name) for name in reads))
 
 
-def _bypassed_objective(objective: Objective) -> Objective:
-    return objective._replace(
-        reads=_renamed(objective.reads),
-        prepare=bind(_bypassed_prepare, prepare=objective.prepare),
-        terms=tuple(term._replace(loss=bind(_bypassed, function=term.loss)) for term in objective.terms),
-        metrics=bind(_bypassed, function=objective.metrics),
-    )
+def _bypassed(objective: Objective) -> Objective:
+    prepare = bind(_prepare, prepare=objective.prepare)
+    return _reading(objective, _SAMPLER)._replace(reads=_renamed(objective.reads), prepare=prepare)
 
 
-def _as_old(batch: TensorDict) -> TensorDict:
-    return put(batch, old_logp=batch["rollout_logp"]) if "rollout_logp" in batch.keys() else batch
-
-
-def _bypassed(batch: TensorDict, *, function: Callable) -> Any:
-    return function(_as_old(batch))
-
-
-def _bypassed_prepare(batch: TensorDict, *, prepare: Callable) -> TensorDict:
-    return prepare(_as_old(batch)).exclude("old_logp")
-
-
-def _bypassed_apply(state: State, batch: TensorDict, *, apply: Callable) -> tuple[State, TensorDict]:
-    state, after = apply(state, _as_old(batch))
+def _apply(state: State, batch: TensorDict, *, apply: Callable) -> tuple[State, TensorDict]:
+    state, after = apply(state, _with(batch, _SAMPLER))
     return state, after.exclude("old_logp")
+
+
+def _prepare(batch: TensorDict, *, prepare: Callable) -> TensorDict:
+    return prepare(_with(batch, _SAMPLER)).exclude("old_logp")
+
+
+def unmoved(objective: Objective, fields: Mapping[str, str]) -> Objective:
+    """`objective` with ``sg(output)`` wherever its terms and metrics read one of `fields`, field -> output.
+
+    With ``{"old_logp": "logp"}``: where an update is one optimiser step, both are of the same policy. An objective that
+    prepares its step is left as it is, for it prepares before any output is there.
+    """
+    found = {name: output for name, output in fields.items() if name in objective.reads}
+    if not found or objective.prepare is not as_it_is or not {*found.values()} <= {*objective.outputs}:
+        return objective
+    reads = tuple(name for name in objective.reads if name not in found)
+    return _reading(objective, tuple(found.items()))._replace(reads=reads)
+
+
+# --- reading one field for another -------------------------------------------------------------------------------
+
+
+def _reading(objective: Objective, fields: tuple[tuple[str, str], ...]) -> Objective:
+    def bound(function: Callable) -> Bound:
+        return bind(_read, function=function, fields=fields)
+
+    terms = tuple(term._replace(loss=bound(term.loss)) for term in objective.terms)
+    return objective._replace(terms=terms, metrics=bound(objective.metrics))
+
+
+def _read(batch: TensorDict, *, function: Callable, fields: tuple[tuple[str, str], ...]) -> Any:
+    return function(_with(batch, fields))
+
+
+def _with(batch: TensorDict, fields: tuple[tuple[str, str], ...]) -> TensorDict:
+    return put(batch, **{name: batch[source].detach() for name, source in fields if source in batch.keys()})

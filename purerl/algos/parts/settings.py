@@ -1,4 +1,7 @@
-"""Fields of an algorithm's `Config`: numbers with bounds, checked when the Config is made."""
+"""Fields of an algorithm's `Config`: numbers with bounds, checked when the Config is made.
+
+A field's metadata say what it is: `help`, its `unit`, and what it may be, `need`.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,15 @@ def number(
 ) -> Any:
     """An attrs field that holds a finite float in its bounds. Raises: ConfigError when it is given anything else."""
     bounds = {"at least {:g}": least, "above {:g}": above, "at most {:g}": most}
-    need = "a number " + " and ".join(text.format(bound) for text, bound in bounds.items() if math.isfinite(bound))
+    finite = " and ".join(text.format(bound) for text, bound in bounds.items() if math.isfinite(bound))
+    need = f"a number {finite}".rstrip()
 
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
         right = type(value) is float and math.isfinite(value) and above < value and least <= value <= most
         if not right:
             raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default:g}")
 
-    return field(default=float(default), converter=_float, validator=check, metadata={"help": help, "unit": unit})
+    return field(default=float(default), converter=_float, validator=check, metadata=_metadata(help, unit, need))
 
 
 def numbers(help: str, default: tuple[float, ...] = ()) -> Any:
@@ -40,7 +44,7 @@ def numbers(help: str, default: tuple[float, ...] = ()) -> Any:
         if type(value) is not tuple or not all(type(item) is float and math.isfinite(item) for item in value):
             raise ConfigError(attribute.name, got=repr(value), need="numbers", do=f"leave it out for {default}")
 
-    return field(default=default, converter=_floats, validator=check, metadata={"help": help, "unit": ""})
+    return field(default=default, converter=_floats, validator=check, metadata=_metadata(help, "", "numbers"))
 
 
 def _floats(value: Any) -> Any:
@@ -54,13 +58,17 @@ def _float(value: Any) -> Any:
 
 def whole(help: str, default: int, *, least: int, unit: str = "") -> Any:
     """An attrs field that holds a whole number of at least `least`. Raises: ConfigError when given anything else."""
+    need = f"a whole number of at least {least}"
 
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
         if type(value) is not int or value < least:
-            need = f"a whole number of at least {least}"
             raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default}")
 
-    return field(default=default, validator=check, metadata={"help": help, "unit": unit})
+    return field(default=default, validator=check, metadata=_metadata(help, unit, need))
+
+
+def _metadata(help: str, unit: str, need: str) -> dict[str, str]:
+    return {"help": help, "unit": unit, "need": need}
 
 
 def optional(coefficient: float, *items: Any) -> tuple:

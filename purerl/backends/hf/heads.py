@@ -5,7 +5,8 @@
 
 Padding is on the right and attention is causal: no token sees the padding behind it, and no state of padding is read.
 So the backbone runs without an attention mask, which leaves it its fastest path; `probe.py` makes sure of it for each
-model. Dropout is off, in training too: the ratio of two policies would compare two random networks.
+model. Where rows of a group begin alike it may read their beginning once (`prefix.py`). Dropout is off, in training
+too: the ratio of two policies would compare two random networks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from purerl.backends.hf.model import no_progress_bars
 from purerl.errors import ConfigError
 from purerl.kernels.logp import logp_entropy
 from purerl.kernels.logp.reference import wide
-from purerl.types import RowFloat, TokenBool, TokenFloat, TokenInt
+from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat, TokenInt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,14 +40,16 @@ class Policy(nn.Module):
 
     outputs = ("logp", "entropy")
 
-    def __init__(self, causal: PreTrainedModel, autocast: torch.dtype | None) -> None:
+    def __init__(self, causal: PreTrainedModel, autocast: torch.dtype | None, *, share: bool) -> None:
         super().__init__()
-        self.causal, self.autocast = causal, autocast
+        self.causal, self.autocast, self.share = causal, autocast, share
         self.shape = logit_shape(causal.config)
 
-    def forward(self, tokens: TokenInt, action: TokenBool, temperature: RowFloat) -> dict[str, TokenFloat]:
+    def forward(
+        self, tokens: TokenInt, action: TokenBool, temperature: RowFloat, group: RowInt
+    ) -> dict[str, TokenFloat]:
         """`logp` and `entropy`, in nats, at the row's `temperature`, where 0 counts as 1."""
-        hidden = _states(self.causal.get_decoder(), tokens, action, self.autocast)
+        hidden = _states(self.causal.get_decoder(), tokens, action, group if self.share else None, self.autocast)
         head = self.causal.get_output_embeddings()
         divisor = torch.where(temperature > 0, temperature, 1)[:, None].expand(action.shape)[action]
         results = logp_entropy(hidden, head.weight, getattr(head, "bias", None), tokens[action], divisor, **self.shape)
@@ -74,8 +77,9 @@ class Critic(nn.Module):
 
     outputs = ("value",)
 
-    def __init__(self, causal: PreTrainedModel, autocast: torch.dtype | None, path: Path) -> None:
+    def __init__(self, causal: PreTrainedModel, autocast: torch.dtype | None, path: Path, *, share: bool) -> None:
         super().__init__()
+        self.share = share
         head = causal.get_output_embeddings().weight
         self.backbone, self.autocast = causal.get_decoder(), autocast
         self.head = nn.Linear(head.shape[1], 1, dtype=wide(head.dtype))
@@ -86,9 +90,11 @@ class Critic(nn.Module):
 
             self.head.load_state_dict(load_file(path / _VALUE_HEAD))
 
-    def forward(self, tokens: TokenInt, action: TokenBool, temperature: RowFloat) -> dict[str, TokenFloat]:
+    def forward(
+        self, tokens: TokenInt, action: TokenBool, temperature: RowFloat, group: RowInt
+    ) -> dict[str, TokenFloat]:
         """`value`, in units of the reward; at every temperature the same."""
-        hidden = _states(self.backbone, tokens, action, self.autocast)
+        hidden = _states(self.backbone, tokens, action, group if self.share else None, self.autocast)
         return {"value": _spread(self.head(hidden.to(self.head.weight.dtype)).squeeze(-1), action)}
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -128,20 +134,46 @@ def recompute_layers(module: nn.Module) -> None:
         layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
 
 
-def _states(backbone: nn.Module, tokens: TokenInt, action: TokenBool, autocast: torch.dtype | None) -> Tensor:
+def _states(
+    backbone: nn.Module, tokens: TokenInt, action: TokenBool, group: RowInt | None, autocast: torch.dtype | None
+) -> Tensor:
     """The final hidden state [n, d] that each action token is predicted from: the one before it.
 
     This is the only place where a token's quantities are looked up at another position than its own. The n action
-    tokens are in the order of ``tokens[action]``. What follows the last of them is not read. Without rows it reads one
-    token and uses nothing of it, so that gradients are there, and 0.
+    tokens are in the order of ``tokens[action]``. What follows the last of them is not read. With `group`, what rows of
+    a group have in common before their action tokens is read once, where that is worth it.
     """
     rows, times = action.nonzero(as_tuple=True)
+    with torch.autocast(tokens.device.type, dtype=autocast, enabled=autocast is not None):
+        shared = None if group is None else _shared(backbone, tokens, action, group)
+        if shared is None:
+            hidden, before = _whole(backbone, tokens, times), times - 1
+        else:
+            hidden, number, length = shared
+            rows = number[rows]
+            before = times - length[rows]
+    # Flat: the gradient of indexing by rows and times is forty times slower on a CPU.
+    return hidden.flatten(0, 1).index_select(0, rows * hidden.shape[1] + before)
+
+
+def _shared(
+    backbone: nn.Module, tokens: TokenInt, action: TokenBool, group: RowInt
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """States by prefix and rest, where that is worth it; the number of each row in them; the length of its prefix."""
+    from purerl.backends.hf import prefix
+
+    plan = prefix.plan(tokens, action, group)
+    return None if plan is None else (prefix.states(backbone, plan), plan.number, plan.length[plan.member])
+
+
+def _whole(backbone: nn.Module, tokens: TokenInt, times: Tensor) -> Tensor:
+    """Final hidden states of all rows, up to the last token that anything is asked of.
+
+    Without rows it reads one token and uses nothing of it, so that gradients are there, and 0.
+    """
     width = int(times.max()) if len(times) else 1
     read = tokens[:, :width] if len(tokens) else tokens.new_zeros(1, 1)
-    with torch.autocast(tokens.device.type, dtype=autocast, enabled=autocast is not None):
-        hidden = backbone(input_ids=read, use_cache=False).last_hidden_state
-    # Flat: the gradient of indexing by rows and times is forty times slower on a CPU.
-    return hidden.flatten(0, 1).index_select(0, rows * width + times - 1)
+    return backbone(input_ids=read, use_cache=False).last_hidden_state
 
 
 def _spread(values: Tensor, action: TokenBool) -> TokenFloat:

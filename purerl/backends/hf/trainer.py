@@ -50,7 +50,7 @@ def _setting(help: str, default: Any, need: str, holds: Callable[[Any], bool], *
         if not right:
             raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default}")
 
-    return field(default=default, validator=check, metadata={"help": help, "unit": unit})
+    return field(default=default, validator=check, metadata={"help": help, "unit": unit, "need": need})
 
 
 def _within(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
@@ -104,6 +104,12 @@ class Config:
     gradient_checkpointing: bool = _setting(
         "compute layers twice, and keep less of them", default=False, need="true or false", holds=_is_bool
     )
+    share_prefixes: bool = _setting(
+        "read what rows of a group have in common before they part once, if the model allows it",
+        default=True,
+        need="true or false",
+        holds=_is_bool,
+    )
     device: str = _setting("cpu, cuda:0, ...; auto takes an accelerator if there is one", "auto", "a device", bool)
 
     def __attrs_post_init__(self) -> None:
@@ -130,13 +136,20 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
     Raises: ConfigError as `check` does, for a model that cannot be loaded, and for one whose logits purerl would not
     work out as it does itself.
     """
+    from purerl.backends.hf.prefix import shareable
+
     check(config, role=role, outputs=(), updates=updates)
     device, autocast = _device(config.device), _AUTOCAST[config.autocast]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         causal = load_model(model).to(device).eval()
         probe(causal, logit_shape(causal.config))
-        module = Critic(causal, autocast, Path(model.path)) if role == "critic" else Policy(causal, autocast)
+        share = config.share_prefixes and shareable(causal)
+        module = (
+            Critic(causal, autocast, Path(model.path), share=share)
+            if role == "critic"
+            else Policy(causal, autocast, share=share)
+        )
     if config.gradient_checkpointing:
         recompute_layers(module)
     return HFTrainer(config, module.to(device).requires_grad_(role not in _FROZEN), updates=updates)
@@ -246,7 +259,7 @@ class HFTrainer:
         return microbatches(tokens_needed(batch["action"]), labels, budget=self.config.tokens_per_microbatch)
 
     def _forward(self, part: TensorDict) -> dict[str, Tensor]:
-        return self.module(part["tokens"], part["action"], part["temperature"])
+        return self.module(part["tokens"], part["action"], part["temperature"], part["group"])
 
     def _backward(self, part: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """Add the gradient of one micro-batch to what is there."""

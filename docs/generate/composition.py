@@ -1,0 +1,82 @@
+"""What an algorithm is made of, written as the equations that it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, keep_all
+
+__all__ = ["parts", "written"]
+
+
+def parts(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
+    """(what it is for, how it is written) of each part of `algorithm`, in the order in which a step calls them."""
+    if algorithm.select is not keep_all:
+        yield "rows that are kept", written(algorithm.select)
+    yield from _losses(algorithm.before)
+    yield from (("on the whole batch", step) for step in _steps(algorithm.advantage))
+    yield from _losses(algorithm.objectives)
+
+
+def _losses(objectives: tuple[Objective, ...]) -> Iterator[tuple[str, str]]:
+    for objective in objectives:
+        role = objective.role.replace("_", " ")
+        if isinstance(objective.prepare, Bound):
+            yield f"before each step of the {role}", written(objective.prepare)
+        yield from ((f"loss of the {role}", _term(term)) for term in objective.terms)
+
+
+def _term(term: Term) -> str:
+    factor = "" if term.weight == 1 else f"{term.weight:g} * "
+    return f"{factor}{written(term.reduce)} of {written(term.loss)}"
+
+
+def _steps(transform: Transform) -> Iterator[str]:
+    """The transforms that a chain chains, in their order."""
+    match transform.apply:
+        case Bound(function, (("applies", applies),)) if function.__name__ == "_chain_apply":
+            for apply in applies:
+                yield from _steps(transform._replace(apply=apply))
+        case apply:
+            yield written(apply)
+
+
+def written(value: Any) -> str:
+    """`value` as one would write it: functions by their short names, applied to fields where they are bound to some.
+
+    >>> from purerl.algos.algebra import on, stateless, writes
+    >>> written(stateless(writes("ratio", on(max, "logp", "old_logp", default=0.5))).apply)
+    'ratio = max(logp, old_logp, default=0.5)'
+    """
+    match value:
+        case Bound(function, keywords):
+            return _applied(function, dict(keywords))
+        case tuple():
+            return f"({', '.join(map(written, value))})"
+        case float():
+            return f"{value:g}"
+        case _:
+            return _name(value) if callable(value) else str(value)
+
+
+def _applied(function: Callable, keywords: dict[str, Any]) -> str:
+    match function.__name__, keywords:
+        case "_stateless", {"function": inner}:
+            return written(inner)
+        case "_writes", {"field": field, "function": inner}:
+            return f"{field} = {written(inner)}"
+        case "_on", {"function": Bound(inner), "fields": (field,)} if inner.__name__ == "_itself":
+            return field
+        case "_on", {"function": Bound(inner, settings), "fields": fields}:
+            return f"{_name(inner)}({', '.join([*fields, *_settings(dict(settings))])})"
+        case _:
+            return f"{_name(function)}({', '.join(_settings(keywords))})"
+
+
+def _settings(keywords: dict[str, Any]) -> Iterator[str]:
+    return (f"{name}={written(value)}" for name, value in keywords.items())
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__name__", repr(function)).lstrip("_")

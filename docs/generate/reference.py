@@ -1,0 +1,127 @@
+"""The reference: a page for each module of purerl that is not an algorithm's, and one for the settings of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import Any
+
+import purerl
+from docs.generate.markdown import settings
+from purerl.config import schema
+from purerl.plugins import find, names
+from purerl.protocols import Model
+
+__all__ = ["as_rst", "pages"]
+
+_ROOMS = {
+    "purerl.algos": "Algorithms: the algebra, estimators, parts",
+    "purerl.kernels": "Kernels",
+    "purerl.testing": "Testing: laws and conformance suites",
+    "purerl.backends": "Engines",
+    "purerl.config": "Configuration",
+    "purerl.loop": "The loop",
+}
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of the page of settings, of every module's, and of the index, which has them by rooms."""
+    modules = [name for name in _modules() if import_module(name).__doc__]
+    yield "settings", _settings()
+    yield from ((name, _module(name)) for name in modules)
+    yield "index", _index(modules)
+
+
+def _modules() -> Iterator[str]:
+    algorithms = {f"purerl.algos.{name}" for name in names("algorithm")}
+    found = (info.name for info in walk_packages(purerl.__path__, "purerl."))
+    yield "purerl"
+    yield from (name for name in found if name not in algorithms and not name.endswith("__main__"))
+
+
+def _module(name: str) -> str:
+    """What the module defines; what it only passes on is explained where it is defined, and so is a link."""
+    documented = f"```{{eval-rst}}\n.. automodule:: {name}\n```"
+    module = import_module(name)
+    homes = {one: getattr(getattr(module, one), "__module__", name) for one in getattr(module, "__all__", ())}
+    links = [f"{{py:obj}}`{one} <{home}.{one}>`" for one, home in homes.items() if home != name]
+    passed_on = [f"Here to be imported: {', '.join(links)}."] if links else []
+    return "\n\n".join([f"# {name}", documented, *passed_on]) + "\n"
+
+
+def _index(modules: list[str]) -> str:
+    rest = [name for name in modules if not name.startswith(tuple(_ROOMS))]
+    rooms = {title: [name for name in modules if name.startswith(room)] for room, title in _ROOMS.items()}
+    trees = [_toctree(title, members) for title, members in {**rooms, "The rest": rest}.items()]
+    return "\n\n".join(["# Reference", *trees]) + "\n"
+
+
+def _toctree(title: str, modules: list[str]) -> str:
+    entries = [f"{name.removeprefix('purerl.')} <{name}>" for name in modules]
+    return "\n".join([f"## {title}", "", "```{toctree}", ":maxdepth: 1", "", *entries, "```"])
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def _settings() -> str:
+    """`RunConfig` and its sections, and the engines'; each algorithm has a page of its own."""
+    sections: dict[str, Any] = {
+        "A run": schema.RunConfig,
+        "`rollout`": schema.Rollout,
+        "`evaluate`": schema.Evaluate,
+        "`checkpoint`": schema.Checkpoint,
+        "`stop`": schema.Stop,
+        "`model`, `teacher`": Model,
+        **{f"`{group}.kind={kind}`": find(group, kind).Config for group in _ENGINES for kind in names(group)},
+    }
+    tables = [f"## {title}\n\n{settings(config)}" for title, config in sections.items()]
+    return "\n\n".join([f"# Settings of a run\n\n{_ABOUT}", *tables]) + "\n"
+
+
+_ENGINES = ("trainer", "generator")
+_ABOUT = """\
+A recipe sets them, `purerl train RECIPE --set KEY=VALUE` sets them otherwise, with dots between a section and its
+fields: `--set rollout.samples=8`. What an algorithm can be set to is on [its own page](../algorithms/index.md)."""
+
+
+# --- docstrings --------------------------------------------------------------------------------------------------
+
+_COLUMNS = re.compile(r"\S {3,}\S")
+_ITEM = re.compile(r"(\d+\.|-) ")
+_PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
+_MARKUP = re.compile(r"`[^`]*`|(?<!\*)\*\w[^*`]*\*(?!\*)|[*|]|_(?!\w)")
+
+
+def as_rst(lines: list[str]) -> list[str]:
+    """A docstring as reStructuredText: what is indented, or laid out in columns, stays as it is written.
+
+    >>> print(*as_rst(["The trace, by 1 - 1/n:", "", "    A = d + lambda_ * A"]), sep="\\n")
+    The trace, by 1 - 1/n:
+    <BLANKLINE>
+    ::
+    <BLANKLINE>
+        A = d + lambda_ * A
+    <BLANKLINE>
+    """
+    found: list[str] = []
+    for block in re.split(r"\n\n+", "\n".join(lines).strip("\n")):
+        found += [*_block(block, inside=_is_item(found)), ""]
+    return found
+
+
+def _block(block: str, *, inside: bool) -> list[str]:
+    lines = block.splitlines()
+    if not inside and all(line.startswith(" ") for line in lines):
+        return ["::", "", *lines]
+    if _COLUMNS.search(block):
+        return ["::", "", *(f"    {line}" for line in lines)]
+    marked = _MARKUP.sub(lambda found: found[0] if len(found[0]) > 1 else f"\\{found[0]}", block)
+    return _PAPER.sub(r"`\g<0> <https://arxiv.org/abs/\g<0>>`__", marked).splitlines()
+
+
+def _is_item(lines: list[str]) -> bool:
+    """Whether the last block began a list: what is indented below it belongs to it."""
+    return bool(_ITEM.match(next((line for line in reversed(lines) if line[:1].strip()), "")))
