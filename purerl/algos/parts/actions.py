@@ -11,7 +11,7 @@ import torch
 
 from purerl.types import TokenBool, TokenFloat, TokenInt
 
-__all__ = ["fold", "fold_reward", "places", "unfold"]
+__all__ = ["fold", "fold_reward", "later_actions", "places", "unfold"]
 
 
 def places(action: TokenBool) -> TokenInt:
@@ -22,7 +22,16 @@ def places(action: TokenBool) -> TokenInt:
     >>> places(torch.tensor([[False, True, False, True]]))
     tensor([[0, 0, 0, 1]])
     """
-    return (action.cumsum(-1, dtype=torch.int64) - 1).clamp(min=0)
+    return action.cumsum(-1).sub_(1).clamp_(min=0)
+
+
+def later_actions(action: TokenBool) -> TokenBool:
+    """Action tokens that are not the first of their row.
+
+    >>> later_actions(torch.tensor([[False, True, False, True]]))
+    tensor([[False, False, False,  True]])
+    """
+    return action & (action.cumsum(-1, dtype=torch.int32) > 1)
 
 
 def fold(x: TokenFloat, place: TokenInt) -> TokenFloat:
