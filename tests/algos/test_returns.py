@@ -50,7 +50,7 @@ def test_gae_is_its_double_sum_over_action_tokens(setting):
         places = action[row].nonzero().squeeze(-1).tolist()
         rewards = folded(reward[row].tolist(), places)
         expected = advantage_by_definition(rewards, value[row, places].tolist(), **setting)
-        torch.testing.assert_close(found[row, places].tolist(), expected)
+        assert found[row, places].tolist() == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 def test_gae_by_hand():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from purerl.algos.parts.actions import fold, later_actions, places, unfold
+from purerl.algos.parts.actions import first_action, fold, places, unfold
 from purerl.algos.parts.surrogates import token_ratio
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import TokenBool, TokenFloat
@@ -28,7 +28,7 @@ def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float
     >>> discounted_returns(torch.tensor([[0.0, 1.0, 0.0, 8.0]]), action, discount=0.5)
     tensor([[0., 5., 0., 8.]])
     """
-    return torch.where(action, _to_go(reward, later_actions(action), discount), 0)
+    return torch.where(action, _to_go(reward, action, first_action(action), discount), 0)
 
 
 def gae(
@@ -51,9 +51,9 @@ def gae(
     >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]]), yes, discount=1.0, lambda_=0.5)
     tensor([[0.2500, 0.5000]])
     """
-    later = later_actions(action)
-    after = pad(torch.where(later, value, 0)[..., 1:], (0, 1))
-    lambda_return = _to_go(reward + discount * (1 - lambda_) * after, later, discount * lambda_)
+    first = first_action(action)
+    after = pad(torch.where(action.scatter(-1, first, False), value, 0)[..., 1:], (0, 1))
+    lambda_return = _to_go(reward + discount * (1 - lambda_) * after, action, first, discount * lambda_)
     return torch.where(action, lambda_return - value, 0)
 
 
@@ -122,12 +122,13 @@ def vtrace_advantage(
     return ratio * unfold(error, place, action)
 
 
-def _to_go(x: TokenFloat, later: TokenBool, decay: float | Tensor) -> TokenFloat:
+def _to_go(x: TokenFloat, action: TokenBool, first: Tensor, decay: float | Tensor) -> TokenFloat:
     """At each action token, y_t = x_t + decay * y_{t+1}, where x_t is all that counts there. Elsewhere, anything.
 
-    Nothing moves in the row. It is the step onto a `later` action token that decays, so that other tokens pass on what
-    comes after them as it is. What stands before the first action token flows past it to the start of the row: the
-    whole row's sum is the first one's.
+    Nothing moves in the row. It is the step onto an action token that decays, so that other tokens pass on what comes
+    after them as it is. The step onto the first one does not: then y at the start of the row is what counts there.
     """
-    y = reverse_recurrence(x, torch.where(pad(later[..., 1:], (0, 1)), decay, 1))
-    return torch.where(later, y, y[..., :1])
+    onto = pad(action.scatter(-1, first, False)[..., 1:], (0, 1))
+    decay = decay * torch.ones_like(x[..., :1])  # A number beside a mask would be rounded to float32.
+    y = reverse_recurrence(x, torch.where(onto, decay, 1))
+    return y.scatter(-1, first, y[..., :1])
