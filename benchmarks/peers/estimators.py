@@ -109,7 +109,10 @@ def _opo(b: Batch) -> Tensor:
 
 def _gdpo(b: Batch) -> Tensor:
     components = b.reward.sum(-1).unsqueeze(-1)
-    return whiten(spread(component_normalised_advantage(components, b.group, b.action.sum(-1) > 0, weights=()), b.action), b.action)
+    return whiten(
+        spread(component_normalised_advantage(components, b.group, b.action.sum(-1) > 0, weights=()), b.action),
+        b.action,
+    )
 
 
 def _otb(b: Batch) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from benchmarks.peers.batch import FLOATS, Batch, Side, draw
+from benchmarks.peers.batch import FLOATS, Side, draw
 
 __all__ = ["broken"]
 
@@ -99,5 +99,5 @@ def broken(side: Side, *, grouped: bool) -> list[str]:
 def _holds(law: Callable[[Side], bool], side: Side) -> bool:
     try:
         return law(side)
-    except Exception:  # A function may fail in any way on what it cannot take.
+    except Exception:  # noqa: BLE001  A function may fail in any way on what it cannot take.
         return False

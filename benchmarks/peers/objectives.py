@@ -60,10 +60,13 @@ def ours(loss: Loss, reduce: Callable = reductions.token_mean) -> Side:
 
 
 def verl(name: str, mode: str = "token-mean", clip_ratio_c: float = 20.0) -> tuple[Any, Side]:
-    """verl's loss of that name, with the metrics that it computes on the way; clipping is at a ratio of 20, if at all."""
+    """verl's loss of that name, with the metrics that it computes on the way."""
     if actor is None:
         return None, gradient(_ppo)
-    function, config = getattr(core_algos, f"compute_policy_loss_{name}"), actor.ActorConfig(**ACTOR, clip_ratio_c=clip_ratio_c)
+    function, config = (
+        getattr(core_algos, f"compute_policy_loss_{name}"),
+        actor.ActorConfig(**ACTOR, clip_ratio_c=clip_ratio_c),
+    )
     return core_algos, gradient(lambda b, logp: function(b.old_logp, logp, b.advantage, b.mask, mode, config)[0])
 
 
@@ -169,7 +172,12 @@ VALUE = {"verl": (core_algos, gradient(_verl_value)), "openrlhf": (losses, gradi
 LOSSES: list[Row] = [
     row("ppo clip", ours(_ppo), 4, sides=PPO),
     row("dual clip", ours(_dual), 4, sides=DUAL),
-    row("gspo", ours(_gspo, row_mean), 4, sides={"verl": verl("gspo", ROWS), "openrlhf": openrlhf(policy_loss_type="gspo")}),
+    row(
+        "gspo",
+        ours(_gspo, row_mean),
+        4,
+        sides={"verl": verl("gspo", ROWS), "openrlhf": openrlhf(policy_loss_type="gspo")},
+    ),
     _policy("sapo", _sapo, verl("sapo", ROWS), reduce=row_mean),
     _policy("gmpo", _gmpo, verl("geo_mean", ROWS), reduce=row_mean),
     _policy("cispo", _cispo, verl("cispo")),

@@ -44,7 +44,8 @@ def gae(
 
         A_t + V_t = r_t + discount * (1 - lambda_) * V_{t+1} + discount * lambda_ * (A_{t+1} + V_{t+1})
 
-    lambda_ = 0 gives the one-step error, lambda_ = 1 the reward to go less V. A tensor [rows, 1] gives each row its own.
+    lambda_ = 0 gives the one-step error, lambda_ = 1 the reward to go less V. A tensor [rows, 1] gives
+    each row its own.
     Source: Schulman et al. 2015 (1506.02438, eq. 16).
 
     >>> yes = torch.tensor([[True, True]])
@@ -52,7 +53,7 @@ def gae(
     tensor([[0.2500, 0.5000]])
     """
     first = first_action(action)
-    after = pad(torch.where(action.scatter(-1, first, False), value, 0)[..., 1:], (0, 1))
+    after = pad(torch.where(action.scatter(-1, first, 0), value, 0)[..., 1:], (0, 1))
     lambda_return = _to_go(reward + discount * (1 - lambda_) * after, action, first, discount * lambda_)
     return torch.where(action, lambda_return - value, 0)
 
@@ -128,7 +129,7 @@ def _to_go(x: TokenFloat, action: TokenBool, first: Tensor, decay: float | Tenso
     Nothing moves in the row. It is the step onto an action token that decays, so that other tokens pass on what comes
     after them as it is. The step onto the first one does not: then y at the start of the row is what counts there.
     """
-    onto = pad(action.scatter(-1, first, False)[..., 1:], (0, 1))
+    onto = pad(action.scatter(-1, first, 0)[..., 1:], (0, 1))
     decay = decay * torch.ones_like(x[..., :1])  # A number beside a mask would be rounded to float32.
     y = reverse_recurrence(x, torch.where(onto, decay, 1))
     return y.scatter(-1, first, y[..., :1])

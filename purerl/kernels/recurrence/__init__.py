@@ -4,10 +4,10 @@
 
 With rewards as x it gives discounted returns; with a decay of 1 at some steps, returns that lose nothing there.
 
-Contract. x is [..., time], of a floating dtype, and finite. `decay` lies in [0, 1]; it is a number, which
-is rounded to x's dtype, or a tensor that broadcasts to x: [..., 1] gives each row its own, [..., time] each step. The result has the shape, dtype and
-device of x, and is differentiable in x and in a `decay` that is a tensor. Nothing is divided and nothing overflows. A
-decay of 0 gives y = x to the bit. No row changes another.
+Contract. x is [..., time], of a floating dtype, and finite. `decay` lies in [0, 1]; it is a number, which is rounded to
+x's dtype, or a tensor that broadcasts to x: [..., 1] gives each row its own, [..., time] each step. The result has the
+shape, dtype and device of x, and is differentiable in x and in a `decay` that is a tensor. Nothing is divided and
+nothing overflows. A decay of 0 gives y = x to the bit. No row changes another.
 
     reference.py   one step after the other: the definition, and the oracle of the tests
     chunked.py     four steps of all chunks at once, and then the chunks: what `reverse_recurrence` is
