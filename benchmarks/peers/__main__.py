@@ -113,8 +113,8 @@ torch {torch}, verl {verl}, torchrl {torchrl}, OpenRLHF {openrlhf}; TRL has its 
 - Losses are value and gradient, with the metrics that a peer computes in the same call.
 - bandwidth: how many times as long as reading and writing once what must be, at the speed of a copy in the same run.
 - Below, laws are tried on bare functions. In purerl `advantages` and `evaluate` put 0 where nobody acts before a loss
-  sees it, so that NaN there is inert for all of them. gpg and gdpo have statistics of the whole batch on purpose, so that
-  parts of it (`irregular`) are another thing.
+  sees it, so that NaN there is inert for all of them. gpg and gdpo have statistics of the whole batch on purpose, so
+  that parts of it (`irregular`) are another thing.
 - met: recurrences ten times as fast as verl, and three times as fast as the other peers; estimators over groups ten
   times as fast as verl over 4,096 rows; for the rest, at most 1.1 times the time of every peer that breaks no
   law that ours keeps.
