@@ -71,6 +71,9 @@ def _settings() -> str:
     sections: dict[str, Any] = {
         "A run": schema.RunConfig,
         "`rollout`": schema.Rollout,
+        "`rollout.overlong`": schema.Overlong,
+        "`rewards`": schema.Reward,
+        "`judging`": schema.Judging,
         "`evaluate`": schema.Evaluate,
         "`checkpoint`": schema.Checkpoint,
         "`stop`": schema.Stop,
