@@ -23,6 +23,10 @@ _ROOMS = {
     "purerl.backends": "Engines",
     "purerl.config": "Configuration",
     "purerl.loop": "The loop",
+    "purerl.data": "Data",
+    "purerl.rewards": "Rewards",
+    "purerl.tracking": "Trackers, and the console",
+    "purerl.report": "The report",
 }
 
 
@@ -70,6 +74,7 @@ def _settings() -> str:
     """`RunConfig` and its sections, and the engines'; each algorithm has a page of its own."""
     sections: dict[str, Any] = {
         "A run": schema.RunConfig,
+        "`data`": schema.Data,
         "`rollout`": schema.Rollout,
         "`rollout.overlong`": schema.Overlong,
         "`rewards`": schema.Reward,
