@@ -24,7 +24,7 @@ Finish = Literal["stop", "length", "cancelled", "error"]
 
 @frozen
 class Model:
-    """Where a model's configuration, weights and tokenizer come from.
+    """Where a model's configuration, weights and tokenizer come from. Its path alone, as a text, is that model.
 
     path                a local directory in Hugging Face's format, or a name on the hub
     revision            of the hub's repository
@@ -33,7 +33,7 @@ class Model:
     attention           transformers' attention implementation: "sdpa", "eager", "flash_attention_2", ...
     """
 
-    path: str
+    path: str = field(metadata={"short": True})
     revision: str | None = None
     trust_remote_code: bool = False
     dtype: str = "float32"

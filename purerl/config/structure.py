@@ -4,7 +4,8 @@ A frozen attrs class becomes a dict that TOML can hold, and nothing that TOML ca
 whose value is None is left out, so only a field whose default is None may hold it. A field with the metadata
 ``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields.
 A class with a field of the metadata ``{"short": True}`` can be read from a text in place of its table: that field's;
-with ``{"short": list}``, the only text of that field's.
+with ``{"short": list}``, the only text of that field's. Where a text or such a class is declared, ``str | Model``, a
+text is read in the same way.
 
 Nothing is converted on the way but an int where a float is declared: 8.7 is no int, true is no int, "1" is no int.
 """
@@ -17,7 +18,8 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import attrs
 import tomli_w
@@ -28,13 +30,16 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, names
 
-__all__ = ["apply", "differences", "digest", "dumps", "from_dict", "read_toml", "to_dict"]
+__all__ = ["apply", "build", "differences", "digest", "dumps", "from_dict", "read_toml", "to_dict"]
 
 T = TypeVar("T")
 Table = dict[str, Any]
 
 _DEFAULT = object()
 """Stands in a table for a setting that is to go back to its default."""
+
+_TEXT = ""
+"""The key, in a section's table, of a text that was given in the section's place."""
 
 
 def to_dict(config: Any) -> Table:
@@ -60,8 +65,9 @@ def apply(config: T, settings: Iterable[str]) -> T:
     """`config` with `settings` made, each a text ``dotted.key=value``.
 
     A value is read as TOML reads it; what is not TOML is a text. Nothing after the ``=`` takes the setting back to its
-    default. Where a `kind` changes, its table starts from that kind's defaults, in whatever order settings come; of two
-    settings of one key the last holds. A section that was None comes to be with the first setting in it.
+    default. A section comes before settings in it, and a `kind`, from whose defaults its table starts, before the others
+    beside it, in whatever order they are given; of two settings of one key the last holds. A section that was None comes
+    to be with the first setting in it.
 
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 
@@ -69,10 +75,17 @@ def apply(config: T, settings: Iterable[str]) -> T:
     >>> apply(Sampling(), ["max_tokens=8", 'stop=["."]'])
     Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop=('.',))
     """
-    table = to_dict(config)
-    for keys, text in sorted(map(_parse, settings), key=lambda setting: setting[0][-1] != "kind"):
-        _set(table, keys, text)
-    return from_dict(type(config), table)
+    return from_dict(type(config), _made(to_dict(config), settings))
+
+
+def build(cls: type[T], settings: Iterable[str]) -> T:
+    """The instance of `cls` that `settings` say, and nothing else; texts as of `apply`, which see.
+
+    >>> from purerl.protocols import Model
+    >>> build(Model, ["path=gpt2", "attention=eager"]).attention
+    'eager'
+    """
+    return from_dict(cls, _made({}, settings))
 
 
 def read_toml(path: str | Path, cls: type[T]) -> T:
@@ -117,6 +130,12 @@ def _flat(table: Table, above: str = "") -> Iterator[tuple[str, Any]]:
 # --- settings ----------------------------------------------------------------------------------------------------
 
 
+def _made(table: Table, settings: Iterable[str]) -> Table:
+    for keys, text in sorted(map(_parse, settings), key=lambda setting: (len(setting[0]), setting[0][-1] != "kind")):
+        _set(table, keys, text)
+    return table
+
+
 def _parse(setting: str) -> tuple[list[str], str]:
     key, equals, value = setting.partition("=")
     keys = key.strip().split(".")
@@ -128,7 +147,9 @@ def _parse(setting: str) -> tuple[list[str], str]:
 def _set(table: Table, keys: Sequence[str], text: str) -> None:
     *sections, key = keys
     for depth, section in enumerate(sections, start=1):
-        table = table.setdefault(section, {})
+        inner = table.get(section, _DEFAULT)
+        table[section] = {} if inner is _DEFAULT else {_TEXT: inner} if isinstance(inner, str) else inner
+        table = table[section]
         if not isinstance(table, dict):
             raise ConfigError(".".join(keys), got=f"{'.'.join(keys[:depth])} is {_show(table)}", need="a section")
     value = _value(text) if text else _DEFAULT
@@ -203,12 +224,20 @@ def _read_class(cls: type, converter: Converter) -> Any:
 
     def structure(value: Any, kind: Any) -> Any:
         if isinstance(value, str) and short:
-            value = {name: [value] if form is list else value for name, form in short.items()}
+            value = {_TEXT: value}
         if not isinstance(value, Mapping):
             raise ConfigError("", got=_show(value), need="a section: keys and values")
-        return read({key: item for key, item in value.items() if item is not _DEFAULT or key not in known}, kind)
+        said = {key: item for key, item in value.items() if key != _TEXT and (item is not _DEFAULT or key not in known)}
+        texts = {name: [value[_TEXT]] if form is list else value[_TEXT] for name, form in short.items() if _TEXT in value}
+        return read(texts | said, kind)
 
     return structure
+
+
+def _section_of(kind: Any) -> type | None:
+    """The class in ``str | Model``; None where `kind` is no such choice."""
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    return next((choice for choice in choices if attrs.has(choice)), None) if str in choices else None
 
 
 def _read_plugin(value: Any, _: Any, *, group: str, converter: Converter) -> Any:
@@ -248,6 +277,9 @@ def _converter() -> Converter:
     made.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _literal)
     made.register_structure_hook_func(lambda kind: get_origin(kind) is tuple, partial(_tuple, converter=made))
     made.register_structure_hook_func(lambda kind: get_origin(kind) is Mapping, _mapping)
+    made.register_structure_hook_func(
+        lambda kind: _section_of(kind) is not None, lambda value, kind: made.structure(value, _section_of(kind))
+    )
     made.register_structure_hook_factory(attrs.has, _read_class)
     made.register_unstructure_hook_factory(attrs.has, _write_class)
     return made
