@@ -46,7 +46,8 @@ def train(
         str, typer.Argument(help="One of ours, module:function, file.py:function or file.toml.")
     ] = "addition",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, or give a recipe its argument; repeatable."),
     ] = None,
     directory: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the run lives; runs/<name> if not given.")
@@ -65,7 +66,7 @@ def train(
         if dry_run:
             typer.echo(described(config))
             return
-        typer.echo(finished(config, recipe, purerl.train(config, directory=directory, fresh=fresh)))
+        typer.echo(finished(config, purerl.train(config, directory=directory, fresh=fresh)))
 
 
 app.add_typer(data, name="data")

@@ -65,9 +65,9 @@ def apply(config: T, settings: Iterable[str]) -> T:
     """`config` with `settings` made, each a text ``dotted.key=value``.
 
     A value is read as TOML reads it; what is not TOML is a text. Nothing after the ``=`` takes the setting back to its
-    default. A section comes before settings in it, and a `kind`, from whose defaults its table starts, before the others
-    beside it, in whatever order they are given; of two settings of one key the last holds. A section that was None comes
-    to be with the first setting in it.
+    default. In whatever order they are given, a section comes before the settings in it, and a `kind`, from whose
+    defaults its table starts, before those beside it; of two settings of one key the last holds. A section that was
+    None comes to be with the first setting in it.
 
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 
@@ -228,7 +228,9 @@ def _read_class(cls: type, converter: Converter) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError("", got=_show(value), need="a section: keys and values")
         said = {key: item for key, item in value.items() if key != _TEXT and (item is not _DEFAULT or key not in known)}
-        texts = {name: [value[_TEXT]] if form is list else value[_TEXT] for name, form in short.items() if _TEXT in value}
+        texts = {
+            name: [value[_TEXT]] if form is list else value[_TEXT] for name, form in short.items() if _TEXT in value
+        }
         return read(texts | said, kind)
 
     return structure

@@ -59,7 +59,9 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     """
     function = find(recipe)
     known = signature(function).parameters.values()
-    parameters = {one.name: one for one in known if one.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)}
+    parameters = {
+        one.name: one for one in known if one.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    }
     sides: tuple[list[str], list[str]] = ([], [])
     for setting in settings:
         sides[_first_key(setting) in parameters].append(setting)

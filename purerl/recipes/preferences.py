@@ -4,8 +4,8 @@
 
 The data have columns `chosen` and `rejected`, both conversations or, beside a column `prompt`, both answers; chat
 messages or texts. The model should have learnt to answer before, from what was chosen say: DPO tells answers apart, and
-what it starts from is what it is held to. The metrics to watch are `policy/accuracy`, which begins at 0.5, and
-`policy/margin`, which begins at 0.
+what it starts from is what it is held to. The metrics to watch are `policy/margin`, which begins at 0, and
+`policy/accuracy`, the share of pairs that the policy tells apart better than where it started.
 
 Why it is set so:
 
