@@ -204,7 +204,7 @@ def _tuple(value: Any, kind: Any, *, converter: Converter) -> tuple[Any, ...]:
 
 
 def _mapping(value: Any, _: Any) -> Table:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or _TEXT in value:
         raise ConfigError("", got=_show(value), need="a section: keys and values")
     return {key: item for key, item in value.items() if item is not _DEFAULT}
 
@@ -223,15 +223,14 @@ def _read_class(cls: type, converter: Converter) -> Any:
     short = {name: field.metadata["short"] for name, field in known.items() if field.metadata.get("short")}
 
     def structure(value: Any, kind: Any) -> Any:
-        if isinstance(value, str) and short:
-            value = {_TEXT: value}
-        if not isinstance(value, Mapping):
+        table = {_TEXT: value} if isinstance(value, str) else value
+        if not isinstance(table, Mapping) or (_TEXT in table and not short):
             raise ConfigError("", got=_show(value), need="a section: keys and values")
-        said = {key: item for key, item in value.items() if key != _TEXT and (item is not _DEFAULT or key not in known)}
-        texts = {
-            name: [value[_TEXT]] if form is list else value[_TEXT] for name, form in short.items() if _TEXT in value
-        }
-        return read(texts | said, kind)
+        said = {key: item for key, item in table.items() if item is not _DEFAULT or key not in known}
+        if _TEXT in said:
+            text = said.pop(_TEXT)
+            said = {name: [text] if form is list else text for name, form in short.items()} | said
+        return read(said, kind)
 
     return structure
 
