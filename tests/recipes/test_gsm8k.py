@@ -22,7 +22,7 @@ from .made import lines, train, write_problems
 
 SMALL = (
     "examples=4", "rollout.samples=4", "rollout.max_tokens=8", "evaluate.max_tokens=8", "trainer.warm_up=0",
-    "judging.workers=1", "checkpoint.every=1", "threads=1",
+    "judging.workers=1", "checkpoint.every=2", "threads=1",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def _settings(taught: Summary, data: str, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def settings(taught: Summary, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return _settings(taught, write_problems(tmp_path_factory.mktemp("gsm8k")), "steps=3", "data.held_out=0.3")
+    return _settings(taught, write_problems(tmp_path_factory.mktemp("gsm8k")), "steps=4", "data.held_out=0.3")
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def done(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Summa
 
 
 def test_completions_are_judged_by_their_number(done: Summary) -> None:
-    rows = [row for step in (1, 2, 3) for row in read_rollouts(done.directory / "rollouts", step)]
+    rows = [row for step in (1, 2, 3, 4) for row in read_rollouts(done.directory / "rollouts", step)]
     truths = ["5", "8", "1", "7", "2", "9", "4", "3"]
-    assert len(rows) == 48
+    assert len(rows) == 64
     for row in rows:
         assert row["prompt"].endswith('as a number after "#### ".<|im_end|>\n<|im_start|>assistant\n')
     answers = [(row, row["completion"][5:]) for row in rows if re.fullmatch(r"#### \d", row["completion"])]
@@ -52,15 +52,15 @@ def test_completions_are_judged_by_their_number(done: Summary) -> None:
         answer == truths[row["example"]] for row, answer in answers
     ]
     assert 0 < sum(sum(row["reward"]) for row in rows) < len(rows), "a model that guesses is right at times"
-    assert [step["reward/judged"] for step in lines(done.directory)[1:]] == [1, 1, 1]
+    assert [step["reward/judged"] for step in lines(done.directory)[1:]] == [1, 1, 1, 1]
     assert any(step["policy/grad_norm"] > 0 for step in lines(done.directory)[1:])
 
 
 def test_it_is_evaluated_on_what_is_held_out(done: Summary) -> None:
     counts = json.loads((done.directory / "data.json").read_text())
     assert counts["held_out"] == counts["problems"] == 8 - counts["examples"] > 0
-    drawn = {row["example"] for step in (1, 2, 3) for row in read_rollouts(done.directory / "rollouts", step)}
-    assert len(drawn) == counts["examples"], "12 draws are more than one pass"
+    drawn = {row["example"] for step in (1, 2, 3, 4) for row in read_rollouts(done.directory / "rollouts", step)}
+    assert len(drawn) == counts["examples"], "16 draws are more than one pass"
     assert done.before["eval/judged"] == done.after["eval/judged"] == 1
     assert done.after["eval/length"] > 1
 
@@ -70,13 +70,13 @@ def test_it_goes_on_where_it_was_left(
 ) -> None:
     advance = training.advance
 
-    def until_the_third(run: Run, state: State, place: RunDirectory) -> Any:
-        if state.step == 2:
+    def until_the_fourth(run: Run, state: State, place: RunDirectory) -> Any:
+        if state.step == 3:
             raise KeyboardInterrupt
         return advance(run, state, place)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "advance", until_the_third)
+        patch.setattr(training, "advance", until_the_fourth)
         with pytest.raises(AssertionError, match="the same command goes on"):
             train("gsm8k", tmp_path / "run", *settings)
     assert not (tmp_path / "run" / "summary.json").exists()
