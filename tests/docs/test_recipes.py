@@ -25,13 +25,13 @@ COMMANDS = [line for code in BLOCKS["sh"] for line in code.replace("\\\n", " ").
 def test_a_command_is_a_sound_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "mine.py").write_text(BLOCKS["python"][-1], encoding="utf-8")
+    (tmp_path / "my_recipe.py").write_text(BLOCKS["python"][-1], encoding="utf-8")
     _, _, recipe, *options = shlex.split(command)
     settings = [value for option, value in pairwise(options) if option == "--set"]
     config = recipes.resolve(recipe, settings)
     check(config)
     assert config.model.path in command
-    if recipe == "mine.py:careful":
+    if recipe == "my_recipe.py:careful":
         assert config.algorithm.kl_loss_coef == 0.02
 
 
