@@ -36,9 +36,11 @@ Finish = Literal["stop", "length", "cancelled", "error"]
 
 @frozen
 class Model:
-    """Where a model's configuration, weights and tokenizer come from."""
+    """Where a model's configuration, weights and tokenizer come from. Its path alone, as a text, is that model."""
 
-    path: str = field(metadata={"help": "a local directory in Hugging Face's format, or a name on the hub"})
+    path: str = field(
+        metadata={"help": "a local directory in Hugging Face's format, or a name on the hub", "short": True}
+    )
     revision: str | None = field(default=None, metadata={"help": "of the hub's repository"})
     trust_remote_code: bool = field(default=False, metadata={"help": "run the code that comes with it"})
     dtype: str = field(

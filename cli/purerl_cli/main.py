@@ -48,7 +48,12 @@ Recipe = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; repeatable.", autocompletion=setting_keys),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, or give a recipe its argument; repeatable.",
+        autocompletion=setting_keys,
+    ),
 ]
 
 
@@ -72,19 +77,18 @@ def train(
     if dry_run:
         typer.echo(described(config))
         return
-    typer.echo(finished(config, recipe, purerl.train(config, directory=directory, fresh=fresh)))
+    typer.echo(finished(config, purerl.train(config, directory=directory, fresh=fresh)))
 
 
 @app.command()
 @reported
 def recipes() -> None:
     """Every recipe: what it does, and what it needs."""
-    from purerl.config.plan import needs
-    from purerl.recipes import find, names
+    from purerl.recipes import find, names, needs
     from purerl_cli.tables import show_recipes
 
     found = {name: find(name) for name in names()}
-    show_recipes((name, (make.__doc__ or "").partition("\n")[0], needs(make())) for name, make in found.items())
+    show_recipes((name, (make.__doc__ or "").partition("\n")[0], needs(make)) for name, make in found.items())
 
 
 @app.command()

@@ -75,18 +75,20 @@ def described(config: RunConfig) -> str:
     return "\n".join([*comments, "", dumps(config)])
 
 
-def finished(config: RunConfig, recipe: str, summary: Summary) -> str:
+def finished(config: RunConfig, summary: Summary) -> str:
     """What a run came to: its accuracy before and after, where it all is, and what to type next."""
     lines = [("model", f"{summary.model}, in Hugging Face's format"), ("checkpoint", str(summary.checkpoint))]
     if config.evaluate and "eval/accuracy" in summary.after:
         before, after = summary.before["eval/accuracy"], summary.after["eval/accuracy"]
         label = "accuracy" if config.evaluate.data in config.data.files else "held-out accuracy"
         lines = [(label, f"{before:.3f} before, {after:.3f} after {summary.steps} steps"), *lines]
-    again = f"purerl train {recipe} --set seed={config.seed + 1} --directory {summary.directory}-{config.seed + 1}"
+    # The file has every setting that was made, whatever the recipe is.
+    same = f"purerl train {summary.directory / 'config.toml'}"
+    again = f"{same} --set seed={config.seed + 1} --directory {summary.directory}-{config.seed + 1}"
     lines += [("metrics", str(summary.directory / "metrics.jsonl")), ("next", f"{again}    another seed")]
     if config.rollout is not None:
         other = "dr_grpo" if kind_of(config.algorithm) != "dr_grpo" else "grpo"
         settings = f"--set algorithm.kind={other} --directory {summary.directory}-{other}"
-        lines += [("", f"purerl train {recipe} {settings}    another algorithm")]
+        lines += [("", f"{same} {settings}    another algorithm")]
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)

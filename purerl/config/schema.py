@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import Attribute, field, frozen
+from attrs.converters import optional
 
 from purerl.errors import ConfigError
 from purerl.protocols import Model
@@ -92,6 +93,10 @@ class Data:
 
 def _data(given: str | Data) -> Data:
     return Data(files=(given,)) if isinstance(given, str) else given
+
+
+def _model(given: str | Model) -> Model:
+    return Model(given) if isinstance(given, str) else given
 
 
 @frozen(kw_only=True)
@@ -185,7 +190,7 @@ class RunConfig:
     """A run, from its data to its trained model."""
 
     name: str = _setting("names the run and its default directory")
-    model: Model = _setting("where the policy starts from")
+    model: Model = _setting("where the policy starts from", converter=_model)
     data: Data = _setting("what it learns from: prompts, demonstrations or preference pairs", converter=_data)
     algorithm: Any = _setting("the algorithm", plugin="algorithm")
     steps: int = _setting("steps of the loop", unit="steps", least=1)
@@ -196,7 +201,9 @@ class RunConfig:
     critic: Any = _setting(
         "the engine that trains the critic; as the trainer if not given", default=None, plugin="trainer"
     )
-    teacher: Model | None = _setting("the model that the policy is to imitate", default=None)
+    teacher: Model | None = _setting(
+        "the model that the policy is to imitate", default=None, converter=optional(_model)
+    )
     generator: Any = _setting("the engine that samples", default=None, plugin="generator")
     rollout: Rollout | None = _setting("how completions are sampled for training", default=None)
     rewards: tuple[Reward, ...] = _setting("functions whose weighted sum is the reward", default=(), converter=_rewards)

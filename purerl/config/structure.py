@@ -5,7 +5,8 @@ whose value is None is left out, so only a field whose default is None may hold 
 ``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields.
 Where the field is a tuple it holds several, and a text in place of a table is the kind alone.
 A class with a field of the metadata ``{"short": True}`` can be read from a text in place of its table: that field's;
-with ``{"short": list}``, the only text of that field's.
+with ``{"short": list}``, the only text of that field's. Where a text or such a class is declared, ``str | Model``, a
+text is read in the same way.
 
 Nothing is converted on the way but an int where a float is declared: 8.7 is no int, true is no int, "1" is no int.
 """
@@ -18,7 +19,8 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import attrs
 import tomli_w
@@ -29,13 +31,27 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, names
 
-__all__ = ["apply", "differences", "digest", "dumps", "flat", "from_dict", "read_table", "read_toml", "to_dict"]
+__all__ = [
+    "apply",
+    "build",
+    "differences",
+    "digest",
+    "dumps",
+    "flat",
+    "from_dict",
+    "read_table",
+    "read_toml",
+    "to_dict",
+]
 
 T = TypeVar("T")
 Table = dict[str, Any]
 
 _DEFAULT = object()
 """Stands in a table for a setting that is to go back to its default."""
+
+_TEXT = ""
+"""The key, in a section's table, of a text that was given in the section's place."""
 
 
 def to_dict(config: Any) -> Table:
@@ -61,8 +77,9 @@ def apply(config: T, settings: Iterable[str]) -> T:
     """`config` with `settings` made, each a text ``dotted.key=value``.
 
     A value is read as TOML reads it; what is not TOML is a text. Nothing after the ``=`` takes the setting back to its
-    default. Where a `kind` changes, its table starts from that kind's defaults, in whatever order settings come; of two
-    settings of one key the last holds. A section that was None comes to be with the first setting in it.
+    default. In whatever order they are given, a section comes before the settings in it, and a `kind`, from whose
+    defaults its table starts, before those beside it; of two settings of one key the last holds. A section that was
+    None comes to be with the first setting in it.
 
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 
@@ -70,10 +87,17 @@ def apply(config: T, settings: Iterable[str]) -> T:
     >>> apply(Sampling(), ["max_tokens=8", 'stop=["."]'])
     Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop=('.',))
     """
-    table = to_dict(config)
-    for keys, text in sorted(map(_parse, settings), key=lambda setting: setting[0][-1] != "kind"):
-        _set(table, keys, text)
-    return from_dict(type(config), table)
+    return from_dict(type(config), _made(to_dict(config), settings))
+
+
+def build(cls: type[T], settings: Iterable[str]) -> T:
+    """The instance of `cls` that `settings` say, and nothing else; texts as of `apply`, which see.
+
+    >>> from purerl.protocols import Model
+    >>> build(Model, ["path=gpt2", "attention=eager"]).attention
+    'eager'
+    """
+    return from_dict(cls, _made({}, settings))
 
 
 def read_toml(path: str | Path, cls: type[T]) -> T:
@@ -130,6 +154,12 @@ def flat(table: Table) -> dict[str, Any]:
 # --- settings ----------------------------------------------------------------------------------------------------
 
 
+def _made(table: Table, settings: Iterable[str]) -> Table:
+    for keys, text in sorted(map(_parse, settings), key=lambda setting: (len(setting[0]), setting[0][-1] != "kind")):
+        _set(table, keys, text)
+    return table
+
+
 def _parse(setting: str) -> tuple[list[str], str]:
     key, equals, value = setting.partition("=")
     keys = key.strip().split(".")
@@ -141,7 +171,9 @@ def _parse(setting: str) -> tuple[list[str], str]:
 def _set(table: Table, keys: Sequence[str], text: str) -> None:
     *sections, key = keys
     for depth, section in enumerate(sections, start=1):
-        table = table.setdefault(section, {})
+        inner = table.get(section, _DEFAULT)
+        table[section] = {} if inner is _DEFAULT else {_TEXT: inner} if isinstance(inner, str) else inner
+        table = table[section]
         if not isinstance(table, dict):
             raise ConfigError(".".join(keys), got=f"{'.'.join(keys[:depth])} is {_show(table)}", need="a section")
     value = _value(text) if text else _DEFAULT
@@ -196,7 +228,7 @@ def _tuple(value: Any, kind: Any, *, converter: Converter) -> tuple[Any, ...]:
 
 
 def _mapping(value: Any, _: Any) -> Table:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or _TEXT in value:
         raise ConfigError("", got=_show(value), need="a section: keys and values")
     return {key: item for key, item in value.items() if item is not _DEFAULT}
 
@@ -218,13 +250,22 @@ def _read_class(cls: type, converter: Converter) -> Any:
     short = {name: field.metadata["short"] for name, field in known.items() if field.metadata.get("short")}
 
     def structure(value: Any, kind: Any) -> Any:
-        if isinstance(value, str) and short:
-            value = {name: [value] if form is list else value for name, form in short.items()}
-        if not isinstance(value, Mapping):
+        table = {_TEXT: value} if isinstance(value, str) else value
+        if not isinstance(table, Mapping) or (_TEXT in table and not short):
             raise ConfigError("", got=_show(value), need="a section: keys and values")
-        return read({key: item for key, item in value.items() if item is not _DEFAULT or key not in known}, kind)
+        said = {key: item for key, item in table.items() if item is not _DEFAULT or key not in known}
+        if _TEXT in said:
+            text = said.pop(_TEXT)
+            said = {name: [text] if form is list else text for name, form in short.items()} | said
+        return read(said, kind)
 
     return structure
+
+
+def _section_of(kind: Any) -> type | None:
+    """The class in ``str | Model``; None where `kind` is no such choice."""
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    return next((choice for choice in choices if attrs.has(choice)), None) if str in choices else None
 
 
 def _read_plugin(value: Any, _: Any, *, group: str, converter: Converter) -> Any:
@@ -278,6 +319,9 @@ def _converter() -> Converter:
     made.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _literal)
     made.register_structure_hook_func(lambda kind: get_origin(kind) is tuple, partial(_tuple, converter=made))
     made.register_structure_hook_func(lambda kind: get_origin(kind) is Mapping, _mapping)
+    made.register_structure_hook_func(
+        lambda kind: _section_of(kind) is not None, lambda value, kind: made.structure(value, _section_of(kind))
+    )
     made.register_structure_hook_factory(attrs.has, _read_class)
     made.register_unstructure_hook_factory(attrs.has, _write_class)
     return made

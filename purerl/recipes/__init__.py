@@ -1,22 +1,31 @@
 """Recipes: Python functions that return a RunConfig.
 
-Ours lie here, one module for each task and model, with a function of the module's name. A recipe of your own can be
-anywhere: a function in a module or in a file, or a TOML file.
+Ours lie here, one module for each task, with a function of the module's name. A recipe of your own can be anywhere: a
+function in a module or in a file, or a TOML file.
+
+What a recipe cannot know, such as the model, is a parameter of its function: ``gsm8k(model=..., data=...)`` in Python,
+``--set model=... --set data=...`` on the command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from inspect import Parameter, signature
 from pkgutil import iter_modules
+from typing import Any, get_type_hints
 
+import attrs
+
+from purerl.config import plan
 from purerl.config.explain import Setting, explain
 from purerl.config.schema import RunConfig
-from purerl.config.structure import apply, flat, read_table, read_toml
+from purerl.config.structure import apply, build, flat, read_table, read_toml
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import locate
 
-__all__ = ["explained", "find", "names", "resolve"]
+__all__ = ["explained", "find", "names", "needs", "resolve"]
 
 
 def find(recipe: str) -> Callable[..., RunConfig]:
@@ -44,12 +53,52 @@ def find(recipe: str) -> Callable[..., RunConfig]:
 def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     """What the function that `recipe` names returns, with `settings` made.
 
-    Raises: ConfigError as `find` and `apply` do, and for a function that returns something else.
+    Settings of the function's own parameters are its arguments, read as they are annotated: where that is ``str |
+    Model``, both ``model=gpt2`` and ``model.revision=main`` are. All others are made in what it returns.
+
+    Raises: ConfigError as `find` and `apply` do, for an argument that is missing, and for a function that returns
+    something else.
     """
-    config = find(recipe)()
+    function = find(recipe)
+    known = signature(function).parameters.values()
+    parameters = {
+        one.name: one for one in known if one.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    }
+    sides: tuple[list[str], list[str]] = ([], [])
+    for setting in settings:
+        sides[_first_key(setting) in parameters].append(setting)
+    others, own = sides
+    config = function(**_arguments(recipe, function, parameters, own)) if parameters else function()
     if not isinstance(config, RunConfig):
         raise ConfigError(f"recipe {recipe!r}", got=f"it returned {config!r}", need="a RunConfig")
-    return apply(config, settings)
+    return apply(config, others)
+
+
+def _first_key(setting: str) -> str:
+    return re.split("[.=]", setting, maxsplit=1)[0].strip()
+
+
+def _arguments(
+    recipe: str, function: Callable, parameters: Mapping[str, Parameter], settings: Sequence[str]
+) -> dict[str, Any]:
+    """What `settings` give for the `parameters` of `function`; the rest are as it has them."""
+    required = [name for name, one in parameters.items() if one.default is Parameter.empty]
+    given = {_first_key(setting) for setting in settings}
+    missing = [name for name in required if name not in given]
+    if missing:
+        command = " ".join([f"purerl train {recipe}", *(f"--set {name}={name.upper()}" for name in required)])
+        raise ConfigError(f"recipe {recipe!r}", got=f"no {' and no '.join(missing)}", do=command)
+    hints, needed = get_type_hints(function), {"help": "an argument of the recipe"}
+    fields = {
+        name: attrs.field(
+            type=hints.get(name, Any),
+            default=attrs.NOTHING if name in required else one.default,
+            metadata=needed,
+        )
+        for name, one in parameters.items()
+    }
+    made = build(attrs.make_class("Arguments", fields, frozen=True, kw_only=True), settings)
+    return {name: getattr(made, name) for name in fields}
 
 
 def explained(recipe: str, settings: Iterable[str]) -> list[Setting]:
@@ -58,6 +107,12 @@ def explained(recipe: str, settings: Iterable[str]) -> list[Setting]:
     written = flat(read_table(recipe)) if recipe.endswith(".toml") else {}
     source = recipe if written else "recipe"
     return explain(resolve(recipe, settings), made=made, written=written, recipe=source)
+
+
+def needs(function: Callable[..., RunConfig]) -> list[str]:
+    """What a recipe cannot do without: its arguments, or the files that its run reads and does not make itself."""
+    missing = [name for name, one in signature(function).parameters.items() if one.default is Parameter.empty]
+    return [f"--set {name}=" for name in missing] or plan.needs(function())
 
 
 def names() -> list[str]:

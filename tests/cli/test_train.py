@@ -72,7 +72,8 @@ def test_a_run_ends_with_a_model_and_is_not_done_twice(tmp_path: Path) -> None:
     run = ("tests.loop.small:small", "--set", "steps=1", "--set", "trainer.warm_up=0", "--directory", tmp_path / "run")
     first = _train(*run)
     assert first.exit_code == 0, first.output
-    place, again = tmp_path / "run", "purerl train tests.loop.small:small"
+    place = tmp_path / "run"
+    again = f"purerl train {place}/config.toml"
     assert re.sub(r"\d\.\d{3}", "0.123", first.stdout).splitlines()[-6:] == [
         "held-out accuracy  0.123 before, 0.123 after 1 steps",
         f"model              {place}/final, in Hugging Face's format",

@@ -44,6 +44,8 @@ def test_arguments_of_the_template_are_set_and_taken_back_one_by_one() -> None:
     assert config.data.template == {"enable_thinking": True}
     with pytest.raises(ConfigError) as caught:
         apply(addition(), ["data.template=no"])
+    with pytest.raises(ConfigError, match=r"^data.template\n  got: .*\n  need: a section: keys and values"):
+        apply(addition(), ["data.template=no", "data.template.tools=1"])
     assert str(caught.value) == 'data.template\n  got:  "no"\n  need: a section: keys and values'
 
 

@@ -107,6 +107,8 @@ def test_a_none_that_toml_cannot_say_is_refused() -> None:
         (["part.words=['a', 'b']"], evolve(WHOLE, part=Part(words=("a", "b")))),
         (["other.most="], evolve(WHOLE, other=Part())),
         (["other="], evolve(WHOLE, other=None)),
+        (["other.size=4", "other="], evolve(WHOLE, other=Part(size=4))),
+        (["part.size=6", "part={count = 4}"], evolve(WHOLE, part=Part(size=6, count=4))),
         (["part={size = 4}"], evolve(WHOLE, part=Part(size=4))),
         (["before.name=c"], evolve(WHOLE, before=Whole(name="c"))),
         (["before.other.size=4"], evolve(WHOLE, before=Whole(name="b", other=Part(size=4)))),
@@ -176,6 +178,12 @@ def test_a_wrong_setting_is_refused_by_its_dotted_key(setting: str, message: str
         apply(WHOLE, [setting])
     found, (told, more, _) = str(error.value), message.partition("...")
     assert found.startswith(told) if more else found == told
+
+
+@pytest.mark.parametrize("settings", [["part=x", "part.size=4"], ["part.size=4", "part=x"]])
+def test_a_text_is_no_section_that_has_no_text_of_its_own(settings: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^part\n  got:  {\"\": \"x\", \"size\": 4}\n  need: a section"):
+        apply(WHOLE, settings)
 
 
 def test_all_mistakes_are_told_at_once() -> None:

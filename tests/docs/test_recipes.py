@@ -1,0 +1,48 @@
+"""What docs/recipes.md shows are sound runs: each command is resolved and checked, each block of Python is run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import purerl
+from purerl import recipes
+from purerl.config.check import check
+from purerl.config.schema import RunConfig
+
+from .test_quickstart import FENCE, ROOT
+
+PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+BLOCKS = {kind: [code for language, _, code in FENCE.findall(PAGE) if language == kind] for kind in ("sh", "python")}
+COMMANDS = [line for code in BLOCKS["sh"] for line in code.replace("\\\n", " ").splitlines() if "purerl train" in line]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_a_sound_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my_recipe.py").write_text(BLOCKS["python"][-1], encoding="utf-8")
+    _, _, recipe, *options = shlex.split(command)
+    settings = [value for option, value in pairwise(options) if option == "--set"]
+    config = recipes.resolve(recipe, settings)
+    check(config)
+    assert config.model.path in command
+    if recipe == "my_recipe.py:careful":
+        assert config.algorithm.kl_loss_coef == 0.02
+
+
+def test_python_gives_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[RunConfig] = []
+    monkeypatch.setattr(purerl, "train", lambda config, **_: runs.append(config), raising=False)
+    exec(compile(BLOCKS["python"][0], "recipes.md", "exec"), {})
+    for config in runs:
+        check(config)
+    assert [(run.model.attention, run.data.held_out) for run in runs] == [("sdpa", 0.05), ("flash_attention_2", 0.1)]
+
+
+def test_every_recipe_is_on_the_page() -> None:
+    assert [name for name in recipes.names() if f"| `{name}` |" not in PAGE] == []

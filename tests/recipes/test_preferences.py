@@ -1,0 +1,54 @@
+"""`preferences`: the loss falls and the margin rises, on pairs that can be told apart."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from purerl.backends.hf.model import load_model, load_tokenizer
+from purerl.loop.train import Summary
+from purerl.protocols import Model
+from tests.data.made import assistant, user, write
+
+from .made import lines, train
+
+PAIRS = [
+    {"prompt": [user(f"{k}?")], "chosen": [assistant("Yes")], "rejected": [assistant("No")]} for k in range(10, 30)
+]
+
+
+def _preference(model: Path) -> float:
+    """By how much likelier the model finds the chosen answers than the rejected ones, nats."""
+    tokenizer, network = load_tokenizer(Model(str(model))), load_model(Model(str(model)))
+    with torch.inference_mode():
+        return sum(
+            _logp(network, tokenizer, pair["prompt"], pair["chosen"])
+            - _logp(network, tokenizer, pair["prompt"], pair["rejected"])
+            for pair in PAIRS
+        ) / len(PAIRS)
+
+
+def _logp(network: Any, tokenizer: Any, prompt: list[dict[str, str]], answer: list[dict[str, str]]) -> float:
+    before = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    first = len(tokenizer(before, add_special_tokens=False)["input_ids"])
+    text = before + answer[0]["content"] + "<|im_end|>"
+    tokens = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    logp = network(tokens).logits.log_softmax(-1)[0, first - 1 : -1]
+    return logp.gather(-1, tokens[0, first:, None]).sum().item()
+
+
+def test_the_loss_falls_and_the_margin_rises(taught: Summary, tmp_path: Path) -> None:
+    settings = [f"model={taught.model}", f"data={write(tmp_path / 'pairs.jsonl', PAIRS)}"]
+    settings += ["steps=12", "examples=8", "trainer.lr=1e-3", "trainer.warm_up=2", "threads=1"]
+    summary = train("preferences", tmp_path / "run", *settings)
+    _, first, *_, last = lines(summary.directory)
+    assert abs(first["policy/loss/preference"] - math.log(2)) < 1e-4
+    assert abs(first["policy/margin"]) < 1e-4
+    assert last["policy/loss/preference"] < 0.5 * math.log(2)
+    assert last["policy/margin"] > 0.5
+    assert last["policy/accuracy"] == 1
+    # beta is 0.1, and one more step was made after the last margin
+    assert _preference(summary.model) - _preference(taught.model) > 10 * last["policy/margin"]
