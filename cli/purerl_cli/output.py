@@ -102,7 +102,7 @@ def finished(config: RunConfig, recipe: str, summary: Summary) -> str:
     lines = [("model", f"{summary.model}, in Hugging Face's format"), ("checkpoint", str(summary.checkpoint))]
     if config.evaluate and "eval/accuracy" in summary.after:
         before, after = summary.before["eval/accuracy"], summary.after["eval/accuracy"]
-        label = "accuracy" if config.evaluate.data in config.data.files else "held-out accuracy"
+        label = "accuracy" if set(config.evaluate.data.values()) & set(config.data.files) else "held-out accuracy"
         lines = [(label, f"{before:.3f} before, {after:.3f} after {summary.steps} steps"), *lines]
     again = f"purerl train {recipe} --set seed={config.seed + 1} --directory {summary.directory}-{config.seed + 1}"
     lines += [("metrics", str(summary.directory / "metrics.jsonl")), ("next", f"{again}    another seed")]

@@ -61,4 +61,6 @@ def _data(data: Data) -> str:
 
 def _evaluation(evaluate: Evaluate) -> str:
     problems = "all problems" if evaluate.examples is None else f"{evaluate.examples:,} problems"
-    return f"every {evaluate.every} steps: {problems} of {evaluate.data or 'those held out'}"
+    files = ", ".join(evaluate.data.values()) or "those held out"
+    several = f" x {evaluate.samples} completions" if evaluate.samples > 1 else ""
+    return f"every {evaluate.every} steps: {problems} of {files}{several}"

@@ -4,7 +4,8 @@ A frozen attrs class becomes a dict that TOML can hold, and nothing that TOML ca
 whose value is None is left out, so only a field whose default is None may hold it. A field with the metadata
 ``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields.
 A class with a field of the metadata ``{"short": True}`` can be read from a text in place of its table: that field's;
-with ``{"short": list}``, the only text of that field's.
+with ``{"short": list}``, the only text of that field's. A field with the metadata ``{"read": function}`` can be said in
+other ways: what `function` makes of them is read.
 
 Nothing is converted on the way but an int where a float is declared: 8.7 is no int, true is no int, "1" is no int.
 """
@@ -197,6 +198,9 @@ def _read_class(cls: type, converter: Converter) -> Any:
         name: override(struct_hook=partial(_read_plugin, group=group, converter=converter))
         for name, group in _plugins(cls).items()
     }
+    reads = {field.name: field.metadata["read"] for field in attrs.fields(cls) if "read" in field.metadata}
+    for name, function in reads.items():
+        overrides[name] = override(struct_hook=partial(_read_said, function=function, converter=converter))
     read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **overrides)
     known = attrs.fields_dict(cls)
     short = {name: field.metadata["short"] for name, field in known.items() if field.metadata.get("short")}
@@ -209,6 +213,13 @@ def _read_class(cls: type, converter: Converter) -> Any:
         return read({key: item for key, item in value.items() if item is not _DEFAULT or key not in known}, kind)
 
     return structure
+
+
+def _read_said(value: Any, kind: Any, *, function: Any, converter: Converter) -> Any:
+    try:
+        return converter.structure(function(value), kind)
+    except TypeError as error:
+        raise ConfigError("", got=_show(value), need="a text, a list of texts, or a section") from error
 
 
 def _read_plugin(value: Any, _: Any, *, group: str, converter: Converter) -> Any:

@@ -49,7 +49,7 @@ def located(config: RunConfig, root: Path) -> RunConfig:
         model=evolve(config.model, path=at(config.model.path)),
         teacher=config.teacher and evolve(config.teacher, path=at(config.teacher.path)),
         data=evolve(config.data, files=tuple(map(at, config.data.files))),
-        evaluate=config.evaluate and evolve(config.evaluate, data=config.evaluate.data and at(config.evaluate.data)),
+        evaluate=config.evaluate and evolve(config.evaluate, data={k: at(v) for k, v in config.evaluate.data.items()}),
     )
 
 
@@ -62,7 +62,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
     source, purpose = _source(config, algorithm)
     examples, problems = read_data(config, purpose)
     judge = _judge(config, given)
-    for judged in ([examples] if config.rollout else []) + ([problems] if problems else []):
+    for judged in (*([examples] if config.rollout else []), *problems.values()):
         for table in judged.tables:
             judge.check_columns(table.column_names)
     data = open_data(config, examples, problems, load_tokenizer(config.model))

@@ -104,13 +104,13 @@ def test_more_completions_tell_more_only_where_they_differ() -> None:
 def test_it_covers_the_truth_as_often_as_it_says(p: float, hard: float, samples: int) -> None:
     """A share `hard` of the problems is solved always or never, the others with probability p each time."""
     rng = random.Random(f"{p} {hard} {samples}")
-    runs, covered = 1000, 0
+    runs, covered = 500, 0
     for _ in range(runs):
         chances = [float(rng.random() < p) if rng.random() < hard else p for _ in range(60)]
         shares = [sum(rng.random() < chance for _ in range(samples)) / samples for chance in chances]
         low, high = interval(shares, samples=samples)
         covered += low <= p <= high
-    assert 0.925 <= covered / runs <= 0.985
+    assert 0.92 <= covered / runs <= 0.985
 
 
 def test_of_no_problems_there_is_no_interval() -> None:
