@@ -14,6 +14,7 @@ import typer
 import purerl
 from purerl_cli.data import data
 from purerl_cli.output import described, errors_reported, finished, listed
+from purerl_cli.report import report
 
 __all__ = ["app", "main"]
 
@@ -80,6 +81,9 @@ def algo_list() -> None:
     from purerl.config.catalogue import catalogue
 
     typer.echo(listed(catalogue()), nl=False)
+
+
+app.command()(report)
 
 
 def main() -> None:

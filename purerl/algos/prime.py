@@ -45,7 +45,9 @@ from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import spread, whitened
 from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat
 
-__all__ = ["Config", "algorithm", "implicit_reward_loss", "leave_one_out_process", "on_last_action"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process", "on_last_action"]
+
+EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
 
 
 @frozen(kw_only=True)

@@ -25,7 +25,7 @@ from purerl.protocols import Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.judge import Judge
 
-__all__ = ["located", "open_run", "prepare"]
+__all__ = ["located", "open_run", "prepare", "source_of"]
 
 
 def prepare(config: RunConfig, place: RunDirectory) -> None:
@@ -59,7 +59,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     algorithm = algorithm_of(config)
-    source, purpose = _source(config, algorithm)
+    source, purpose = source_of(config, algorithm)
     examples, problems = read_data(config, purpose)
     judge = _judge(config, given)
     for judged in (*([examples] if config.rollout else []), *problems.values()):
@@ -79,7 +79,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
     )
 
 
-def _source(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:
+def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:
     """Where rows come from, and what for."""
     if config.rollout is not None:
         return rollouts, "prompts"

@@ -110,6 +110,9 @@ def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFu
     """Do all the steps that are left, export the policy, and say what the run came to."""
     run = open_run(located(config, root), place, given)
     place.note_data(run.data.counts)
+    if not place.tokenizer.exists():
+        with folder_at_once(place.tokenizer) as folder:
+            run.tokenizer.save_pretrained(folder)
     with run.judge, Console(config.name, config.steps) as console:
         console.note(summary(run.data.counts))
         state, record = _resume(run, place)

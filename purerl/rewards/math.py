@@ -71,7 +71,7 @@ def multiple_choice(completion: str, example: Mapping[str, Any]) -> float:
     """
     gold = _gold(example).strip()
     gold = chr(ord("A") + int(gold)) if gold.isdecimal() else gold
-    return float(_letter(completion) == gold.strip("()").upper())
+    return float(letter_in(completion) == gold.strip("()").upper())
 
 
 def has_boxed(completion: str, example: Mapping[str, Any]) -> float:
@@ -107,15 +107,6 @@ def box_in(completion: str) -> str | None:
     return "".join(plain(answer).split()) if number is None else str(number)
 
 
-def letter_in(completion: str) -> str | None:
-    """The letter that a completion chooses, as `multiple_choice` finds it; None without one.
-
-    >>> letter_in("It is warm, so the answer is (B)."), letter_in("none")
-    ('B', None)
-    """
-    return _letter(completion)
-
-
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +140,12 @@ _LETTER = re.compile(rf"{_OPEN}([A-Z])(?![A-Za-z'])(?!\)?[*\s]{{0,3}}(?:or|and|,
 _LONE_LETTER = re.compile(r"^[ \t*]*\(?([A-Z])[).:]?[ \t*.]*$", re.MULTILINE)
 
 
-def _letter(completion: str) -> str | None:
+def letter_in(completion: str) -> str | None:
+    """The letter that a completion chooses, as `multiple_choice` finds it; None without one.
+
+    >>> letter_in("It is warm, so the answer is (B)."), letter_in("none")
+    ('B', None)
+    """
     answer = extract(completion, ["boxed", "hashes", "phrase"])
     if answer is not None:
         found = _LETTER.match(answer)

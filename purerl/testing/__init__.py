@@ -21,11 +21,12 @@ from purerl.testing.check import (
     variants,
 )
 from purerl.testing.generator import check_generator
-from purerl.testing.laws import LAWS, Law
+from purerl.testing.laws import LAWS, ONCE, Law
 from purerl.testing.trainer import check_trainer
 
 __all__ = [
     "LAWS",
+    "ONCE",
     "Law",
     "Layout",
     "check_algorithm",

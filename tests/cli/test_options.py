@@ -44,6 +44,7 @@ FROZEN = {
         "form": ["--form"],
         "debug": ["--debug"],
     },
+    "report": {"runs": ["runs"], "output": ["--output"], "megabytes": ["--megabytes"], "debug": ["--debug"]},
 }
 
 

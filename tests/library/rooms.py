@@ -21,7 +21,7 @@ STOREYS = (
     ("backends", "rewards", "envs", "data", "tracking", "store"),
     ("config",),
     ("testing", "evaluation"),
-    ("loop",),
+    ("loop", "report"),
     ("recipes",),
     ("",),  # the package itself, which names the loop lazily
 )
