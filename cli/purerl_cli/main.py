@@ -13,6 +13,7 @@ import typer
 
 import purerl
 from purerl_cli.data import data
+from purerl_cli.exam import evaluate, sample
 from purerl_cli.output import described, errors_reported, finished, listed
 from purerl_cli.report import report
 
@@ -69,6 +70,8 @@ def train(
         typer.echo(finished(config, recipe, purerl.train(config, directory=directory, fresh=fresh)))
 
 
+app.command("eval")(evaluate)
+app.command()(sample)
 app.add_typer(data, name="data")
 
 algo = typer.Typer(help="Algorithms.", no_args_is_help=True)

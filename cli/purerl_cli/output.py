@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from purerl.data.inspect import Report
     from purerl.loop.train import Summary
 
-__all__ = ["described", "errors_reported", "finished", "inspected", "listed"]
+__all__ = ["described", "errors_reported", "finished", "inspected", "listed", "table"]
 
 _SHOWN_ROWS = 8
 
@@ -57,7 +57,7 @@ def listed(entries: list[Entry]) -> str:
     head = ("name", "title", "papers", "advantage", "loss", "reduction", "needs")
     lists = ("papers", "advantage", "loss", "reduce", "needs")
     rows = [(one.name, one.title, *("\n".join(getattr(one, name)) for name in lists)) for one in entries]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def inspected(report: Report) -> str:
@@ -67,12 +67,12 @@ def inspected(report: Report) -> str:
     facts = [f"{report.path}: {report.rows:,} rows", *(f"  {use}" for use in uses)]
     facts += [f"  right answers: {report.truth}"] if report.truth else []
     parts = ["\n".join(facts) + "\n"]
-    parts += [_table(("column", "type", "nothing in"), [(c.name, c.type, f"{c.nulls:,}") for c in report.columns])]
+    parts += [table(("column", "type", "nothing in"), [(c.name, c.type, f"{c.nulls:,}") for c in report.columns])]
     if report.lengths:
-        parts += [_table(("prompts", "tokens at most"), [(name, f"{n:,}") for name, n in report.lengths.items()])]
+        parts += [table(("prompts", "tokens at most"), [(name, f"{n:,}") for name, n in report.lengths.items()])]
     if report.problems:
         rows = [(one.what, f"{len(one.rows):,}", _shortened(one.rows)) for one in report.problems]
-        parts += [_table(("problem", "rows", "which, from 0"), rows)]
+        parts += [table(("problem", "rows", "which, from 0"), rows)]
     parts += [f"\n--- a row, as the model sees it ---\n{text}\n" for text in report.sample]
     return "".join(parts)
 
@@ -81,7 +81,7 @@ def _shortened(rows: Sequence[int]) -> str:
     return ", ".join(map(str, rows[:_SHOWN_ROWS])) + (", ..." if len(rows) > _SHOWN_ROWS else "")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table, as wide as the terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console

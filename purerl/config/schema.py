@@ -9,6 +9,7 @@ Paths may begin with ``{run}``, the run's directory: for files that `prepare` or
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -159,14 +160,19 @@ class Judging:
 
 
 def _problems(given: str | Sequence[str] | Mapping[str, str]) -> Mapping[str, str]:
-    """Files by name; of files alone, each is called as its stem is."""
+    """Files by name. A text is a file, called as its stem is, or NAME=FILE."""
     if isinstance(given, Mapping):
         return given
     files = [given] if isinstance(given, str) else list(given)
-    named = {Path(file).stem: file for file in files}
+    named = dict(map(_file, files))
     if len(named) < len(files):
-        raise ConfigError("files of one name", got=", ".join(files), do="name them: a table of NAME = FILE")
+        raise ConfigError("files of one name", got=", ".join(files), do="name them: NAME=FILE")
     return named
+
+
+def _file(text: str) -> tuple[str, str]:
+    name, equals, file = text.partition("=")
+    return (name, file) if equals and "/" not in name else (re.sub(r"[^\w.-]", "_", Path(text).stem), text)
 
 
 @frozen(kw_only=True)
@@ -174,8 +180,8 @@ class Evaluate:
     """How the policy is evaluated: completions of each problem, greedy ones by default, judged by the run's rewards."""
 
     data: Mapping[str, str] = _setting(
-        "problems: a file as of data.files, a list of such, or a table of them by name; those that data.held_out sets "
-        "aside if not given",
+        "problems: a file as of data.files, a list of such, or a table of them by name; NAME=FILE names one. "
+        "Those that data.held_out sets aside if not given",
         factory=dict,
         converter=_problems,
         read=_problems,
@@ -200,8 +206,8 @@ class Evaluate:
         for name, file in self.data.items():
             if not isinstance(file, str):
                 raise ConfigError("data", got=repr(file), need="a file, as a text")
-            if not name or set(name) & set("/= \n"):
-                raise ConfigError("data", got=f"the name {name!r}", need="a name without spaces, / and =")
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise ConfigError("data", got=f"the name {name!r}", need="letters, digits, ., - and _")
         if not 0 <= self.temperature < math.inf:
             raise ConfigError("temperature", got=self.temperature, need="0 or above, and finite")
         if self.samples > 1 and self.temperature == 0:

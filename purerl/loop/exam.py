@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,14 @@ from attrs import evolve, frozen
 from purerl.backends.hf.model import load_tokenizer
 from purerl.config.check import algorithm_of, check_answer
 from purerl.config.schema import Evaluate, Judging, RunConfig
-from purerl.config.structure import read_toml
+from purerl.config.structure import read_toml, to_dict
 from purerl.data.chat import Chat, open_chat
 from purerl.data.examples import DataSet
 from purerl.errors import ConfigError, RunDirectoryError
-from purerl.evaluation.results import Problem
+from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.loop.data import form_of, glance, open_data, read_data, read_problems
 from purerl.loop.evaluate import attempted
+from purerl.loop.files import write_at_once
 from purerl.loop.judging import check_failures
 from purerl.loop.open import located, source_of
 from purerl.loop.run import seed_of
@@ -28,7 +30,7 @@ from purerl.protocols import Model
 from purerl.rewards.adapters import Case
 from purerl.rewards.judge import Judge, Verdict
 
-__all__ = ["Exam", "exam_of_model", "exam_of_run", "examine"]
+__all__ = ["Exam", "exam_of_model", "exam_of_run", "examine", "write_json"]
 
 
 @frozen(kw_only=True)
@@ -80,9 +82,7 @@ def exam_of_model(
     if not chat.ends and not settings.stop:
         what = f"the tokenizer of {model.path!r} has no end token"
         need = "one that ends a completion: without it, each goes on to its limit"
-        raise ConfigError(
-            what, need=need, do="set eos_token in its tokenizer_config.json, or stop to texts that end one"
-        )
+        raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
     for data in problems.values():
         glance(chat, data)
     return Exam(
@@ -173,3 +173,11 @@ def _judged(judge: Judge, judging: Judging, cases: Sequence[Case]) -> list[Verdi
     verdicts = judge(cases)
     check_failures(verdicts, judging.max_failed, do="mend the function")
     return verdicts
+
+
+def write_json(path: Path, exam: Exam, results: Mapping[str, Sequence[Problem]]) -> None:
+    """Write what was asked and all that became of it: numbers, and problem by problem."""
+    settings = exam.settings
+    said = {"model": exam.model.path, "seed": exam.seed, "settings": to_dict(settings)}
+    data = {name: as_json(problems, settings) for name, problems in results.items()}
+    write_at_once(path, json.dumps(said | {"metrics": metrics(results, settings), "data": data}, indent=2) + "\n")
