@@ -149,7 +149,7 @@ def _judge(
 
 
 def examine(exam: Exam) -> dict[str, list[Problem]]:
-    """What becomes of the problems of each data set.
+    """What becomes of the problems of each data set. An exam is held once: its workers end with it.
 
     Raises: RewardError where too many reward functions failed, EngineError where the generator did.
     """
