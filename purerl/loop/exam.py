@@ -178,6 +178,7 @@ def _judged(judge: Judge, judging: Judging, cases: Sequence[Case]) -> list[Verdi
 def write_json(path: Path, exam: Exam, results: Mapping[str, Sequence[Problem]]) -> None:
     """Write what was asked and all that became of it: numbers, and problem by problem."""
     settings = exam.settings
-    said = {"model": exam.model.path, "seed": exam.seed, "settings": to_dict(settings)}
+    told = {name: value for name, value in to_dict(settings).items() if name != "every"}
+    said = {"model": exam.model.path, "seed": exam.seed, "settings": told}
     data = {name: as_json(problems, settings) for name, problems in results.items()}
     write_at_once(path, json.dumps(said | {"metrics": metrics(results, settings), "data": data}, indent=2) + "\n")
