@@ -62,7 +62,7 @@ def evaluate(
     debug: _Debug = False,
 ) -> None:
     """How many problems a model solves, and how sure that is."""
-    with errors_reported(debug=debug):
+    with errors_reported(debug=debug, interrupted="nothing is kept"):
         from purerl.loop.exam import examine, write_json
 
         if run is None and not reward:
@@ -100,7 +100,7 @@ def sample(
     debug: _Debug = False,
 ) -> None:
     """Show what a model answers, and what reward functions say of it."""
-    with errors_reported(debug=debug):
+    with errors_reported(debug=debug, interrupted="nothing is kept"):
         from purerl.loop.exam import examine
 
         settings = {

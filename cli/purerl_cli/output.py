@@ -24,7 +24,9 @@ _SHOWN_ROWS = 8
 
 
 @contextmanager
-def errors_reported(*, debug: bool) -> Iterator[None]:
+def errors_reported(
+    *, debug: bool, interrupted: str = "the same command goes on from the last checkpoint"
+) -> Iterator[None]:
     """Leave with 2 where the input is wrong, with 1 where a run failed, with 130 on Ctrl-C.
 
     Any other error is a bug and keeps its traceback; with `debug` all do.
@@ -37,7 +39,7 @@ def errors_reported(*, debug: bool) -> Iterator[None]:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from error
     except KeyboardInterrupt as stop:
-        typer.echo("interrupted; the same command goes on from the last checkpoint", err=True)
+        typer.echo(f"interrupted; {interrupted}", err=True)
         raise typer.Exit(130) from stop
 
 

@@ -21,7 +21,7 @@ def complete(
     completions = generate(generator, requests)
     for completion in completions:
         if completion.finish == "error":
-            do = "see the generator's own messages; the run resumes"
+            do = "see the generator's own messages; a run resumes"
             raise EngineError(f"the generator failed on request {completion.key!r}", got=completion.error, do=do)
     texts = tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
     return list(zip(completions, texts, strict=True))
