@@ -218,7 +218,7 @@ def _read_class(cls: type, converter: Converter) -> Any:
 def _read_said(value: Any, kind: Any, *, function: Any, converter: Converter) -> Any:
     try:
         return converter.structure(function(value), kind)
-    except TypeError as error:
+    except (AttributeError, TypeError) as error:
         raise ConfigError("", got=_show(value), need="a text, a list of texts, or a section") from error
 
 

@@ -23,10 +23,7 @@ from purerl.loop.run import RunData
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["HELD_OUT", "form_of", "glance", "open_data", "read_data", "read_problems", "summary"]
-
-HELD_OUT = "held_out"
-"""How the problems are called that `data.held_out` sets aside."""
+__all__ = ["form_of", "glance", "open_data", "read_data", "read_problems", "summary"]
 
 _GLANCE = 16
 
@@ -78,7 +75,7 @@ def open_data(
         if not out.indices:
             raise DataError("data.held_out", got=f"none of {rows:,} rows", need="at least one", do="raise it")
         if config.evaluate:
-            problems = {HELD_OUT: evolve(out, parts=(out.indices[: config.evaluate.examples],))}
+            problems = {"held_out": evolve(out, parts=(out.indices[: config.evaluate.examples],))}
     counts["examples"] = len(examples.indices)
     if problems:
         counts["problems"] = sum(len(one.indices) for one in problems.values())

@@ -42,6 +42,11 @@ def broken(completion: str, example: Mapping[str, Any]) -> float:
     return 1.0
 
 
+def sum_of(completion: str, example: Mapping[str, Any]) -> float:
+    """The right answer itself: it tells which problem a completion was judged by."""
+    return float(example["answer"][::-1])
+
+
 def starts_with_a_digit(completion: str, example: Mapping[str, Any]) -> float:
     """Something that a model which knows nothing is right about now and then."""
     return float(completion[:1].isdecimal() and completion[:1] < "5")
@@ -136,6 +141,14 @@ def test_a_real_model_is_examined_on_two_data_sets(prepared: Path, tmp_path: Pat
             assert [a["completion"] for a in said["attempts"]] == [a.completion for a in problem.attempts]
         right = [said["right"] for said in written["data"][name]["problems"]]
         assert written["data"][name]["metrics"]["pass@2"] == fmean(pass_at(c, 4, k=2) for c in right)
+
+
+def test_every_attempt_is_judged_by_its_own_problem(prepared: Path) -> None:
+    settings = Evaluate(data=str(prepared / "train.parquet"), samples=2, temperature=1.0, examples=3, max_tokens=1)
+    exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=["tests.loop.test_exam:sum_of"])
+    for problem in examine(exam)["train"]:
+        a, b = problem.prompt.rstrip("=").split("+")
+        assert [attempt.verdict.reward for attempt in problem.attempts] == [int(a) + int(b)] * 2
 
 
 def test_greedy_attempts_are_the_default_and_nothing_need_judge_them(prepared: Path) -> None:
@@ -243,6 +256,7 @@ def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
 def test_what_is_refused_has_its_key() -> None:
     for setting, message in (
         ("evaluate.data=3", "evaluate.data\n  got:  3\n  need: a text, a list of texts, or a section"),
+        ("evaluate.data=[3]", "evaluate.data\n  got:  [3]\n  need: a text, a list of texts, or a section"),
         ('evaluate.data=["a/x", "b/x"]', "evaluate.data: files of one name\n  got:  a/x, b/x\n  do:   name them"),
         ("evaluate.samples=2", "evaluate.samples has no effect\n"),
     ):
