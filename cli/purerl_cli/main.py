@@ -14,6 +14,7 @@ import typer
 import purerl
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
+from purerl_cli.exam import evaluate, sample
 from purerl_cli.output import EXIT_CODES, described, finished, reported
 from purerl_cli.report import report
 
@@ -120,6 +121,8 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
+app.command("eval")(evaluate)
+app.command()(sample)
 app.add_typer(data, name="data")
 
 algo = typer.Typer(help="Algorithms.", no_args_is_help=True)

@@ -31,13 +31,16 @@ _DEBUG = inspect.Parameter(
 )
 
 
-def reported(command: Callable[..., None]) -> Callable[..., None]:
+_GOES_ON = "the same command goes on from the last checkpoint"
+
+
+def reported(command: Callable[..., None], *, interrupted: str = _GOES_ON) -> Callable[..., None]:
     """`command` with `--debug`, and with its errors reported as `errors_reported` does."""
     signature = inspect.signature(command, eval_str=True)
 
     @wraps(command)
     def run(*, debug: bool, **arguments: Any) -> None:
-        with errors_reported(debug=debug):
+        with errors_reported(debug=debug, interrupted=interrupted):
             command(**arguments)
 
     # Typer makes a command's options of its function's signature.
@@ -47,7 +50,7 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def errors_reported(*, debug: bool) -> Iterator[None]:
+def errors_reported(*, debug: bool, interrupted: str = _GOES_ON) -> Iterator[None]:
     """Leave with 2 where the input is wrong, with 1 where a run failed, with 130 on Ctrl-C.
 
     Any other error is a bug and keeps its traceback; with `debug` all do.
@@ -60,7 +63,7 @@ def errors_reported(*, debug: bool) -> Iterator[None]:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from error
     except KeyboardInterrupt as stop:
-        typer.echo("interrupted; the same command goes on from the last checkpoint", err=True)
+        typer.echo(f"interrupted; {interrupted}", err=True)
         raise typer.Exit(130) from stop
 
 
@@ -80,7 +83,7 @@ def finished(config: RunConfig, summary: Summary) -> str:
     lines = [("model", f"{summary.model}, in Hugging Face's format"), ("checkpoint", str(summary.checkpoint))]
     if config.evaluate and "eval/accuracy" in summary.after:
         before, after = summary.before["eval/accuracy"], summary.after["eval/accuracy"]
-        label = "accuracy" if config.evaluate.data in config.data.files else "held-out accuracy"
+        label = "accuracy" if set(config.evaluate.data.values()) & set(config.data.files) else "held-out accuracy"
         lines = [(label, f"{before:.3f} before, {after:.3f} after {summary.steps} steps"), *lines]
     # The file has every setting that was made, whatever the recipe is.
     same = f"purerl train {summary.directory / 'config.toml'}"

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from purerl.data.inspect import Report
     from purerl.doctor import Finding
 
-__all__ = ["show_algorithms", "show_findings", "show_recipes", "show_report", "show_settings"]
+__all__ = ["show", "show_algorithms", "show_findings", "show_recipes", "show_report", "show_settings"]
 
 _SHOWN_ROWS = 8
 _STATES = {"good": "green", "missing": "yellow", "bad": "red bold"}
 
 
-def _show(*head: str, rows: Iterable[Iterable[str | Text]]) -> None:
+def show(*head: str, rows: Iterable[Iterable[str | Text]]) -> None:
+    """Print a table."""
     table = Table(box=SIMPLE_HEAD)
     for k, name in enumerate(head):
         table.add_column(name, no_wrap=k == 0, overflow="fold")
@@ -35,12 +36,12 @@ def _show(*head: str, rows: Iterable[Iterable[str | Text]]) -> None:
 def show_algorithms(entries: Iterable[Entry]) -> None:
     """Algorithms: their papers, what they are made of, what they need."""
     lists = ((e.name, e.title, *map("\n".join, (e.papers, e.advantage, e.loss, e.reduce, e.needs))) for e in entries)
-    _show("name", "title", "papers", "advantage", "loss", "reduction", "needs", rows=lists)
+    show("name", "title", "papers", "advantage", "loss", "reduction", "needs", rows=lists)
 
 
 def show_recipes(recipes: Iterable[tuple[str, str, Iterable[str]]]) -> None:
     """Recipes: name, what it does, what it needs to be there."""
-    _show(
+    show(
         "recipe",
         "what it does",
         "needs",
@@ -55,7 +56,7 @@ def show_settings(settings: Iterable[Setting]) -> None:
         (Text(s.key, styles.get(s.source, "")), s.value, s.unit, s.meaning, Text(s.source, styles.get(s.source, "")))
         for s in settings
     )
-    _show("setting", "value", "unit", "meaning", "from", rows=rows)
+    show("setting", "value", "unit", "meaning", "from", rows=rows)
 
 
 def show_findings(findings: Iterable[Finding]) -> bool:
@@ -79,12 +80,12 @@ def show_report(report: Report) -> None:
     facts = [f"{report.path}: {report.rows:,} rows", *(f"  {use}" for use in uses)]
     facts += [f"  right answers: {report.truth}"] if report.truth else []
     typer.echo("\n".join(facts))
-    _show("column", "type", "nothing in", rows=((c.name, c.type, f"{c.nulls:,}") for c in report.columns))
+    show("column", "type", "nothing in", rows=((c.name, c.type, f"{c.nulls:,}") for c in report.columns))
     if report.lengths:
-        _show("prompts", "tokens at most", rows=((name, f"{n:,}") for name, n in report.lengths.items()))
+        show("prompts", "tokens at most", rows=((name, f"{n:,}") for name, n in report.lengths.items()))
     if report.problems:
         rows = ((one.what, f"{len(one.rows):,}", _shortened(one.rows)) for one in report.problems)
-        _show("problem", "rows", "which, from 0", rows=rows)
+        show("problem", "rows", "which, from 0", rows=rows)
     for text in report.sample:
         typer.echo(f"\n--- a row, as the model sees it ---\n{text}")
 

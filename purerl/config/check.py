@@ -13,17 +13,18 @@ import torch
 from purerl.algos.algebra import Algorithm, advantages, chain, identity, keep_all, roles
 from purerl.algos.parts.shaping import overlong_in_reward
 from purerl.batch import FIELDS, STRUCTURE, collate, put
-from purerl.config.schema import Judging, RunConfig
+from purerl.config.schema import Evaluate, Judging, RunConfig
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction, is_async, load_reward, scorer
 
 __all__ = [
-    "EVALUATED",
     "SUPPLIED",
     "WITHIN",
     "algorithm_of",
     "check",
+    "check_answer",
+    "evaluated",
     "needs_rollouts",
     "outputs_of",
     "reads_of",
@@ -34,8 +35,6 @@ _ROWS = ("tokens", "example", "temperature", "chosen", "noise")
 _ROLLOUTS = ("reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score")
 SUPPLIED = frozenset({*_ROWS, *_ROLLOUTS})
 """Fields that rows come with, beside those of every batch."""
-EVALUATED = ("eval/accuracy", "eval/failed", "eval/judged", "eval/length", "eval/reward", "eval/timed_out")
-"""Metrics of an evaluation."""
 WITHIN = ("estimator", "prepare", "trainer")
 """Writers of fields that an algorithm has of its own."""
 
@@ -98,6 +97,20 @@ def needs_rollouts(algorithm: Algorithm) -> set[str]:
     return reads.intersection(_ROLLOUTS) or (reads & {"old_logp"} if "chosen" not in reads else set())
 
 
+_MEASURES = (
+    "accuracy", "accuracy_high", "accuracy_low", "failed", "judged", "length", "reward", "timed_out", "truncated",
+)  # fmt: skip
+
+
+def evaluated(settings: Evaluate) -> tuple[str, ...]:
+    """Metrics of an evaluation: those of its data set; of several those of each, and the mean accuracy."""
+    several = [*(f"pass@{k}" for k in settings.passes), *([f"maj@{settings.samples}"] if settings.answer else [])]
+    measures = [*_MEASURES, *several]
+    if len(settings.data) < 2:
+        return tuple(f"eval/{measure}" for measure in measures)
+    return ("eval/accuracy", *(f"eval/{name}/{measure}" for name in settings.data for measure in measures))
+
+
 def _refuse(key: str, value: object, because: str, do: str) -> ConfigError:
     return ConfigError(f"{key} has no effect", got=repr(value), need=because, do=do)
 
@@ -114,10 +127,10 @@ def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
 
 def _check_problems(config: RunConfig, algorithm: Algorithm) -> None:
     evaluate, held_out = config.evaluate, config.data.held_out
-    if evaluate and evaluate.data is None and not held_out:
+    if evaluate and not evaluate.data and not held_out:
         need = "problems to evaluate on"
         raise ConfigError("evaluate.data is missing", need=need, do="set it, or data.held_out to a share of the data")
-    if evaluate and evaluate.data is not None and held_out:
+    if evaluate and evaluate.data and held_out:
         because = "an evaluation without data of its own"
         raise _refuse("data.held_out", held_out, because, "leave data.held_out or evaluate.data out")
 
@@ -203,6 +216,8 @@ def _check_functions(config: RunConfig, given: Mapping[str, RewardFunction]) -> 
     names = dict.fromkeys([*(one.function for one in config.rewards), *config.gates])
     here = [scorer(name, given[name]) for name in names if name in given]
     elsewhere = [load_reward(name) for name in names if name not in given]
+    if config.evaluate:
+        check_answer(config.evaluate)
     judging, do = config.judging, "name the functions, as module:function"
     if names and not elsewhere and judging.workers is not None:
         because = "a function that runs in worker processes: all are objects of this one"
@@ -211,6 +226,12 @@ def _check_functions(config: RunConfig, given: Mapping[str, RewardFunction]) -> 
     if names and not elsewhere and not awaited and judging.deadline != Judging().deadline:
         because = "a function that can be ended: all are objects of this process, and not async"
         raise _refuse("judging.deadline", judging.deadline, because, do)
+
+
+def check_answer(settings: Evaluate) -> None:
+    """Refuse an `answer` that is no function of a completion. Raises ConfigError."""
+    if settings.answer is not None and not callable(found := locate(settings.answer)):
+        raise ConfigError("evaluate.answer", got=type(found).__name__, need="a function (completion) -> text or None")
 
 
 def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:
@@ -246,8 +267,10 @@ def _learns(algorithm: Algorithm, samples: int) -> bool:
 def _check_stop(config: RunConfig, algorithm: Algorithm) -> None:
     if config.stop and config.stop.metric.startswith("eval/") and config.evaluate is None:
         raise _refuse("stop", config.stop, "an evaluation", "set evaluate, or leave stop out")
-    if config.stop and config.stop.metric.startswith("eval/") and config.stop.metric not in EVALUATED:
-        raise ConfigError("stop.metric", got=config.stop.metric, do=nearest(config.stop.metric, EVALUATED))
+    if config.stop and config.stop.metric.startswith("eval/"):
+        known = evaluated(config.evaluate)
+        if config.stop.metric not in known:
+            raise ConfigError("stop.metric", got=config.stop.metric, do=nearest(config.stop.metric, known))
 
 
 def _check_cut(config: RunConfig, algorithm: Algorithm) -> None:

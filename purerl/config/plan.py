@@ -61,7 +61,9 @@ def _data(data: Data) -> str:
 
 def _evaluation(evaluate: Evaluate) -> str:
     problems = "all problems" if evaluate.examples is None else f"{evaluate.examples:,} problems"
-    return f"every {evaluate.every} steps: {problems} of {evaluate.data or 'those held out'}"
+    files = ", ".join(evaluate.data.values()) or "those held out"
+    several = f" x {evaluate.samples} completions" if evaluate.samples > 1 else ""
+    return f"every {evaluate.every} steps: {problems} of {files}{several}"
 
 
 def needs(config: RunConfig) -> list[str]:
@@ -69,7 +71,7 @@ def needs(config: RunConfig) -> list[str]:
     models = {"model": config.model, "teacher": config.teacher}
     paths = [(name, model.path) for name, model in models.items() if model]
     paths += [("data", file) for file in config.data.files]
-    paths += [("problems", config.evaluate.data)] if config.evaluate and config.evaluate.data else []
+    paths += [("problems", file) for file in (config.evaluate.data.values() if config.evaluate else ())]
     first = needs(config.start) if config.start else []
     named = [f"{name} {path}" for name, path in paths if not path.startswith("{run}")]
     return list(dict.fromkeys([*first, *named]))

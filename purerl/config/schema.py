@@ -9,7 +9,9 @@ Paths may begin with ``{run}``, the run's directory: for files that `prepare` or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from attrs import Attribute, field, frozen
@@ -30,14 +32,22 @@ def _at_least(bound: int) -> Any:
 
 
 def _setting(
-    help: str, *, unit: str = "", least: int | None = None, plugin: str = "", short: Any = False, **kwargs: Any
+    help: str,
+    *,
+    unit: str = "",
+    least: int | None = None,
+    plugin: str = "",
+    short: Any = False,
+    read: Callable[[Any], Any] | None = None,
+    **kwargs: Any,
 ) -> Any:
     """An attrs field that explains itself; `short`: a text in the place of its class is this field's value.
 
-    With `list` for `short`, it is the only one of this field's values.
+    With `list` for `short`, it is the only one of this field's values. `read` makes what the field's type needs of
+    other ways to say it.
     """
     metadata = {"help": help, "unit": unit, "need": "" if least is None else f"at least {least}", "short": short}
-    metadata |= {"plugin": plugin} if plugin else {}
+    metadata |= ({"plugin": plugin} if plugin else {}) | ({"read": read} if read else {})
     return field(metadata=metadata, validator=[] if least is None else [_at_least(least)], **kwargs)
 
 
@@ -154,19 +164,72 @@ class Judging:
             raise ConfigError("max_failed", got=self.max_failed, need="from 0 to 1")
 
 
+def _problems(given: str | Sequence[str] | Mapping[str, str]) -> Mapping[str, str]:
+    """Files by name. A text is a file, called as its stem is, or NAME=FILE."""
+    if isinstance(given, Mapping):
+        return given
+    files = [given] if isinstance(given, str) else list(given)
+    named = dict(map(_file, files))
+    if len(named) < len(files):
+        raise ConfigError("files of one name", got=", ".join(files), do="name them: NAME=FILE")
+    return named
+
+
+def _file(text: str) -> tuple[str, str]:
+    name, equals, file = text.partition("=")
+    return (name, file) if equals and "/" not in name else (re.sub(r"[^\w.-]", "_", Path(text).stem), text)
+
+
 @frozen(kw_only=True)
 class Evaluate:
-    """How the policy is evaluated: one greedy completion of each problem, judged by the run's rewards."""
+    """How the policy is evaluated: completions of each problem, greedy ones by default, judged by the run's rewards."""
 
-    data: str | None = _setting(
-        "problems, a file as of data.files; those that data.held_out sets aside if not given", default=None
+    data: Mapping[str, str] = _setting(
+        "problems: a file as of data.files, a list of such, or a table of them by name; NAME=FILE names one. "
+        "Those that data.held_out sets aside if not given",
+        factory=dict,
+        converter=_problems,
+        read=_problems,
     )
     every: int = _setting(
-        "steps between evaluations; there is one before the first step and one after the last", least=1
+        "steps between evaluations; there is one before the first step and one after the last", default=20, least=1
     )
     max_tokens: int = _setting("new tokens at most", unit="tokens", least=1)
-    examples: int | None = _setting("only the first so many problems", default=None, least=1)
+    samples: int = _setting("completions of each problem", default=1, least=1)
+    temperature: float = _setting("logits are divided by it; 0 takes the likeliest token", default=0.0)
+    pass_at: tuple[int, ...] = _setting(
+        "each k that pass@k is told for; where there are several samples and nothing is given, their number", default=()
+    )
+    answer: str | None = _setting(
+        "function (completion) -> text or None that finds the answer, as module:function; with it maj@k is told",
+        default=None,
+    )
+    examples: int | None = _setting("only the first so many problems of each file", default=None, least=1)
     stop: tuple[str, ...] = _setting("texts that end a completion, beside the tokenizer's end token", default=())
+
+    def __attrs_post_init__(self) -> None:
+        for name, file in self.data.items():
+            if not isinstance(file, str):
+                raise ConfigError("data", got=repr(file), need="a file, as a text")
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise ConfigError("data", got=f"the name {name!r}", need="letters, digits, ., - and _")
+        if not 0 <= self.temperature < math.inf:
+            raise ConfigError("temperature", got=self.temperature, need="0 or above, and finite")
+        if self.samples > 1 and self.temperature == 0:
+            need = "a temperature above 0: greedy completions of a problem are all the same"
+            raise ConfigError("samples has no effect", got=self.samples, need=need, do="set temperature, to 1.0 say")
+        if not all(1 <= k <= self.samples for k in self.pass_at):
+            raise ConfigError("pass_at", got=self.pass_at, need=f"from 1 to samples, {self.samples}")
+        if len(set(self.pass_at)) < len(self.pass_at):
+            raise ConfigError("pass_at", got=self.pass_at, do="name each k once")
+        if self.answer is not None and self.samples == 1:
+            need = "several samples, to find the most frequent answer"
+            raise ConfigError("answer has no effect", got=repr(self.answer), need=need, do="set samples")
+
+    @property
+    def passes(self) -> tuple[int, ...]:
+        """Each k that pass@k is told for."""
+        return self.pass_at or ((self.samples,) if self.samples > 1 else ())
 
 
 @frozen(kw_only=True)

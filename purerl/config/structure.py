@@ -6,7 +6,8 @@ whose value is None is left out, so only a field whose default is None may hold 
 Where the field is a tuple it holds several, and a text in place of a table is the kind alone.
 A class with a field of the metadata ``{"short": True}`` can be read from a text in place of its table: that field's;
 with ``{"short": list}``, the only text of that field's. Where a text or such a class is declared, ``str | Model``, a
-text is read in the same way.
+text is read in the same way. A field with the metadata ``{"read": function}`` can be said in other ways: what
+`function` makes of them is read.
 
 Nothing is converted on the way but an int where a float is declared: 8.7 is no int, true is no int, "1" is no int.
 """
@@ -245,6 +246,9 @@ def _read_class(cls: type, converter: Converter) -> Any:
         name: override(struct_hook=partial(read, group=group, converter=converter))
         for name, (group, read, _) in _plugins(cls).items()
     }
+    reads = {field.name: field.metadata["read"] for field in attrs.fields(cls) if "read" in field.metadata}
+    for name, function in reads.items():
+        overrides[name] = override(struct_hook=partial(_read_said, function=function, converter=converter))
     read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **overrides)
     known = attrs.fields_dict(cls)
     short = {name: field.metadata["short"] for name, field in known.items() if field.metadata.get("short")}
@@ -266,6 +270,13 @@ def _section_of(kind: Any) -> type | None:
     """The class in ``str | Model``; None where `kind` is no such choice."""
     choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
     return next((choice for choice in choices if attrs.has(choice)), None) if str in choices else None
+
+
+def _read_said(value: Any, kind: Any, *, function: Any, converter: Converter) -> Any:
+    try:
+        return converter.structure(function(value), kind)
+    except (AttributeError, TypeError) as error:
+        raise ConfigError("", got=_show(value), need="a text, a list of texts, or a section") from error
 
 
 def _read_plugin(value: Any, _: Any, *, group: str, converter: Converter) -> Any:

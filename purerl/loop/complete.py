@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from purerl.errors import EngineError
-from purerl.loop.run import Run
-from purerl.protocols import Completion, Request, generate
+from purerl.protocols import Completion, Generator, Request, generate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["complete"]
 
 
-def complete(run: Run, requests: Sequence[Request]) -> list[tuple[Completion, str]]:
-    """The completion of each of `requests`, and its text. Raises EngineError where the generator failed on one."""
-    completions = generate(run.generator, requests)
+def complete(
+    generator: Generator, tokenizer: PreTrainedTokenizerBase, requests: Sequence[Request]
+) -> list[tuple[Completion, str]]:
+    """The completion of each of `requests`, and its text. Raises EngineError where `generator` failed on one."""
+    completions = generate(generator, requests)
     for completion in completions:
         if completion.finish == "error":
-            do = "see the generator's own messages; the run resumes"
+            do = "see the generator's own messages; a run resumes"
             raise EngineError(f"the generator failed on request {completion.key!r}", got=completion.error, do=do)
-    texts = run.tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
+    texts = tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
     return list(zip(completions, texts, strict=True))

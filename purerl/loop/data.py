@@ -5,14 +5,14 @@ In that order: files and their columns first, which cost little; then the tokeni
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from purerl.config.schema import RunConfig
+from purerl.config.schema import Evaluate, RunConfig
 from purerl.data.chat import Chat, check_settings, open_chat
 from purerl.data.columns import Form, Purpose, all_begin_with
 from purerl.data.examples import DataSet, Example, continuations, parted, prompt_of, read_examples, rendered, take
@@ -23,39 +23,44 @@ from purerl.loop.run import RunData
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["open_data", "read_data", "summary"]
+__all__ = ["form_of", "glance", "open_data", "read_data", "read_problems", "summary"]
 
 _GLANCE = 16
 
 
-def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, DataSet | None]:
+def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, dict[str, DataSet]]:
     """The files that `config` names to learn from, which have what `purpose` needs, and to be evaluated on.
 
     Raises: DataError as `read_examples` does; ConfigError for settings of conversations that have no effect on these.
     """
-    data, evaluate = config.data, config.evaluate
+    data = config.data
     examples = read_examples(data.files, purpose, weights=data.weights)
-    path = evaluate and evaluate.data
-    problems = read_examples([path], "prompts", limit=evaluate.examples) if path else None
+    problems = read_problems(config.evaluate) if config.evaluate else {}
+    every = (examples, *problems.values())
     with _of_data():
-        check_settings(_form(examples, problems), system=data.system, template=data.template)
-    chats = [one for one in (examples, problems) if one and one.layout.form == "messages"]
+        check_settings(form_of(every), system=data.system, template=data.template)
+    chats = [one for one in every if one.layout.form == "messages"]
     if data.system and all(all_begin_with(table, one.layout, "system") for one in chats for table in one.tables):
         got, do = "messages that all begin with a system prompt of their own", "leave data.system out"
         raise ConfigError("data.system has no effect", got=got, do=do)
     return examples, problems
 
 
+def read_problems(settings: Evaluate) -> dict[str, DataSet]:
+    """The problems to be evaluated on, by their names. Raises DataError as `read_examples` does."""
+    return {name: read_examples([file], "prompts", limit=settings.examples) for name, file in settings.data.items()}
+
+
 def open_data(
-    config: RunConfig, examples: DataSet, problems: DataSet | None, tokenizer: PreTrainedTokenizerBase
+    config: RunConfig, examples: DataSet, problems: Mapping[str, DataSet], tokenizer: PreTrainedTokenizerBase
 ) -> RunData:
     """`examples` without those that are too long or held out; `problems`, or those held out if there are none.
 
     Raises: ConfigError where `tokenizer` does not do for them, DataError where nothing is left.
     """
     chat = _chat(config, examples, problems, tokenizer)
-    for one in (examples, problems) if problems else (examples,):
-        _glance(chat, one)
+    for one in (examples, *problems.values()):
+        glance(chat, one)
     data, counts = config.data, {"rows": len(examples.indices)}
     if data.max_prompt_tokens is not None:
         too_long = partial(_are_too_long, chat, examples, data.max_prompt_tokens)
@@ -70,8 +75,10 @@ def open_data(
         if not out.indices:
             raise DataError("data.held_out", got=f"none of {rows:,} rows", need="at least one", do="raise it")
         if config.evaluate:
-            problems = evolve(out, parts=(out.indices[: config.evaluate.examples],))
-    counts |= {"examples": len(examples.indices)} | ({"problems": len(problems.indices)} if problems else {})
+            problems = {"held_out": evolve(out, parts=(out.indices[: config.evaluate.examples],))}
+    counts["examples"] = len(examples.indices)
+    if problems:
+        counts["problems"] = sum(len(one.indices) for one in problems.values())
     return RunData(examples, problems, chat, counts)
 
 
@@ -83,9 +90,9 @@ def _are_held_out(data: DataSet, share: float, indices: Sequence[int], rows: Seq
     return [is_held_out(prompt_of(data.layout, row), share=share) for row in rows]
 
 
-def _form(examples: DataSet, problems: DataSet | None) -> Form:
+def form_of(data: Iterable[DataSet]) -> Form:
     """Messages, if there are any."""
-    return "messages" if "messages" in {one.layout.form for one in (examples, problems) if one} else "text"
+    return "messages" if any(one.layout.form == "messages" for one in data) else "text"
 
 
 @contextmanager
@@ -98,7 +105,7 @@ def _of_data() -> Iterator[None]:
         raise ConfigError(f"data.{error}" if is_setting else str(error)) from error
 
 
-def _glance(chat: Chat, data: DataSet) -> None:
+def glance(chat: Chat, data: DataSet) -> None:
     """Render the first rows of each part, so that what is wrong with all of them is known before a model is loaded."""
     for part in data.parts:
         indices = part[:_GLANCE]
@@ -115,10 +122,12 @@ def _check_left(data: DataSet, but: str, do: str) -> None:
             raise DataError(f"data set {name!r}", got=f"nothing but {but}", need="at least one other", do=do)
 
 
-def _chat(config: RunConfig, examples: DataSet, problems: DataSet | None, tokenizer: PreTrainedTokenizerBase) -> Chat:
+def _chat(
+    config: RunConfig, examples: DataSet, problems: Mapping[str, DataSet], tokenizer: PreTrainedTokenizerBase
+) -> Chat:
     data = config.data
     with _of_data():
-        chat = open_chat(tokenizer, _form(examples, problems), system=data.system, template=data.template)
+        chat = open_chat(tokenizer, form_of((examples, *problems.values())), system=data.system, template=data.template)
     endless = [part for part in (config.rollout, config.evaluate) if part and not part.stop]
     learnt = examples.layout.form == "text" and examples.layout.purpose != "prompts"
     if not chat.ends and (endless or learnt):

@@ -1,37 +1,73 @@
-"""Evaluation: one greedy completion of every problem, judged by the run's own rewards."""
+"""Evaluation: completions of every problem, judged. A run's own, and that of a model outside of any run."""
 
 from __future__ import annotations
 
-from purerl.data.examples import rendered, take
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from purerl.config.schema import Evaluate
+from purerl.data.chat import Chat
+from purerl.data.examples import DataSet, rendered, take
+from purerl.evaluation.results import Attempt, Problem, metrics
 from purerl.loop.complete import complete
 from purerl.loop.judging import judged
-from purerl.loop.metrics import shares
-from purerl.loop.run import Run
-from purerl.protocols import Request, Sampling
+from purerl.loop.run import Run, seed_of
+from purerl.plugins import locate
+from purerl.protocols import Generator, Request, Sampling
 from purerl.rewards.adapters import Case
+from purerl.rewards.judge import Verdict
 
-__all__ = ["evaluate"]
+__all__ = ["attempted", "evaluate"]
 
 
 def evaluate(run: Run, *, step: int) -> dict[str, float]:
-    """Mean reward; accuracy, the share of completions whose every component is at least 1; mean length.
+    """The metrics of an evaluation of the policy as it is after `step`. Raises RewardError where too many failed."""
+    settings, judge = run.config.evaluate, partial(judged, run, step=step)
+    results = attempted(
+        run.data.problems, settings, generator=run.generator, chat=run.data.chat, judge=judge, seed=run.config.seed
+    )
+    return metrics(results, settings)
 
-    Completions whose reward cannot be told, or whose reward function failed, leave both means, and the shares are
-    reported. `step` is the one after which it is done. Raises RewardError where too many failed.
+
+def attempted(
+    problems: Mapping[str, DataSet],
+    settings: Evaluate,
+    *,
+    generator: Generator,
+    chat: Chat,
+    judge: Callable[[Sequence[Case]], list[Verdict]],
+    seed: int,
+) -> dict[str, list[Problem]]:
+    """Attempts at every problem of every data set.
+
+    The seed of an attempt depends on `seed`, the problem's index and the attempt's number, on nothing else: the same
+    model makes the same attempts, in a run and outside of it.
     """
-    settings = run.config.evaluate
-    sampling = Sampling(0.0, settings.max_tokens, run.stop_tokens, settings.stop)
-    indices = run.data.problems.indices
-    problems = take(run.data.problems, indices)
-    prompts = rendered(run.data.chat, run.data.problems, indices, problems)
-    requests = [Request(f"eval/{k}", prompt.tokens, sampling, seed=0) for k, prompt in enumerate(prompts)]
-    completed = complete(run, requests)
-    cases = [Case(one.key, text, problem) for (one, text), problem in zip(completed, problems, strict=True)]
-    verdicts = judged(run, cases, step=step)
-    told = [verdict.components for verdict in verdicts if verdict.reward is not None]
-    metrics = {"length": sum(len(completion.tokens) for completion, _ in completed) / len(completed)}
-    metrics |= shares(verdicts)
-    if told:
-        metrics["reward"] = sum(verdict.reward or 0.0 for verdict in verdicts) / len(told)
-        metrics["accuracy"] = sum(min(components.values()) >= 1.0 for components in told) / len(told)
-    return {f"eval/{name}": value for name, value in metrics.items()}
+    sampling = Sampling(settings.temperature, settings.max_tokens, chat.ends, settings.stop)
+    answer = locate(settings.answer) if settings.answer else _none
+    found = {}
+    for name, data in problems.items():
+        indices = data.indices
+        examples = take(data, indices)
+        prompts = rendered(chat, data, indices, examples)
+        requests = [
+            Request(f"{name}/{index}/{k}", prompt.tokens, sampling, seed_of(seed, "eval", index, k))
+            for index, prompt in zip(indices, prompts, strict=True)
+            for k in range(settings.samples)
+        ]
+        completed = complete(generator, chat.tokenizer, requests)
+        origins = [example for example in examples for _ in range(settings.samples)]
+        cases = [Case(one.key, text, example) for (one, text), example in zip(completed, origins, strict=True)]
+        attempts = [
+            Attempt(text, len(one.tokens), one.finish, answer(text), verdict)
+            for (one, text), verdict in zip(completed, judge(cases), strict=True)
+        ]
+        rows = zip(*[iter(attempts)] * settings.samples, strict=True)
+        found[name] = [
+            Problem(index, prompt.text, row) for index, prompt, row in zip(indices, prompts, rows, strict=True)
+        ]
+    return found
+
+
+def _none(completion: str) -> None:
+    """No answer is looked for."""

@@ -12,7 +12,7 @@ from purerl.rewards.adapters import Case
 from purerl.rewards.judge import Verdict
 from purerl.rewards.outcomes import Failure, cut
 
-__all__ = ["judged"]
+__all__ = ["check_failures", "judged"]
 
 _WRITTEN = 20
 _LONGEST_COMPLETION = 2000
@@ -29,12 +29,17 @@ def judged(run: Run, cases: Sequence[Case], *, step: int) -> list[Verdict]:
     failed = [(case, one.failure) for case, one in zip(cases, verdicts, strict=True) if one.failure]
     if failed:
         _written(run, failed, step)
-        most, first = run.config.judging.max_failed, failed[0][1]
-        if len(failed) > most * len(cases):
-            what = f"reward functions failed on too many completions; the first:\n{_told(first)}"
-            do = "mend the function, or raise judging.deadline or judging.max_failed; the run resumes"
-            raise RewardError(what, got=f"{len(failed)} of {len(cases)}", need=f"at most {most:g} of them", do=do)
+    do = "mend the function, or raise judging.deadline or judging.max_failed; the run resumes"
+    check_failures(verdicts, run.config.judging.max_failed, do=do)
     return verdicts
+
+
+def check_failures(verdicts: Sequence[Verdict], most: float, *, do: str) -> None:
+    """Raises RewardError where more than the share `most` of `verdicts` are failures, with the first traceback."""
+    failures = [verdict.failure for verdict in verdicts if verdict.failure]
+    if len(failures) > most * len(verdicts):
+        what = f"reward functions failed on too many completions; the first:\n{_told(failures[0])}"
+        raise RewardError(what, got=f"{len(failures)} of {len(verdicts)}", need=f"at most {most:g} of them", do=do)
 
 
 def _written(run: Run, failed: Sequence[tuple[Case, Failure]], step: int) -> None:

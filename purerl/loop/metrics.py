@@ -12,9 +12,9 @@ from purerl.algos.algebra import Objective, Weighted, bind
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.config.schema import Rollout
 from purerl.loop.run import Clock, Sample
-from purerl.rewards.judge import Verdict
+from purerl.rewards.judge import Verdict, shares
 
-__all__ = ["batch_metrics", "means", "overlong", "reward_metrics", "shares", "time_metrics", "with_gap"]
+__all__ = ["batch_metrics", "means", "overlong", "reward_metrics", "time_metrics", "with_gap"]
 
 
 def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
@@ -30,17 +30,6 @@ def reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     parts = {name: sum(components.get(name, 0.0) for components in told) / len(told) for name in names}
     means = {"mean": sum(verdict.reward or 0.0 for verdict in verdicts) / len(told)} | parts if told else {}
     return {f"reward/{name}": value for name, value in (means | shares(verdicts)).items()}
-
-
-def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Of all completions: whose reward was told; whose reward function failed; where it outlived its deadline."""
-    failures = [verdict.failure.kind for verdict in verdicts if verdict.failure]
-    counts = {
-        "judged": sum(verdict.reward is not None for verdict in verdicts),
-        "failed": len(failures),
-        "timed_out": failures.count("timed out"),
-    }
-    return {name: count / len(verdicts) for name, count in counts.items()}
 
 
 def overlong(rollout: Rollout, samples: Sequence[Sample]) -> dict[str, float]:

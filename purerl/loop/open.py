@@ -25,7 +25,7 @@ from purerl.protocols import Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.judge import Judge
 
-__all__ = ["located", "open_run", "prepare"]
+__all__ = ["located", "open_run", "prepare", "source_of"]
 
 
 def prepare(config: RunConfig, place: RunDirectory) -> None:
@@ -49,7 +49,7 @@ def located(config: RunConfig, root: Path) -> RunConfig:
         model=evolve(config.model, path=at(config.model.path)),
         teacher=config.teacher and evolve(config.teacher, path=at(config.teacher.path)),
         data=evolve(config.data, files=tuple(map(at, config.data.files))),
-        evaluate=config.evaluate and evolve(config.evaluate, data=config.evaluate.data and at(config.evaluate.data)),
+        evaluate=config.evaluate and evolve(config.evaluate, data={k: at(v) for k, v in config.evaluate.data.items()}),
     )
 
 
@@ -59,10 +59,10 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     algorithm = algorithm_of(config)
-    source, purpose = _source(config, algorithm)
+    source, purpose = source_of(config, algorithm)
     examples, problems = read_data(config, purpose)
     judge = _judge(config, given)
-    for judged in ([examples] if config.rollout else []) + ([problems] if problems else []):
+    for judged in (*([examples] if config.rollout else []), *problems.values()):
         for table in judged.tables:
             judge.check_columns(table.column_names)
     data = open_data(config, examples, problems, load_tokenizer(config.model))
@@ -79,7 +79,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
     )
 
 
-def _source(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:
+def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:
     """Where rows come from, and what for."""
     if config.rollout is not None:
         return rollouts, "prompts"

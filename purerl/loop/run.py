@@ -49,14 +49,14 @@ class Sample:
 
 @frozen
 class RunData:
-    """What a run learns from, what it is evaluated on, and how the tokenizer makes tokens of them.
+    """What a run learns from, what it is evaluated on by its names, and how the tokenizer makes tokens of them.
 
     `counts` are of the rows to learn from: all of them (`rows`), those left out (`too_long`, `held_out`) and those left
     in (`examples`); and of the `problems`.
     """
 
     examples: DataSet
-    problems: DataSet | None
+    problems: Mapping[str, DataSet]
     chat: Chat
     counts: Mapping[str, int]
 

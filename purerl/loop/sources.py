@@ -59,7 +59,7 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
         state, drawn = draw(run, state, wanted - _groups(kept))
         with clock("generate"):
             requests = _requests(run, drawn)
-            completions = complete(run, requests)
+            completions = complete(run.generator, run.tokenizer, requests)
         with clock("reward"):
             samples = _judged(run, state, drawn, requests, completions)
         if "greedy_score" in run.reads:
@@ -134,7 +134,7 @@ def _greedy_scores(run: Run, state: State, drawn: Sequence[Draw]) -> dict[int, f
     """What the greedy completion of each prompt scores, by the number of the draw; None where it cannot be told."""
     first = [request for request in _requests(run, drawn) if request.key.endswith("/0")]
     greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
-    completions = zip(drawn, complete(run, greedy), strict=True)
+    completions = zip(drawn, complete(run.generator, run.tokenizer, greedy), strict=True)
     cases = [Case(f"{one.number}/greedy", text, one.example) for one, (_, text) in completions]
     verdicts = judged(run, cases, step=state.step + 1)
     return {one.number: verdict.reward for one, verdict in zip(drawn, verdicts, strict=True)}

@@ -56,7 +56,7 @@ def gsm8k(model: str | Model, data: str | Data, test: str | None = None) -> RunC
         trainer=trainer.Config(
             lr=1e-6, warm_up=10, autocast="bfloat16", gradient_checkpointing=True, tokens_per_microbatch=16384
         ),
-        evaluate=Evaluate(data=test, every=10, max_tokens=_TOKENS),
+        evaluate=Evaluate(data=test or {}, every=10, max_tokens=_TOKENS),
     )
     if test is not None or config.data.held_out:
         return config

@@ -12,7 +12,7 @@ from purerl.rewards.adapters import Case, RewardFunction, columns_of, load_rewar
 from purerl.rewards.outcomes import Failure, Outcome, outcomes
 from purerl.rewards.workers import Workers
 
-__all__ = ["Judge", "Verdict", "verdict"]
+__all__ = ["Judge", "Verdict", "shares", "verdict"]
 
 
 @frozen
@@ -62,6 +62,17 @@ def verdict(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Co
     if any(value < 1 for name in gates for value in told[name].values()):
         counted = dict.fromkeys(counted, 0.0)
     return Verdict(components, counted)
+
+
+def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """Of all completions: whose reward was told; whose reward function failed; where it outlived its deadline."""
+    failures = [verdict.failure.kind for verdict in verdicts if verdict.failure]
+    counts = {
+        "judged": sum(verdict.reward is not None for verdict in verdicts),
+        "failed": len(failures),
+        "timed_out": failures.count("timed out"),
+    }
+    return {name: count / len(verdicts) for name, count in counts.items()}
 
 
 class Judge:

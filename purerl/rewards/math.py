@@ -21,7 +21,7 @@ from typing import Any
 from purerl.errors import ConfigError
 from purerl.rewards.extraction import LAST, exact_number, extract, first_number, last_boxed, plain
 
-__all__ = ["boxed", "gsm8k", "has_boxed", "multiple_choice", "numeric"]
+__all__ = ["box_in", "boxed", "gsm8k", "has_boxed", "letter_in", "multiple_choice", "number_in", "numeric"]
 
 _SECONDS = 0.5
 _LONGEST_FORMULA = 300
@@ -71,12 +71,40 @@ def multiple_choice(completion: str, example: Mapping[str, Any]) -> float:
     """
     gold = _gold(example).strip()
     gold = chr(ord("A") + int(gold)) if gold.isdecimal() else gold
-    return float(_letter(completion) == gold.strip("()").upper())
+    return float(letter_in(completion) == gold.strip("()").upper())
 
 
 def has_boxed(completion: str, example: Mapping[str, Any]) -> float:
     r"""1 where there is a ``\boxed{...}`` with something in it: a gate."""
     return float(bool(extract(completion, ["boxed"])))
+
+
+# --- what an answer is, for maj@k --------------------------------------------------------------------------------
+
+
+def number_in(completion: str) -> str | None:
+    """The number that a completion comes to, as `gsm8k` and `numeric` find it, written in one way; None without one.
+
+    >>> number_in("The answer is $72.00."), number_in("#### 72"), number_in("I do not know.")
+    ('72', '72', None)
+    """
+    answer = _answered(completion)
+    return None if answer is None else str(answer)
+
+
+def box_in(completion: str) -> str | None:
+    r"""What is in the last ``\boxed{...}``, without spaces; a number in one way; None without a box.
+
+    Formulas that are equal but written otherwise are different answers.
+
+    >>> box_in(r"so \boxed{0.50}"), box_in(r"\boxed{1/2}"), box_in(r"\boxed{x + 1}"), box_in("x")
+    ('1/2', '1/2', 'x+1', None)
+    """
+    answer = extract(completion, ["boxed"])
+    if answer is None:
+        return None
+    number = exact_number(answer)
+    return "".join(plain(answer).split()) if number is None else str(number)
 
 
 # --- answers -----------------------------------------------------------------------------------------------------
@@ -112,7 +140,12 @@ _LETTER = re.compile(rf"{_OPEN}([A-Z])(?![A-Za-z'])(?!\)?[*\s]{{0,3}}(?:or|and|,
 _LONE_LETTER = re.compile(r"^[ \t*]*\(?([A-Z])[).:]?[ \t*.]*$", re.MULTILINE)
 
 
-def _letter(completion: str) -> str | None:
+def letter_in(completion: str) -> str | None:
+    """The letter that a completion chooses, as `multiple_choice` finds it; None without one.
+
+    >>> letter_in("It is warm, so the answer is (B)."), letter_in("none")
+    ('B', None)
+    """
     answer = extract(completion, ["boxed", "hashes", "phrase"])
     if answer is not None:
         found = _LETTER.match(answer)

@@ -84,7 +84,7 @@ def test_the_plan_says_what_is_mixed_and_left_out() -> None:
     assert "  data         a.parquet (75%), b.jsonl (25%); prompts of at most 512 tokens" in lines
     config = addition()
     config = evolve(
-        config, data=evolve(config.data, held_out=0.05), evaluate=evolve(config.evaluate, data=None, examples=100)
+        config, data=evolve(config.data, held_out=0.05), evaluate=evolve(config.evaluate, data={}, examples=100)
     )
     lines = plan(config).splitlines()
     assert "  data         {run}/prepared/train.parquet; 5.0% held out" in lines

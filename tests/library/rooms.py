@@ -20,7 +20,7 @@ STOREYS = (
     ("protocols", "plugins"),
     ("backends", "rewards", "envs", "data", "tracking", "store"),
     ("config",),
-    ("testing",),
+    ("testing", "evaluation"),
     ("loop", "report"),
     ("recipes",),
     ("doctor",),

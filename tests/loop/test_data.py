@@ -28,7 +28,7 @@ from tests.data.made import CHATML, FORGETFUL, HEADERS, assistant, system, token
 
 from .small import fake
 
-ENDS = Evaluate(data=None, every=100, max_tokens=2)
+ENDS = Evaluate(every=100, max_tokens=2)
 NOTHING = {"rollout": None, "generator": None, "rewards": (), "evaluate": None}
 
 
@@ -157,7 +157,7 @@ def test_what_is_held_out_is_evaluated_on_and_never_drawn(tmp_path: Path) -> Non
 
     def problems(path: str) -> tuple[set[int], set[int]]:
         run = _opened(_config(tmp_path, Data(files=(path,), held_out=0.2), evaluate=ENDS), tmp_path)
-        sides = [take(side, side.indices) for side in (run.data.examples, run.data.problems)]
+        sides = [take(side, side.indices) for side in (run.data.examples, run.data.problems["held_out"])]
         learnt, out = ({row["extra_info"]["index"] for row in side} for side in sides)
         assert run.data.counts["held_out"] == run.data.counts["problems"] == len(out)
         return learnt, out
@@ -316,7 +316,7 @@ def test_data_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
 
 def test_an_evaluation_has_problems_from_one_place() -> None:
     base = fake()
-    without = evolve(base.evaluate, data=None)
+    without = evolve(base.evaluate, data={})
     for config, message in (
         (
             evolve(base, evaluate=without),

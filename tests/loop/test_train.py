@@ -18,7 +18,7 @@ import purerl
 from purerl.algos import dapo, dpo, gvpo, opd, opd_top_k, sft
 from purerl.algos.algebra import Algorithm, roles
 from purerl.batch import FIELDS
-from purerl.config.check import EVALUATED, check, needs_rollouts
+from purerl.config.check import check, evaluated, needs_rollouts
 from purerl.config.schema import RunConfig, Stop
 from purerl.errors import ConfigError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
@@ -189,7 +189,7 @@ def test_learning_from_data_needs_no_generator_and_no_rewards(algorithm: Any, tm
 def test_an_early_end(tmp_path: Path) -> None:
     summary = train(fake(stop=Stop(metric="reward/judged", at_least=1.0)), directory=tmp_path / "run")
     assert summary.steps == 1
-    assert sorted(summary.after) == sorted(EVALUATED)
+    assert sorted(summary.after) == sorted(evaluated(fake().evaluate))
     assert "eval/accuracy" in records(summary)[-1]
 
 

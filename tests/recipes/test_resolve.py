@@ -56,7 +56,7 @@ def test_gsm8k_holds_problems_out_unless_it_has_others() -> None:
     assert resolve("gsm8k", GIVEN).data.held_out == 0.05
     assert resolve("gsm8k", [*GIVEN, "data.held_out=0.2"]).data.held_out == 0.2
     tested = resolve("gsm8k", [*GIVEN, "test=t.parquet"])
-    assert (tested.data.held_out, tested.evaluate.data) == (0.0, "t.parquet")
+    assert (tested.data.held_out, tested.evaluate.data) == (0.0, {"t": "t.parquet"})
 
 
 def test_a_text_is_a_model_in_any_recipe(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""`purerl eval` and `purerl sample`: a model's completions, judged and counted, or shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from purerl.errors import ConfigError
+from purerl_cli.output import reported
+from purerl_cli.results import show_scores, texts
+
+if TYPE_CHECKING:
+    from purerl.loop.exam import Exam
+
+__all__ = ["evaluate", "sample"]
+
+_Model = Annotated[
+    str | None, typer.Argument(help="A directory in Hugging Face's format, or a name on the hub.", show_default=False)
+]
+_Run = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="A finished run: its model, and the settings of its evaluations.")
+]
+_Data = Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE", help="Problems; repeatable.")]
+_Reward = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Reward function, as module:function; repeatable.")
+]
+_Gate = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Function that has to be at least 1; repeatable.")
+]
+_Samples = Annotated[int | None, typer.Option(min=1, help="Completions of each problem.", show_default="1")]
+_Temperature = Annotated[float | None, typer.Option(min=0, help="0 takes the likeliest token.", show_default="0")]
+_MaxTokens = Annotated[int | None, typer.Option(min=1, help="New tokens at most.", show_default="1024")]
+_System = Annotated[str | None, typer.Option(help="System prompt of conversations that have none of their own.")]
+_Seed = Annotated[int | None, typer.Option(min=0, help="Of the samples.", show_default="0")]
+_reported = partial(reported, interrupted="nothing is kept")
+
+
+@_reported
+def evaluate(
+    model: _Model = None,
+    run: _Run = None,
+    data: _Data = None,
+    reward: _Reward = None,
+    gate: _Gate = None,
+    samples: _Samples = None,
+    temperature: _Temperature = None,
+    max_tokens: _MaxTokens = None,
+    pass_at: Annotated[
+        str | None, typer.Option(metavar="K,K,...", help="Each k of pass@k.", show_default="samples")
+    ] = None,
+    answer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Function that finds the answer in a completion, for maj@k.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems of each file.")] = None,
+    system: _System = None,
+    seed: _Seed = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write everything there, problem by problem.")
+    ] = None,
+) -> None:
+    """How many problems a model solves, and how sure that is."""
+    from purerl.loop.exam import examine, write_json
+
+    if run is None and not reward:
+        raise ConfigError("--reward is missing", need="what judges completions", do="name it, module:function")
+    if json is not None and not json.absolute().parent.is_dir():
+        raise ConfigError(f"--json {str(json)!r}", got="no such directory", do="make it first")
+    settings = {
+        "samples": samples,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "pass_at": _numbers(pass_at),
+        "answer": answer,
+        "examples": limit,
+        "data": data,
+    }
+    exam = _exam(model, run, settings, rewards=reward, gates=gate, system=system, seed=seed)
+    results = examine(exam)
+    show_scores(results, exam.settings)
+    if json is not None:
+        write_json(json, exam, results)
+
+
+@_reported
+def sample(
+    model: _Model = None,
+    run: _Run = None,
+    data: _Data = None,
+    reward: _Reward = None,
+    gate: _Gate = None,
+    rows: Annotated[int, typer.Option(min=1, help="The first so many problems of each file.")] = 3,
+    samples: _Samples = None,
+    temperature: _Temperature = None,
+    max_tokens: _MaxTokens = None,
+    system: _System = None,
+    seed: _Seed = None,
+) -> None:
+    """Show what a model answers, and what reward functions say of it."""
+    from purerl.loop.exam import examine
+
+    settings = {
+        "samples": samples,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "examples": rows,
+        "data": data,
+    }
+    exam = _exam(model, run, settings, rewards=reward, gates=gate, system=system, seed=seed)
+    typer.echo(texts(examine(exam)), nl=False)
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return None if text is None else tuple(map(int, text.split(",")))
+    except ValueError as error:
+        raise ConfigError("--pass-at", got=repr(text), need="whole numbers with commas between them, 1,8") from error
+
+
+def _exam(model: str | None, run: Path | None, settings: Mapping[str, Any], **others: Any) -> Exam:
+    """The exam of `model`, or of the model of `run`; what is None is as by default, or as in the run."""
+    from purerl.config.schema import Evaluate
+    from purerl.loop.exam import exam_of_model, exam_of_run
+    from purerl.protocols import Model
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    others = {name: value for name, value in others.items() if value is not None}
+    if run is None and model is not None:
+        return exam_of_model(Model(model), Evaluate(**{"max_tokens": 1024} | given), **others)
+    if run is None or model is not None:
+        raise ConfigError("what to evaluate", got="both" if run else "nothing", need="MODEL, or --run DIR")
+    if others:
+        names = ", ".join(f"--{name.removesuffix('s')}" for name in others)
+        do = "leave it out, or name the model, DIR/final"
+        raise ConfigError(f"{names} has no effect", got="--run, which has its own", do=do)
+    return exam_of_run(run, given)

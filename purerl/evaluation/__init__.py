@@ -1,0 +1,1 @@
+"""What an evaluation comes to: statistics of how often problems are solved, and how sure they are."""

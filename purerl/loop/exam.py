@@ -1,0 +1,184 @@
+"""An exam: a model evaluated outside of any run, by the code that evaluates it inside of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from attrs import evolve, frozen
+
+from purerl.backends.hf.model import load_tokenizer
+from purerl.config.check import algorithm_of, check_answer
+from purerl.config.schema import Evaluate, Judging, RunConfig
+from purerl.config.structure import read_toml, to_dict
+from purerl.data.chat import Chat, open_chat
+from purerl.data.examples import DataSet
+from purerl.errors import ConfigError, RunDirectoryError
+from purerl.evaluation.results import Problem, as_json, metrics
+from purerl.loop.data import form_of, glance, open_data, read_data, read_problems
+from purerl.loop.evaluate import attempted
+from purerl.loop.files import write_at_once
+from purerl.loop.judging import check_failures
+from purerl.loop.open import located, source_of
+from purerl.loop.run import seed_of
+from purerl.plugins import find, kind_of
+from purerl.protocols import Model
+from purerl.rewards.adapters import Case
+from purerl.rewards.judge import Judge, Verdict
+
+__all__ = ["Exam", "exam_of_model", "exam_of_run", "examine", "write_json"]
+
+
+@frozen(kw_only=True)
+class Exam:
+    """What a model is asked, and by whom it is judged. Everything is read and checked but the model.
+
+    model      a directory in Hugging Face's format, or a name on the hub
+    settings   how many completions of each problem, and how they are sampled
+    problems   data sets by their names
+    chat       how prompts become tokens
+    judge      the reward functions; without any, nothing is judged
+    judging    how many of their failures are lived with
+    generator  the Config of the engine that samples
+    seed       what the seeds of attempts depend on
+    """
+
+    model: Model
+    settings: Evaluate
+    problems: Mapping[str, DataSet]
+    chat: Chat
+    judge: Judge
+    judging: Judging
+    generator: Any
+    seed: int
+
+
+def exam_of_model(
+    model: Model,
+    settings: Evaluate,
+    *,
+    rewards: Sequence[str] = (),
+    gates: Sequence[str] = (),
+    system: str | None = None,
+    template: Mapping[str, Any] = MappingProxyType({}),
+    seed: int = 0,
+) -> Exam:
+    """An exam of `model` on ``settings.data``; without `rewards` nothing is judged.
+
+    Raises: ConfigError and DataError for what is missing, wrong or without effect, before the model is loaded.
+    """
+    if not settings.data:
+        raise ConfigError("data is missing", need="problems", do="name a file of them")
+    if gates and not rewards:
+        raise ConfigError("gates has no effect", got=", ".join(gates), need="rewards", do="name a reward function")
+    check_answer(settings)
+    problems = read_problems(settings)
+    judge = _judge(dict.fromkeys(rewards, 1.0), gates, Judging(), problems)
+    chat = open_chat(load_tokenizer(model), form_of(problems.values()), system=system, template=template)
+    if not chat.ends and not settings.stop:
+        what = f"the tokenizer of {model.path!r} has no end token"
+        need = "one that ends a completion: without it, each goes on to its limit"
+        raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
+    for data in problems.values():
+        glance(chat, data)
+    return Exam(
+        model=model,
+        settings=settings,
+        problems=problems,
+        chat=chat,
+        judge=judge,
+        judging=Judging(),
+        generator=find("generator", "hf").Config(),
+        seed=seed,
+    )
+
+
+def exam_of_run(directory: Path, changes: Mapping[str, Any]) -> Exam:
+    """The exam that a finished run's model passed last, but for `changes` of the section ``evaluate``.
+
+    Raises: RunDirectoryError where there is no finished run; ConfigError and DataError as `exam_of_model`.
+    """
+    config = _finished(directory)
+    settings = evolve(config.evaluate, **changes)
+    check_answer(settings)
+    # Problems that are named take the place of those that are held out.
+    data = evolve(config.data, held_out=0.0) if settings.data else config.data
+    config = located(evolve(config, evaluate=settings, data=data), directory)
+    model = evolve(config.model, path=str(directory / "final"))
+    examples, problems = read_data(config, source_of(config, algorithm_of(config))[1])
+    opened = open_data(config, examples, problems, load_tokenizer(model))
+    weights = {reward.function: reward.weight for reward in config.rewards}
+    return Exam(
+        model=model,
+        settings=config.evaluate,
+        problems=opened.problems,
+        chat=opened.chat,
+        judge=_judge(weights, config.gates, config.judging, opened.problems),
+        judging=config.judging,
+        generator=config.generator,
+        seed=config.seed,
+    )
+
+
+def _finished(directory: Path) -> RunConfig:
+    """The configuration of the run that is finished at `directory`, and that was evaluated."""
+    what = f"run directory {str(directory)!r}"
+    if not (directory / "config.toml").exists():
+        raise RunDirectoryError(what, got="no config.toml", need="the directory of a run")
+    if not (directory / "summary.json").exists():
+        raise RunDirectoryError(what, got="a run that is not finished", do="finish it with purerl train")
+    config = read_toml(directory / "config.toml", RunConfig)
+    if config.evaluate is None:
+        do = "name the model, its final/, and the data and rewards"
+        raise RunDirectoryError(what, got="a run without evaluations", do=do)
+    return config
+
+
+def _judge(
+    weights: Mapping[str, float], gates: Sequence[str], judging: Judging, problems: Mapping[str, DataSet]
+) -> Judge:
+    judge = Judge(weights, gates, given={}, deadline=judging.deadline, workers=judging.workers)
+    for data in problems.values():
+        for table in data.tables:
+            judge.check_columns(table.column_names)
+    return judge
+
+
+def examine(exam: Exam) -> dict[str, list[Problem]]:
+    """What becomes of the problems of each data set. An exam is held once: its workers end with it.
+
+    Raises: RewardError where too many reward functions failed, EngineError where the generator did.
+    """
+    build = find("generator", kind_of(exam.generator)).build
+    generator = build(exam.generator, model=exam.model, seed=seed_of(exam.seed, "generator") % 2**31)
+    try:
+        with exam.judge as judge:
+            return attempted(
+                exam.problems,
+                exam.settings,
+                generator=generator,
+                chat=exam.chat,
+                judge=partial(_judged, judge, exam.judging),
+                seed=exam.seed,
+            )
+    finally:
+        generator.close()
+
+
+def _judged(judge: Judge, judging: Judging, cases: Sequence[Case]) -> list[Verdict]:
+    verdicts = judge(cases)
+    check_failures(verdicts, judging.max_failed, do="mend the function")
+    return verdicts
+
+
+def write_json(path: Path, exam: Exam, results: Mapping[str, Sequence[Problem]]) -> None:
+    """Write what was asked and all that became of it: numbers, and problem by problem."""
+    settings = exam.settings
+    told = {name: value for name, value in to_dict(settings).items() if name != "every"}
+    said = {"model": exam.model.path, "seed": exam.seed, "settings": told}
+    data = {name: as_json(problems, settings) for name, problems in results.items()}
+    write_at_once(path, json.dumps(said | {"metrics": metrics(results, settings), "data": data}, indent=2) + "\n")

@@ -1,0 +1,109 @@
+"""`purerl eval` and `purerl sample`: what is printed and written, and what a mistake is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from purerl.evaluation.results import Attempt, Problem
+from purerl.recipes.addition import prepare
+from purerl.rewards.judge import Verdict
+from purerl.rewards.outcomes import Failure
+from purerl_cli.main import app
+from purerl_cli.results import texts
+
+EASY = "tests.loop.test_exam:starts_with_a_digit"
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows nothing, and its problems in two files."""
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare(folder, seed=0)
+    return folder
+
+
+def _purerl(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "160"})
+
+
+def test_a_model_is_scored_on_two_data_sets(prepared: Path, tmp_path: Path) -> None:
+    result = _purerl(
+        "eval", prepared / "model", "--data", prepared / "held_out.parquet", "--data", f"old={prepared}/train.parquet",
+        "--reward", EASY, "--samples", 4, "--temperature", 1.5, "--max-tokens", 4, "--pass-at", "1,2",
+        "--answer", "tests.loop.test_exam:first_two", "--limit", 5, "--json", tmp_path / "all.json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    head, _, new, old = [line.split("  ") for line in result.stdout.splitlines() if line.strip()]
+    labels = [label.strip() for label in head if label.strip()]
+    assert labels == [
+        "data set", "problems", "mean@4", "95 % interval", "pass@1", "pass@2", "maj@4", "reward", "length",
+        "truncated", "judged", "failed",
+    ]  # fmt: skip
+    written = json.loads((tmp_path / "all.json").read_text())
+    for row, name in ((new, "held_out"), (old, "old")):
+        cells = [cell.strip() for cell in row if cell.strip()]
+        found = written["data"][name]["metrics"]
+        sure = f"{found['accuracy_low']:.3f} to {found['accuracy_high']:.3f}"
+        assert cells[:4] == [name, "5", f"{found['accuracy']:.3f}", sure]
+        assert cells[4:7] == [f"{found[key]:.3f}" for key in ("pass@1", "pass@2", "maj@4")]
+        assert len(written["data"][name]["problems"]) == 5
+
+
+def test_completions_are_shown(prepared: Path) -> None:
+    data = prepared / "held_out.parquet"
+    result = _purerl(
+        "sample", prepared / "model", "--data", data, "--reward", EASY, "--rows", 2, "--samples", 2,
+        "--temperature", 1, "--max-tokens", 3,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("held_out, problem ") == 2
+    assert result.stdout.count("attempt 1: reward ") == result.stdout.count("attempt 2: reward ") == 2
+    assert "(starts_with_a_digit " in result.stdout
+    alone = _purerl("sample", prepared / "model", "--data", data, "--rows", 1, "--max-tokens", 3)
+    assert (alone.exit_code, alone.stdout.count("attempt 1: 3 tokens, ended by length")) == (0, 1), alone.output
+
+
+def test_hostile_texts_are_shown_harmless() -> None:
+    failed = Verdict(failure=Failure("m:f", "raised", ""))
+    attempts = (
+        Attempt("\x1b]0;owned\x07 [bold]x[/bold]\nattempt 9: reward 1\r\u202e\ud800", 3, "stop", None, failed),
+        Attempt("", 0, "stop", None, Verdict({"\x1b[2J": 0.5}, {"\x1b[2J": 0.25})),
+    )
+    assert texts({"a": [Problem(7, "1 +\n1 =", attempts)]}) == (
+        "a, problem 7\n"
+        "  | 1 +\n"
+        "  | 1 =\n"
+        "attempt 1: m:f raised; 3 tokens, ended by stop\n"
+        "  | \\x1b]0;owned\\x07 [bold]x[/bold]\n"
+        "  | attempt 9: reward 1\\r\\u202e\\ud800\n"
+        "attempt 2: reward 0.25 (\\x1b[2J 0.5); 0 tokens, ended by stop\n"
+        "\n"
+        "\n"
+    )
+
+
+def test_mistakes_are_told_before_a_model_is_loaded(prepared: Path, tmp_path: Path) -> None:
+    model, data = prepared / "model", ("--data", prepared / "train.parquet")
+    for arguments, message in (
+        (["eval", model, *data], "--reward is missing\n  need: what judges completions"),
+        (["eval", *data, "--reward", EASY], "what to evaluate\n  got:  nothing\n  need: MODEL, or --run DIR"),
+        (["eval", model, "--run", tmp_path], "what to evaluate\n  got:  both\n"),
+        (["eval", "--run", tmp_path, "--reward", EASY], "--reward has no effect\n  got:  --run, which has its own\n"),
+        (["eval", "--run", tmp_path], f"run directory '{tmp_path}'\n  got:  no config.toml\n"),
+        (["eval", model, *data, "--reward", EASY, "--samples", 4], "samples has no effect\n"),
+        (["eval", model, *data, "--reward", EASY, "--pass-at", "a"], "--pass-at\n  got:  'a'\n  need: whole numbers"),
+        (
+            ["eval", model, *data, "--reward", EASY, "--json", tmp_path / "no" / "f.json"],
+            f"--json '{tmp_path}/no/f.json'\n  got:  no such directory\n",
+        ),
+        (["eval", model, "--data", "none.jsonl", "--reward", EASY], "data set 'none.jsonl'\n  got:  no such file\n"),
+        (["sample", model], "data is missing\n  need: problems\n"),
+        (["sample", tmp_path / "none", *data], "no tokenizer can be loaded from the hub's repository"),
+    ):
+        result = _purerl(*arguments)
+        assert (result.exit_code, result.stdout) == (2 if "config.toml" not in message else 1, ""), result.output
+        assert result.stderr.startswith(f"error: {message}"), result.stderr

@@ -1,0 +1,296 @@
+"""Evaluations of several data sets, in runs and outside of them: the same numbers by the same code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from purerl.config.check import check, evaluated
+from purerl.config.schema import Data, Evaluate, RunConfig, Stop
+from purerl.config.structure import apply, from_dict, read_toml, to_dict
+from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
+from purerl.evaluation.results import Attempt, Problem, measured, metrics
+from purerl.evaluation.statistics import pass_at
+from purerl.loop.exam import exam_of_model, exam_of_run, examine, write_json
+from purerl.loop.train import Summary, train
+from purerl.protocols import Model
+from purerl.recipes.addition import prepare
+from purerl.rewards.judge import Verdict
+from tests.data.made import write
+
+from .small import fake, small
+
+DIGITS, BROKEN = "tests.loop.rewards:digits", "tests.loop.test_exam:broken"
+HALF = {"examples": 3, "samples": 4, "temperature": 1.5, "max_tokens": 4, "pass_at": (1, 2, 4)}
+
+
+def first_two(completion: str) -> str | None:
+    """What an answer is in these tests."""
+    return completion[:2] or None
+
+
+def broken(completion: str, example: Mapping[str, Any]) -> float:
+    """A reward function that fails on one of two."""
+    if int(example["answer"]) % 2:
+        raise ValueError("odd")
+    return 1.0
+
+
+def sum_of(completion: str, example: Mapping[str, Any]) -> float:
+    """The right answer itself: it tells which problem a completion was judged by."""
+    return float(example["answer"][::-1])
+
+
+def starts_with_a_digit(completion: str, example: Mapping[str, Any]) -> float:
+    """Something that a model which knows nothing is right about now and then."""
+    return float(completion[:1].isdecimal() and completion[:1] < "5")
+
+
+EASY = "tests.loop.test_exam:starts_with_a_digit"
+
+
+def _real(**changes: Any) -> RunConfig:
+    """Two steps of a real model that knows nothing."""
+    return small(**{"steps": 2, "start": None, "model": Model("{run}/prepared/model")} | changes)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real model that knows nothing, and its problems in two files."""
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare(folder, seed=0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """A finished run that was evaluated on two data sets, four times on each problem."""
+    data = {"new": "{run}/prepared/held_out.parquet", "old": "{run}/prepared/train.parquet"}
+    settings = Evaluate(data=data, every=2, answer="tests.loop.test_exam:first_two", **HALF)
+    folder = tmp_path_factory.mktemp("run") / "run"
+    return train(_real(evaluate=settings, rewards=(EASY,)), directory=folder)
+
+
+# --- in a run ----------------------------------------------------------------------------------------------------
+
+
+def test_several_data_sets_have_a_name_each_and_a_mean(run: Summary) -> None:
+    settings = read_toml(run.directory / "config.toml", RunConfig).evaluate
+    assert sorted(run.after) == sorted(evaluated(settings))
+    assert {"eval/new/pass@2", "eval/old/maj@4", "eval/new/accuracy_low"} <= set(run.after)
+    assert run.after["eval/accuracy"] == fmean(run.after[f"eval/{name}/accuracy"] for name in ("new", "old"))
+    for name in ("new", "old"):
+        found = {key.rpartition("/")[2]: value for key, value in run.after.items() if f"/{name}/" in key}
+        assert found["pass@1"] == pytest.approx(found["accuracy"])
+        assert found["pass@1"] <= found["pass@2"] <= found["pass@4"]
+        assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
+        assert found["judged"] == 1
+
+
+def test_a_metric_of_one_of_them_can_end_a_run() -> None:
+    files = {"a": "a.parquet", "b": "b.parquet"}
+    several = evolve(fake().evaluate, data=files, samples=2, temperature=1.0)
+    check(fake(evaluate=several, stop=Stop(metric="eval/b/pass@2", at_least=1.0)))
+    with pytest.raises(ConfigError, match="did you mean 'eval/a/accuracy'"):
+        check(fake(evaluate=several, stop=Stop(metric="eval/a/acuracy", at_least=1.0)))
+
+
+# --- outside of a run --------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_examined_as_it_examined_itself(run: Summary) -> None:
+    exam = exam_of_run(run.directory, {})
+    assert metrics(examine(exam), exam.settings) == run.after
+
+
+def test_an_exam_can_differ_from_the_runs(run: Summary) -> None:
+    exam = exam_of_run(run.directory, {"examples": 2, "samples": 1, "temperature": 0.0, "pass_at": (), "answer": None})
+    results = examine(exam)
+    assert [len(problems) for problems in results.values()] == [2, 2]
+    assert all(len(problem.attempts) == 1 for problem in results["new"])
+
+
+def test_a_real_model_is_examined_on_two_data_sets(prepared: Path, tmp_path: Path) -> None:
+    files = [str(prepared / "held_out.parquet"), f"old={prepared / 'train.parquet'}"]
+    exam = exam_of_model(Model(str(prepared / "model")), Evaluate(data=files, **HALF), rewards=[EASY])
+    results = examine(exam)
+    assert {name: [problem.index for problem in one] for name, one in results.items()} == {
+        "held_out": [0, 1, 2],
+        "old": [0, 1, 2],
+    }
+    attempts = [attempt for one in results.values() for problem in one for attempt in problem.attempts]
+    assert len({attempt.completion for attempt in attempts}) > 12, "samples differ"
+    assert 0 < sum(attempt.is_right for attempt in attempts) < 24
+    again = exam_of_model(Model(str(prepared / "model")), evolve(exam.settings, examples=2), rewards=[EASY])
+    assert examine(again)["old"] == results["old"][:2], "a problem's attempts depend on nothing beside it"
+    other = exam_of_model(Model(str(prepared / "model")), exam.settings, rewards=[EASY], seed=1)
+    assert examine(other)["old"] != results["old"]
+    write_json(tmp_path / "all.json", exam, results)
+    written = json.loads((tmp_path / "all.json").read_text())
+    assert written["metrics"] == metrics(results, exam.settings)
+    assert written["settings"] | {"every": 20} == to_dict(exam.settings)
+    for name, one in results.items():
+        for problem, said in zip(one, written["data"][name]["problems"], strict=True):
+            assert said["right"] == sum(attempt.is_right for attempt in problem.attempts)
+            assert [a["completion"] for a in said["attempts"]] == [a.completion for a in problem.attempts]
+        right = [said["right"] for said in written["data"][name]["problems"]]
+        assert written["data"][name]["metrics"]["pass@2"] == fmean(pass_at(c, 4, k=2) for c in right)
+
+
+def test_every_attempt_is_judged_by_its_own_problem(prepared: Path) -> None:
+    settings = Evaluate(data=str(prepared / "train.parquet"), samples=2, temperature=1.0, examples=3, max_tokens=1)
+    exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=["tests.loop.test_exam:sum_of"])
+    for problem in examine(exam)["train"]:
+        a, b = problem.prompt.rstrip("=").split("+")
+        assert [attempt.verdict.reward for attempt in problem.attempts] == [int(a) + int(b)] * 2
+
+
+def test_greedy_attempts_are_the_default_and_nothing_need_judge_them(prepared: Path) -> None:
+    settings = Evaluate(data=str(prepared / "held_out.parquet"), examples=2, max_tokens=4)
+    exam = exam_of_model(Model(str(prepared / "model")), settings)
+    problems = examine(exam)["held_out"]
+    assert [len(problem.attempts) for problem in problems] == [1, 1]
+    assert set(measured(problems, settings)) == {"length", "truncated", "judged", "failed", "timed_out"}
+
+
+def test_too_many_failures_end_an_exam(prepared: Path) -> None:
+    settings = Evaluate(data=str(prepared / "train.parquet"), examples=8, max_tokens=1)
+    exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=[BROKEN])
+    with pytest.raises(RewardError, match="(?s)ValueError: odd.*of 8.*do:   mend the function"):
+        examine(exam)
+
+
+# --- the numbers -------------------------------------------------------------------------------------------------
+
+
+def _problem(*said: tuple[float | None, str | None]) -> Problem:
+    attempts = [
+        Attempt("", 2, "stop", answer, Verdict() if value is None else Verdict({"a": value}, {"a": value}))
+        for value, answer in said
+    ]
+    return Problem(0, "", tuple(attempts))
+
+
+def test_problems_count_alike_and_what_is_not_judged_counts_nowhere() -> None:
+    settings = Evaluate(max_tokens=4, samples=3, temperature=1.0, pass_at=(1, 3), answer="m:f")
+    problems = [
+        _problem((1.0, "x"), (0.5, "y"), (0.0, "y")),
+        _problem((1.0, "x"), (None, "y"), (None, "y")),
+        _problem((None, "x"), (None, "x"), (None, "x")),
+    ]
+    found = measured(problems, settings)
+    assert found["accuracy"] == found["pass@1"] == pytest.approx((1 / 3 + 1) / 2)
+    assert found["reward"] == pytest.approx((0.5 + 1) / 2)
+    assert found["pass@3"] == 1.0, "of the one problem with three judged completions"
+    assert found["maj@3"] == 0.5
+    assert found["judged"] == pytest.approx(4 / 9)
+    assert found["length"] == 2
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+def test_data_can_be_said_in_three_ways() -> None:
+    for said, data in (
+        ("d/a.parquet", {"a": "d/a.parquet"}),
+        ("b=d/a.parquet", {"b": "d/a.parquet"}),
+        ("d/k=1/a b.parquet", {"a_b": "d/k=1/a b.parquet"}),
+        (["a.parquet", "c=b.jsonl"], {"a": "a.parquet", "c": "b.jsonl"}),
+        ({"x": "a.parquet"}, {"x": "a.parquet"}),
+    ):
+        assert Evaluate(data=said, max_tokens=1).data == data
+        table = to_dict(fake())
+        table["evaluate"]["data"] = said
+        assert from_dict(RunConfig, table).evaluate.data == data
+    two = apply(fake(), ["evaluate.data.more=m.parquet"]).evaluate.data
+    assert two == {"held_out": "{run}/prepared/held_out.parquet", "more": "m.parquet"}
+    assert apply(fake(), ["evaluate.data.more=m.parquet", "evaluate.data.held_out="]).evaluate.data == {
+        "more": "m.parquet"
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"samples": 8},
+            (
+                "samples has no effect\n"
+                "  got:  8\n"
+                "  need: a temperature above 0: greedy completions of a problem are all the same\n"
+                "  do:   set temperature, to 1.0 say"
+            ),
+        ),
+        (
+            {"answer": "m:f"},
+            (
+                "answer has no effect\n"
+                "  got:  'm:f'\n"
+                "  need: several samples, to find the most frequent answer\n"
+                "  do:   set samples"
+            ),
+        ),
+        ({"pass_at": (2,)}, "pass_at\n  got:  (2,)\n  need: from 1 to samples, 1"),
+        ({"pass_at": (1, 1)}, "pass_at\n  got:  (1, 1)\n  do:   name each k once"),
+        ({"temperature": -1.0}, "temperature\n  got:  -1.0\n  need: 0 or above, and finite"),
+        ({"data": {"a b": "c"}}, "data\n  got:  the name 'a b'\n  need: letters, digits, ., - and _"),
+        ({"data": {"a": 1}}, "data\n  got:  1\n  need: a file, as a text"),
+        (
+            {"data": ["x/a.parquet", "y/a.parquet"]},
+            "files of one name\n  got:  x/a.parquet, y/a.parquet\n  do:   name them: NAME=FILE",
+        ),
+    ],
+)
+def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Evaluate(**{"max_tokens": 4} | settings)
+    assert str(caught.value) == message
+
+
+def test_what_is_refused_has_its_key() -> None:
+    for setting, message in (
+        ("evaluate.data=3", "evaluate.data\n  got:  3\n  need: a text, a list of texts, or a section"),
+        ("evaluate.data=[3]", "evaluate.data\n  got:  [3]\n  need: a text, a list of texts, or a section"),
+        ('evaluate.data=["a/x", "b/x"]', "evaluate.data: files of one name\n  got:  a/x, b/x\n  do:   name them"),
+        ("evaluate.samples=2", "evaluate.samples has no effect\n"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            apply(fake(), [setting])
+        assert str(caught.value).startswith(message), caught.value
+
+
+def test_an_exam_that_lacks_something_is_refused(prepared: Path, run: Summary, tmp_path: Path) -> None:
+    model, data = Model(str(prepared / "model")), str(prepared / "train.parquet")
+    texts = write(tmp_path / "texts.jsonl", [{"prompt": "1"}])
+    sampled = {"samples": 2, "temperature": 1.0, "max_tokens": 1}
+    for message, make in (
+        ("data is missing", lambda: exam_of_model(model, Evaluate(max_tokens=1))),
+        ("gates has no effect", lambda: exam_of_model(model, Evaluate(data=data, max_tokens=1), gates=[EASY])),
+        (
+            "evaluate.answer\n  got:  str\n  need: a function (completion)",
+            lambda: exam_of_model(model, Evaluate(data=data, answer="tests.loop.test_exam:EASY", **sampled)),
+        ),
+        ("system has no effect", lambda: exam_of_model(model, Evaluate(data=texts, max_tokens=1), system="be")),
+        ("samples has no effect", lambda: exam_of_run(run.directory, {"temperature": 0.0})),
+    ):
+        with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
+            make()
+    with pytest.raises(RunDirectoryError, match="no config.toml"):
+        exam_of_run(tmp_path, {})
+    (tmp_path / "config.toml").write_bytes((run.directory / "config.toml").read_bytes())
+    with pytest.raises(RunDirectoryError, match="a run that is not finished"):
+        exam_of_run(tmp_path, {})
+
+
+def test_what_was_held_out_is_examined_again(tmp_path: Path) -> None:
+    data = Data(files=("{run}/prepared/train.parquet",), held_out=0.05)
+    config = _real(data=data, evaluate=evolve(fake().evaluate, data={}, examples=5))
+    summary = train(config, directory=tmp_path / "run")
+    exam = exam_of_run(summary.directory, {})
+    assert metrics(examine(exam), exam.settings) == summary.after
