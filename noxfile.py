@@ -5,7 +5,9 @@ They run in the environment that nox itself is installed in, so people and CI ch
 
 from __future__ import annotations
 
+import shutil
 import sys
+from pathlib import Path
 
 import nox
 
@@ -55,3 +57,23 @@ def docs(session: nox.Session) -> None:
 def train(session: nox.Session) -> None:
     """The run that `purerl train` does by default, from its beginning, in a folder of its own."""
     _python(session, "purerl_cli", "train", "--directory", session.create_tmp(), "--fresh", *session.posargs)
+
+
+_HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars")
+
+
+@nox.session
+def picture(session: nox.Session) -> None:
+    """docs/images/report.png: `purerl report` of two runs as Chromium shows it. Give runs, or they are done here."""
+    folder, image = Path(session.create_tmp()).resolve(), Path("docs/images/report.png")
+    runs = session.posargs or [str(folder / kind) for kind in ("dapo", "grpo")]
+    for run in runs if not session.posargs else ():
+        settings = ("--set", f"algorithm.kind={Path(run).name}", "--directory", run, "--fresh")
+        _python(session, "purerl_cli", "train", *settings)
+    page = folder / "report.html"
+    _python(session, "purerl_cli", "report", *runs, "--output", str(page))
+    image.parent.mkdir(exist_ok=True)
+    chromium = shutil.which("chromium") or shutil.which("google-chrome") or session.error("there is no chromium here")
+    shot = ("--window-size=1440,1700", "--virtual-time-budget=5000", f"--screenshot={image.resolve()}")
+    profile = f"--user-data-dir={folder / 'profile'}"
+    session.run(chromium, *_HEADLESS, profile, *shot, page.as_uri(), external=True)

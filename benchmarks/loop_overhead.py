@@ -29,6 +29,7 @@ from purerl.loop import train as loop
 from purerl.loop.run import State
 from purerl.protocols import Model
 from purerl.recipes.addition import character_tokenizer
+from purerl.tracking.trackers import Trackers
 
 STEPS, WARM_UP = 12, 3
 
@@ -104,7 +105,7 @@ def main() -> None:
         for _ in range(STEPS):
             spent.clear()
             begin = time.process_time()
-            state, _ = loop.advance(run, state, place)
+            state, _ = loop.advance(run, state, place, Trackers())
             steps.append({**spent, "step": time.process_time() - begin})
         place.release()
     measured = steps[WARM_UP:]

@@ -96,6 +96,7 @@ def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     from purerl.loop import train as loop
     from purerl.loop.run import State
     from purerl.protocols import Model
+    from purerl.tracking.trackers import Trackers
 
     config = RunConfig(
         name="step",
@@ -112,11 +113,11 @@ def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         threads=1,
     )
     place = loop.claim(folder / f"run{os.getpid()}", config, fresh=True)
-    run = loop.open_run(config, {config.rewards[0]: reward})
+    run = loop.open_run(config, place, {config.rewards[0].function: reward})
     state, found = State(transform=run.algorithm.advantage.init()), []
     for _ in range(steps):
         begin = time.process_time()
-        state, record = loop.advance(run, state, place)
+        state, record = loop.advance(run, state, place, Trackers())
         found.append(
             {"step": 1000 * (time.process_time() - begin), "tokens": record["rollout/length"] * PROMPTS * SAMPLES}
         )

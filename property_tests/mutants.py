@@ -11,6 +11,7 @@ import torch
 
 from purerl.algos import dpo, grpo
 from purerl.algos.algebra import Algorithm, Term, Weighted, stateless, writes
+from purerl.algos.estimators.group_relative import group_centred_advantage, score_of_the_single
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_sum
 from purerl.algos.parts.whiten import whiten
@@ -82,6 +83,41 @@ def centred_by_label_as_index(batch):
     return score - torch.zeros_like(score).index_add(0, batch["group"], score)[batch["group"]]
 
 
+def centred_by_a_loop(batch):
+    score, baseline = batch["reward"].sum(-1), torch.zeros_like(batch["reward"][:, 0])
+    for label in batch["group"].unique():
+        mine = batch["group"] == label
+        baseline = torch.where(mine, (score * mine).sum() / mine.sum(), baseline)
+    return score - baseline
+
+
+def centred_if_they_differ(batch):
+    score = batch["reward"].sum(-1)
+    return score - score.mean() if score.max() > score.min() else score
+
+
+def centred_over_the_batch(batch):
+    score, counted = batch["reward"].sum(-1), batch["mask"].any(-1)
+    return score - (score * counted).sum() / counted.sum().clamp(min=1)
+
+
+def best_possible_score(batch):
+    return batch["reward"].sum(-1) / max(1.0, batch["reward"].abs().max().item())
+
+
+def discounted_on_the_host(batch):
+    return (batch["reward"] * 0.9 ** torch.arange(batch["reward"].shape[1])).sum(-1)
+
+
+def raw_where_alone(batch):
+    of_rows = batch["reward"].sum(-1), batch["group"], batch["mask"].any(-1)
+    return score_of_the_single(*of_rows, estimator=group_centred_advantage)
+
+
+def clipped_score(batch):
+    return batch["reward"].sum(-1).clamp(-1, 1)
+
+
 def sign(batch):
     return (batch["reward"].sum(-1) > 0) * 2.0 - 1.0
 
@@ -115,6 +151,10 @@ def unclamped_ratio(batch):
 
 def shifted_ratio(batch):
     return -batch["advantage"] * (batch["logp"] - batch["old_logp"].roll(1, -1)).clamp(-20, 20).exp()
+
+
+def squared_ratio(batch):
+    return -batch["advantage"] * (2 * (batch["logp"] - batch["old_logp"])).clamp(-20, 20).exp()
 
 
 def whitened_in_the_loss(batch):
@@ -193,6 +233,12 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
         "a lambda": (_term(loss=lambda batch: batch["logp"]), "lambda"),
         "a description with an address": (_objective(prepare=NamedByAddress()), "another fingerprint"),
     },
+    "device_is_kept": {
+        "a value is asked for": (_score(best_possible_score), "Tensor.item() cannot be called on meta tensors"),
+        "a tensor is made elsewhere": (_score(discounted_on_the_host), "expected device"),
+    },
+    "vmap_is_a_loop": {"a loop over groups": (_score(centred_by_a_loop), "vmap")},
+    "compiled_is_eager": {"a branch on values": (_score(centred_if_they_differ), "Data-dependent branching")},
     "padding_is_invisible": {
         "the mean is over padding": (_score(centred_over_padding), "field advantage"),
         "the numerator is not masked": (_term(loss=softplus, reduce=numerator_without_mask), "loss"),
@@ -209,6 +255,7 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     },
     "labels_are_names": {"labels are indices": (_score(centred_by_label_as_index), "Error: ")},
     "masked_out_is_inert": {"versions of tool tokens": (_score(less_the_staler, "version"), "field advantage")},
+    "groups_are_apart": {"the baseline is that of the batch": (_score(centred_over_the_batch), "field advantage")},
     "splitting_is_invisible": {
         "the tokens of the part divide": (_term(reduce=mean_of_the_part), "gradient of logp"),
         "the part is whitened": (_term(loss=whitened_in_the_loss), "gradient of logp"),
@@ -216,9 +263,11 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     },
     "dealing_is_invisible": {"a rank has no longest row": (_term(reduce=divided_by_the_longest_row), "Error: ")},
     "metrics_merge": {"metrics have no weights": (_objective(metrics=mean_without_weight), "'logp'")},
+    "no_reward_is_lost": {"masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect")},
+    "shifting_rewards_is_invisible": {"a row alone keeps its score": (_score(raw_where_alone), "field advantage")},
+    "scaling_rewards_scales": {"scores are clipped": (_score(clipped_score), "field advantage is neither")},
     "nothing_counted_is_zero": {"0 divided by 0": (_term(reduce=divided_by_zero), "not finite")},
     "extreme_ratios_are_finite": {"a ratio overflows": (_term(loss=unclamped_ratio), "not finite")},
-    "no_reward_is_lost": {"masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect")},
     "gradients_flow_through_outputs_only": {
         "the gradient is stopped": (_term(loss=detached), "gradients reach []"),
         "a bonus on what is only watched": (_second_term(entropy_bonus), "gradients reach ['entropy', 'logp']"),
@@ -226,4 +275,5 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     "gradient_is_the_derivative": {
         "a divergence under no_grad": (_second_term(divergence_without_gradient), "gradient of logp")
     },
+    "on_policy_it_is_reinforce": {"the ratio is squared": (_term(loss=squared_ratio), "gradient of logp")},
 }

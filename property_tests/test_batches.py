@@ -76,6 +76,7 @@ FEATURES = {
     "groups differ in size": lambda b: len(_sizes(b).unique()) > 1,
     "a group has one row": lambda b: (_sizes(b) == 1).any(),
     "a group has three rows": lambda b: (_sizes(b) >= 3).any(),
+    "a group has eight rows": lambda b: (_sizes(b) == 8).any(),
     "a label is negative": lambda b: (b["group"] < 0).any(),
     "rows of a group lie apart": lambda b: len(b["group"].unique_consecutive()) > len(b["group"].unique()),
     "rewards have both signs": lambda b: (b["reward"] < 0).any() and (b["reward"] > 0).any(),

@@ -15,12 +15,30 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos import dapo, dr_grpo, grpo, gspo, gvpo, icepop, k1, k2, k3, kl_cov, kl_reward, rloo, sppo
+from purerl.algos import (
+    decoupled_ppo,
+    deepseek_v3_2,
+    dppo_tv,
+    icepop,
+    k1,
+    k2,
+    k3,
+    kl_reward,
+    m2po,
+    opd,
+    rloo,
+    sppo,
+    topr,
+    vespo,
+)
 from purerl.algos.algebra import Algorithm, advantages, begin, bind, evaluate
 from purerl.algos.parts.bypass import bypassed
 from purerl.algos.parts.corrections import corrected, reject_rows, row_mean, token_weight, truncated, whole_row_weight
 from purerl.algos.parts.divergences import absolute, importance_k3, straight_through, weighed_k2, weighed_k3
-from purerl.batch import put
+from purerl.algos.parts.reductions import sequence_mean_of_token_sum
+from purerl.algos.parts.shaping import at_last_action
+from purerl.batch import STRUCTURE, put
+from purerl.plugins import find, names
 from purerl.testing import fields_of
 
 END, LONGEST = 2, 3
@@ -69,31 +87,51 @@ GROUPS = torch.cartesian_prod(*[torch.arange(len(SEQUENCES))] * 2)
 """Every group of two."""
 
 
-def fields(logits: Tensor) -> dict[str, Tensor]:
-    logp, old = log_probability(logits), log_probability(POLICY)
+def fields(logits: Tensor, sampler: Tensor) -> dict[str, Tensor]:
+    """What a row of each sequence holds: all that any algorithm reads, but noise."""
+    logp, old, ref = log_probability(logits), log_probability(POLICY), log_probability(REFERENCE)
+    rows, every = torch.zeros(len(SEQUENCES), dtype=torch.int64), torch.zeros_like(old)
+    chances = POLICY.softmax(-1)[PREFIX]
     return dict(
-        logp=logp, old_logp=old, rollout_logp=log_probability(SAMPLER), ref_logp=log_probability(REFERENCE),
-        entropy=torch.zeros_like(old), reward=torch.nn.functional.pad(REWARD[:, None], (0, LONGEST)),
+        attention_mask=ACTION | (torch.arange(LONGEST + 1) == 0), action=ACTION, mask=ACTION,
+        logp=logp, old_logp=old, rollout_logp=log_probability(sampler), ref_logp=ref, reward_model_logp=ref,
+        teacher_logp=ref, entropy=every, log_partition=every, old_value=EXPECTED[PREFIX], value=EXPECTED[PREFIX],
+        old_entropy=torch.special.entr(chances).sum(-1), sum_pi_squared=chances.square().sum(-1),
+        reward=at_last_action(REWARD, ACTION), score=REWARD, greedy_score=GREEDY.expand(rows.shape),
+        components=torch.stack([REWARD, REWARD.square()], -1), role=rows, example=rows,
+        turn=TOKEN, anchor=PREFIX,
     )  # fmt: skip
+
+
+EXPECTED = torch.stack([
+    (probability(POLICY) * REWARD)[starts].sum() / probability(POLICY)[starts].sum()
+    for starts in (torch.tensor([s[: len(p)] == p for s in SEQUENCES]) for p in PREFIXES)
+])  # fmt: skip
+"""The value of each prefix: what a critic would say that knew everything."""
+
+GREEDY = REWARD[probability(POLICY).argmax()]
 
 
 def expected_gradient(algorithm: Algorithm, sampler: Tensor = POLICY) -> Tensor:
     """Of the loss of a group, in the mean over all groups that `sampler` may say."""
     weight = probability(sampler)[GROUPS].prod(-1)
     losses = torch.func.vmap(bind(_loss, algorithm=algorithm))
-    return gradient(lambda logits: weight @ losses(_batch(logits, algorithm)))
+    return gradient(lambda logits: weight @ losses(_batch(logits, sampler, algorithm)))
 
 
-def _batch(logits: Tensor, algorithm: Algorithm) -> TensorDict:
-    known, shape = fields(logits), GROUPS.shape
-    names = dict(row=torch.arange(2).expand(shape), group=torch.zeros(shape, dtype=torch.int64))
-    there = ACTION | (torch.arange(LONGEST + 1) == 0)
-    tokens = dict(attention_mask=there, action=ACTION, mask=ACTION, **{n: known[n] for n in fields_of(algorithm)})
-    return TensorDict({**names, **{name: value[GROUPS] for name, value in tokens.items()}}, batch_size=shape)
+def _batch(logits: Tensor, sampler: Tensor, algorithm: Algorithm) -> TensorDict:
+    of_rows = {name: value[GROUPS] for name, value in fields(logits, sampler).items()}
+    of_groups = dict(
+        row=torch.arange(2).expand(GROUPS.shape),
+        group=torch.zeros(GROUPS.shape, dtype=torch.int64),
+        chosen=REWARD[GROUPS] > REWARD[GROUPS].flip(-1),
+    )
+    known = {**of_rows, **of_groups}
+    return TensorDict({n: known[n] for n in (*STRUCTURE, *fields_of(algorithm))}, batch_size=GROUPS.shape)
 
 
 def _loss(batch: TensorDict, *, algorithm: Algorithm) -> Tensor:
-    (policy,) = algorithm.objectives
+    policy = algorithm.objectives[-1]
     given = {name: batch[name] for name in (*policy.outputs, *policy.watches)}
     _, after = advantages(algorithm, algorithm.advantage.init(), batch.exclude(*given))
     step, counts = begin(policy, after)
@@ -110,22 +148,96 @@ def against(found: Tensor, exact: Tensor) -> tuple[float, float]:
     return float(along / exact.square().sum()), float(along / (found.norm() * exact.norm()))
 
 
+SETTINGS = {"dr_grpo": dict(norm_length=1), "pass_k": dict(k=1)}
+
 ON_POLICY = {
-    # Exact, or parallel to it.
-    "rloo": (rloo.algorithm(), 1, 1),
-    "dr_grpo": (dr_grpo.algorithm(dr_grpo.Config(norm_length=1)), 1 / 2, 1),  # (N - 1) / N
-    "gvpo": (gvpo.algorithm(gvpo.Config(beta=0.1)), 0.1, 1),  # beta
-    # Divided by the group's standard deviation, or by lengths: the gradient of something else.
-    "grpo": (grpo.algorithm(), 0.34633, 0.89351),
-    "gspo": (gspo.algorithm(), 0.34633, 0.89351),
-    "dapo": (dapo.algorithm(), 0.26221, 0.91412),
-    "kl_cov": (kl_cov.algorithm(), 0.26221, 0.91412),
+    # The gradient of the expected reward.
+    "rae": (1, 1),
+    "reinforce": (1, 1),
+    "remax": (1, 1),
+    "rloo": (1, 1),
+    # Parallel to it. A row is in its own baseline: (N - 1) / N. And beta, which is a weight of the whole.
+    "dr_grpo": (1 / 2, 1),
+    "kimi": (1 / 2, 1),
+    "topr": (1 / 2, 1),
+    "gvpo": (0.1, 1),
+    # The gradient of something else, for they divide by the standard deviation of the group,
+    "flowrl": (10.69288, 0.90218),
+    "gdpo": (0.29040, 0.73920),
+    "gmpo": (0.34633, 0.89351),
+    "grpo": (0.34633, 0.89351),
+    "gspo": (0.34633, 0.89351),
+    "icepop": (0.34633, 0.89351),
+    "luspo": (0.51114, 0.96704),
+    "sapo": (0.34633, 0.89351),
+    # by the lengths of rows,
+    "deepseek_v3_2": (0.31510, 0.95116),
+    "dro": (0.24568, 0.98995),
+    "gpg": (0.24568, 0.98995),
+    # by both,
+    "aspo": (0.26221, 0.91412),
+    "cispo": (0.26221, 0.91412),
+    "dapo": (0.26221, 0.91412),
+    "dppo_kl": (0.26221, 0.91412),
+    "dppo_tv": (0.26221, 0.91412),
+    "kl_cov": (0.26221, 0.91412),
+    "m2po": (0.26221, 0.91412),
+    "pass_k": (0.26139, 0.97455),
+    "vespo": (0.26221, 0.91412),
+    # or by the standard deviation of the batch, here one group;
+    "decoupled_ppo": (0.57771, 0.98299),
+    "gspo_token": (0.57223, 0.87943),
+    "ppo": (0.57771, 0.98299),
+    "prime": (0.37944, 0.90528),
+    "reinforce_plus_plus": (0.45547, 0.93765),
+    "reinforce_plus_plus_baseline": (0.37944, 0.90528),
+    "spo": (0.26221, 0.91412),
+    "vapo": (0.70850, 0.99447),
+    # because a row is in a baseline that weighs its rows, or compares its steps,
+    "gigpo": (0.69614, 0.89901),
+    "opo": (0.50775, 0.98903),
+    "otb": (0.40854, 0.99020),
+    # or because something else is what they are after: the best of two, the order of rewards, what is rarely right.
+    "dpo": (0.08086, 0.97777),
+    "forking_tokens": (0.03451, 0.57687),
+    "ipo": (21.38738, 0.98182),
+    "max_rl": (0.34976, 0.62043),
+    "pass_k_leave_one_out": (0.37598, 0.95445),
+    "spin": (0.07229, 0.96704),
+    "sppo": (361.43128, 0.96704),
+}
+"""How long the mean gradient is along that of the expected reward, in lengths of that; and the cosine between them."""
+
+ELSEWHERE = {
+    "clip_cov": "it draws by noise",
+    "opd": "it does without rewards: see test_opd_goes_for_the_teacher",
+    "opd_top_k": "it does without samples: see tests/algos/test_distillation.py",
+    "pf_ppo": "it draws by noise",
+    "sft": "its rows are not the policy's",
 }
 
 
-@pytest.mark.parametrize(("algorithm", "factor", "cosine"), ON_POLICY.values(), ids=ON_POLICY)
-def test_on_policy(algorithm, factor, cosine):
-    assert against(expected_gradient(algorithm), EXACT) == pytest.approx((factor, cosine), abs=1e-5)
+def by_name(name: str) -> Algorithm:
+    module = find("algorithm", name)
+    return module.algorithm(module.Config(**SETTINGS.get(name, {})))
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_on_policy(name):
+    assert against(expected_gradient(by_name(name)), EXACT) == pytest.approx(ON_POLICY[name], abs=1e-5, rel=1e-5)
+
+
+def test_every_algorithm_is_recorded():
+    missing = set(names("algorithm")) - {*ON_POLICY, *ELSEWHERE}
+    assert {name: against(expected_gradient(by_name(name)), EXACT) for name in missing} == {}
+
+
+def test_opd_goes_for_the_teacher():
+    """With the sum over tokens, not their mean: the gradient of the divergence at each prefix."""
+    [policy] = opd.algorithm().objectives
+    summed = policy._replace(terms=(policy.terms[0]._replace(reduce=sequence_mean_of_token_sum),))
+    exact = gradient(lambda logits: divergence(logits, POLICY, forward=REVERSE))
+    torch.testing.assert_close(expected_gradient(opd.algorithm()._replace(objectives=(summed,))), exact)
 
 
 def test_sppo_goes_for_the_win_rate_over_what_the_policy_was():
@@ -152,8 +264,14 @@ OFF_POLICY = {
         corrected(rloo.algorithm(), reject_rows(k1, row_mean, least=-0.2, most=0.2)), 0.05807, 0.55263,
     ),
     "icepop": (icepop.algorithm(), 0.23695, 0.84194),
+    "decoupled_ppo": (decoupled_ppo.algorithm(), 0.44037, 0.95838),
+    "sequence masking": (deepseek_v3_2.algorithm(), 0.27458, 0.77271),
+    "dppo": (dppo_tv.algorithm(), 0.19384, 0.61709),
+    "m2po": (m2po.algorithm(), 0.18757, 0.60760),
+    "topr": (topr.algorithm(), 0.60036, 0.98831),
+    "vespo": (vespo.algorithm(), 0.28299, 0.92985),
 }  # fmt: skip
-"""RLOO of rows that another policy has sampled. Only the weight of the whole row, and no less of it, is unbiased."""
+"""Rows that another policy has sampled. Only RLOO with the weight of the whole row, and no less of it, is unbiased."""
 
 
 @pytest.mark.parametrize(("algorithm", "factor", "cosine"), OFF_POLICY.values(), ids=OFF_POLICY)

@@ -1,4 +1,4 @@
-"""The seam: what a trainer and a generator are, and what passes between them and the loop.
+"""The seam: what a trainer, a generator and a tracker are, and what passes between them and the loop.
 
 An engine is one class that satisfies one of these protocols; `purerl.testing.check_trainer` and `check_generator` tell
 whether it does. The loop knows nothing else about engines, and engines know nothing about algorithms.
@@ -16,7 +16,19 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
 
-__all__ = ["Completion", "Finish", "Generator", "Metrics", "Model", "Request", "Sampling", "Trainer", "generate"]
+__all__ = [
+    "Completion",
+    "Finish",
+    "Generator",
+    "Metrics",
+    "Model",
+    "Request",
+    "Sampling",
+    "Subject",
+    "Tracker",
+    "Trainer",
+    "generate",
+]
 
 Metrics = Mapping[str, Weighted]
 Finish = Literal["stop", "length", "cancelled", "error"]
@@ -24,20 +36,19 @@ Finish = Literal["stop", "length", "cancelled", "error"]
 
 @frozen
 class Model:
-    """Where a model's configuration, weights and tokenizer come from. Its path alone, as a text, is that model.
+    """Where a model's configuration, weights and tokenizer come from. Its path alone, as a text, is that model."""
 
-    path                a local directory in Hugging Face's format, or a name on the hub
-    revision            of the hub's repository
-    trust_remote_code   run the code that comes with it
-    dtype               of the weights: "float32", "bfloat16", "float64", or "auto" for that of the files
-    attention           transformers' attention implementation: "sdpa", "eager", "flash_attention_2", ...
-    """
-
-    path: str = field(metadata={"short": True})
-    revision: str | None = None
-    trust_remote_code: bool = False
-    dtype: str = "float32"
-    attention: str = "sdpa"
+    path: str = field(
+        metadata={"help": "a local directory in Hugging Face's format, or a name on the hub", "short": True}
+    )
+    revision: str | None = field(default=None, metadata={"help": "of the hub's repository"})
+    trust_remote_code: bool = field(default=False, metadata={"help": "run the code that comes with it"})
+    dtype: str = field(
+        default="float32", metadata={"help": "of the weights: float32, bfloat16, float64; auto: that of the files"}
+    )
+    attention: str = field(
+        default="sdpa", metadata={"help": "transformers' attention implementation: sdpa, eager, flash_attention_2, ..."}
+    )
 
 
 @frozen
@@ -148,6 +159,50 @@ class Trainer(Protocol):
 
     def export(self, path: Path) -> None:
         """Write the model into the directory `path` in Hugging Face's format."""
+        ...
+
+
+@frozen
+class Subject:
+    """The run that a tracker is told of.
+
+    name       of the run
+    identity   the same whenever the run goes on, another for every run that begins; letters and digits
+    folder     where the tracker may keep files of its own
+    settings   the configuration: value by dotted key
+    first      the step of the first record that will be told. Records from there on stand in place of any told before
+    """
+
+    name: str
+    identity: str
+    folder: Path
+    settings: Mapping[str, Any]
+    first: int
+
+    @property
+    def label(self) -> str:
+        """A name that no other run has."""
+        return f"{self.name}-{self.identity}"
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Is told of a run while it goes on. What it raises is not the run's business: it is reported, and the run goes on.
+
+    A run that died goes on from its last checkpoint, and so tells some steps again, with the same numbers (only those
+    under ``time/`` differ). A tracker shows each step once.
+    """
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """The metrics of one step, a number by name; ``record["step"]`` is the step, 0 before the first update."""
+        ...
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Some completions of `step`, before its metrics: prompt, completion, finish and reward (None: not judged)."""
+        ...
+
+    def close(self, *, failed: bool) -> None:
+        """The run is over, or, if `failed`, was stopped by an error. Nothing is called after it."""
         ...
 
 

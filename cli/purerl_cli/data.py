@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from purerl_cli.output import errors_reported, inspected
+from purerl_cli.output import reported
+from purerl_cli.tables import show_report
 
 __all__ = ["data"]
 
 data = typer.Typer(help="Data sets.", no_args_is_help=True)
 
-_Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
-
 
 @data.command()
+@reported
 def inspect(
     file: Annotated[str, typer.Argument(help="Parquet, JSON Lines, a pattern of such, or a data set's directory.")],
     model: Annotated[
@@ -29,33 +29,32 @@ def inspect(
     ] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Name the rows with longer prompts.")] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Look only at the first so many rows.")] = None,
-    debug: _Debug = False,
 ) -> None:
     """Show what a file holds, what a run can do with it, and what is wrong with it.
 
     Leaves with 2 where a run can do nothing with it.
     """
-    with errors_reported(debug=debug):
-        from purerl.backends.hf.model import load_tokenizer
-        from purerl.config.schema import Data
-        from purerl.config.structure import apply
-        from purerl.data.inspect import inspect
-        from purerl.protocols import Model
+    from purerl.backends.hf.model import load_tokenizer
+    from purerl.config.schema import Data
+    from purerl.config.structure import apply
+    from purerl.data.inspect import inspect
+    from purerl.protocols import Model
 
-        arguments = apply(Data(files=(file,)), [f"template.{one}" for one in template or ()]).template
-        report = inspect(
-            file,
-            load_tokenizer(Model(model)) if model else None,
-            system=system,
-            template=arguments,
-            max_prompt_tokens=max_prompt_tokens,
-            limit=rows,
-        )
-        typer.echo(inspected(report), nl=False)
-        raise typer.Exit(0 if report.layouts else 2)
+    arguments = apply(Data(files=(file,)), [f"template.{one}" for one in template or ()]).template
+    report = inspect(
+        file,
+        load_tokenizer(Model(model)) if model else None,
+        system=system,
+        template=arguments,
+        max_prompt_tokens=max_prompt_tokens,
+        limit=rows,
+    )
+    show_report(report)
+    raise typer.Exit(0 if report.layouts else 2)
 
 
 @data.command()
+@reported
 def convert(
     name: Annotated[str, typer.Argument(help="gsm8k or humaneval.")],
     source: Annotated[Path, typer.Argument(help="The file as it is published, or a directory of its splits.")],
@@ -63,11 +62,9 @@ def convert(
     form: Annotated[
         Literal["messages", "text"], typer.Option(help="Chat messages with verl's columns, or plain texts.")
     ] = "messages",
-    debug: _Debug = False,
 ) -> None:
     """Make a published data set a file that a run can learn from."""
-    with errors_reported(debug=debug):
-        from purerl.data.convert import convert
+    from purerl.data.convert import convert
 
-        for path, count in convert(name, str(source), str(target), form=form).items():
-            typer.echo(f"{path}: {count:,} rows")
+    for path, count in convert(name, str(source), str(target), form=form).items():
+        typer.echo(f"{path}: {count:,} rows")

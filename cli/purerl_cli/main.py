@@ -12,15 +12,17 @@ from typing import Annotated
 import typer
 
 import purerl
+from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
-from purerl_cli.output import described, errors_reported, finished, listed
+from purerl_cli.output import EXIT_CODES, described, finished, reported
+from purerl_cli.report import report
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     help="Reinforcement learning for language models.",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -40,15 +42,26 @@ def _purerl(
     """Reinforcement learning for language models."""
 
 
+Recipe = Annotated[
+    str,
+    typer.Argument(help="One of ours, module:function, file.py:function or file.toml.", autocompletion=recipe_names),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, or give a recipe its argument; repeatable.",
+        autocompletion=setting_keys,
+    ),
+]
+
+
 @app.command()
+@reported
 def train(
-    recipe: Annotated[
-        str, typer.Argument(help="One of ours, module:function, file.py:function or file.toml.")
-    ] = "addition",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, or give a recipe its argument; repeatable."),
-    ] = None,
+    recipe: Recipe = "addition",
+    settings: Settings = None,
     directory: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the run lives; runs/<name> if not given.")
     ] = None,
@@ -56,17 +69,56 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the configuration, print it as TOML with the plan, and leave.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")] = False,
 ) -> None:
     """Do a run, or go on with it where it was left."""
-    with errors_reported(debug=debug):
-        from purerl.recipes import resolve
+    from purerl.recipes import resolve
 
-        config = resolve(recipe, settings or ())
-        if dry_run:
-            typer.echo(described(config))
-            return
-        typer.echo(finished(config, purerl.train(config, directory=directory, fresh=fresh)))
+    config = resolve(recipe, settings or ())
+    if dry_run:
+        typer.echo(described(config))
+        return
+    typer.echo(finished(config, purerl.train(config, directory=directory, fresh=fresh)))
+
+
+@app.command()
+@reported
+def recipes() -> None:
+    """Every recipe: what it does, and what it needs."""
+    from purerl.config.plan import needs
+    from purerl.recipes import arguments, find, names, resolve
+    from purerl_cli.tables import show_recipes
+
+    found = [(name, find(name).__doc__ or "", resolve(name, arguments(name))) for name in names()]
+    show_recipes((name, doc.partition("\n")[0], needs(config)) for name, doc, config in found)
+
+
+@app.command()
+@reported
+def config(
+    recipe: Recipe = "addition",
+    settings: Settings = None,
+    toml: Annotated[bool, typer.Option("--toml", help="Print a file that `purerl train` takes instead.")] = False,
+) -> None:
+    """Every setting of a recipe: its value, its unit, its meaning, and where the value came from."""
+    from purerl.config.structure import dumps
+    from purerl.recipes import explained, resolve
+    from purerl_cli.tables import show_settings
+
+    if toml:
+        typer.echo(dumps(resolve(recipe, settings or ())), nl=False)
+    else:
+        show_settings(explained(recipe, settings or ()))
+
+
+@app.command()
+@reported
+def doctor() -> None:
+    """What this machine has, and what of purerl works on it; exit code 1 where something does not."""
+    from purerl.doctor import examine
+    from purerl_cli.tables import show_findings
+
+    if not show_findings(examine()):
+        raise typer.Exit(1)
 
 
 app.add_typer(data, name="data")
@@ -76,11 +128,16 @@ app.add_typer(algo, name="algo")
 
 
 @algo.command("list")
+@reported
 def algo_list() -> None:
     """Every algorithm: its papers, what it is made of, what it needs."""
     from purerl.config.catalogue import catalogue
+    from purerl_cli.tables import show_algorithms
 
-    typer.echo(listed(catalogue()), nl=False)
+    show_algorithms(catalogue())
+
+
+app.command()(report)
 
 
 def main() -> None:

@@ -1,11 +1,13 @@
-"""What commands print: errors without a traceback, and configurations with their plan."""
+"""What every command has in common: `--debug`, errors without a traceback, exit codes. And what `train` prints."""
 
 from __future__ import annotations
 
+import inspect
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,14 +15,35 @@ from purerl.errors import InputError, PurerlError
 from purerl.plugins import kind_of
 
 if TYPE_CHECKING:
-    from purerl.config.catalogue import Entry
     from purerl.config.schema import RunConfig
-    from purerl.data.inspect import Report
     from purerl.loop.train import Summary
 
-__all__ = ["described", "errors_reported", "finished", "inspected", "listed"]
+__all__ = ["EXIT_CODES", "described", "errors_reported", "finished", "reported"]
 
-_SHOWN_ROWS = 8
+
+EXIT_CODES = "Exit codes: 0 all is well, 1 a run failed, 2 wrong input, 130 interrupted."
+
+_DEBUG = inspect.Parameter(
+    "debug",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")],
+)
+
+
+def reported(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with `--debug`, and with its errors reported as `errors_reported` does."""
+    signature = inspect.signature(command, eval_str=True)
+
+    @wraps(command)
+    def run(*, debug: bool, **arguments: Any) -> None:
+        with errors_reported(debug=debug):
+            command(**arguments)
+
+    # Typer makes a command's options of its function's signature.
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), _DEBUG])  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = command.__annotations__ | {"debug": _DEBUG.annotation}
+    return run
 
 
 @contextmanager
@@ -50,51 +73,6 @@ def described(config: RunConfig) -> str:
     check(config)
     comments = [f"# {line}" for line in plan(config).splitlines()]
     return "\n".join([*comments, "", dumps(config)])
-
-
-def listed(entries: list[Entry]) -> str:
-    """Algorithms as a table, as wide as the terminal."""
-    head = ("name", "title", "papers", "advantage", "loss", "reduction", "needs")
-    lists = ("papers", "advantage", "loss", "reduce", "needs")
-    rows = [(one.name, one.title, *("\n".join(getattr(one, name)) for name in lists)) for one in entries]
-    return _table(head, rows)
-
-
-def inspected(report: Report) -> str:
-    """A report on a file: its uses, columns, lengths and problems, and a row as the model sees it."""
-    columns = {"verl": "verl's columns", "TRL": "TRL's columns", "plain": "plain columns"}[report.style]
-    uses = [f"{layout}, {columns}" for layout in report.layouts] or ["nothing: no columns of prompts or of answers"]
-    facts = [f"{report.path}: {report.rows:,} rows", *(f"  {use}" for use in uses)]
-    facts += [f"  right answers: {report.truth}"] if report.truth else []
-    parts = ["\n".join(facts) + "\n"]
-    parts += [_table(("column", "type", "nothing in"), [(c.name, c.type, f"{c.nulls:,}") for c in report.columns])]
-    if report.lengths:
-        parts += [_table(("prompts", "tokens at most"), [(name, f"{n:,}") for name, n in report.lengths.items()])]
-    if report.problems:
-        rows = [(one.what, f"{len(one.rows):,}", _shortened(one.rows)) for one in report.problems]
-        parts += [_table(("problem", "rows", "which, from 0"), rows)]
-    parts += [f"\n--- a row, as the model sees it ---\n{text}\n" for text in report.sample]
-    return "".join(parts)
-
-
-def _shortened(rows: Sequence[int]) -> str:
-    return ", ".join(map(str, rows[:_SHOWN_ROWS])) + (", ..." if len(rows) > _SHOWN_ROWS else "")
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, as wide as the terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*head, box=SIMPLE_HEAD)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console()
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
 
 
 def finished(config: RunConfig, summary: Summary) -> str:

@@ -23,6 +23,10 @@ _ROOMS = {
     "purerl.backends": "Engines",
     "purerl.config": "Configuration",
     "purerl.loop": "The loop",
+    "purerl.data": "Data",
+    "purerl.rewards": "Rewards",
+    "purerl.tracking": "Trackers, and the console",
+    "purerl.report": "The report",
 }
 
 
@@ -70,18 +74,22 @@ def _settings() -> str:
     """`RunConfig` and its sections, and the engines'; each algorithm has a page of its own."""
     sections: dict[str, Any] = {
         "A run": schema.RunConfig,
+        "`data`": schema.Data,
         "`rollout`": schema.Rollout,
+        "`rollout.overlong`": schema.Overlong,
+        "`rewards`": schema.Reward,
+        "`judging`": schema.Judging,
         "`evaluate`": schema.Evaluate,
         "`checkpoint`": schema.Checkpoint,
         "`stop`": schema.Stop,
         "`model`, `teacher`": Model,
-        **{f"`{group}.kind={kind}`": find(group, kind).Config for group in _ENGINES for kind in names(group)},
+        **{f"`{group}.kind={kind}`": find(group, kind).Config for group in _PLUGINS for kind in names(group)},
     }
     tables = [f"## {title}\n\n{settings(config)}" for title, config in sections.items()]
     return "\n\n".join([f"# Settings of a run\n\n{_ABOUT}", *tables]) + "\n"
 
 
-_ENGINES = ("trainer", "generator")
+_PLUGINS = ("trainer", "generator", "tracker")
 _ABOUT = """\
 A recipe sets them, `purerl train RECIPE --set KEY=VALUE` sets them otherwise, with dots between a section and its
 fields: `--set rollout.samples=8`. What an algorithm can be set to is on [its own page](../algorithms/index.md)."""

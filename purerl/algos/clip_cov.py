@@ -36,7 +36,12 @@ from purerl.algos.parts.selection import drawn_covariance
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {
+    "groups_are_apart": "tokens are chosen over the whole step",
+    "on_policy_it_is_reinforce": "the tokens that it chooses have no policy loss, wherever the policy is",
+}
 
 
 @frozen(kw_only=True)

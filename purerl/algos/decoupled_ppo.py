@@ -29,7 +29,12 @@ from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.parts.corrections import corrected, token_weight, truncated
 from purerl.algos.parts.settings import number
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {
+    "groups_are_apart": "advantages are whitened over the batch",
+    "shifting_rewards_is_invisible": "the baseline is the critic's, and does not see the shift",
+}
 
 
 @frozen(kw_only=True)

@@ -44,7 +44,8 @@ from purerl.types import RowFloat, TokenBool, TokenFloat
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "balance_loss", "clipped_row_weight", "first_counted"]
 
 EXEMPTIONS = {
-    "gradient_is_the_derivative": "a row's weight follows the policy as it is now, and its gradient is stopped"
+    "gradient_is_the_derivative": "a row's weight follows the policy as it is now, and its gradient is stopped",
+    "on_policy_it_is_reinforce": "it regresses on the reference's log-probability and a partition function",
 }
 
 

@@ -2,17 +2,18 @@
 
 GRPO for several rewards. Added up first and normalised then, rewards with a large range drown the others, and rows with
 the same sum of different rewards look the same. So each reward is normalised within the group by itself; then they are
-added up, and their sum is whitened over the batch, so that its size does not depend on how many there are.
+added up, and their sum is whitened over the batch, so that its size does not depend on how many there are. Its mean is
+0 already, for it is in every group.
 
     A_ik = (c_ik - mean_g c_k) / (std_g c_k + 1e-6)              c_ik: component k of row i
     A_i  = sum_k w_k A_ik
-    Aw   = (A - mean) / (std + 1e-8)                             over the counted rows of the whole batch
+    Aw   = A / (std + 1e-8)                                      std of A over the counted rows of the whole batch
     loss = mean over rows of the mean over tokens of max(-Aw_i r_it, -Aw_i clip(r_it, 1 - clip_low, 1 + clip_high))
 
 The rewards come as the field `components`, [rows, k]; `reward` is not read.
 
 Choices, where libraries differ: standard deviations divide by the number of rows less 1; every row weighs the same in
-the whitening, whatever its length; a group of one has advantage 0 before it.
+the whitening, whatever its length; a group of one has advantage 0, exactly.
 
 Differences from the paper:
 
@@ -30,10 +31,12 @@ from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number, numbers
 from purerl.algos.parts.transforms import spread
-from purerl.algos.parts.whiten import whiten_rows
+from purerl.algos.parts.whiten import EPS, deviation
 from purerl.types import TokenFloat
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
 
 
 @frozen(kw_only=True)
@@ -64,4 +67,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
 def _component_normalised_advantage(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:
     counted = batch["mask"].any(-1)
     advantage = component_normalised_advantage(batch["components"], batch["group"], counted, weights=weights)
-    return spread(whiten_rows(advantage, counted), batch["mask"])
+    std = deviation(advantage.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
+    return spread(advantage / (std + EPS), batch["mask"])

@@ -36,7 +36,11 @@ from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import spread
 from purerl.types import TokenFloat
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {
+    "shifting_rewards_is_invisible": "returns of steps are discounted: an outcome counts for more in a later step",
+}
 
 
 @frozen(kw_only=True)

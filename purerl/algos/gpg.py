@@ -29,7 +29,9 @@ from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import outcome_advantage
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"groups_are_apart": "advantages are scaled by the share of groups that vary"}
 
 
 @frozen(kw_only=True)

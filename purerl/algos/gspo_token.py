@@ -36,7 +36,9 @@ __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
     "gradient_is_the_derivative": "the ratio is the row's in value and the token's in gradient, on purpose: "
-    "the two agree where all tokens of a row have one advantage"
+    "the two agree where all tokens of a row have one advantage",
+    "groups_are_apart": "advantages are whitened over the batch",
+    "shifting_rewards_is_invisible": "returns have no baseline but the mean of the batch",
 }
 
 

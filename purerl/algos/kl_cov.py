@@ -39,7 +39,9 @@ from purerl.algos.parts.surrogates import importance_surrogate
 from purerl.algos.parts.transforms import outcome_advantage
 from purerl.types import TokenBool, TokenFloat
 
-__all__ = ["Config", "algorithm", "distance_penalty"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "distance_penalty"]
+
+EXEMPTIONS = {"groups_are_apart": "tokens are chosen over the whole step"}
 
 
 @frozen(kw_only=True)

@@ -36,7 +36,9 @@ from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import importance_surrogate, token_ratio
 from purerl.algos.parts.transforms import outcome_advantage
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"groups_are_apart": "tokens are chosen over the whole step"}
 
 
 @frozen(kw_only=True)

@@ -28,7 +28,9 @@ from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import outcome_advantage
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"shifting_rewards_is_invisible": "the mean of the group is divided by"}
 
 
 @frozen(kw_only=True)

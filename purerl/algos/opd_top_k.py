@@ -38,7 +38,9 @@ from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number, optional
 from purerl.types import ChoiceFloat, TokenFloat
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"on_policy_it_is_reinforce": "it imitates a teacher's distribution and has no advantage"}
 
 
 @frozen(kw_only=True)

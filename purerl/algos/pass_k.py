@@ -33,7 +33,10 @@ from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"no_reward_is_lost": "a set of k, of which one is right already, gains nothing from a second right one"}
+EXEMPTIONS = {
+    "no_reward_is_lost": "a set of k, of which one is right already, gains nothing from a second right one",
+    "shifting_rewards_is_invisible": "a row is right if its score is above 0",
+}
 
 
 @frozen(kw_only=True)

@@ -39,7 +39,13 @@ from purerl.algos.parts.transforms import gae_advantage, kl_in_reward, whitened
 from purerl.algos.parts.values import critic_objective
 from purerl.types import RowFloat, TokenFloat
 
-__all__ = ["Config", "algorithm", "drawn_only"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "drawn_only"]
+
+EXEMPTIONS = {
+    "groups_are_apart": "advantages are whitened over the batch, and rows are drawn from all of it",
+    "shifting_rewards_is_invisible": "the baseline is the critic's, and rows are drawn by the size of their score",
+    "on_policy_it_is_reinforce": "a row weighs as often as it is drawn",
+}
 
 
 @frozen(kw_only=True)

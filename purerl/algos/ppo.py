@@ -33,7 +33,12 @@ from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.transforms import gae_advantage, kl_in_reward, whitened
 from purerl.algos.parts.values import critic_objective
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {
+    "groups_are_apart": "advantages are whitened over the batch",
+    "shifting_rewards_is_invisible": "the baseline is the critic's, and does not see the shift",
+}
 
 
 @frozen(kw_only=True)

@@ -2,8 +2,11 @@
 
 A reward model is learnt online, from outcomes alone, and yet it rewards every token: it is a language model, and what
 it rewards is by how much it finds a token likelier than a reference does. It is updated first, on the rows that the
-policy has just sampled; then it scores them, and then the policy is updated.
+policy has just sampled; then it scores them, and then the policy is updated. Only prompts of which some completions are
+right and some wrong are learnt from. Where all are wrong, the outcome is silent, and the policy would run to what the
+reward model likes best: whatever it has not seen yet.
 
+    keep g where the scores of g differ
     p_t  = beta * (reward_model_logp_t - ref_logp_t)                    the implicit process reward
     reward model:   mean over rows of the cross-entropy of sigmoid(sum_t p_t) and the row's score
 
@@ -20,7 +23,7 @@ policy: those of `parts.policy`.
 
 Differences from the paper:
 
-1. Prompts of which all completions, or none, are right are not left out; a `select` can do that.
+1. The paper keeps prompts of which between a fifth and four fifths of the completions are right.
 2. An entropy bonus may be added.
 3. Scores lie between 0 and 1. The reward model takes them from `score`, for rewards may lie on tokens that do not
    count, which an objective never sees.
@@ -40,12 +43,15 @@ from purerl.algos.parts.groups import group_size, group_sum
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean
 from purerl.algos.parts.regressions import row_mean
+from purerl.algos.parts.selection import groups_that_vary
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import spread, whitened
 from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat
 
-__all__ = ["Config", "algorithm", "implicit_reward_loss", "leave_one_out_process", "on_last_action"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process", "on_last_action"]
+
+EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
 
 
 @frozen(kw_only=True)
@@ -112,6 +118,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("reward", "reward_model_logp", "ref_logp"),
         advantage=chain(stateless(writes("advantage", advantage)), whitened),
         objectives=(policy,),
+        select=groups_that_vary,
         before=(_reward_model(config),),
     )
 

@@ -37,7 +37,9 @@ from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import spread
 from purerl.batch import put
 
-__all__ = ["Config", "algorithm", "role_advantage"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "role_advantage"]
+
+EXEMPTIONS = {"shifting_rewards_is_invisible": "the baseline is the role's mean so far, and does not see the shift"}
 
 
 @frozen(kw_only=True)

@@ -27,7 +27,9 @@ from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import kl_in_reward, return_advantage
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"shifting_rewards_is_invisible": "there is no baseline"}
 
 
 @frozen(kw_only=True)

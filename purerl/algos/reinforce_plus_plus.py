@@ -27,7 +27,12 @@ from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.transforms import kl_in_reward, return_advantage, whitened
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {
+    "groups_are_apart": "advantages are whitened over the batch",
+    "shifting_rewards_is_invisible": "returns have no baseline but the mean of the batch",
+}
 
 
 @frozen(kw_only=True)

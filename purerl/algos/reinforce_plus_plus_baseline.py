@@ -28,7 +28,9 @@ from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage, whitened
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
 
 
 @frozen(kw_only=True)

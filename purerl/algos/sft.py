@@ -15,7 +15,9 @@ from purerl.algos.algebra import Algorithm, Objective, Term, identity, on
 from purerl.algos.parts.reductions import token_mean
 from purerl.types import TokenFloat
 
-__all__ = ["Config", "algorithm", "negative_log_likelihood"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "negative_log_likelihood"]
+
+EXEMPTIONS = {"on_policy_it_is_reinforce": "it imitates and has no advantage"}
 
 
 @frozen(kw_only=True)

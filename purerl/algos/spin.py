@@ -27,7 +27,9 @@ from purerl.algos.algebra import Algorithm, identity
 from purerl.algos.parts.preferences import dpo_loss, preference_objective
 from purerl.algos.parts.settings import number
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"on_policy_it_is_reinforce": "it learns from pairs and has no advantage"}
 
 
 @frozen(kw_only=True)

@@ -42,7 +42,12 @@ from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.whiten import whiten_rows
 from purerl.batch import put
 
-__all__ = ["Config", "algorithm", "tracked_advantage"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "tracked_advantage"]
+
+EXEMPTIONS = {
+    "groups_are_apart": "advantages are whitened over the batch",
+    "shifting_rewards_is_invisible": "the baseline is the prompt's rate of success so far, and does not see the shift",
+}
 
 
 @frozen(kw_only=True)

@@ -35,7 +35,9 @@ from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import outcome_advantage, spread
 from purerl.types import TokenFloat
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"on_policy_it_is_reinforce": "it is a regression: its gradient is 2 eta times as large"}
 
 
 @frozen(kw_only=True)

@@ -38,7 +38,13 @@ from purerl.algos.parts.values import critic_objective
 from purerl.algos.sft import negative_log_likelihood
 from purerl.batch import put
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {
+    "groups_are_apart": "advantages are whitened over the batch",
+    "shifting_rewards_is_invisible": "the baseline is the critic's, and a row is right above a fixed score",
+    "on_policy_it_is_reinforce": "the likelihood of right rows has a gradient of its own",
+}
 
 
 @frozen(kw_only=True)

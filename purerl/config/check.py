@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from purerl.algos.algebra import Algorithm, advantages, chain, keep_all, roles
+from purerl.algos.algebra import Algorithm, advantages, chain, identity, keep_all, roles
 from purerl.algos.parts.shaping import overlong_in_reward
 from purerl.batch import FIELDS, STRUCTURE, collate, put
 from purerl.config.schema import Judging, RunConfig
@@ -20,11 +20,11 @@ from purerl.rewards.adapters import RewardFunction, is_async, load_reward, score
 
 __all__ = [
     "EVALUATED",
-    "SAMPLED",
     "SUPPLIED",
     "WITHIN",
     "algorithm_of",
     "check",
+    "needs_rollouts",
     "outputs_of",
     "reads_of",
     "updates_of",
@@ -32,8 +32,6 @@ __all__ = [
 
 _ROWS = ("tokens", "example", "temperature", "chosen", "noise")
 _ROLLOUTS = ("reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score")
-SAMPLED = frozenset(_ROLLOUTS)
-"""Fields that come with completions of the policy's own."""
 SUPPLIED = frozenset({*_ROWS, *_ROLLOUTS})
 """Fields that rows come with, beside those of every batch."""
 EVALUATED = ("eval/accuracy", "eval/failed", "eval/judged", "eval/length", "eval/reward", "eval/timed_out")
@@ -74,6 +72,7 @@ def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) 
         _check_selection,
         _check_stop,
         _check_cut,
+        _check_trackers,
     ):
         rule(config, algorithm)
     _check_functions(config, given or {})
@@ -89,20 +88,28 @@ def reads_of(algorithm: Algorithm) -> set[str]:
     return {*algorithm.reads, *(name for objective in objectives for name in objective.reads)}
 
 
+def needs_rollouts(algorithm: Algorithm) -> set[str]:
+    """What `algorithm` reads that only completions of the policy's own have; empty where it may learn from data.
+
+    A ratio to what the policy was when the update began weighs what that policy sampled. In a pair it weighs nothing:
+    there it is how far the policy has moved, whoever wrote the two.
+    """
+    reads = reads_of(algorithm)
+    return reads.intersection(_ROLLOUTS) or (reads & {"old_logp"} if "chosen" not in reads else set())
+
+
 def _refuse(key: str, value: object, because: str, do: str) -> ConfigError:
     return ConfigError(f"{key} has no effect", got=repr(value), need=because, do=do)
 
 
 def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
-    kind = kind_of(config.algorithm)
-    sampled = reads_of(algorithm) & SAMPLED
-    if sampled and config.rollout is None:
-        need = f"completions of the policy's own: {kind} reads {', '.join(sorted(sampled))}"
+    kind, needs = kind_of(config.algorithm), needs_rollouts(algorithm)
+    if needs and config.rollout is None:
+        need = f"completions of the policy's own: {kind} reads {', '.join(sorted(needs))}"
         raise ConfigError("rollout is missing", need=need, do="set rollout.samples and rollout.max_tokens")
-    if config.rollout and not sampled:
-        raise _refuse(
-            "rollout", config.rollout, f"an algorithm that reads rewards; {kind} learns from data", "leave rollout out"
-        )
+    if config.rollout and not needs and "teacher" not in roles(algorithm, FIELDS):
+        because = f"an algorithm that learns from rewards or a teacher; {kind} learns from data"
+        raise _refuse("rollout", config.rollout, because, "leave rollout out")
 
 
 def _check_problems(config: RunConfig, algorithm: Algorithm) -> None:
@@ -213,7 +220,7 @@ def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:
     if rollout.refills and algorithm.select is keep_all:
         because = f"an algorithm that drops groups; {kind_of(config.algorithm)} keeps all"
         raise _refuse("rollout.refills", rollout.refills, because, "leave rollout.refills out")
-    if not _learns(algorithm, rollout.samples):
+    if algorithm.advantage != identity and not _learns(algorithm, rollout.samples):
         because = f"groups that {kind_of(config.algorithm)} can compare; in smaller ones every advantage is 0"
         raise ConfigError("rollout.samples", got=rollout.samples, need=because, do="set rollout.samples to 2 or more")
 
@@ -249,3 +256,13 @@ def _check_cut(config: RunConfig, algorithm: Algorithm) -> None:
     if config.minibatches > config.examples * samples:
         need = f"at most the {'groups' if whole_groups else 'rows'} of a step, {config.examples * samples}"
         raise ConfigError("minibatches", got=config.minibatches, need=need, do="raise examples or lower minibatches")
+
+
+def _check_trackers(config: RunConfig, algorithm: Algorithm) -> None:
+    kinds = [kind_of(tracker) for tracker in config.trackers]
+    for kind, tracker in zip(kinds, config.trackers, strict=True):
+        refuse = getattr(find("tracker", kind), "check", None)
+        if refuse is not None:
+            _named("trackers", refuse, tracker)
+        if kinds.count(kind) > 1:
+            raise ConfigError("trackers", got=f"{kinds.count(kind)} of the kind {kind!r}", need="one of each kind")

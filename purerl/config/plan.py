@@ -8,7 +8,7 @@ from purerl.config.check import algorithm_of
 from purerl.config.schema import Data, Evaluate, RunConfig
 from purerl.plugins import kind_of
 
-__all__ = ["plan"]
+__all__ = ["needs", "plan"]
 
 
 def plan(config: RunConfig) -> str:
@@ -62,3 +62,14 @@ def _data(data: Data) -> str:
 def _evaluation(evaluate: Evaluate) -> str:
     problems = "all problems" if evaluate.examples is None else f"{evaluate.examples:,} problems"
     return f"every {evaluate.every} steps: {problems} of {evaluate.data or 'those held out'}"
+
+
+def needs(config: RunConfig) -> list[str]:
+    """What has to be there before `config` can run; nothing where it makes its own."""
+    models = {"model": config.model, "teacher": config.teacher}
+    paths = [(name, model.path) for name, model in models.items() if model]
+    paths += [("data", file) for file in config.data.files]
+    paths += [("problems", config.evaluate.data)] if config.evaluate and config.evaluate.data else []
+    first = needs(config.start) if config.start else []
+    named = [f"{name} {path}" for name, path in paths if not path.startswith("{run}")]
+    return list(dict.fromkeys([*first, *named]))

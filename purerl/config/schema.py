@@ -214,6 +214,9 @@ class RunConfig:
     judging: Judging = _setting("how reward functions are called", factory=Judging)
     evaluate: Evaluate | None = _setting("how the policy is evaluated", default=None)
     checkpoint: Checkpoint = _setting("when the run is saved", factory=Checkpoint)
+    trackers: tuple[Any, ...] = _setting(
+        "what is told of the run beside its own directory: wandb, tensorboard, ...", default=(), plugin="tracker"
+    )
     stop: Stop | None = _setting("when to end the run early", default=None)
     start: RunConfig | None = _setting(
         "a run that comes first, in {run}/start; its model is {run}/start/final", default=None

@@ -3,6 +3,7 @@
 A frozen attrs class becomes a dict that TOML can hold, and nothing that TOML cannot say is lost in between: a field
 whose value is None is left out, so only a field whose default is None may hold it. A field with the metadata
 ``{"plugin": group}`` holds some plugin's Config; it is written as a table with its ``kind`` and that Config's fields.
+Where the field is a tuple it holds several, and a text in place of a table is the kind alone.
 A class with a field of the metadata ``{"short": True}`` can be read from a text in place of its table: that field's;
 with ``{"short": list}``, the only text of that field's. Where a text or such a class is declared, ``str | Model``, a
 text is read in the same way.
@@ -30,7 +31,18 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, names
 
-__all__ = ["apply", "build", "differences", "digest", "dumps", "from_dict", "read_toml", "to_dict"]
+__all__ = [
+    "apply",
+    "build",
+    "differences",
+    "digest",
+    "dumps",
+    "flat",
+    "from_dict",
+    "read_table",
+    "read_toml",
+    "to_dict",
+]
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -91,16 +103,21 @@ def build(cls: type[T], settings: Iterable[str]) -> T:
 def read_toml(path: str | Path, cls: type[T]) -> T:
     """The instance of `cls` that the TOML file at `path` says.
 
-    Raises: ConfigError where the file cannot be read or is no TOML, and as `from_dict`.
+    Raises: ConfigError as `read_table` and `from_dict`.
     """
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read", got=str(error), need="a TOML file") from error
+    table = read_table(path)
     try:
         return from_dict(cls, table)
     except ConfigError as error:
         raise ConfigError(f"{str(path)!r}\n{error}") from error
+
+
+def read_table(path: str | Path) -> Table:
+    """What the TOML file at `path` says. Raises: ConfigError where it cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read", got=str(error), need="a TOML file") from error
 
 
 def dumps(config: Any) -> str:
@@ -117,14 +134,21 @@ def digest(config: Any) -> str:
 
 def differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
     """(key, value in `a`, value in `b`) of every setting in which they differ; None where it is not set."""
-    left, right = dict(_flat(to_dict(a))), dict(_flat(to_dict(b)))
+    left, right = flat(to_dict(a)), flat(to_dict(b))
     keys = dict.fromkeys([*left, *right])
     return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
 
 
-def _flat(table: Table, above: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Table) -> dict[str, Any]:
+    """The values in `table` and the tables in it, by dotted key.
+
+    >>> flat({"trainer": {"lr": 0.1, "betas": [0.9, 0.99]}, "seed": 0})
+    {'trainer.lr': 0.1, 'trainer.betas': [0.9, 0.99], 'seed': 0}
+    """
+    found = {}
     for key, value in table.items():
-        yield from _flat(value, f"{above}{key}.") if isinstance(value, dict) else [(above + key, value)]
+        found |= {f"{key}.{k}": v for k, v in flat(value).items()} if isinstance(value, dict) else {key: value}
+    return found
 
 
 # --- settings ----------------------------------------------------------------------------------------------------
@@ -209,14 +233,17 @@ def _mapping(value: Any, _: Any) -> Table:
     return {key: item for key, item in value.items() if item is not _DEFAULT}
 
 
-def _plugins(cls: type) -> dict[str, str]:
-    return {field.name: field.metadata["plugin"] for field in attrs.fields(cls) if "plugin" in field.metadata}
+def _plugins(cls: type) -> dict[str, tuple[str, Any, Any]]:
+    """For each field that holds plugins' Configs: their group, what reads it and what writes it."""
+    fields = [field for field in attrs.fields(attrs.resolve_types(cls)) if "plugin" in field.metadata]
+    hooks = {True: (_read_plugins, _write_plugins), False: (_read_plugin, _write_plugin)}
+    return {field.name: (field.metadata["plugin"], *hooks[get_origin(field.type) is tuple]) for field in fields}
 
 
 def _read_class(cls: type, converter: Converter) -> Any:
     overrides = {
-        name: override(struct_hook=partial(_read_plugin, group=group, converter=converter))
-        for name, group in _plugins(cls).items()
+        name: override(struct_hook=partial(read, group=group, converter=converter))
+        for name, (group, read, _) in _plugins(cls).items()
     }
     read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **overrides)
     known = attrs.fields_dict(cls)
@@ -251,8 +278,18 @@ def _read_plugin(value: Any, _: Any, *, group: str, converter: Converter) -> Any
     return converter.structure({key: item for key, item in value.items() if key != "kind"}, plugin.Config)
 
 
+def _read_plugins(value: Any, _: Any, *, group: str, converter: Converter) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError("", got=_show(value), need="a list of sections, each with its kind")
+    tables = [{"kind": item} if isinstance(item, str) else item for item in value]
+    return tuple(_read_plugin(table, _, group=group, converter=converter) for table in tables)
+
+
 def _write_class(cls: type, converter: Converter) -> Any:
-    overrides = {name: override(unstruct_hook=partial(_write_plugin, converter=converter)) for name in _plugins(cls)}
+    overrides = {
+        name: override(unstruct_hook=partial(write, converter=converter))
+        for name, (_, _, write) in _plugins(cls).items()
+    }
     write = make_dict_unstructure_fn(cls, converter, **overrides)
 
     def unstructure(config: Any) -> Table:
@@ -267,6 +304,10 @@ def _write_class(cls: type, converter: Converter) -> Any:
 
 def _write_plugin(config: Any, *, converter: Converter) -> Table | None:
     return None if config is None else {"kind": kind_of(config)} | converter.unstructure(config)
+
+
+def _write_plugins(configs: Any, *, converter: Converter) -> list[Table | None]:
+    return [_write_plugin(config, converter=converter) for config in configs]
 
 
 def _converter() -> Converter:

@@ -7,7 +7,7 @@ template's business. A prompt ends with the header of the assistant's turn, so t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -103,12 +103,12 @@ def _end(tokenizer: Any) -> tuple[int, ...]:
     return () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
 
 
-def _end_of_turn(chat: Chat) -> Iterator[int]:
+def _end_of_turn(chat: Chat) -> list[int]:
     """The special token that the template puts after an answer, which need not be the tokenizer's end token."""
     exchange = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": _MARK}]
     _, mark, after = _rendered(chat, exchange).rpartition(_MARK)
-    special = chat.tokenizer.added_tokens_decoder
-    yield from [token for token in _ids(chat, [after])[0] if mark and token in special][:1]
+    tokens = _ids(chat, [after])[0] if mark else []
+    return [token for token in tokens if token in chat.tokenizer.added_tokens_decoder][:1]
 
 
 # --- prompts -----------------------------------------------------------------------------------------------------
@@ -141,10 +141,14 @@ def _with_system(chat: Chat, messages: Messages) -> list[Mapping[str, Any]]:
 
 
 def _rendered(chat: Chat, messages: Messages, **kwargs: Any) -> str:
+    return _applied(chat, messages, tokenize=False, **kwargs)
+
+
+def _applied(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
     from jinja2 import TemplateError
 
     try:
-        return chat.tokenizer.apply_chat_template(list(messages), tokenize=False, **kwargs, **chat.template)
+        return chat.tokenizer.apply_chat_template(list(messages), **kwargs, **chat.template)
     except (TemplateError, TypeError, ValueError) as error:
         roles = ", ".join(str(one["role"]) for one in messages) or "no messages"
         raise DataError(f"the chat template refuses a conversation: {error}", got=roles) from error
@@ -169,11 +173,13 @@ def continued(chat: Chat, prompt: Given, answer: Given) -> Row:
     """
     if isinstance(prompt, str):
         before = prompts(chat, [prompt])[0].tokens
-        after = [*_ids(chat, [str(answer)])[0], *chat.ends[:1]]
+        after = [*_ids(chat, [str(answer)])[0], *_end(chat.tokenizer)]
         return Row(before + after, [False] * len(before) + [True] * len(after))
     before = _with_system(chat, prompt)
     messages, first = [*before, *answer], len(before)
-    row = _marked(chat, messages, first) if _marks(chat) else _added(chat, messages, first)
+    learn = _marked if _marks(chat) else _added
+    has_turn = any(one["role"] == "assistant" for one in answer)
+    row = learn(chat, messages, first) if has_turn else Row([], [])
     if not any(row.action):
         got = ", ".join(str(one["role"]) for one in messages)
         raise DataError("a conversation without anything to learn", got=got, need="a turn of the assistant's")
@@ -186,9 +192,7 @@ def _marks(chat: Chat) -> bool:
 
 def _marked(chat: Chat, messages: Messages, first: int) -> Row:
     """What the template itself marks, from message `first` on."""
-    found = chat.tokenizer.apply_chat_template(
-        list(messages), tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **chat.template
-    )
+    found = _applied(chat, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
     tokens = list(found["input_ids"])
     answers = messages[first]["role"] == "assistant"
     begin = _length(chat, tokens, messages[:first], add_generation_prompt=answers)

@@ -4,10 +4,13 @@ config.toml       the resolved configuration, under its hash; a run of another o
 prepared/         what the recipe's `prepare` wrote
 start/            the run that came first, in a run directory of its own
 data.json         how many rows there are to learn from, and how many were left out
+tokenizer/        the tokenizer in Hugging Face's format: what turns the rollouts' tokens into text
 metrics.jsonl     one line for each step, step 0 before the first update
 rollouts/         one Parquet file for each step
 reward_errors.jsonl   rows that a reward function failed on, and why; not there if none did
 checkpoints/      one folder for each, committed by the manifest in it
+trackers/         what trackers keep here, a folder each
+identity          what trackers know the run by
 final/            the trained policy in Hugging Face's format
 summary.json      written last: the run is finished
 lock              held while a process works here
@@ -18,6 +21,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +33,7 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import differences, digest, dumps, read_toml
 from purerl.errors import RunDirectoryError
 from purerl.loop.files import write_at_once
+from purerl.store.lines import read_lines
 
 __all__ = ["RunDirectory", "claim"]
 
@@ -57,8 +62,20 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
+
+    @property
     def final(self) -> Path:
         return self.path / "final"
+
+    @property
+    def identity(self) -> str:
+        """What no other run is known by; the run's own from when it is first asked for."""
+        path = self.path / "identity"
+        if not path.exists():
+            write_at_once(path, secrets.token_hex(8))
+        return path.read_text()
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -76,13 +93,13 @@ class RunDirectory:
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of the metrics; one that a kill cut short is left out."""
-        return _lines(self.metrics)
+        return read_lines(self.metrics)
 
     def rewind(self, step: int) -> None:
         """Forget everything after `step` (-1: everything), which is about to be done again."""
         for path in (self.metrics, self.failures):
             if path.exists():
-                kept = [record for record in _lines(path) if record["step"] <= step]
+                kept = [record for record in read_lines(path) if record["step"] <= step]
                 write_at_once(path, "".join(json.dumps(record) + "\n" for record in kept))
         for path in self.rollouts.glob("*.parquet"):
             if int(path.stem) > step:
@@ -104,11 +121,6 @@ class RunDirectory:
 def _add_line(path: Path, record: Mapping[str, Any]) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def claim(path: Path, config: RunConfig, *, fresh: bool) -> RunDirectory:

@@ -84,7 +84,7 @@ def _and_gap(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
 
 
 def time_metrics(clock: Clock, batch: TensorDict | None) -> dict[str, float]:
-    """Seconds by phase, and action tokens a second over the whole step."""
+    """Seconds by phase, CPU seconds, and action tokens a second over the whole step."""
     tokens = 0 if batch is None else int(batch["action"].sum())
     seconds = {f"time/{phase}": seconds for phase, seconds in clock.seconds.items()}
-    return seconds | {"time/tokens_per_second": tokens / clock.seconds["step"]}
+    return seconds | {"time/cpu": clock.cpu, "time/tokens_per_second": tokens / clock.seconds["step"]}

@@ -93,9 +93,14 @@ class Run:
 
 @define
 class Clock:
-    """Seconds by phase."""
+    """Seconds by phase, and the process's CPU seconds since the clock was made."""
 
     seconds: dict[str, float] = field(factory=dict)
+    _cpu: float = field(factory=time.process_time, init=False, repr=False)
+
+    @property
+    def cpu(self) -> float:
+        return time.process_time() - self._cpu
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:

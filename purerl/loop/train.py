@@ -21,9 +21,10 @@ from purerl.loop.open import located, open_run, prepare
 from purerl.loop.run import Clock, Run, State, seed_of
 from purerl.loop.step import step
 from purerl.loop.update import sync
+from purerl.loop.watch import follow, shown, watched
+from purerl.protocols import Tracker
 from purerl.rewards.adapters import RewardFunction, name_of
 from purerl.store.rollouts import write_rollouts
-from purerl.tracking.console import Console
 
 __all__ = ["Summary", "advance", "train"]
 
@@ -110,13 +111,15 @@ def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFu
     """Do all the steps that are left, export the policy, and say what the run came to."""
     run = open_run(located(config, root), place, given)
     place.note_data(run.data.counts)
-    with run.judge, Console(config.name, config.steps) as console:
-        console.note(summary(run.data.counts))
+    if not place.tokenizer.exists():
+        with folder_at_once(place.tokenizer) as folder:
+            run.tokenizer.save_pretrained(folder)
+    with run.judge, watched(config, summary(run.data.counts)) as watch:
         state, record = _resume(run, place)
-        console.log(record)
+        follow(watch, config, place, first=record["step"])
+        watch.log(record)
         while not _is_over(config, record):
-            state, record = advance(run, state, place)
-            console.log(record)
+            state, record = advance(run, state, place, watch)
     with folder_at_once(place.final) as folder:
         run.trainers["policy"].export(folder)
         run.tokenizer.save_pretrained(folder)
@@ -139,8 +142,11 @@ def _resume(run: Run, place: RunDirectory) -> tuple[State, dict[str, Any]]:
     return state, place.records()[-1]
 
 
-def advance(run: Run, state: State, place: RunDirectory) -> tuple[State, dict[str, Any]]:
-    """One step, and what is due after it: weights to the sampler, an evaluation, metrics, rollouts, a checkpoint."""
+def advance(run: Run, state: State, place: RunDirectory, watch: Tracker) -> tuple[State, dict[str, Any]]:
+    """One step, and what is due after it: weights to the sampler, an evaluation, metrics, rollouts, a checkpoint.
+
+    `watch` is told before the checkpoint is written, so that it misses nothing if that fails.
+    """
     config, clock = run.config, Clock()
     with clock("step"):
         state, batch, samples, metrics = step(run, state, clock)
@@ -160,6 +166,9 @@ def advance(run: Run, state: State, place: RunDirectory) -> tuple[State, dict[st
             write_rollouts(place.rollouts, state.step, batch, [sample.texts for sample in samples])
     record |= time_metrics(clock, batch)
     place.log(record)
+    if rows := shown(samples):
+        watch.completions(state.step, rows)
+    watch.log(record)
     if saving or _is_over(config, record):
         commit(place.checkpoints, state, run.trainers, keep=config.checkpoint.keep)
     return state, record

@@ -6,7 +6,7 @@ A function written for either library works here unchanged. What it returns is r
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from purerl.errors import ConfigError
@@ -109,7 +109,7 @@ def columns_of(scorer: Scorer) -> tuple[str, ...]:
 
 def is_async(function: RewardFunction) -> bool:
     """Whether calling `function` gives something to be awaited."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 -- not asked whether it can be called
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _parameters(function: RewardFunction) -> Mapping[str, inspect.Parameter]:
@@ -203,9 +203,10 @@ def _call_trl(function: RewardFunction, cases: Sequence[Case]) -> Any:
 
 def _read_trl(returned: Any, count: int) -> list[Any]:
     """None says that the function is not about this row: it has no part in the row's sum."""
-    if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != count:
+    values = list(returned) if isinstance(returned, Iterable) and not isinstance(returned, str | Mapping) else []
+    if len(values) != count:
         raise TypeError(f"returned {returned!r:.200}; needed is a list of {count}, numbers or None")
-    return [{} if value is None else value for value in returned]
+    return [{} if value is None else value for value in values]
 
 
 def _columns_trl(function: RewardFunction) -> tuple[str, ...]:

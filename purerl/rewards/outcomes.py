@@ -24,10 +24,8 @@ __all__ = ["OWN", "Failure", "Kind", "Outcome", "cut", "outcomes"]
 OWN = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "outcomes", "workers"))
 """Files whose frames nobody wants to see: they only call the functions that failed."""
 _LONGEST = 4000
-_NO_REWARD = "needed is a number, a mapping of names to numbers, or None"
 
-
-Kind = Literal["raised", "timed out", "died"]
+Kind = Literal["raised", "no reward", "timed out", "died"]
 
 
 @frozen
@@ -78,24 +76,26 @@ def _read(scorer: Scorer, returned: Any, count: int) -> list[Outcome]:
     if isinstance(returned, Failure):
         return [returned] * count
     try:
-        return [_components(scorer.name, value) for value in scorer.convention.read(returned, count)]
+        return [_outcome(scorer.name, value) for value in scorer.convention.read(returned, count)]
     except TypeError as error:
-        return [Failure(scorer.name, "raised", f"{scorer.name} {error}")] * count
+        return [Failure(scorer.name, "no reward", str(error))] * count
 
 
-def _components(name: str, value: Any) -> dict[str, float] | None:
+def _outcome(name: str, value: Any) -> Outcome:
     """A number is a component that is named after its function; a function may name several by a mapping.
 
-    >>> _components("module:Class.length", 3)
+    >>> _outcome("module:Class.length", 3)
     {'length': 3.0}
     """
     if value is None:
         return None
     named = value if isinstance(value, Mapping) else {re.split("[:.]", name)[-1]: value}
-    for part in named.values():
-        if not (isinstance(part, Real) and math.isfinite(part)):
-            raise TypeError(f"returned {value!r:.200}; {_NO_REWARD}")
-    return {str(key): float(part) for key, part in named.items()}
+    # Numbers of numpy and torch have no axes and an item().
+    parts = {str(key): part.item() if getattr(part, "shape", None) == () else part for key, part in named.items()}
+    if not all(isinstance(part, Real) and math.isfinite(part) for part in parts.values()):
+        need = "a number, a mapping of names to numbers, or None"
+        return Failure(name, "no reward", f"returned {value!r:.200}; needed is {need}")
+    return {key: float(part) for key, part in parts.items()}
 
 
 def _raised(name: str, error: BaseException) -> Failure:

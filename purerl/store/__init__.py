@@ -1,1 +1,1 @@
-"""Rollouts on disk."""
+"""What a run leaves on disk for people: lines of JSON, and rollouts."""

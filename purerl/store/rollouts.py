@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tensordict import TensorDict
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from tensordict import TensorDict
 
-__all__ = ["TOKEN_FIELDS", "read_rollouts", "write_rollouts"]
+__all__ = ["TOKEN_FIELDS", "read_rollouts", "read_table", "stored_steps", "write_rollouts"]
 
-TOKEN_FIELDS = ("tokens", "action", "mask", "reward", "rollout_logp", "old_logp", "ref_logp", "advantage", "version")
+_SCORED = ("old_logp", "ref_logp", "teacher_logp", "reward_model_logp", "old_value")
+TOKEN_FIELDS = ("tokens", "action", "mask", "reward", "rollout_logp", *_SCORED, "advantage", "returns", "version")
 _ROW_FIELDS = ("row", "group", "example", "temperature", "truncated")
 
 
@@ -44,8 +47,18 @@ def _ragged(batch: TensorDict, name: str) -> Any:
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(batch[name][there].numpy()))
 
 
-def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
-    """The rollouts of `step`, a dict for each row."""
+def stored_steps(folder: Path) -> list[int]:
+    """The steps that have rollouts in `folder`, in order; none where there is no such folder."""
+    return sorted(int(path.stem) for path in folder.glob("*.parquet"))
+
+
+def read_table(folder: Path, step: int) -> pa.Table:
+    """The rollouts of `step` as an Arrow table, for those who want some of its rows only."""
     import pyarrow.parquet
 
-    return pyarrow.parquet.read_table(folder / f"{step:06d}.parquet").to_pylist()
+    return pyarrow.parquet.read_table(folder / f"{step:06d}.parquet")
+
+
+def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
+    """The rollouts of `step`, a dict for each row."""
+    return read_table(folder, step).to_pylist()

@@ -1,9 +1,10 @@
-"""Published tests: is an algorithm, a generator or a trainer of yours sound?
+"""Published tests: is an algorithm, a generator, a trainer or a tracker of yours sound?
 
     check_algorithm(algorithm)    the laws that every algorithm has to satisfy; `LAWS` one by one
     check_module(module)          the same for a module with a `Config`, its optional terms switched on; and that every
                                   setting has an effect
     check_generator, check_trainer    conformance of engines
+    check_tracker    conformance of trackers
 
 All of them raise AssertionError with a message that says what is wrong. They need no test framework.
 """
@@ -21,11 +22,13 @@ from purerl.testing.check import (
     variants,
 )
 from purerl.testing.generator import check_generator
-from purerl.testing.laws import LAWS, Law
+from purerl.testing.laws import LAWS, ONCE, Law
+from purerl.testing.tracker import check_tracker
 from purerl.testing.trainer import check_trainer
 
 __all__ = [
     "LAWS",
+    "ONCE",
     "Law",
     "Layout",
     "check_algorithm",
@@ -33,6 +36,7 @@ __all__ = [
     "check_generator",
     "check_module",
     "check_settings",
+    "check_tracker",
     "check_trainer",
     "counterexample",
     "example_batch",

@@ -33,9 +33,9 @@ __all__ = ["Layout", "example_batch", "fields_of", "layouts", "random_layout"]
 Layout = tuple[tuple[int, str], ...]
 
 # Sparse, negative and large: labels are names, and nothing may be counted from them.
-_LABELS = (-7, 3, 2**40)
+_LABELS = (-7, 3, 2**40, -(2**62))
+_SIZES = (1, 1, 2, 2, 3, 5, 8)
 _LENGTH = 7
-_ROWS = 8
 
 
 def fields_of(algorithm: Algorithm) -> tuple[str, ...]:
@@ -50,31 +50,33 @@ def fields_of(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def random_layout(seed: int, *, pairs: bool = False) -> Layout:
-    """Two to eight ragged rows in groups of any size; or, with `pairs`, so many groups of two. In any order."""
+    """Ragged rows in up to four groups of one to eight; or, with `pairs`, in so many groups of two. In any order."""
     draw = random.Random(seed)
-    count, known = draw.randint(2, _ROWS), _LABELS[: draw.randint(1, len(_LABELS))]
-    labels = _each_twice(count) if pairs else draw.choices(known, k=count)
+    groups = {label: draw.choice(_SIZES) for label in draw.sample(_LABELS, draw.randint(1, len(_LABELS)))}
+    labels = _of_rows(dict.fromkeys(groups, 2) if pairs else groups)
     draw.shuffle(labels)
     return tuple((label, "." + "".join(draw.choices(".aax", k=draw.randint(0, _LENGTH)))) for label in labels)
 
 
 def layouts(*, pairs: bool = False) -> SearchStrategy[Layout]:
-    """The same as a Hypothesis strategy, which shrinks to few short rows. Raises: ConfigError without Hypothesis."""
+    """The same as a Hypothesis strategy, with any labels; it shrinks to few short rows.
+
+    Raises: ConfigError without Hypothesis.
+    """
     try:
         from hypothesis import strategies as st
     except ImportError as error:
         raise ConfigError("layouts() needs Hypothesis", do="pip install 'purerl[testing]'") from error
 
+    label, size = st.integers(-(2**62), 2**62), st.just(2) if pairs else st.integers(1, max(_SIZES))
     row = st.text("ax.", max_size=_LENGTH).map(".".__add__)
-    anyhow = st.lists(st.sampled_from(_LABELS), min_size=1, max_size=_ROWS)
-    paired = st.integers(1, _ROWS // 2).map(_each_twice).flatmap(st.permutations)
-    labels = paired if pairs else anyhow
+    labels = st.dictionaries(label, size, min_size=1, max_size=len(_LABELS)).map(_of_rows).flatmap(st.permutations)
     return labels.flatmap(lambda drawn: st.tuples(*(st.tuples(st.just(label), row) for label in drawn)))
 
 
-def _each_twice(count: int) -> list[int]:
-    labels = [_LABELS[index % len(_LABELS)] + index // len(_LABELS) for index in range(count)]
-    return labels * 2
+def _of_rows(groups: dict[int, int]) -> list[int]:
+    """The label of each row, from the size of each group."""
+    return [label for label, size in groups.items() for _ in range(size)]
 
 
 # --- values ------------------------------------------------------------------------------------------------------

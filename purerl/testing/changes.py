@@ -9,9 +9,23 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from purerl.algos.parts.shaping import at_last_action
 from purerl.batch import FIELDS, ROW_FIELDS, put
 
-__all__ = ["cast", "compact", "drive_apart", "pad", "poison", "rename", "take", "uncount"]
+__all__ = [
+    "agree",
+    "cast",
+    "compact",
+    "drive_apart",
+    "exaggerate",
+    "pad",
+    "poison",
+    "raise_scores",
+    "rename",
+    "scale",
+    "take",
+    "uncount",
+]
 
 
 def cast(batch: TensorDict, dtype: torch.dtype) -> TensorDict:
@@ -95,6 +109,43 @@ def drive_apart(batch: TensorDict) -> TensorDict:
     draw = torch.Generator().manual_seed(0)
     logps = {n: v for n, v in batch.items() if FIELDS[n].unit == "nats" and n != "entropy"}
     return put(batch, **{n: v + 2e3 * (torch.rand(v.shape, generator=draw) < 0.5) - 1e3 for n, v in logps.items()})
+
+
+def agree(batch: TensorDict) -> TensorDict:
+    """All policies give all tokens the same log-probability."""
+    policies = [name for name in _POLICIES if name in batch.keys()]
+    shared = next((batch[name] for name in policies), None)
+    return put(batch, **dict.fromkeys(policies, shared))
+
+
+_POLICIES = [f.name for f in FIELDS.values() if f.unit == "nats" and f.axes == "rows time" and "entropy" not in f.name]
+
+
+def exaggerate(batch: TensorDict, rows: Tensor) -> TensorDict:
+    """Every float of `rows` a million times as large, and something more in each row, lest they be equal."""
+    place = torch.arange(len(rows), dtype=torch.float64)
+    extreme = {name: 1e6 * value + _beside(place, value) for name, value in _floats(batch).items()}
+    return put(batch, **{name: value.where(_beside(rows, value), batch[name]) for name, value in extreme.items()})
+
+
+def scale(batch: TensorDict, factor: float) -> TensorDict:
+    """Rewards, and what estimates them, in another unit."""
+    return put(batch, **{n: v * factor for n, v in batch.items() if FIELDS[n].unit == "reward"})
+
+
+def raise_scores(batch: TensorDict) -> TensorDict:
+    """Every row scores more, by whatever it is scored: rows of a group by as much, another group by another amount."""
+    more = batch["group"].unique(return_inverse=True)[1].double() / 2 + 1
+    scores = {n: v for n, v in batch.items() if n in ROW_FIELDS and FIELDS[n].unit == "reward"}
+    raised = {name: value + _beside(more, value) for name, value in scores.items()}
+    if "reward" in batch.keys():
+        raised["reward"] = batch["reward"] + at_last_action(more, batch["action"])
+    return put(batch, **raised)
+
+
+def _beside(of_rows: Tensor, value: Tensor) -> Tensor:
+    """`of_rows`, [rows], with as many axes as `value` has."""
+    return of_rows.reshape(-1, *(1,) * (value.ndim - 1))
 
 
 def _floats(batch: TensorDict) -> dict:

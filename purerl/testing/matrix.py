@@ -30,10 +30,10 @@ def matrix() -> str:
 
 
 _INTRODUCTION = """\
-Every algorithm, with each of its optional terms switched on, is held to every law, on batches that Hypothesis draws
-(`nox -s laws`). Where a law cannot hold, the module says why, and the tests look for a batch that breaks it. Beside
-these laws, every setting of every algorithm has an effect (`check_settings`). This page is made by
-`python -m purerl.testing.matrix`; a test fails when it is stale."""
+Every algorithm, with each of its optional terms switched on, is held to every law, on batches that Hypothesis draws, or
+on one where that is enough (`nox -s laws`). Where a law cannot hold, the module says why, and the tests look for a
+batch that breaks it. Beside these laws, every setting of every algorithm has an effect (`check_settings`). This page is
+made by `python -m purerl.testing.matrix`; a test fails when it is stale."""
 
 
 def _row(name: str, cells: Iterable[str]) -> str:

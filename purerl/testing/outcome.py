@@ -13,10 +13,33 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, Objective, State, advantages, begin, evaluate, merge, select
+from purerl.algos.algebra import (
+    Algorithm,
+    Objective,
+    Weighted,
+    advantages,
+    begin,
+    evaluate,
+    merge,
+    select,
+)
 from purerl.batch import ROW_FIELDS, STRUCTURE, put
 
-__all__ = ["Cut", "Outcome", "difference", "learn", "run", "steps", "tensors", "units", "whole"]
+__all__ = [
+    "Cut",
+    "Differentiate",
+    "Outcome",
+    "backward",
+    "difference",
+    "functional",
+    "judge",
+    "learn",
+    "run",
+    "steps",
+    "tensors",
+    "units",
+    "whole",
+]
 
 
 class Outcome(NamedTuple):
@@ -52,61 +75,88 @@ def _trim(part: TensorDict) -> TensorDict:
     return put(part, **{name: value[:, :width] for name, value in part.items() if name not in ROW_FIELDS})
 
 
+# --- differentiating ---------------------------------------------------------------------------------------------
+
+
+Differentiate = Callable[[Callable, dict[str, Tensor]], tuple[dict[str, Tensor], Tensor, Any]]
+"""From a function of named tensors, which gives a loss and more, to gradients by name, the loss, and what is more."""
+
+
+def backward(losses: Callable, outputs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor, Any]:
+    """As a trainer does it. What the loss does not depend on has no gradient, rather than one of 0."""
+    leaves = {name: value.detach().clone().requires_grad_() for name, value in outputs.items()}
+    loss, more = losses(leaves)
+    if not loss.requires_grad:
+        return {}, loss, more
+    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    return {name: g for name, g in zip(leaves, found, strict=True) if g is not None}, loss.detach(), more
+
+
+def functional(losses: Callable, outputs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor, Any]:
+    """By `torch.func`: so it can be mapped over further axes, and compiled."""
+    gradients, (loss, more) = torch.func.grad_and_value(losses, has_aux=True)(outputs)
+    return gradients, loss, more
+
+
 # --- running -----------------------------------------------------------------------------------------------------
 
 
-def run(algorithm: Algorithm, batch: TensorDict) -> Outcome:
+def run(algorithm: Algorithm, batch: TensorDict, differentiate: Differentiate = backward) -> Outcome:
     """Select, advantage, and every objective with its gradients.
 
     Selection is reported and not applied: what it leaves is another batch, and a law holds for every batch.
     """
+    judged, after = _judge(algorithm, batch)
+    learned = [learn(objective, step, whole, differentiate) for objective, step in _steps(algorithm, batch, after)]
+    return Outcome(*({n: v for part in kind for n, v in part.items()} for kind in zip(judged, *learned, strict=True)))
+
+
+def judge(algorithm: Algorithm, batch: TensorDict) -> Outcome:
+    """What comes before learning: which rows are kept, what the advantage stage writes, and its state."""
+    return _judge(algorithm, batch)[0]
+
+
+def _judge(algorithm: Algorithm, batch: TensorDict) -> tuple[Outcome, TensorDict]:
     given = batch.select(*STRUCTURE, *algorithm.reads)
-    state, after = _advantages(algorithm, batch)
-    # A shaped reward is not a result: where rewards lie is what compaction changes. Nor are fields with their own axes.
-    results = {n: v for n, v in after.items() if n != "reward" and not (n in ROW_FIELDS and v.ndim > 1)}
+    state, after = advantages(algorithm, algorithm.advantage.init(), given)
+    # What was read is no result, nor is a shaped reward: where rewards lie is what compaction changes. Nor are fields
+    # with their own axes.
+    results = {n: v for n, v in after.items() if n not in ("reward", *algorithm.reads)}
     written = {n: v for n, v in results.items() if n not in given.keys() or v is not given[n]}
-    before = Outcome(
-        {"kept": select(algorithm, given), **{f"field {name}": value for name, value in written.items()}},
-        {f"state[{index}]": value for index, value in enumerate(tensors(state))},
-        {},
-    )
-    learned = [learn(objective, step) for objective, step in steps(algorithm, batch)]
-    return Outcome(*({n: v for part in kind for n, v in part.items()} for kind in zip(before, *learned, strict=True)))
+    fields = {f"field {n}": v for n, v in written.items() if not (n in ROW_FIELDS and v.ndim > 1)}
+    states = {f"state[{index}]": value for index, value in enumerate(tensors(state))}
+    return Outcome({"kept": select(algorithm, given), **fields}, states, {}), after
 
 
 def steps(algorithm: Algorithm, batch: TensorDict) -> list[tuple[Objective, TensorDict]]:
     """Each objective, and `batch` as a step for it: the fields that it declares, and what a model supplies."""
-    after = put(batch, **dict(_advantages(algorithm, batch)[1].items()))
-    stages = [(o, batch) for o in algorithm.before] + [(o, after) for o in algorithm.objectives]
+    return _steps(algorithm, batch, _judge(algorithm, batch)[1])
+
+
+def _steps(algorithm: Algorithm, batch: TensorDict, after: TensorDict) -> list[tuple[Objective, TensorDict]]:
+    stages = [(o, batch) for o in algorithm.before]
+    stages += [(o, put(batch, **dict(after.items()))) for o in algorithm.objectives]
     # Not strict: what `prepare` writes is among the reads, and is not there yet.
     return [(o, b.select(*STRUCTURE, *o.reads, *o.outputs, *o.watches, strict=False)) for o, b in stages]
 
 
-def _advantages(algorithm: Algorithm, batch: TensorDict) -> tuple[State, TensorDict]:
-    return advantages(algorithm, algorithm.advantage.init(), batch.select(*STRUCTURE, *algorithm.reads))
-
-
-def learn(objective: Objective, step: TensorDict, cut: Cut = whole) -> Outcome:
+def learn(objective: Objective, step: TensorDict, cut: Cut = whole, differentiate: Differentiate = backward) -> Outcome:
     """The loss of the parts of `step`, those gradients that there are, and the merged metrics."""
     ready, counts = begin(objective, step.exclude(*objective.outputs, *objective.watches))
-    leaves = {name: step[name].detach().clone().requires_grad_() for name in objective.outputs}
-    watched = {name: step[name] for name in objective.watches}
-    ready = put(ready.select(*STRUCTURE, *objective.reads), **leaves, **watched)
-    losses, metrics = zip(*(evaluate(objective, part, counts) for part in cut(objective, ready)), strict=True)
-    loss, merged = torch.stack(losses).sum(0), merge(*metrics)
+    ready = put(ready.select(*STRUCTURE, *objective.reads), **{name: step[name] for name in objective.watches})
+
+    def losses(outputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Weighted]]:
+        parts = [evaluate(objective, part, counts) for part in cut(objective, put(ready, **outputs))]
+        loss, metrics = zip(*parts, strict=True)
+        return torch.stack(loss).sum(0), merge(*metrics)
+
+    gradients, loss, merged = differentiate(losses, {name: step[name] for name in objective.outputs})
     named = f"objective {objective.role!r}: "
     return Outcome(
-        {f"{named}gradient of {name}": value for name, value in _gradients(loss, leaves).items()},
-        {f"{named}loss": loss.detach()},
+        {f"{named}gradient of {name}": value for name, value in gradients.items()},
+        {f"{named}loss": loss},
         {f"{named}{kind} of {n!r}": torch.as_tensor(v) for n, m in merged.items() for kind, v in m._asdict().items()},
     )
-
-
-def _gradients(loss: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
-    if not loss.requires_grad:
-        return {}
-    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    return {name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None}
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective, advantages, begin, evaluate
-from purerl.batch import put
+from purerl.batch import collate, put
 from purerl.plugins import find, names
 from purerl.testing import example_batch, fields_of
 
@@ -26,15 +24,10 @@ def example(algorithm: Algorithm, layout=None, seed: int = 0) -> TensorDict:
     return example_batch(fields, layout or (PAIRS if "chosen" in fields else LAYOUT), seed=seed)
 
 
-def all_at_once(algorithm: Algorithm) -> Callable[[TensorDict], tuple[Tensor, ...]]:
-    """batch -> the advantage where there is one, and all losses."""
-
-    def function(batch: TensorDict) -> tuple[Tensor, ...]:
-        batch = with_advantage(algorithm, batch)
-        advantage = (batch["advantage"],) if "advantage" in batch.keys() else ()
-        return (*advantage, *(loss_of(objective, batch) for objective in algorithm.objectives))
-
-    return function
+def right_and_wrong(reward: list[float], **fields) -> TensorDict:
+    """Rows of one group, of two action tokens each; the outcome on the last."""
+    rows = [dict(tokens=[0] * 3, action=[0, 1, 1], row=k, group=7, reward=[0, 0, r]) for k, r in enumerate(reward)]
+    return put(collate(rows), **{name: torch.tensor(value) for name, value in fields.items()})
 
 
 def with_advantage(algorithm: Algorithm, batch: TensorDict) -> TensorDict:

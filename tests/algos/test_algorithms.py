@@ -1,4 +1,4 @@
-"""Named algorithms: what they are made of, what they are equal to, and that they run in every way they may be run."""
+"""Named algorithms: as data, and what they are made of."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import pickle
 
 import pytest
 import torch
-from tensordict import TensorDict
 
-from purerl.algos import dapo, dpo, dr_grpo, gae, grpo, gspo, kl_cov, ppo, reinforce_plus_plus, rloo, sft, whiten
-from purerl.algos.algebra import Algorithm, begin, evaluate, fingerprint, select
-from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.batch import collate, put
+from purerl.algos import dapo, dpo, dr_grpo, gae, grpo, kl_cov, ppo, prime, rloo, sft, whiten
+from purerl.algos.algebra import begin, evaluate, fingerprint, select
+from purerl.batch import put
 from purerl.errors import ConfigError
 from purerl.testing import fields_of
-from tests.algos.running import LAYOUT, MODULES, NAMES, PAIRS, TOKENS, example, learned, loss_of, with_advantage
-
-
-def same(one: Algorithm, other: Algorithm, layout=LAYOUT) -> None:
-    for seed in range(5):
-        batch = example(one, layout, seed)
-        torch.testing.assert_close(learned(one, batch), learned(other, batch))
-
+from tests.algos.running import (
+    MODULES,
+    NAMES,
+    PAIRS,
+    example,
+    loss_of,
+    right_and_wrong,
+    with_advantage,
+)
 
 # --- as data -----------------------------------------------------------------------------------------------------
 
@@ -79,22 +78,6 @@ def test_the_reference_is_read_only_where_it_weighs(module):
 # --- by hand -----------------------------------------------------------------------------------------------------
 
 
-def right_and_wrong(reward: list[float], **fields) -> TensorDict:
-    """Rows of one group, of two action tokens each; the outcome on the last."""
-    rows = [dict(tokens=[0] * 3, action=[0, 1, 1], row=k, group=7, reward=[0, 0, r]) for k, r in enumerate(reward)]
-    return put(collate(rows), **{name: torch.tensor(value) for name, value in fields.items()})
-
-
-@pytest.mark.parametrize(
-    ("module", "right", "wrong"),
-    [(grpo, 1.5, -0.5), (dapo, 1.5, -0.5), (gspo, 1.5, -0.5), (dr_grpo, 0.75, -0.25), (rloo, 1.0, -1 / 3)],
-)
-def test_advantages_of_one_right_answer_in_four(module, right, wrong):
-    found = with_advantage(module.algorithm(), right_and_wrong([1.0, 0.0, 0.0, 0.0]))["advantage"]
-    expected = torch.tensor([right] + [wrong] * 3)[:, None] * torch.tensor([0.0, 1.0, 1.0])
-    torch.testing.assert_close(found, expected, atol=4e-6, rtol=0)
-
-
 def test_ppo_by_its_parts():
     config = ppo.Config(kl_reward_coef=0.5, discount=0.9, lambda_=0.8)
     algorithm = ppo.algorithm(config)
@@ -111,19 +94,6 @@ def test_ppo_by_its_parts():
 
 def test_ppo_updates_the_critic_first():
     assert [objective.role for objective in ppo.algorithm().objectives] == ["critic", "policy"]
-
-
-def test_dpo_by_hand():
-    # D = (-1 - 1) - (-2 - 3) = 3 against a reference of 0
-    batch = right_and_wrong([0.0, 0.0], chosen=[True, False])
-    logp = torch.tensor([[0.0, -1.0, -1.0], [0.0, -2.0, -3.0]])
-    batch = put(batch, logp=logp, ref_logp=torch.zeros_like(logp))
-    [objective] = dpo.algorithm(dpo.Config(beta=0.5)).objectives
-    step, counts = begin(objective, batch)
-    loss, metrics = evaluate(objective, step, counts)
-    torch.testing.assert_close(loss, torch.tensor(math.log(1 + math.exp(-1.5))))
-    means = {name: float(metric.total / metric.weight) for name, metric in metrics.items()}
-    assert (means["accuracy"], means["margin"]) == (1.0, 1.5)
 
 
 def test_dpo_leaves_out_a_row_without_partner():
@@ -149,10 +119,11 @@ def test_sft_is_the_mean_of_all_tokens():
     torch.testing.assert_close(loss_of(sft.algorithm().objectives[0], batch), expected)
 
 
-def test_dapo_keeps_groups_that_vary():
+@pytest.mark.parametrize("module", [dapo, prime])
+def test_groups_that_vary_are_kept(module):
     batch = right_and_wrong([1.0, 0.0, 1.0, 1.0, 0.1, 0.1, 0.1])
     batch = put(batch, group=torch.tensor([5, 5, 8, 8, 2, 2, 2]))
-    assert select(dapo.algorithm(), batch).tolist() == [True] * 2 + [False] * 5
+    assert select(module.algorithm(), batch).tolist() == [True] * 2 + [False] * 5
 
 
 def test_kl_cov_penalises_what_it_chose_over_the_whole_step():
@@ -177,64 +148,13 @@ def test_a_bonus_and_a_divergence_are_reduced_like_the_surrogate():
     torch.testing.assert_close(found, more / (rows * 10))
 
 
-def test_metrics_of_a_policy():
-    batch = right_and_wrong([1.0, 0.0])
-    logp = torch.tensor([[0.0, 1.5, 1.0], [0.0, 1.5, 1.0]]).log().clamp(min=-1)
-    batch = put(batch, logp=logp, old_logp=torch.zeros_like(logp), entropy=torch.full_like(logp, 2.0))
-    algorithm = grpo.algorithm()
-    batch = with_advantage(algorithm, batch)
-    step, counts = begin(algorithm.objectives[0], batch)
-    metrics = evaluate(algorithm.objectives[0], step, counts)[1]
-    means = {name: round(float(metric.total / metric.weight), 4) for name, metric in metrics.items()}
-    k3 = 1.5 - math.log(1.5) - 1
-    assert means["ratio"] == 1.25
-    assert means["clip_fraction"] == 0.25
-    assert means["entropy"] == 2.0
-    assert means["kl"] == round(k3 / 2, 4)
+def test_gradients_are_compiled_too():
+    algorithm = dr_grpo.algorithm(dr_grpo.Config(kl_loss_coef=0.1))
+    batch = with_advantage(algorithm, example(algorithm))
 
+    def loss(logp: torch.Tensor) -> torch.Tensor:
+        return loss_of(algorithm.objectives[0], put(batch, logp=logp))
 
-# --- equal to each other -----------------------------------------------------------------------------------------
-
-
-def in_the_mean_of_rows(algorithm: Algorithm) -> Algorithm:
-    [policy] = algorithm.objectives
-    terms = tuple(term._replace(reduce=sequence_mean_of_token_mean) for term in policy.terms)
-    return algorithm._replace(objectives=(policy._replace(terms=terms),))
-
-
-CLIP = dict(clip_low=0.2, clip_high=0.25)
-
-
-def test_dapo_in_the_mean_of_rows_is_grpo():
-    same(in_the_mean_of_rows(dapo.algorithm(dapo.Config(**CLIP))), grpo.algorithm(grpo.Config(**CLIP)))
-
-
-def test_dr_grpo_with_an_advantage_of_its_own_is_grpo_at_one_token():
-    normalised = dr_grpo.algorithm(dr_grpo.Config(**CLIP, norm_length=1))._replace(advantage=grpo.algorithm().advantage)
-    same(normalised, grpo.algorithm(grpo.Config(**CLIP)), TOKENS)
-
-
-def test_gspo_at_one_token_is_grpo():
-    same(gspo.algorithm(gspo.Config(**CLIP)), grpo.algorithm(grpo.Config(**CLIP)), TOKENS)
-
-
-def test_reinforce_plus_plus_is_ppo_without_a_critic():
-    one = reinforce_plus_plus.algorithm(reinforce_plus_plus.Config(discount=0.9, kl_reward_coef=0.1))
-    other = ppo.algorithm(ppo.Config(discount=0.9, lambda_=1.0, kl_reward_coef=0.1))
-    batch = example(other)
-    batch = put(batch, old_value=torch.zeros_like(batch["old_value"]))
-    torch.testing.assert_close(learned(one, batch), learned(other._replace(objectives=other.objectives[1:]), batch))
-
-
-def test_on_policy_all_are_reinforce():
-    for module in (grpo, dr_grpo, dapo, rloo, gspo, reinforce_plus_plus, kl_cov):
-        algorithm = module.algorithm()
-        batch = example(algorithm)
-        batch = put(batch, old_logp=batch["logp"])
-        batch = with_advantage(algorithm, batch)
-        [policy] = algorithm.objectives
-        step, counts = begin(policy, batch)
-        logp = batch["logp"].clone().requires_grad_()
-        [found] = torch.autograd.grad(evaluate(policy, put(step, logp=logp), counts)[0], logp)
-        loss = policy.terms[0].reduce(-batch["advantage"] * logp, batch["mask"], counts["policy"])
-        torch.testing.assert_close(found, torch.autograd.grad(loss, logp)[0])
+    logp = batch["logp"].clone().requires_grad_()
+    [found] = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(logp), logp)
+    torch.testing.assert_close(found, torch.func.grad(loss)(batch["logp"]))

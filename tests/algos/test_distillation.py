@@ -9,7 +9,7 @@ import torch
 
 from purerl.algos import leave_one_out_advantage, opd, opd_top_k, prime, whiten
 from purerl.algos.algebra import begin, evaluate, roles
-from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
+from purerl.algos.parts.distillation import topk_forward_kl, topk_reverse_kl
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process, on_last_action
 from purerl.batch import FIELDS, check_batch, collate, put
 from purerl.errors import BatchError
@@ -21,13 +21,6 @@ def f64(*rows) -> torch.Tensor:
 
 
 # --- a teacher ---------------------------------------------------------------------------------------------------
-
-
-def test_the_teacher_s_advantage_has_no_gradient():
-    logp, teacher = f64([-3.0, -1.0]).requires_grad_(), f64([-1.0, -2.0]).requires_grad_()
-    found = teacher_advantage(teacher, logp, distillation_coef=0.5)
-    assert found.tolist() == [[1.0, -0.5]]
-    assert not found.requires_grad
 
 
 def test_opd_is_the_policy_gradient_of_the_teacher_s_advantage():
@@ -134,11 +127,6 @@ def test_process_rewards_are_by_the_definition():
             right = mask[row, t] and n > 1
             expected = (n * float(process[row, t]) - total) / (n - 1) if right else 0.0
             assert float(found[row, t]) == pytest.approx(expected)
-
-
-def test_the_outcome_sits_on_the_last_action_token():
-    action = torch.tensor([[False, True, True, False], [False] * 4])
-    assert on_last_action(torch.tensor([3.0, 5.0]), action).tolist() == [[0, 0, 3, 0], [0] * 4]
 
 
 def test_prime_by_its_parts():

@@ -13,15 +13,13 @@ from purerl.algos import (
     extreme_weight,
     look_up,
     moving_average_update,
-    overlong_penalty,
     pf_ppo,
-    power_weight,
     rae,
     resample,
     spo,
 )
 from purerl.algos.algebra import advantages
-from purerl.algos.parts.shaping import component_reward, leave_out_truncated, overlong_in_reward
+from purerl.algos.parts.shaping import component_reward, leave_out_truncated
 from purerl.batch import check_batch, collate, put
 from tests.algos.running import example, with_advantage
 
@@ -35,13 +33,6 @@ def test_equal_scores_update_a_moving_average_one_after_the_other():
     for key, s in zip(KEY[:3].tolist(), score[:3].tolist(), strict=True):
         one_by_one[key] = 0.9 * one_by_one[key] + 0.1 * s
     torch.testing.assert_close(moving_average_update(table, score, KEY, YES, decay=0.9), one_by_one)
-
-
-def test_successes_and_failures_are_counted_and_forgotten():
-    alpha, beta = torch.full((3,), 4.0), torch.full((3,), 2.0)
-    score = torch.tensor([1.0, 0.0, 0.5, 1.0])
-    found = beta_update(alpha, beta, score, KEY, YES, decay=0.5)
-    assert [x.tolist() for x in found] == [[2.0, 4.0, 3.5], [2.0, 2.0, 1.5]]
 
 
 def test_what_is_remembered_weighs_as_much_as_its_decay_allows():
@@ -111,13 +102,6 @@ def test_without_rows_nothing_is_drawn():
     assert extreme_weight(none, none.bool()).shape == best_weight(none, none.bool()).shape == (0,)
 
 
-def test_weights_of_scores():
-    score, counted = torch.tensor([-2.0, 1.0, 0.0, 9.0]), torch.tensor([True, True, True, False])
-    torch.testing.assert_close(power_weight(score, power=2.0), torch.tensor([4.0, 1.0, 1e-8, 81.0]))
-    assert extreme_weight(score, counted).tolist() == [1.0, 1.0, 0.0, 0.0]
-    torch.testing.assert_close(best_weight(score, counted), torch.tensor([0.1, 0.4, 0.1, 0.1]))
-
-
 def test_a_mean_over_copies_is_the_mean_over_the_rows_that_were_drawn():
     algorithm = pf_ppo.algorithm()
     batch = example(algorithm)
@@ -135,15 +119,6 @@ def test_a_mean_over_copies_is_the_mean_over_the_rows_that_were_drawn():
 
 
 # --- rewards -----------------------------------------------------------------------------------------------------
-
-
-def test_a_row_pays_for_its_length_at_its_last_action():
-    [length] = torch.tensor([[10.0, 80.0, 85.0, 100.0, 120.0]])
-    found = overlong_penalty(length, longest=100, buffer=20, factor=2.0)
-    torch.testing.assert_close(found, torch.tensor([0.0, 0.0, -0.5, -2.0, -2.0]))
-    batch = collate([dict(tokens=[0] * 5, action=[0, 1, 0, 1, 0], row=0, group=0, reward=[0, 0, 0, 1, 0])])
-    _, batch = overlong_in_reward(longest=2, buffer=1, factor=0.5).apply((), batch)
-    assert batch["reward"].tolist() == [[0, 0, 0, 0.5, 0]]
 
 
 def test_a_truncated_row_leaves():

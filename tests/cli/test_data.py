@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
+import attrs
+import pytest
 from typer.testing import CliRunner, Result
 
+from purerl.config.schema import Data
+from purerl.config.structure import from_dict
+from purerl.data.columns import LAYOUTS
 from purerl.data.files import read_table
 from purerl_cli.main import app
 from tests.data.made import CHATML, tokenizer, user, write
@@ -93,3 +99,25 @@ def test_a_published_data_set_is_written_and_counted(tmp_path: Path) -> None:
     result = _data("convert", "gsm8k", source, tmp_path / "t.parquet", "--form", "text")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/t.parquet: 1 rows\n")
     assert read_table(tmp_path / "t.parquet").column("answer").to_pylist() == ["2"]
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    file = page.partition("```json\n")[2].partition("```")[0]
+    command, _, printed = page.partition("```console\n$ ")[2].partition("\n```")[0].partition("\n")
+    monkeypatch.chdir(tmp_path)
+    Path("talks.jsonl").write_text(file, encoding="utf-8")
+    tokenizer(CHATML).save_pretrained("model")
+    result = CliRunner().invoke(app, command.split()[1:], env={"COLUMNS": "100"})
+    assert _lines(result.stdout) == _lines(printed)
+
+
+def test_the_page_names_every_layout_and_every_setting() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    table = [line for line in page.splitlines() if line.startswith("|")]
+    for layout in LAYOUTS:
+        rows = [line for line in table if line.startswith(f"| {layout.purpose} |") and layout.form in line]
+        assert any(all(f"`{name}`" in line for name in layout.columns) for line in rows), layout
+    settings = tomllib.loads(page.split("```toml\n")[2].partition("```")[0])
+    assert from_dict(Data, settings["data"]).held_out == 0.05
+    assert settings["data"].keys() == {field.name for field in attrs.fields(Data)}

@@ -16,7 +16,11 @@ from purerl.plugins import names
 from purerl_cli.main import app
 
 FROZEN = {
-    "": {"version": ["--version"]},
+    "": {
+        "version": ["--version"],
+        "install_completion": ["--install-completion"],
+        "show_completion": ["--show-completion"],
+    },
     "train": {
         "recipe": ["recipe"],
         "settings": ["--set"],
@@ -25,8 +29,11 @@ FROZEN = {
         "dry_run": ["--dry-run"],
         "debug": ["--debug"],
     },
+    "recipes": {"debug": ["--debug"]},
+    "config": {"recipe": ["recipe"], "settings": ["--set"], "toml": ["--toml"], "debug": ["--debug"]},
+    "doctor": {"debug": ["--debug"]},
     "algo": {},
-    "algo list": {},
+    "algo list": {"debug": ["--debug"]},
     "data": {},
     "data inspect": {
         "file": ["file"],
@@ -44,14 +51,15 @@ FROZEN = {
         "form": ["--form"],
         "debug": ["--debug"],
     },
+    "report": {"runs": ["runs"], "output": ["--output"], "megabytes": ["--megabytes"], "debug": ["--debug"]},
 }
 
 
 def test_the_options_are_these() -> None:
     root = typer.main.get_command(app)
-    commands = {"": root, **root.commands}
-    for group in ("algo", "data"):
-        commands |= {f"{group} {name}": command for name, command in root.commands[group].commands.items()}
+    groups = {name: command for name, command in root.commands.items() if hasattr(command, "commands")}
+    below = {f"{above} {name}": one for above, group in groups.items() for name, one in group.commands.items()}
+    commands = {"": root, **root.commands, **below}
     found = {name: {p.name: p.opts for p in command.params if p.name != "help"} for name, command in commands.items()}
     assert found == FROZEN
 

@@ -113,5 +113,6 @@ class Whole:
     part: Part = Part()
     other: Part | None = None
     engine: Any = field(default=None, metadata={"plugin": "trainer"})
+    engines: tuple[Any, ...] = field(default=(), metadata={"plugin": "trainer"})
     parts: tuple[Part, ...] = ()
     before: Whole | None = None

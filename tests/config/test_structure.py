@@ -18,7 +18,12 @@ from tests.config.examples import Config, Nested, OutsideConfig, Part, Whole
 
 HERE = "tests.config.examples"
 WHOLE = Whole(
-    name="w", other=Part(most=2.0), engine=Config(lr=0.1), parts=(Part(), Part(size=4)), before=Whole(name="b")
+    name="w",
+    other=Part(most=2.0),
+    engine=Config(lr=0.1),
+    engines=(Config(lr=0.2), Nested.Config()),
+    parts=(Part(), Part(size=4)),
+    before=Whole(name="b"),
 )
 
 _numbers = st.floats(allow_nan=False)
@@ -41,6 +46,7 @@ _wholes = st.builds(
     part=_parts,
     other=st.none() | _parts,
     engine=_engines,
+    engines=st.lists(st.builds(Config, lr=_numbers) | st.builds(Nested.Config), max_size=2).map(tuple),
     before=st.none() | st.builds(Whole, name=st.text(), parts=st.tuples(_parts)),
 )
 
@@ -66,6 +72,8 @@ def test_the_table_is_plain() -> None:
     table = to_dict(WHOLE)
     assert table["engine"] == {"kind": HERE, "lr": 0.1, "betas": [0.9, 0.99]}
     assert table["parts"][1]["size"] == 4
+    assert [one["kind"] for one in table["engines"]] == [HERE, f"{HERE}:Nested"]
+    assert "[[engines]]" in dumps(WHOLE)
     assert table["before"]["name"] == "b"
     assert {"most", "engine", "before"} & {*table["part"], *table["before"]} == set(), "None is left out"
 
@@ -111,6 +119,9 @@ def test_a_none_that_toml_cannot_say_is_refused() -> None:
         (["engine.slots=1", f"engine.kind={HERE}:Outside"], evolve(WHOLE, engine=OutsideConfig(slots=1))),
         ([f"before.engine.kind={HERE}"], evolve(WHOLE, before=Whole(name="b", engine=Config()))),
         (["engine="], evolve(WHOLE, engine=None)),
+        ([f'engines=["{HERE}"]'], evolve(WHOLE, engines=(Config(),))),
+        ([f'engines=[{{kind="{HERE}", lr=1}}]'], evolve(WHOLE, engines=(Config(lr=1.0),))),
+        (["engines="], evolve(WHOLE, engines=())),
     ],
 )
 def test_a_setting_changes_what_it_names_and_nothing_else(made: list[str], changed: Whole) -> None:
@@ -152,6 +163,10 @@ def test_a_setting_changes_what_it_names_and_nothing_else(made: list[str], chang
         ("engine.learning_rate=1", "engine.learning_rate\n  got:  no such setting\n  do:   one of: betas, lr"),
         (f"engine.kind={HERE}:Missing", f"engine.kind: nothing is found at '{HERE}:Missing'\n..."),
         ("before.engine.lr=1", 'before.engine.kind is missing\n  got:  {"lr": 1}\n  need: one of: ...'),
+        ("engines=hf", 'engines\n  got:  "hf"\n  need: a list of sections, each with its kind'),
+        ("engines=['nowhere.at_all']", "engines.kind: nothing is found at 'nowhere.at_all'\n..."),
+        ("engines=[{lr = 1}]", 'engines.kind is missing\n  got:  {"lr": 1}\n  need: one of: ...'),
+        (f"engines=[{{kind = '{HERE}', x = 1}}]", "engines.x\n  got:  no such setting\n  do:   one of: betas, lr"),
         ("engine=hf", 'engine.kind is missing\n  got:  "hf"\n  need: one of: ...'),
         ("=1", "setting '=1'\n  need: key=value, such as trainer.lr=1e-3"),
         ("part..size=1", "setting 'part..size=1'\n  need: key=value, such as trainer.lr=1e-3"),

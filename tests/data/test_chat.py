@@ -80,6 +80,7 @@ def test_what_ends_a_turn_ends_a_completion_before_the_end_token_does() -> None:
 def test_of_a_text_the_answer_and_the_end_token_are_learnt() -> None:
     chat = open_chat(tokenizer(), "text")
     assert _shown(chat, continued(chat, "1+1=", "2")) == "<bos>1+1=(2<eos>)"
+    assert continued(_chat(CHATML), "1+1=", "2") == continued(chat, "1+1=", "2"), "whatever ends a turn"
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED], ids=["what is added", "what is marked"])
@@ -133,9 +134,10 @@ def test_a_template_that_renders_the_beginning_otherwise_is_refused_where_it_mat
 
 def test_what_has_nothing_to_learn_or_nothing_before_it_is_refused() -> None:
     for template in (CHATML, MARKED):
-        assert _refused(template, [user("hi")], [user("yo")]) == (
-            "a conversation without anything to learn\n  got:  user, user\n  need: a turn of the assistant's"
-        )
+        for answer, roles in (([user("yo")], "user, user"), ([], "user")):
+            assert _refused(template, [user("hi")], answer) == (
+                f"a conversation without anything to learn\n  got:  {roles}\n  need: a turn of the assistant's"
+            )
         assert _refused(template, [], [assistant("yo")]) == (
             "a conversation that the assistant begins\n  need: a message before it: something to answer"
         )

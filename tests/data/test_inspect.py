@@ -77,9 +77,11 @@ def test_problems_of_prompts_are_named_with_their_rows(tmp_path: Path) -> None:
         "a message without a role or without content": (6,),
     }
     assert _problems(inspect(path)) == expected
-    assert _problems(inspect(path, tokenizer(CHATML), max_prompt_tokens=50)) == {
+    longest = inspect(path, tokenizer(CHATML)).lengths["all"]
+    assert _problems(inspect(path, tokenizer(CHATML), max_prompt_tokens=longest)) == expected
+    assert _problems(inspect(path, tokenizer(CHATML), max_prompt_tokens=longest - 1)) == {
         **expected,
-        "a prompt of more than 50 tokens": (7,),
+        f"a prompt of more than {longest - 1} tokens": (7,),
     }
     assert _problems(inspect(path, limit=3)) == {"nothing in column 'prompt'": (1,), "an empty prompt": (2,)}
 

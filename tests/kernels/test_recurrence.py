@@ -8,13 +8,19 @@ import torch
 from purerl.kernels.recurrence import reference, reverse_recurrence
 from purerl.kernels.recurrence.chunked import CHUNK
 
-TIMES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, CHUNK**2 + 5]
+TIMES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, CHUNK**2 + 5, 2 * CHUNK**3]
 PER_ROW = torch.tensor([[0.0], [1.0], [0.97]], dtype=torch.float64)
 DECAYS = [0.0, 1.0, 0.97, 0.3, torch.tensor(0.5, dtype=torch.float64), PER_ROW]
 
 
 def example(time: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randn(3, time, generator=torch.Generator().manual_seed(time), dtype=dtype)
+
+
+def per_step(time: int) -> torch.Tensor:
+    """A decay for each step; of the first row, none but 0 and 1."""
+    decay = torch.rand(3, time, generator=torch.Generator().manual_seed(-time), dtype=torch.float64)
+    return torch.cat([decay[:1].round(), decay[1:]])
 
 
 def value_and_gradient(function, x: torch.Tensor, decay) -> list[torch.Tensor]:
@@ -38,10 +44,20 @@ def test_value_and_gradient_are_those_of_the_reference(time, decay):
     torch.testing.assert_close(found, value_and_gradient(reference.reverse_recurrence, x, decay))
 
 
+@pytest.mark.parametrize("time", TIMES)
+def test_each_step_may_have_a_decay_of_its_own(time):
+    x, decay = example(time), per_step(time)
+    found = value_and_gradient(reverse_recurrence, x, decay)
+    torch.testing.assert_close(found, value_and_gradient(reference.reverse_recurrence, x, decay))
+    if time > CHUNK:
+        assert found[2].any(-1).all()
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.99, 1.0])
 def test_float32_is_exact_to_a_few_units_in_the_last_place(decay):
     x = example(3000, torch.float32)
-    found, exact = reverse_recurrence(x, decay), reference.reverse_recurrence(x.double(), decay)
+    rounded = torch.tensor(decay, dtype=torch.float32).double()
+    found, exact = reverse_recurrence(x, decay), reference.reverse_recurrence(x.double(), rounded)
     assert found.dtype == torch.float32
     assert (found - exact).abs().max() <= 4 * torch.finfo(torch.float32).eps * exact.abs().max()
 
@@ -51,9 +67,19 @@ def test_a_decay_of_zero_changes_no_bit():
     assert torch.equal(reverse_recurrence(x, 0.0), x)
 
 
+def test_nothing_passes_a_step_whose_decay_is_zero():
+    x, decay = example(50), per_step(50)
+    decay[:, 20] = 0
+    changed = torch.cat([x[:, :21], example(29)], -1)
+    found, other = reverse_recurrence(x, decay), reverse_recurrence(changed, decay)
+    assert torch.equal(found[:, :21], other[:, :21])
+    assert not torch.equal(found[:, 21:], other[:, 21:])
+
+
 def test_a_long_row_of_ones_does_not_overflow():
     y = reverse_recurrence(torch.ones(1, 100_000), 0.9999)
-    torch.testing.assert_close(y[0, 0], torch.tensor((1 - 0.9999**100_000) / 1e-4))
+    rounded = torch.tensor(0.9999).item()
+    torch.testing.assert_close(y[0, 0].item(), (1 - rounded**100_000) / (1 - rounded), rtol=1e-5, atol=0)
 
 
 def test_vmap_is_a_loop():
@@ -61,8 +87,11 @@ def test_vmap_is_a_loop():
     loop = torch.stack([reverse_recurrence(one, PER_ROW) for one in x])
     torch.testing.assert_close(torch.func.vmap(reverse_recurrence, in_dims=(0, None))(x, PER_ROW), loop)
     torch.testing.assert_close(reverse_recurrence(x, PER_ROW), loop)
+    stepwise = torch.func.vmap(reverse_recurrence)(x, torch.stack([per_step(70)] * 2))
+    torch.testing.assert_close(stepwise, reverse_recurrence(x, per_step(70)))
 
 
 def test_compiled_it_is_the_same():
     compiled = torch.compile(reverse_recurrence, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(example(200), 0.9), reverse_recurrence(example(200), 0.9))
+    for decay in (0.9, per_step(70)):
+        torch.testing.assert_close(compiled(example(70), decay), reverse_recurrence(example(70), decay))

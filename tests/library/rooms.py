@@ -21,8 +21,9 @@ STOREYS = (
     ("backends", "rewards", "envs", "data", "tracking", "store"),
     ("config",),
     ("testing",),
-    ("loop",),
+    ("loop", "report"),
     ("recipes",),
+    ("doctor",),
     ("",),  # the package itself, which names the loop lazily
 )
 

@@ -48,15 +48,16 @@ def test_the_changelog_begins_with_this_version() -> None:
 
 
 def test_what_is_imported_is_what_is_required() -> None:
-    extras = PROJECT["optional-dependencies"]
-    optional = _names([*extras["testing"], *extras["math"]])
+    extras = {name: _names(packages) for name, packages in PROJECT["optional-dependencies"].items() if name != "dev"}
+    optional = {"mlflow"}.union(*extras.values())  # mlflow-skinny is imported as mlflow
     assert _imported("purerl", "cli") - optional == _names(PROJECT["dependencies"])
 
 
 def test_versions_are_bounded_here_and_pinned_only_in_the_constraints() -> None:
     optional = PROJECT["optional-dependencies"]
     every = [*PROJECT["dependencies"], *(one for extra in optional.values() for one in extra)]
-    assert [one for one in every if ">=" not in one or "==" in one] == ["purerl[docs]"], "an extra may hold another"
+    loose = [one for one in every if ">=" not in one or "==" in one]
+    assert [one for one in loose if not one.startswith("purerl[")] == [], "an extra may hold others"
     pins = [line for line in _read("constraints/default.txt").splitlines() if not line.startswith("#")]
     assert "torch==2.13.0" in pins
     assert [line for line in pins if "==" not in line] == []

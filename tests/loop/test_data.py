@@ -18,6 +18,7 @@ from purerl.config.schema import Data, Evaluate, Rollout, RunConfig
 from purerl.data.examples import take
 from purerl.errors import ConfigError, InputError
 from purerl.loop import open as opening
+from purerl.loop.directory import claim
 from purerl.loop.open import open_run
 from purerl.loop.run import Run
 from purerl.loop.train import train
@@ -72,9 +73,9 @@ def _verl(count: int, length: int = 1) -> list[dict[str, Any]]:
     ]
 
 
-def _opened(config: RunConfig) -> Run:
+def _opened(config: RunConfig, folder: Path) -> Run:
     check(config)
-    return open_run(config, {})
+    return open_run(config, claim(folder / "run", config, fresh=True), {})
 
 
 # --- what goes through -------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ def test_verls_files_are_sampled_judged_and_evaluated_through_the_chat_template(
 
 def test_a_completion_ends_where_the_template_ends_a_turn(tmp_path: Path) -> None:
     _model(tmp_path, HEADERS)
-    run = _opened(_config(tmp_path, write(tmp_path / "rows.parquet", _verl(9))))
+    run = _opened(_config(tmp_path, write(tmp_path / "rows.parquet", _verl(9))), tmp_path)
     assert run.tokenizer.convert_ids_to_tokens(run.stop_tokens) == ["<|eot|>", "<eos>"]
 
 
@@ -155,7 +156,7 @@ def test_what_is_held_out_is_evaluated_on_and_never_drawn(tmp_path: Path) -> Non
     few, many = (write(tmp_path / f"{k}.parquet", part) for k, part in enumerate((rows[:150], rows[::-1])))
 
     def problems(path: str) -> tuple[set[int], set[int]]:
-        run = _opened(_config(tmp_path, Data(files=(path,), held_out=0.2), evaluate=ENDS))
+        run = _opened(_config(tmp_path, Data(files=(path,), held_out=0.2), evaluate=ENDS), tmp_path)
         sides = [take(side, side.indices) for side in (run.data.examples, run.data.problems)]
         learnt, out = ({row["extra_info"]["index"] for row in side} for side in sides)
         assert run.data.counts["held_out"] == run.data.counts["problems"] == len(out)
@@ -173,7 +174,7 @@ def test_what_is_held_out_is_evaluated_on_and_never_drawn(tmp_path: Path) -> Non
 def test_only_the_first_problems_that_are_held_out(tmp_path: Path) -> None:
     _model(tmp_path)
     data = Data(files=(write(tmp_path / "rows.parquet", _verl(200)),), held_out=0.2)
-    run = _opened(_config(tmp_path, data, evaluate=evolve(ENDS, examples=3)))
+    run = _opened(_config(tmp_path, data, evaluate=evolve(ENDS, examples=3)), tmp_path)
     assert run.data.counts["problems"] == 3 < run.data.counts["held_out"]
 
 

@@ -73,7 +73,7 @@ def test_functions_given_as_objects_may_weigh_and_gate(tmp_path: Path) -> None:
 
 
 def test_a_penalty_for_length_is_part_of_the_advantage_and_not_of_the_reward_that_is_logged(tmp_path: Path) -> None:
-    rollout = evolve(fake().rollout, overlong=Overlong(buffer=4, factor=2.0))
+    rollout = evolve(fake().rollout, samples=16, overlong=Overlong(buffer=4, factor=2.0))
     summary = train(fake(rollout=rollout), rewards=[constant], directory=tmp_path / "run")
     groups: dict[int, list[dict[str, Any]]] = {}
     for row in read_rollouts(summary.directory / "rollouts", 1):

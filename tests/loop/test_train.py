@@ -15,10 +15,10 @@ import pytest
 from attrs import evolve
 
 import purerl
-from purerl.algos import dapo, dpo, gvpo, sft
+from purerl.algos import dapo, dpo, gvpo, opd, opd_top_k, sft
 from purerl.algos.algebra import Algorithm, roles
 from purerl.batch import FIELDS
-from purerl.config.check import EVALUATED, SAMPLED
+from purerl.config.check import EVALUATED, check, needs_rollouts
 from purerl.config.schema import RunConfig, Stop
 from purerl.errors import ConfigError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
@@ -63,8 +63,7 @@ def test_every_algorithm_goes_through_the_same_loop_or_is_refused_by_name(name: 
 
 def _from_data(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
     """What a run needs where nothing is sampled for training."""
-    reads = {name for objective in algorithm.objectives for name in objective.reads} | set(algorithm.reads)
-    if reads & SAMPLED:
+    if needs_rollouts(algorithm):
         return {}
     return {"rollout": None, "data": _pairs(folder / "pairs.parquet")}
 
@@ -241,9 +240,16 @@ def test_settings_without_effect_are_refused_before_anything_is_done() -> None:
     assert "stop has no effect" in _refused(stop=Stop(metric="eval/accuracy", at_least=1), evaluate=None)
 
 
+def test_distillation_from_whole_distributions_learns_from_rollouts_or_from_data() -> None:
+    base = fake(algorithm=opd_top_k.Config(), teacher=Model("{run}/teacher"), minibatches=1)
+    check(base)
+    check(evolve(base, rollout=None))
+
+
 def test_what_is_missing_is_refused_before_anything_is_done() -> None:
     base: RunConfig = fake()
     assert "rollout is missing" in _refused(rollout=None)
+    assert "opd reads old_logp" in _refused(algorithm=opd.Config(), teacher=base.model, rollout=None)
     assert "generator is missing" in _refused(generator=None)
     assert "rewards is missing" in _refused(rewards=())
     assert "every advantage is 0" in _refused(rollout=evolve(base.rollout, samples=1))

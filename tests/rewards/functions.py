@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -104,4 +105,12 @@ async def reward_chat(completions: Sequence[list[dict[str, str]]], **kwargs: Any
 
 def sleeps(completion: str, example: Mapping[str, Any]) -> float:
     time.sleep(0.2)
+    return 1.0
+
+
+def noted(completion: str, example: Mapping[str, Any]) -> float:
+    """Writes down that it is called, and where; slow for "slow", without end for "bad"."""
+    with Path(example["log"]).open("a", encoding="utf-8") as file:
+        file.write(f"{completion} {os.getpid()}\n")
+    time.sleep({"slow": 0.3, "bad": 60}.get(completion, 0))
     return 1.0

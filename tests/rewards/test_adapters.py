@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from purerl.errors import ConfigError
@@ -79,6 +80,15 @@ def test_trls_has_to_return_a_list_of_all(returned: Any) -> None:
     one, other = _outcomes(short, *(Case(str(k), "c", {"prompt": "p"}) for k in range(2)))
     assert one == other
     assert one.traceback.endswith(f"returned {returned!r}; needed is a list of 2, numbers or None")
+
+
+def test_of_trls_list_only_what_is_no_reward_fails() -> None:
+    def mixed(completions: Any, **columns: Any) -> Any:
+        return numpy.array([1.0, float("nan")])
+
+    one, other = _outcomes(mixed, *(Case(str(k), "c", {"prompt": "p"}) for k in range(2)))
+    assert one == {"mixed": 1.0}
+    assert other.kind == "no reward"
 
 
 def test_what_examples_have_to_have_is_known_from_the_parameters() -> None:

@@ -33,6 +33,8 @@ def test_the_example_of_a_rule_is_true_and_stands_in_the_documentation(name: str
         (r"\fboxed{ 3 }", "3"),
         (r"\boxed{}", ""),
         ("boxed 3", None),
+        (r"\boxed{1}" + r"\boxed{" * 15, "1"),
+        (r"\boxed{1}" + r"\boxed{" * 16, None),
     ],
 )
 def test_the_last_box_that_is_closed(text: str, found: str | None) -> None:

@@ -7,7 +7,9 @@ import math
 import time
 from typing import Any
 
+import numpy
 import pytest
+import torch
 
 from purerl.rewards.adapters import Case, name_of
 from purerl.rewards.judge import Judge, Verdict, verdict
@@ -78,11 +80,14 @@ def test_a_failure_outweighs_all_and_is_the_first() -> None:
     assert verdict({"m:c": None, "m:a": one, "m:b": other}, {}, []) == Verdict(failure=one)
 
 
-@pytest.mark.parametrize("value", ["1", [1.0], {"a": "b"}, {"a": 1.0, "b": math.nan}, math.nan, math.inf, 1j])
+@pytest.mark.parametrize(
+    "value", ["1", [1.0], {"a": "b"}, {"a": 1.0, "b": math.nan}, math.nan, math.inf, 1j, numpy.ones(2)]
+)
 def test_what_is_no_reward_fails(value: Any) -> None:
     (found,) = _judge(lambda completion, example: value)([CASE])
     assert found.reward is None
-    assert "returned" in found.failure.traceback
+    assert found.failure.kind == "no reward"
+    assert found.failure.traceback.startswith("returned ")
     assert found.failure.traceback.endswith("needed is a number, a mapping of names to numbers, or None")
 
 
@@ -91,11 +96,10 @@ def test_an_empty_mapping_is_no_reward() -> None:
     assert "returned {}" in found.failure.traceback
 
 
-def test_truth_values_and_numbers_of_numpy_are_numbers() -> None:
-    import numpy
-
-    (found,) = _judge(lambda c, e: {"a": True, "b": numpy.float32(0.5), "c": numpy.int64(2)})([CASE])
-    assert found.components == {"a": 1.0, "b": 0.5, "c": 2.0}
+def test_truth_values_and_numbers_of_numpy_and_torch_are_numbers() -> None:
+    said = {"a": True, "b": numpy.float32(0.5), "c": numpy.int64(2), "d": torch.tensor(3.0)}
+    (found,) = _judge(lambda completion, example: said)([CASE])
+    assert found.components == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 3.0}
     assert {type(value) for value in found.components.values()} == {float}
 
 

@@ -76,6 +76,23 @@ def test_a_deadline_is_for_one_call_and_not_for_many() -> None:
         assert failed(ask(cases(10))) == {}, "ten times a fifth of a second"
 
 
+def _noted(log: Path, *texts: str) -> list[list[str]]:
+    with judge("noted") as ask:
+        ask([Case(str(k), text, {"log": str(log)}) for k, text in enumerate(texts)])
+    return [line.split() for line in log.read_text().splitlines()]
+
+
+def test_a_row_that_hangs_is_not_tried_again(tmp_path: Path) -> None:
+    calls = _noted(tmp_path / "log", *["good"] * 10, "bad", *["good"] * 10)
+    assert [text for text, _ in calls].count("bad") == 1
+
+
+def test_slow_rows_are_spread_over_the_workers(tmp_path: Path) -> None:
+    calls = _noted(tmp_path / "log", *["slow"] * 4, *["good"] * 4)
+    assert len(calls) == 8
+    assert len({worker for text, worker in calls if text == "slow"}) == 2
+
+
 def test_other_functions_judge_a_row_on_which_one_fails() -> None:
     with judge("loops", "length") as ask:
         found = ask(cases(5, 2))

@@ -1,7 +1,8 @@
 """Advantages of tokens: what came after them, with a critic's help or without.
 
-The recurrences run over action tokens alone (see `purerl.algos.parts.actions`): in every equation t + 1 is the *next
-action token*, and beyond the last one everything is 0. Rewards on other tokens are folded into action tokens first.
+The recurrences run over action tokens alone: in every equation t + 1 is the *next action token*, and beyond the last
+one everything is 0. A reward on another token counts at the action token before it; one before any action token, at the
+first (see `purerl.algos.parts.actions`).
 
 Arguments are [rows, time], in units of reward; results are 0 where not `action`.
 """
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from purerl.algos.parts.actions import fold, places, unfold
+from purerl.algos.parts.actions import first_action, fold, places, unfold
 from purerl.algos.parts.surrogates import token_ratio
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import TokenBool, TokenFloat
@@ -27,8 +28,7 @@ def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float
     >>> discounted_returns(torch.tensor([[0.0, 1.0, 0.0, 8.0]]), action, discount=0.5)
     tensor([[0., 5., 0., 8.]])
     """
-    place = places(action)
-    return unfold(reverse_recurrence(fold(reward, place), discount), place, action)
+    return torch.where(action, _to_go(reward, action, first_action(action), discount), 0)
 
 
 def gae(
@@ -40,18 +40,22 @@ def gae(
         A_t     = delta_t + discount * lambda_ * A_{t+1}
 
     A row ends for good at its last action token: V beyond it is 0, whether it stopped by itself or at the length limit.
-    A + V is the critic's target. lambda_ = 0 gives the one-step error, lambda_ = 1 the reward to go less V. A tensor
-    [rows, 1] gives each row its own.
+    A + V is the critic's target, the lambda-return; what is computed is
+
+        A_t + V_t = r_t + discount * (1 - lambda_) * V_{t+1} + discount * lambda_ * (A_{t+1} + V_{t+1})
+
+    lambda_ = 0 gives the one-step error, lambda_ = 1 the reward to go less V. A tensor [rows, 1] gives
+    each row its own.
     Source: Schulman et al. 2015 (1506.02438, eq. 16).
 
     >>> yes = torch.tensor([[True, True]])
     >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]]), yes, discount=1.0, lambda_=0.5)
     tensor([[0.2500, 0.5000]])
     """
-    place = places(action)
-    value = fold(torch.where(action, value, 0), place)
-    delta = fold(reward, place) + discount * pad(value[..., 1:], (0, 1)) - value
-    return unfold(reverse_recurrence(delta, discount * lambda_), place, action)
+    first = first_action(action)
+    after = pad(torch.where(action.scatter(-1, first, 0), value, 0)[..., 1:], (0, 1))
+    lambda_return = _to_go(reward + discount * (1 - lambda_) * after, action, first, discount * lambda_)
+    return torch.where(action, lambda_return - value, 0)
 
 
 def length_adaptive_lambda(action: TokenBool, *, alpha: float, dtype: torch.dtype) -> Tensor:
@@ -94,7 +98,7 @@ def vtrace_target(
     place, ratio = places(action), torch.where(action, token_ratio(logp, rollout_logp), 0)
     value, ratio = fold(torch.where(action, value, 0), place), fold(ratio, place)
     delta = ratio.clamp(max=rho_clip) * (fold(reward, place) + discount * pad(value[..., 1:], (0, 1)) - value)
-    error = _recurrence(delta, discount * lambda_ * ratio.clamp(max=trace_clip))
+    error = reverse_recurrence(delta, discount * lambda_ * ratio.clamp(max=trace_clip))
     return unfold(value + error, place, action)
 
 
@@ -119,15 +123,13 @@ def vtrace_advantage(
     return ratio * unfold(error, place, action)
 
 
-def _recurrence(x: TokenFloat, decay: TokenFloat) -> TokenFloat:
-    """y_t = x_t + decay_t * y_{t+1}: the reverse recurrence with a decay of its own at each step.
+def _to_go(x: TokenFloat, action: TokenBool, first: Tensor, decay: float | Tensor) -> TokenFloat:
+    """At each action token, y_t = x_t + decay * y_{t+1}, where x_t is all that counts there. Elsewhere, anything.
 
-    By doubling: after k rounds y_t holds the terms of 2^k steps, and `decay` the product of as many. Shapes are static,
-    and nothing is divided, so a decay may be 0.
+    Nothing moves in the row. It is the step onto an action token that decays, so that other tokens pass on what comes
+    after them as it is. The step onto the first one does not: then y at the start of the row is what counts there.
     """
-    step = 1
-    while step < x.shape[-1]:
-        x = x + decay * pad(x[..., step:], (0, step))
-        decay = decay * pad(decay[..., step:], (0, step))
-        step *= 2
-    return x
+    onto = pad(action.scatter(-1, first, 0)[..., 1:], (0, 1))
+    decay = decay * torch.ones_like(x[..., :1])  # A number beside a mask would be rounded to float32.
+    y = reverse_recurrence(x, torch.where(onto, decay, 1))
+    return y.scatter(-1, first, y[..., :1])

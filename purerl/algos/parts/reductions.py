@@ -46,7 +46,8 @@ def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
 
 def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
     """The mean over rows of each row's mean over its counted tokens, as in GRPO (2402.03300)."""
-    return token_sum(loss / mask.sum(-1, keepdim=True).clamp(min=1), mask, counts) / counts.rows.clamp(min=1)
+    means = torch.where(mask, loss, 0).sum(-1) / mask.sum(-1).clamp(min=1)
+    return means.sum(-1) / counts.rows.clamp(min=1)
 
 
 def sequence_mean_of_token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:

@@ -70,7 +70,7 @@ def outcome_advantage(estimator: Callable) -> Transform:
 
 def _outcome_advantage(batch: TensorDict, *, estimator: Callable) -> TokenFloat:
     score, mask = batch["reward"].sum(-1), batch["mask"]
-    return spread(estimator(score, batch["group"], mask.any(-1)), mask)
+    return spread(estimator(score, batch["group"], mask.sum(-1) > 0), mask)
 
 
 def spread(x: RowFloat, mask: TokenBool) -> TokenFloat:

@@ -32,8 +32,7 @@ def deviation(x: TokenFloat, mask: TokenBool) -> Scalar:
 
     Where all values are equal, or there is only one, it is exactly 0.
     """
-    others = (mask.sum((-2, -1)) - 1).clamp(min=1)
-    return (centre(x, mask).square().sum((-2, -1)) / others).sqrt()
+    return _deviation(centre(x, mask), mask)
 
 
 def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
@@ -45,7 +44,8 @@ def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     >>> whiten(torch.tensor([[1.0, 3.0, 100.0]]), torch.tensor([[True, True, False]]))
     tensor([[-0.7071,  0.7071,  0.0000]])
     """
-    return centre(x, mask) / (deviation(x, mask)[..., None, None] + EPS)
+    centred = centre(x, mask)
+    return centred / (_deviation(centred, mask)[..., None, None] + EPS)
 
 
 def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
@@ -55,3 +55,8 @@ def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
     tensor([-0.7071,  0.7071,  0.0000])
     """
     return whiten(x.unsqueeze(-1), counted.unsqueeze(-1)).squeeze(-1)
+
+
+def _deviation(centred: TokenFloat, mask: TokenBool) -> Scalar:
+    others = (mask.sum((-2, -1)) - 1).clamp(min=1)
+    return (centred.square().sum((-2, -1)) / others).sqrt()

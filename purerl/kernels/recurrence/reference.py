@@ -9,9 +9,10 @@ __all__ = ["reverse_recurrence"]
 
 
 def reverse_recurrence(x: Tensor, decay: float | Tensor) -> Tensor:
-    """y_t = x_t + decay * y_{t+1} along the last axis; see the contract in `purerl.kernels.recurrence`."""
+    """y_t = x_t + decay_t * y_{t+1} along the last axis; see the contract in `purerl.kernels.recurrence`."""
+    decays = (torch.zeros_like(x) + decay).split(1, -1)
     y, steps = torch.zeros_like(x[..., :1]), []
-    for step in reversed(x.split(1, -1)):
-        y = step + decay * y
+    for step, decay_t in zip(reversed(x.split(1, -1)), reversed(decays), strict=True):
+        y = step + decay_t * y
         steps.append(y)
     return torch.cat(steps[::-1], -1)

@@ -1,0 +1,1 @@
+"""purerl's functions beside those of other libraries: speed, and the laws that each side keeps."""

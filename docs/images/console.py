@@ -1,0 +1,43 @@
+"""Draws docs/images/console.svg: what a terminal shows of a run, told again from the run's directory.
+
+python docs/images/console.py RUN STEP
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+from rich.console import Console
+
+from purerl.store.rollouts import read_rollouts
+from purerl.tracking.view import View
+
+OUTPUT = Path(__file__).with_suffix(".svg")
+
+
+def main(run: Path, step: int) -> None:
+    """The view as it was after `step`."""
+    config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
+    title = f"{config['algorithm']['kind']}, {config['model']['path']}"
+    view, seconds = View(config["name"], config["steps"], title), 0.0
+    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[: step + 1]:
+        record = json.loads(line)
+        seconds += record.get("time/step", 0.0) + record.get("time/evaluate", 0.0)
+        view.told(record, seconds=seconds)
+    rows = read_rollouts(run / "rollouts", step)
+    view.rows = [row | {"reward": sum(row["reward"])} for row in rows[:: max(1, len(rows) // 8)]]
+    console = Console(record=True, file=io.StringIO(), width=110, height=40, force_terminal=True)
+    console.print(view)
+    drawn = console.export_svg(title="purerl train")
+    # Without the fonts that it would fetch: a reader's own will do.
+    OUTPUT.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")
+    print(f"{OUTPUT}  {OUTPUT.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

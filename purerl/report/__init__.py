@@ -1,0 +1,1 @@
+"""One HTML file about one or more runs."""

@@ -1,0 +1,69 @@
+"""Every setting explained: value, unit, meaning, and where the value came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from purerl.config.explain import Setting, explain
+from purerl.config.structure import dumps, flat, to_dict
+from purerl.plugins import GROUPS, find, names
+from purerl.recipes import explained, resolve
+from purerl.recipes.addition import addition
+from tests.config.examples import Config, Part, Whole
+
+
+def _sources(settings: list[Setting]) -> dict[str, str]:
+    return {one.key: one.source for one in settings}
+
+
+def test_every_setting_of_a_recipe_is_there_once_with_its_value() -> None:
+    settings = explained("addition", ())
+    keys = [one.key for one in settings]
+    assert len(set(keys)) == len(keys)
+    assert {*flat(to_dict(addition()))} <= {*keys, "rewards"}, "what is set, and what is not"
+    found = {one.key: one for one in settings}
+    assert found["rollout.max_tokens"] == Setting("rollout.max_tokens", "4", "tokens", "new tokens at most", "recipe")
+    assert found["trainer.betas"].value == "[0.9, 0.99]"
+    assert found["critic"].value == ""
+    assert found["start.algorithm.kind"].value == '"sft"'
+
+
+def test_a_value_comes_from_the_recipe_from_a_setting_or_from_nowhere() -> None:
+    settings = ["algorithm.kind=grpo", "evaluate={data = 'x', every = 2, max_tokens = 3}", "trackers=['tensorboard']"]
+    found = _sources(explained("addition", [*settings, " seed = 0"]))
+    assert found["algorithm.kind"] == found["evaluate.data"] == found["trackers.0.kind"] == found["seed"] == "--set"
+    assert (found["algorithm.clip_low"], found["steps"], found["epochs"]) == ("default", "recipe", "default")
+
+
+def test_what_a_file_says_comes_from_it_though_it_be_the_default(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(dumps(addition()))
+    found = _sources(explained(str(path), ["steps=3"]))
+    assert (found["epochs"], found["checkpoint.every"], found["steps"]) == (str(path), str(path), "--set")
+    assert found["critic"] == "default"
+
+
+def test_values_are_what_set_takes() -> None:
+    config = Whole(name="w", other=Part(words=("a", "b")), engine=Config(), parts=(Part(size=4),))
+    found = {one.key: one.value for one in explain(config, recipe="recipe")}
+    assert (found["name"], found["other.words"], found["engine.betas"]) == ('"w"', '["a", "b"]', "[0.9, 0.99]")
+    assert (found["parts.0.size"], found["other.on"], found["before"]) == ("4", "false", "")
+    settings = [f"{key}={value}" for key, value in _values("addition").items() if value]
+    assert resolve("addition", settings) == addition()
+
+
+def _values(recipe: str) -> dict[str, str]:
+    return {one.key: one.value for one in explained(recipe, ())}
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in names(group)], ids=str)
+def test_every_setting_of_a_plugin_says_what_it_means(group: str, name: str) -> None:
+    silent = [one.name for one in attrs.fields(find(group, name).Config) if not one.metadata.get("help")]
+    assert silent == []
+
+
+def test_every_setting_of_a_run_says_what_it_means() -> None:
+    assert [one.key for one in explained("addition", ()) if not one.meaning] == []

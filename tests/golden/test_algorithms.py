@@ -1,0 +1,52 @@
+"""Whole algorithms on a few rows, redone by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from purerl.algos import dapo, dpo, dr_grpo, grpo, gspo, rloo
+from purerl.algos.algebra import begin, evaluate
+from purerl.batch import put
+from tests.algos.running import right_and_wrong, with_advantage
+
+
+@pytest.mark.parametrize(
+    ("module", "right", "wrong"),
+    [(grpo, 1.5, -0.5), (dapo, 1.5, -0.5), (gspo, 1.5, -0.5), (dr_grpo, 0.75, -0.25), (rloo, 1.0, -1 / 3)],
+)
+def test_advantages_of_one_right_answer_in_four(module, right, wrong):
+    found = with_advantage(module.algorithm(), right_and_wrong([1.0, 0.0, 0.0, 0.0]))["advantage"]
+    expected = torch.tensor([right] + [wrong] * 3)[:, None] * torch.tensor([0.0, 1.0, 1.0])
+    torch.testing.assert_close(found, expected, atol=4e-6, rtol=0)
+
+
+def test_dpo_by_hand():
+    # D = (-1 - 1) - (-2 - 3) = 3 against a reference of 0
+    batch = right_and_wrong([0.0, 0.0], chosen=[True, False])
+    logp = torch.tensor([[0.0, -1.0, -1.0], [0.0, -2.0, -3.0]])
+    batch = put(batch, logp=logp, ref_logp=torch.zeros_like(logp))
+    [objective] = dpo.algorithm(dpo.Config(beta=0.5)).objectives
+    step, counts = begin(objective, batch)
+    loss, metrics = evaluate(objective, step, counts)
+    torch.testing.assert_close(loss, torch.tensor(math.log(1 + math.exp(-1.5))))
+    means = {name: float(metric.total / metric.weight) for name, metric in metrics.items()}
+    assert (means["accuracy"], means["margin"]) == (1.0, 1.5)
+
+
+def test_metrics_of_a_policy():
+    batch = right_and_wrong([1.0, 0.0])
+    logp = torch.tensor([[0.0, 1.5, 1.0], [0.0, 1.5, 1.0]]).log().clamp(min=-1)
+    batch = put(batch, logp=logp, old_logp=torch.zeros_like(logp), entropy=torch.full_like(logp, 2.0))
+    algorithm = grpo.algorithm()
+    batch = with_advantage(algorithm, batch)
+    step, counts = begin(algorithm.objectives[0], batch)
+    metrics = evaluate(algorithm.objectives[0], step, counts)[1]
+    means = {name: round(float(metric.total / metric.weight), 4) for name, metric in metrics.items()}
+    k3 = 1.5 - math.log(1.5) - 1
+    assert means["ratio"] == 1.25
+    assert means["clip_fraction"] == 0.25
+    assert means["entropy"] == 2.0
+    assert means["kl"] == round(k3 / 2, 4)

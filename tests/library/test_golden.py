@@ -1,0 +1,48 @@
+"""Every primitive has a golden test: its arithmetic is redone by hand somewhere in `tests/golden`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import purerl.algos
+from purerl import types
+
+TENSORS = {*types.__all__, "Tensor"}
+
+
+def _primitives() -> list[str]:
+    """The public functions in `purerl.algos` whose first argument is a tensor."""
+    walked = pkgutil.walk_packages(purerl.algos.__path__, "purerl.algos.")
+    modules = [import_module(info.name) for info in walked if not info.ispkg]
+    public = {getattr(module, name) for module in modules for name in module.__all__ if callable(getattr(module, name))}
+    return sorted(f.__name__ for f in public if inspect.isfunction(f) and _takes_a_tensor(f))
+
+
+def _takes_a_tensor(function: object) -> bool:
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    return first is not None and first.annotation in TENSORS
+
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+USED = {
+    node.id
+    for path in GOLDEN.glob("test_*.py")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    if isinstance(node, ast.Name)
+}
+
+
+@pytest.mark.parametrize("name", _primitives())
+def test_it_is_redone_by_hand(name: str) -> None:
+    assert name in USED, f"no test in tests/golden uses {name}"
+
+
+def test_primitives_are_found() -> None:
+    assert {"gae", "k3", "token_mean", "balance_loss"} <= set(_primitives())
+    assert not {"algorithm", "corrected", "number", "outcome_advantage", "groups_that_vary"} & set(_primitives())

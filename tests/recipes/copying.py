@@ -1,0 +1,69 @@
+"""A task that a model of random weights learns in seconds: copying two digits, with a reward for each right one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from purerl.backends.hf import generator, trainer
+from purerl.backends.hf.model import no_progress_bars
+from purerl.config.schema import Checkpoint, Evaluate, Rollout, RunConfig
+from purerl.protocols import Model
+from purerl.recipes.addition import character_tokenizer
+
+
+def copying(**changes: Any) -> RunConfig:
+    """60 steps of 32 prompts x 8 completions. It is evaluated on the problems that it is trained on."""
+    settings: dict[str, Any] = {
+        "name": "copying",
+        "prepare": "tests.recipes.copying:prepare",
+        "model": Model("{run}/prepared/model"),
+        "data": "{run}/prepared/problems.jsonl",
+        "steps": 60,
+        "examples": 32,
+        "minibatches": 2,
+        "rollout": Rollout(samples=8, max_tokens=2),
+        "generator": generator.Config(max_rows=256, device="cpu"),
+        "trainer": trainer.Config(lr=3e-3, betas=(0.9, 0.99), schedule="cosine", device="cpu"),
+        "rewards": ("tests.recipes.copying:right_digits",),
+        "evaluate": Evaluate(data="{run}/prepared/problems.jsonl", every=1000, max_tokens=2),
+        "checkpoint": Checkpoint(every=1000, keep=1),
+        "threads": 1,
+    }
+    return RunConfig(**settings | changes)
+
+
+def right_digits(completion: str, example: Mapping[str, Any]) -> float:
+    """The share of digits that are copied."""
+    return sum(a == b for a, b in zip(completion, example["prompt"][:2], strict=False)) / 2
+
+
+def prepare(folder: Path, seed: int) -> None:
+    """Write the 100 problems, and a model of random weights, into `folder`."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = character_tokenizer()
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        tie_word_embeddings=False,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng(), no_progress_bars():
+        torch.manual_seed(seed)
+        Qwen3ForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    problems = [{"prompt": f"{number:02d}=", "completion": f"{number:02d}"} for number in range(100)]
+    (folder / "problems.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
