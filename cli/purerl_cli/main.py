@@ -85,11 +85,12 @@ def train(
 @reported
 def recipes() -> None:
     """Every recipe: what it does, and what it needs."""
-    from purerl.recipes import find, names, needs
+    from purerl.config.plan import needs
+    from purerl.recipes import arguments, find, names, resolve
     from purerl_cli.tables import show_recipes
 
-    found = {name: find(name) for name in names()}
-    show_recipes((name, (make.__doc__ or "").partition("\n")[0], needs(make)) for name, make in found.items())
+    found = [(name, find(name).__doc__ or "", resolve(name, arguments(name))) for name in names()]
+    show_recipes((name, doc.partition("\n")[0], needs(config)) for name, doc, config in found)
 
 
 @app.command()

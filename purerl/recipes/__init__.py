@@ -18,14 +18,13 @@ from typing import Any, get_type_hints
 
 import attrs
 
-from purerl.config import plan
 from purerl.config.explain import Setting, explain
 from purerl.config.schema import RunConfig
 from purerl.config.structure import apply, build, flat, read_table, read_toml
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import locate
 
-__all__ = ["explained", "find", "names", "needs", "resolve"]
+__all__ = ["arguments", "explained", "find", "names", "resolve"]
 
 
 def find(recipe: str) -> Callable[..., RunConfig]:
@@ -60,10 +59,7 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     something else.
     """
     function = find(recipe)
-    known = signature(function).parameters.values()
-    parameters = {
-        one.name: one for one in known if one.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    }
+    parameters = _parameters(function)
     sides: tuple[list[str], list[str]] = ([], [])
     for setting in settings:
         sides[_first_key(setting) in parameters].append(setting)
@@ -72,6 +68,21 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     if not isinstance(config, RunConfig):
         raise ConfigError(f"recipe {recipe!r}", got=f"it returned {config!r}", need="a RunConfig")
     return apply(config, others)
+
+
+def arguments(recipe: str) -> list[str]:
+    """A setting, in capitals, for each thing that the recipe has to be told.
+
+    >>> arguments("gsm8k")
+    ['model=MODEL', 'data=DATA']
+    """
+    parameters = _parameters(find(recipe)).items()
+    return [f"{name}={name.upper()}" for name, one in parameters if one.default is Parameter.empty]
+
+
+def _parameters(function: Callable) -> dict[str, Parameter]:
+    kinds = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return {name: one for name, one in signature(function).parameters.items() if one.kind in kinds}
 
 
 def _first_key(setting: str) -> str:
@@ -86,7 +97,7 @@ def _arguments(
     given = {_first_key(setting) for setting in settings}
     missing = [name for name in required if name not in given]
     if missing:
-        command = " ".join([f"purerl train {recipe}", *(f"--set {name}={name.upper()}" for name in required)])
+        command = " --set ".join([f"purerl train {recipe}", *arguments(recipe)])
         raise ConfigError(f"recipe {recipe!r}", got=f"no {' and no '.join(missing)}", do=command)
     hints, needed = get_type_hints(function), {"help": "an argument of the recipe"}
     fields = {
@@ -107,12 +118,6 @@ def explained(recipe: str, settings: Iterable[str]) -> list[Setting]:
     written = flat(read_table(recipe)) if recipe.endswith(".toml") else {}
     source = recipe if written else "recipe"
     return explain(resolve(recipe, settings), made=made, written=written, recipe=source)
-
-
-def needs(function: Callable[..., RunConfig]) -> list[str]:
-    """What a recipe cannot do without: its arguments, or the files that its run reads and does not make itself."""
-    missing = [name for name, one in signature(function).parameters.items() if one.default is Parameter.empty]
-    return [f"--set {name}=" for name in missing] or plan.needs(function())
 
 
 def names() -> list[str]:

@@ -27,7 +27,7 @@ __all__ = ["chat"]
 
 
 def chat(model: str | Model, data: str | Data) -> RunConfig:
-    """Supervised learning of the assistant's turns."""
+    """SFT on conversations: the loss is on the assistant's turns."""
     return RunConfig(
         name="chat",
         model=model,

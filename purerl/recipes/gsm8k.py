@@ -37,7 +37,9 @@ _TOKENS = 512
 
 
 def gsm8k(model: str | Model, data: str | Data, test: str | None = None) -> RunConfig:
-    """GRPO with one bit for each completion: its number is right, or not. `test` is a file of problems to evaluate on.
+    """GRPO on grade-school problems: the number that a completion comes to is right, or not.
+
+    `test` is a file of problems to evaluate on.
 
     >>> gsm8k(model="Qwen/Qwen2.5-0.5B-Instruct", data="gsm8k/train.parquet").data.held_out
     0.05

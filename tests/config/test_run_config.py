@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from inspect import signature
 
 import attrs
 import pytest
@@ -20,18 +19,9 @@ SCHEMA = [getattr(schema, name) for name in schema.__all__]
 CONFIGS = [find(group, name).Config for group in GROUPS for name in names(group)]
 
 
-def arguments(recipe: str) -> list[str]:
-    """A setting for each thing that our `recipe` has to be told."""
-    return [
-        f"{name}=somewhere"
-        for name, one in signature(recipes.find(recipe)).parameters.items()
-        if one.default is one.empty
-    ]
-
-
 @pytest.mark.parametrize("recipe", recipes.names())
 def test_a_recipe_is_sound_and_survives_toml(recipe: str) -> None:
-    config = recipes.resolve(recipe, arguments(recipe))
+    config = recipes.resolve(recipe, recipes.arguments(recipe))
     check(config)
     again = from_dict(RunConfig, tomllib.loads(dumps(config)))
     assert again == config

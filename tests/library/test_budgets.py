@@ -36,7 +36,7 @@ for group in plugins.GROUPS:
     for name in plugins.names(group):
         plugins.find(group, name)
 for name in recipes.names():
-    recipes.resolve(name, [] if name == "addition" else ["model=somewhere", "data=somewhere"])
+    recipes.resolve(name, recipes.arguments(name))
 print(*{name.partition(".")[0] for name in set(sys.modules) - known})
 """
     loaded = set(_run(code).split())

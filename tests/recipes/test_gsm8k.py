@@ -12,7 +12,6 @@ import pytest
 
 from purerl.data.convert import convert
 from purerl.loop import train as training
-from purerl.loop.directory import RunDirectory
 from purerl.loop.run import Run, State
 from purerl.loop.train import Summary
 from purerl.store.rollouts import read_rollouts
@@ -70,10 +69,10 @@ def test_it_goes_on_where_it_was_left(
 ) -> None:
     advance = training.advance
 
-    def until_the_fourth(run: Run, state: State, place: RunDirectory) -> Any:
+    def until_the_fourth(run: Run, state: State, *others: Any) -> Any:
         if state.step == 3:
             raise KeyboardInterrupt
-        return advance(run, state, place)
+        return advance(run, state, *others)
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "advance", until_the_fourth)
