@@ -22,7 +22,9 @@ __all__ = ["EXTRAS", "REQUIRED", "Finding", "examine"]
 REQUIRED = {
     "attrs": "settings",
     "cattrs": "settings, read and written",
+    "jinja2": "chat templates",
     "numpy": "random states, arrays between libraries",
+    "pebble": "reward functions in processes of their own",
     "pyarrow": "data and rollouts, as Parquet",
     "rich": "the console",
     "safetensors": "weights on disk",
@@ -36,6 +38,7 @@ REQUIRED = {
 """What purerl cannot do without, and what for."""
 EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
+    "math": ("math-verify", "judges answers that are formulas"),
     "mlflow": ("mlflow-skinny", "tells runs to MLflow"),
     "swanlab": ("swanlab", "tells runs to SwanLab"),
     "tensorboard": ("tensorboard", "tells runs to TensorBoard"),

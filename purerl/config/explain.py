@@ -49,7 +49,7 @@ def _leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any, Mapping[st
     """Dotted key, value, what its field says of itself, and default of everything in `config` that is no section."""
     for field in attrs.fields(type(config)):
         key, value = above + field.name, getattr(config, field.name)
-        several = isinstance(value, tuple) and any(map(attrs.has, map(type, value)))
+        several = "plugin" in field.metadata and isinstance(value, tuple) and value
         sections = {f"{key}.{k}": one for k, one in enumerate(value)} if several else {key: value}
         for name, section in sections.items():
             if not attrs.has(type(section)):
@@ -66,6 +66,10 @@ def _default(field: attrs.Attribute) -> Any:
 
 
 def _toml(value: Any) -> str:
+    if attrs.has(type(value)):
+        value = attrs.asdict(value, recurse=False)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name} = {_toml(part)}' for name, part in value.items() if part is not None)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return "" if value is None else tomli_w.dumps({"value": value}).strip().removeprefix("value = ")

@@ -24,7 +24,8 @@ def watched(config: RunConfig, note: str | None) -> Trackers:
     """The console alone: it shows `note`, if there is one, and completions of every step."""
     watch = Trackers()
     title = f"{kind_of(config.algorithm)}, {config.model.path}"
-    watch.add("console", partial(Console, config.name, config.steps, title=title, note=note))
+    console = Console(config.name, config.steps, title=title, note=note)
+    watch.add("console", lambda: console)
     return watch
 
 
