@@ -111,6 +111,7 @@ that others use as well, no GPU: only ratios mean anything. In brackets, how man
 torch {torch}, verl {verl}, torchrl {torchrl}, OpenRLHF {openrlhf}; TRL has its losses in its trainer, not as functions.
 
 - Losses are value and gradient, with the metrics that a peer computes in the same call.
+- The allocator is told to keep freed memory, on all sides: large tensors are then not fetched page by page again.
 - bandwidth: how many times as long as reading and writing once what must be, at the speed of a copy in the same run.
 - Below, laws are tried on bare functions. In purerl `advantages` and `evaluate` put 0 where nobody acts before a loss
   sees it, so that NaN there is inert for all of them. gpg and gdpo have statistics of the whole batch on purpose, so

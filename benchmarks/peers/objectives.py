@@ -45,11 +45,13 @@ ROWS = "seq-mean-token-mean"
 
 
 def gradient(loss: Loss) -> Side:
-    """Of a number, in the log-probabilities."""
+    """Of a number, in the log-probabilities; NaN where the number is."""
 
     def call(b: Batch) -> Tensor:
         leaf = b.logp.detach().requires_grad_()
-        return torch.autograd.grad(loss(b, leaf), leaf)[0]
+        value = loss(b, leaf)
+        [found] = torch.autograd.grad(value, leaf)
+        return found if value.isfinite() else torch.full_like(found, torch.nan)
 
     return call
 
