@@ -4,6 +4,8 @@ A run that goes on is found by a tag, its identity, and goes on in the same MLfl
 told again. Completions are JSON files under ``completions/`` of the run's artifacts, a table each.
 """
 
+# The checks run without the library too; its types are then unknown.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 import re

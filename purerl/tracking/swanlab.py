@@ -5,6 +5,8 @@ again, and SwanLab's server keeps the first of each. Offline, each start leaves 
 ``swanlab sync --id``. Completions are texts.
 """
 
+# The checks run without the library too; its types are then unknown.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
