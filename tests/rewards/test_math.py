@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from purerl.rewards.math import boxed, gsm8k, has_boxed, multiple_choice, numeric
+from tests.data.test_convert import PUBLISHED
 
 FORMATS = {
     "hashes": "3 * 4 = 12, so\n#### {}",
@@ -63,10 +62,9 @@ def test_gold_answers_score_and_perturbed_ones_do_not(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def gsm8k_rows() -> list[dict[str, str]]:
-    beside = Path(__file__).parents[3] / "shared" / "data" / "gsm8k"
-    folder = Path(os.environ.get("PURERL_GSM8K", beside))
+    folder = PUBLISHED / "gsm8k"
     if not folder.is_dir():
-        pytest.skip("GSM8K is not here; PURERL_GSM8K may name the folder of its train.jsonl and test.jsonl")
+        pytest.skip("GSM8K is not there: set PURERL_TEST_DATA to its folder")
     files = (folder / "train.jsonl", folder / "test.jsonl")
     return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
