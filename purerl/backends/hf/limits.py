@@ -1,4 +1,4 @@
-"""What the embedded generator can do with a model, told from its configuration."""
+"""What the embedded engines can do with a model, told from its configuration."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from purerl.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["check_layers", "longest"]
+__all__ = ["check_layers", "longest", "strange_layers"]
 
 _KINDS = {"full_attention", "sliding_attention"}
 
 
+def strange_layers(model: PreTrainedModel) -> list[str]:
+    """What layers keep that is no key and value for each token; empty where all keep those."""
+    kinds = set(getattr(model.config.get_text_config(decoder=True), "layer_types", None) or [])
+    return sorted(kinds - _KINDS) or (["a recurrent state"] if getattr(model, "_is_stateful", False) else [])
+
+
 def check_layers(model: PreTrainedModel) -> None:
     """Raise ConfigError for a model whose layers keep something else than a key and a value for each token."""
-    kinds = set(getattr(model.config.get_text_config(decoder=True), "layer_types", None) or [])
-    strange = sorted(kinds - _KINDS) or (["a recurrent state"] if getattr(model, "_is_stateful", False) else [])
+    strange = strange_layers(model)
     if strange:
         got = f"{type(model).__name__} with {', '.join(strange)}"
         need = "layers of full or sliding-window attention, which keep keys and values"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
+from purerl.backends.hf.limits import strange_layers
 from purerl.types import RowInt, TokenBool, TokenInt
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ __all__ = ["Plan", "plan", "shareable", "states"]
 
 _WORTH = 0.9
 """Two passes over fewer tokens have to read at most this share of those that one pass would."""
-_KINDS = {"full_attention", "sliding_attention"}
 
 
 class Plan(NamedTuple):
@@ -140,8 +140,7 @@ class _Rest(_Prefix):
 @torch.no_grad()
 def shareable(causal: PreTrainedModel) -> bool:
     """Whether a model reads rows by prefix and rest as it reads them whole: asked once, on a few tokens."""
-    kinds = set(getattr(causal.config.get_text_config(decoder=True), "layer_types", None) or [])
-    if not kinds <= _KINDS or getattr(causal, "_is_stateful", False):
+    if strange_layers(causal):
         return False
     weight = causal.get_output_embeddings().weight
     tokens = (torch.arange(60, device=weight.device) % len(weight)).reshape(5, 12)
