@@ -51,7 +51,8 @@ def config(folder: Path) -> RunConfig:
         algorithm=grpo.Config(),
         steps=STEPS,
         examples=16,
-        rollout=Rollout(samples=8, max_tokens=32),
+        # What ends a completion has to be said; none of these tokens spells it.
+        rollout=Rollout(samples=8, max_tokens=32, stop=("\n",)),
         generator=generator.Config(),
         trainer=trainer.Config(),
         rewards=("benchmarks.loop_overhead:reward",),
