@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from purerl.backends.hf.model import no_progress_bars
+from purerl.backends.hf.weights import as_in_files
 from purerl.errors import ConfigError
 from purerl.kernels.logp import logp_entropy
 from purerl.kernels.logp.reference import wide
@@ -57,11 +58,8 @@ class Policy(nn.Module):
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """What trains, under the names that it has in a file of Hugging Face's; a tied weight once."""
-        from transformers.core_model_loading import revert_weight_conversion
-
         trained = {name: p.detach() for name, p in self.causal.named_parameters() if p.requires_grad}
-        # In memory some models hold weights otherwise than in files: all experts of a layer as one tensor, say.
-        yield from revert_weight_conversion(self.causal, trained).items()
+        yield from as_in_files(self.causal, trained).items()
 
     def export(self, path: Path) -> None:
         """Write it as transformers' save_pretrained does."""

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from purerl.algos.algebra import Counts, Objective, Weighted, evaluate, merge
 from purerl.backends.hf.checkpoint import read, sync_files, write
 from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
+from purerl.backends.hf.host import keep_memory
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.optimiser import Schedule, adamw, clear_gradients, learning_rate
@@ -140,6 +141,8 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
 
     check(config, role=role, outputs=(), updates=updates)
     device, autocast = _device(config.device), _AUTOCAST[config.autocast]
+    if device.type == "cpu":
+        keep_memory()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         causal = load_model(model).to(device).eval()

@@ -13,7 +13,15 @@ from purerl.backends.weights import copy_weights
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["copy_into"]
+__all__ = ["as_in_files", "copy_into"]
+
+
+def as_in_files(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """`weights` of `model`, named and laid out as in its files: some models hold all experts as one tensor, say."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    # Where nothing was converted when the model was loaded, nothing is now; transformers would go through all names.
+    return weights if getattr(model, "_weight_conversions", None) == [] else revert_weight_conversion(model, weights)
 
 
 def copy_into(model: PreTrainedModel, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -24,10 +32,8 @@ def copy_into(model: PreTrainedModel, weights: Iterable[tuple[str, Tensor]]) -> 
 
     Raises: EngineError for a name or a shape that is not in the model's files; the weights before it are copied then.
     """
-    from transformers.core_model_loading import revert_weight_conversion
-
     own = dict(model.state_dict(keep_vars=True))
-    filed = revert_weight_conversion(model, own)
+    filed = as_in_files(model, own)
     copy_weights(weights, filed)
     held = {id(weight) for weight in own.values()}
     if any(id(weight) not in held for weight in filed.values()):
