@@ -6,12 +6,14 @@ The bound is far from what a run that learns nothing comes to: shuffled rewards 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from purerl.algos import dapo, gspo, kl_cov, opd, pf_ppo, ppo, prime, reinforce_plus_plus, remax, sft, sppo
 from purerl.loop.train import Summary, train
@@ -19,7 +21,7 @@ from purerl.protocols import Model
 from purerl.store.rollouts import read_rollouts
 
 from . import shuffled
-from .copying import copying
+from .copying import copying, right_digits
 
 LEARNT, NOT_LEARNT = 0.6, 0.25
 
@@ -62,6 +64,17 @@ def test_shuffled_rewards_teach_nothing(tmp_path: Path) -> None:
     assert summary.after["eval/reward"] < NOT_LEARNT
 
 
+def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_policy_as_it_is(tmp_path: Path) -> None:
+    config = copying(algorithm=remax.Config(), minibatches=1, steps=31)
+    config = evolve(config, trainer=evolve(config.trainer, schedule="constant"))
+    before = train(evolve(config, steps=30), directory=tmp_path / "before")
+    rows = _last_rollouts(train(config, directory=tmp_path / "run"))
+    assert all(len({a for a, m in zip(row["advantage"], row["mask"], strict=True) if m}) == 1 for row in rows)
+    baselines = {row["prompt"]: sum(row["reward"]) - row["advantage"][-1] for row in rows}
+    assert len(set(baselines.values())) == 3, "the policy is to be right, half right and wrong by now"
+    assert baselines == _greedy_scores(before.model, baselines)
+
+
 def test_distillation_learns_from_the_teacher_alone(tmp_path: Path) -> None:
     teacher = train(copying(algorithm=sft.Config(), rollout=None, seed=1), directory=tmp_path / "teacher")
     student = train(copying(algorithm=opd.Config(), teacher=Model(str(teacher.model))), directory=tmp_path / "student")
@@ -82,6 +95,19 @@ def test_the_reward_model_has_learnt_online_what_is_rewarded(run: Callable[[str]
 
 def _last_rollouts(summary: Summary) -> list[dict[str, Any]]:
     return read_rollouts(summary.directory / "rollouts", summary.steps)
+
+
+def _greedy_scores(model: Path, prompts: Iterable[str]) -> dict[str, float]:
+    """What the greedy completion of each of `prompts` scores, by transformers alone."""
+    policy, tokenizer = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+
+    def score(prompt: str) -> float:
+        tokens = tokenizer(prompt, return_tensors="pt").input_ids
+        whole = policy.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=2, do_sample=False)
+        completion = tokenizer.decode(whole[0, tokens.shape[-1] :], skip_special_tokens=True)
+        return right_digits(completion, {"prompt": prompt})
+
+    return {prompt: score(prompt) for prompt in prompts}
 
 
 def _rewards(rows: list[dict[str, Any]]) -> list[float]:
