@@ -104,14 +104,10 @@ def _greedy_scores(run: Path, step: int, prompts: Iterable[str]) -> dict[str, fl
     policy, tokenizer = AutoModelForCausalLM.from_pretrained(prepared), AutoTokenizer.from_pretrained(prepared)
     weights = load_file(run / "checkpoints" / f"{step:06d}" / "policy" / "weights.safetensors")
     policy.load_state_dict({name.removeprefix("causal."): weight for name, weight in weights.items()})
-
-    def score(prompt: str) -> float:
-        tokens = tokenizer(prompt, return_tensors="pt").input_ids
-        whole = policy.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=2, do_sample=False)
-        completion = tokenizer.decode(whole[0, tokens.shape[-1] :], skip_special_tokens=True)
-        return right_digits(completion, {"prompt": prompt})
-
-    return {prompt: score(prompt) for prompt in prompts}
+    texts = list(prompts)
+    tokens = policy.generate(**tokenizer(texts, return_tensors="pt"), max_new_tokens=2, do_sample=False)
+    completions = tokenizer.batch_decode(tokens[:, 3:], skip_special_tokens=True)
+    return {text: right_digits(answer, {"prompt": text}) for text, answer in zip(texts, completions, strict=True)}
 
 
 def _rewards(rows: list[dict[str, Any]]) -> list[float]:
