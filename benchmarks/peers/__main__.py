@@ -110,7 +110,8 @@ HEAD = """# Speed
 that others use as well, no GPU: only ratios mean anything. In brackets, how many times as long as ours a peer takes.
 torch {torch}, verl {verl}, torchrl {torchrl}, OpenRLHF {openrlhf}; TRL has its losses in its trainer, not as functions.
 
-- Losses are value and gradient, with the metrics that a peer computes in the same call.
+- Losses are value and gradient, with the metrics that a peer computes in the same call. Divergences are reduced by
+  `token_mean` on all sides, for they are functions of a token.
 - The allocator is told to keep freed memory, on all sides: large tensors are then not fetched page by page again.
 - bandwidth: how many times as long as reading and writing once what must be, at the speed of a copy in the same run.
 - Below, laws are tried on bare functions. In purerl `advantages` and `evaluate` put 0 where nobody acts before a loss

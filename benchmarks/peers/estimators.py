@@ -23,6 +23,7 @@ from purerl.algos.estimators.pass_k import leave_one_out_max_advantage
 from purerl.algos.estimators.returns import discounted_returns, gae
 from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.whiten import whiten
+from purerl.kernels.masks import anywhere, count
 
 __all__ = ["GROUPS", "RECURRENCES"]
 
@@ -99,18 +100,18 @@ RECURRENCES: list[Row] = [
 
 
 def _outcome(estimator: Callable) -> Side:
-    return lambda b: spread(estimator(b.reward.sum(-1), b.group, b.action.sum(-1) > 0), b.action)
+    return lambda b: spread(estimator(b.reward.sum(-1), b.group, anywhere(b.action)), b.action)
 
 
 def _opo(b: Batch) -> Tensor:
-    length = b.action.sum(-1).to(b.reward.dtype)
-    return spread(length_weighted_advantage(b.reward.sum(-1), length, b.group, b.action.sum(-1) > 0), b.action)
+    length = count(b.action).to(b.reward.dtype)
+    return spread(length_weighted_advantage(b.reward.sum(-1), length, b.group, anywhere(b.action)), b.action)
 
 
 def _gdpo(b: Batch) -> Tensor:
     components = b.reward.sum(-1).unsqueeze(-1)
     return whiten(
-        spread(component_normalised_advantage(components, b.group, b.action.sum(-1) > 0, weights=()), b.action),
+        spread(component_normalised_advantage(components, b.group, anywhere(b.action), weights=()), b.action),
         b.action,
     )
 

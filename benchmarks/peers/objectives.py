@@ -56,8 +56,8 @@ def gradient(loss: Loss) -> Side:
     return call
 
 
-def ours(loss: Loss, reduce: Callable = reductions.token_mean) -> Side:
-    """A loss at each token, reduced."""
+def reduced(loss: Loss, reduce: Callable = reductions.token_mean) -> Side:
+    """A loss at each token, reduced by one of ours."""
     return gradient(lambda b, logp: reduce(loss(b, logp), b.action, b.counts))
 
 
@@ -141,29 +141,25 @@ def _openrlhf_value(b: Batch, value: Tensor) -> Tensor:
 
 
 def _policy(name: str, loss: Loss, theirs: tuple[Any, Side], *, reduce: Callable = reductions.token_mean) -> Row:
-    return row(name, ours(loss, reduce), 4, sides={"verl": theirs})
+    return row(name, reduced(loss, reduce), 4, sides={"verl": theirs})
 
 
 def _divergence(name: str, estimate: Callable) -> Row:
-    """A divergence, averaged over tokens; verl and OpenRLHF call them by the same names."""
+    """A divergence; verl and OpenRLHF call them by the same names. All sides reduce it by `token_mean`."""
     return row(
         f"divergence {name}",
-        ours(lambda b, logp: estimate(logp, b.ref_logp)),
+        reduced(lambda b, logp: estimate(logp, b.ref_logp)),
         3,
         sides={
-            "verl": (core_algos, gradient(lambda b, p: _mean(core_algos.kl_penalty(p, b.ref_logp, name), b))),
-            "openrlhf": (kl, gradient(lambda b, p: _mean(kl.compute_approx_kl(p, b.ref_logp, kl_estimator=name), b))),
+            "verl": (core_algos, reduced(lambda b, p: core_algos.kl_penalty(p, b.ref_logp, name))),
+            "openrlhf": (kl, reduced(lambda b, p: kl.compute_approx_kl(p, b.ref_logp, kl_estimator=name))),
         },
     )
 
 
-def _mean(x: Tensor, b: Batch) -> Tensor:
-    return (x * b.mask).sum() / b.mask.sum()
-
-
 def _reduction(name: str, reduce: Callable, mode: str) -> Row:
     sides = {"verl": (core_algos, gradient(lambda b, x: core_algos.agg_loss(x, b.mask, mode)))}
-    return row(name, ours(lambda b, x: x, reduce), 2, sides=sides)
+    return row(name, reduced(lambda b, x: x, reduce), 2, sides=sides)
 
 
 row_mean = reductions.sequence_mean_of_token_mean
@@ -172,11 +168,11 @@ DUAL = {"verl": verl("vanilla", clip_ratio_c=3.0), "openrlhf": openrlhf(dual_cli
 VALUE = {"verl": (core_algos, gradient(_verl_value)), "openrlhf": (losses, gradient(_openrlhf_value))}
 
 LOSSES: list[Row] = [
-    row("ppo clip", ours(_ppo), 4, sides=PPO),
-    row("dual clip", ours(_dual), 4, sides=DUAL),
+    row("ppo clip", reduced(_ppo), 4, sides=PPO),
+    row("dual clip", reduced(_dual), 4, sides=DUAL),
     row(
         "gspo",
-        ours(_gspo, row_mean),
+        reduced(_gspo, row_mean),
         4,
         sides={"verl": verl("gspo", ROWS), "openrlhf": openrlhf(policy_loss_type="gspo")},
     ),
@@ -190,7 +186,7 @@ LOSSES: list[Row] = [
     _divergence("k1", divergences.k1),
     _divergence("k2", divergences.k2),
     _divergence("k3", divergences.k3),
-    row("value loss", ours(_value), 4, sides=VALUE),
+    row("value loss", reduced(_value), 4, sides=VALUE),
     _reduction("token mean", reductions.token_mean, "token-mean"),
     _reduction("sequence mean of token mean", row_mean, ROWS),
     _reduction("sequence mean of token sum", reductions.sequence_mean_of_token_sum, "seq-mean-token-sum"),

@@ -26,6 +26,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.batch import ROW_FIELDS, put
+from purerl.kernels.masks import anywhere, count
 from purerl.types import RowBool, Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -263,7 +264,7 @@ def neutralise(batch: TensorDict, where: TokenBool) -> TensorDict:
     What is masked out must be inert, and `torch.where` after the equation is too late: the gradient of
     where(mask, exp(x), 0) at an x of infinity is NaN. So it is done before, once, and equations stay bare.
     """
-    rows = where.any(-1)
+    rows = anywhere(where)
     floats = {name: value for name, value in batch.items() if value.is_floating_point()}
     return put(batch, **{name: _neutral(name, value, where, rows) for name, value in floats.items()})
 
@@ -288,7 +289,7 @@ def advantages(algorithm: Algorithm, state: State, batch: TensorDict) -> tuple[S
 
 
 def _neutral_rows(batch: TensorDict) -> TensorDict:
-    counts = batch["mask"].any(-1, keepdim=True)
+    counts = anywhere(batch["mask"]).unsqueeze(-1)
     neutral = neutralise(batch, batch["action"] & counts)
     if "reward" in batch.keys():
         neutral = put(neutral, reward=torch.where(batch["attention_mask"] & counts, batch["reward"], 0))
@@ -302,7 +303,7 @@ def begin(objective: Objective, step: TensorDict) -> tuple[TensorDict, dict[str,
 
 
 def _count(where: TokenBool) -> Counts:
-    return Counts(where.sum((-2, -1)), where.any(-1).sum(-1))
+    return Counts(count(where).sum(-1), count(anywhere(where)))
 
 
 def evaluate(
@@ -318,7 +319,7 @@ def evaluate(
     metrics = dict(objective.metrics(neutralise(part.detach(), part["mask"])))
     for term, loss in zip(objective.terms, losses, strict=True):
         # A loss is divided already: its parts just add up, and the shares of a step's parts add up to 1.
-        share = part[term.where].any(-1).sum(-1).to(loss.dtype) / counts[term.name].rows.clamp(min=1)
+        share = count(anywhere(part[term.where])).to(loss.dtype) / counts[term.name].rows.clamp(min=1)
         metrics[f"loss/{term.name}"] = Weighted(loss.detach(), share)
     return torch.stack(losses).sum(0), metrics
 

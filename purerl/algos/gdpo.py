@@ -32,6 +32,7 @@ from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number, numbers
 from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.whiten import EPS, deviation
+from purerl.kernels.masks import anywhere
 from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -65,7 +66,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 
 def _component_normalised_advantage(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:
-    counted = batch["mask"].any(-1)
+    counted = anywhere(batch["mask"])
     advantage = component_normalised_advantage(batch["components"], batch["group"], counted, weights=weights)
     std = deviation(advantage.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
     return spread(advantage / (std + EPS), batch["mask"])

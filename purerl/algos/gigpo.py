@@ -34,6 +34,7 @@ from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import spread
+from purerl.kernels.masks import anywhere
 from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -71,7 +72,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def _group_in_group_advantage(batch: TensorDict, *, step_coef: float, discount: float) -> TokenFloat:
     reward, group, mask = batch["reward"], batch["group"], batch["mask"]
-    episode = spread(group_normalised_advantage(reward.sum(-1), group, mask.any(-1)), mask)
+    episode = spread(group_normalised_advantage(reward.sum(-1), group, anywhere(mask)), mask)
     steps = anchored_step_advantage(
         reward, batch["turn"], batch["anchor"], group, batch["action"], mask, discount=discount
     )

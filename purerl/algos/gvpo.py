@@ -35,6 +35,7 @@ from purerl.algos.parts.regressions import gvpo_loss, row_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import outcome_advantage, spread
+from purerl.kernels.masks import anywhere
 from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -68,4 +69,4 @@ def _loss(batch: TensorDict, *, beta: float) -> TokenFloat:
         sequence_log_ratio(batch["logp"], batch["old_logp"], mask),
         row_mean(batch["advantage"], mask),
     )
-    return spread(gvpo_loss(log_ratio, advantage, batch["group"], mask.any(-1), beta=beta), mask)
+    return spread(gvpo_loss(log_ratio, advantage, batch["group"], anywhere(mask), beta=beta), mask)

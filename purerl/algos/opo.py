@@ -28,6 +28,7 @@ from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import spread
+from purerl.kernels.masks import anywhere, count
 from purerl.types import TokenFloat
 
 __all__ = ["Config", "algorithm"]
@@ -55,5 +56,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def _length_weighted_advantage(batch: TensorDict) -> TokenFloat:
     score, mask = batch["reward"].sum(-1), batch["mask"]
-    length = mask.sum(-1).to(score.dtype)
-    return spread(length_weighted_advantage(score, length, batch["group"], mask.any(-1)), mask)
+    length = count(mask).to(score.dtype)
+    return spread(length_weighted_advantage(score, length, batch["group"], anywhere(mask)), mask)

@@ -37,6 +37,7 @@ from purerl.algos.parts.resampling import power_weight, resample
 from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.transforms import gae_advantage, kl_in_reward, whitened
 from purerl.algos.parts.values import critic_objective
+from purerl.kernels.masks import anywhere, count
 from purerl.types import RowFloat, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "drawn_only"]
@@ -99,7 +100,7 @@ def _times_copies(batch: TensorDict, *, loss: Callable[[TensorDict], TokenFloat]
 def _power_weighted_copies(batch: TensorDict, *, power: float) -> RowFloat:
     action, mask = batch["action"], batch["mask"]
     noise = torch.where(action & (action.cumsum(-1) == 1), batch["noise"], 0).sum(-1)
-    copies = resample(power_weight(batch["reward"].sum(-1), power=power), noise, mask.any(-1))
-    tokens = mask.sum(-1).to(copies.dtype)
+    copies = resample(power_weight(batch["reward"].sum(-1), power=power), noise, anywhere(mask))
+    tokens = count(mask).to(copies.dtype)
     drawn = (copies * tokens).sum(-1, keepdim=True)
     return copies * tokens.sum(-1, keepdim=True) / drawn.clamp(min=1)

@@ -47,6 +47,7 @@ from purerl.algos.parts.selection import groups_that_vary
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import spread, whitened
+from purerl.kernels.masks import anywhere
 from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process", "on_last_action"]
@@ -88,7 +89,7 @@ def leave_one_out_process(process: TokenFloat, group: RowInt, mask: TokenBool) -
     tensor([[-6., -2.],
             [ 4.,  0.]])
     """
-    size = group_size(mask.any(-1), group, dtype=process.dtype)
+    size = group_size(anywhere(mask), group, dtype=process.dtype)
     total = group_sum(row_mean(process, mask), group)
     against = (size.unsqueeze(-1) * process - total.unsqueeze(-1)) / (size - 1).clamp(min=1).unsqueeze(-1)
     return torch.where(mask & (size > 1).unsqueeze(-1), against, 0)
@@ -142,7 +143,7 @@ def _loss(batch: TensorDict, *, beta: float) -> TokenFloat:
 
 
 def _accuracy(batch: TensorDict) -> dict[str, Weighted]:
-    counted = batch["mask"].any(-1)
+    counted = anywhere(batch["mask"])
     right = counted & ((_log_ratio(batch) > 0) == (batch["score"] > 0.5))
     return {"accuracy": Weighted(right.sum(-1), counted.sum(-1))}
 
@@ -150,6 +151,6 @@ def _accuracy(batch: TensorDict) -> dict[str, Weighted]:
 def _advantage(batch: TensorDict, *, beta: float, process_coef: float, outcome_coef: float) -> TokenFloat:
     mask, action, group = batch["mask"], batch["action"], batch["group"]
     process = leave_one_out_process(beta * (batch["reward_model_logp"] - batch["ref_logp"]), group, mask)
-    outcome = leave_one_out_advantage(batch["reward"].sum(-1), group, mask.any(-1))
+    outcome = leave_one_out_advantage(batch["reward"].sum(-1), group, anywhere(mask))
     reward = process_coef * process + outcome_coef * on_last_action(outcome, action)
     return torch.where(mask, discounted_returns(reward, action, discount=1.0), 0)

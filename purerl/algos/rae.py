@@ -36,6 +36,7 @@ from purerl.algos.parts.settings import number, whole
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import spread
 from purerl.batch import put
+from purerl.kernels.masks import anywhere
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "role_advantage"]
 
@@ -66,7 +67,7 @@ def _no_baseline(*, roles: int) -> Tensor:
 def _role_advantage(table: Tensor, batch: TensorDict, *, decay: float, roles: int) -> tuple[Tensor, TensorDict]:
     score, mask, key = batch["reward"].sum(-1), batch["mask"], batch["role"] % roles
     advantage = score - look_up(table, key).to(score.dtype)
-    table = moving_average_update(table, score, key, mask.any(-1), decay=decay)
+    table = moving_average_update(table, score, key, anywhere(mask), decay=decay)
     return table, put(batch, advantage=spread(advantage, mask))
 
 

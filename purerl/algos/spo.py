@@ -41,6 +41,7 @@ from purerl.algos.parts.settings import number, whole
 from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.whiten import whiten_rows
 from purerl.batch import put
+from purerl.kernels.masks import anywhere
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "tracked_advantage"]
 
@@ -79,7 +80,7 @@ def _tracked_advantage(
 ) -> tuple[tuple[Tensor, Tensor], TensorDict]:
     alpha, beta = state
     score, mask, key = batch["reward"].sum(-1), batch["mask"], batch["example"] % prompts
-    counted = mask.any(-1)
+    counted = anywhere(mask)
     advantage = whiten_rows(score - look_up(alpha / (alpha + beta), key).to(score.dtype), counted)
     state = beta_update(alpha, beta, score, key, counted, decay=decay)
     return state, put(batch, advantage=spread(advantage, mask))

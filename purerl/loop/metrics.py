@@ -11,6 +11,7 @@ from torch import Tensor
 from purerl.algos.algebra import Objective, Weighted, bind
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.config.schema import Rollout
+from purerl.kernels.masks import count
 from purerl.loop.run import Clock, Sample
 from purerl.rewards.judge import Verdict, shares
 
@@ -69,7 +70,7 @@ def with_gap(objective: Objective) -> Objective:
 def _and_gap(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
     mask = batch["mask"]
     gap = torch.where(mask, batch["logp"] - batch["rollout_logp"], 0).abs().sum((-2, -1))
-    return {**metrics(batch), "gap": Weighted(gap, mask.sum((-2, -1)))}
+    return {**metrics(batch), "gap": Weighted(gap, count(mask).sum(-1))}
 
 
 def time_metrics(clock: Clock, batch: TensorDict | None) -> dict[str, float]:

@@ -14,7 +14,7 @@ from purerl.algos import (
     vtrace_advantage,
     vtrace_target,
 )
-from purerl.algos.parts.actions import first_action, fold, places, unfold
+from purerl.algos.parts.actions import fold, places, unfold
 from tests.golden.hand import close, f64, logs, where
 
 
@@ -25,7 +25,6 @@ def test_tokens_share_the_place_of_the_action_before_them():
     folded = fold(f64([1, 2, 4, 8, 16, 32]), place)
     close(folded, [15, 48, 0, 0, 0, 0])
     close(unfold(folded, place, action), [0, 0, 15, 0, 48, 0])
-    assert first_action(where("..x.x.", "......")).tolist() == [[2], [0]]
 
 
 def test_gae_by_hand():

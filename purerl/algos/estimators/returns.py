@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from purerl.algos.parts.actions import first_action, fold, places, unfold
+from purerl.algos.parts.actions import fold, places, unfold
 from purerl.algos.parts.surrogates import token_ratio
+from purerl.kernels.masks import count, first
 from purerl.kernels.recurrence import reverse_recurrence
-from purerl.types import TokenBool, TokenFloat
+from purerl.types import RowInt, TokenBool, TokenFloat
 
 __all__ = ["discounted_returns", "gae", "length_adaptive_lambda", "vtrace_advantage", "vtrace_target"]
 
@@ -28,7 +29,7 @@ def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float
     >>> discounted_returns(torch.tensor([[0.0, 1.0, 0.0, 8.0]]), action, discount=0.5)
     tensor([[0., 5., 0., 8.]])
     """
-    return torch.where(action, _to_go(reward, action, first_action(action), discount), 0)
+    return _to_go(reward, action, first(action), discount) * action.view(torch.uint8)
 
 
 def gae(
@@ -52,9 +53,9 @@ def gae(
     >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]]), yes, discount=1.0, lambda_=0.5)
     tensor([[0.2500, 0.5000]])
     """
-    first = first_action(action)
-    after = pad(torch.where(action.scatter(-1, first, 0), value, 0)[..., 1:], (0, 1))
-    lambda_return = _to_go(reward + discount * (1 - lambda_) * after, action, first, discount * lambda_)
+    start = first(action)
+    after = pad(torch.where(action.scatter(-1, start.unsqueeze(-1), 0), value, 0)[..., 1:], (0, 1))
+    lambda_return = _to_go(reward + discount * (1 - lambda_) * after, action, start, discount * lambda_)
     return torch.where(action, lambda_return - value, 0)
 
 
@@ -69,7 +70,7 @@ def length_adaptive_lambda(action: TokenBool, *, alpha: float, dtype: torch.dtyp
     tensor([[0.5000],
             [0.0000]])
     """
-    length = action.sum(-1, keepdim=True).clamp(min=1).to(dtype)
+    length = count(action).unsqueeze(-1).clamp(min=1).to(dtype)
     return (1 - 1 / (alpha * length)).clamp(min=0)
 
 
@@ -123,13 +124,15 @@ def vtrace_advantage(
     return ratio * unfold(error, place, action)
 
 
-def _to_go(x: TokenFloat, action: TokenBool, first: Tensor, decay: float | Tensor) -> TokenFloat:
+def _to_go(x: TokenFloat, action: TokenBool, start: RowInt, decay: float | Tensor) -> TokenFloat:
     """At each action token, y_t = x_t + decay * y_{t+1}, where x_t is all that counts there. Elsewhere, anything.
 
     Nothing moves in the row. It is the step onto an action token that decays, so that other tokens pass on what comes
-    after them as it is. The step onto the first one does not: then y at the start of the row is what counts there.
+    after them as it is. The step onto the first one, at `start`, does not: then y at the start of the row is what
+    counts there.
     """
-    onto = pad(action.scatter(-1, first, 0)[..., 1:], (0, 1))
+    start = start.unsqueeze(-1)
+    onto = pad(action.scatter(-1, start, 0)[..., 1:], (0, 1))
     decay = decay * torch.ones_like(x[..., :1])  # A number beside a mask would be rounded to float32.
-    y = reverse_recurrence(x, torch.where(onto, decay, 1))
-    return y.scatter(-1, first, y[..., :1])
+    y = reverse_recurrence(x, torch.maximum(decay, (~onto).view(torch.uint8)))
+    return y.scatter(-1, start, y[..., :1])

@@ -8,11 +8,10 @@ which the action tokens come first, in their order, and the rest is 0. Shapes st
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from purerl.types import TokenBool, TokenFloat, TokenInt
 
-__all__ = ["first_action", "fold", "fold_reward", "places", "unfold"]
+__all__ = ["fold", "fold_reward", "places", "unfold"]
 
 
 def places(action: TokenBool) -> TokenInt:
@@ -24,16 +23,6 @@ def places(action: TokenBool) -> TokenInt:
     tensor([[0, 0, 0, 1]])
     """
     return action.cumsum(-1).sub_(1).clamp_(min=0)
-
-
-def first_action(action: TokenBool) -> Tensor:
-    """Where each row's first action token is, [rows, 1]; 0 in a row without one.
-
-    >>> first_action(torch.tensor([[False, True, False, True], [False, False, False, False]]))
-    tensor([[1],
-            [0]])
-    """
-    return action.max(-1, keepdim=True).indices
 
 
 def fold(x: TokenFloat, place: TokenInt) -> TokenFloat:

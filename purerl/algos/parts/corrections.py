@@ -37,6 +37,7 @@ from purerl.algos.parts.regressions import row_mean
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, token_ratio
 from purerl.algos.parts.transforms import spread
 from purerl.batch import put
+from purerl.kernels.masks import anywhere, count
 from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -95,7 +96,7 @@ def row_max(x: TokenFloat, mask: TokenBool) -> RowFloat:
     >>> row_max(torch.tensor([[-3.0, -1.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
     tensor([-1.,  0.])
     """
-    return torch.where(mask.any(-1), torch.where(mask, x, -torch.inf).amax(-1), 0)
+    return torch.where(anywhere(mask), torch.where(mask, x, -torch.inf).amax(-1), 0)
 
 
 def effective_sample_size(weight: TokenFloat, mask: TokenBool) -> Scalar:
@@ -108,7 +109,7 @@ def effective_sample_size(weight: TokenFloat, mask: TokenBool) -> Scalar:
     """
     counted = torch.where(mask, weight, 0)
     total, squares = counted.sum((-2, -1)), counted.square().sum((-2, -1))
-    divisor = mask.sum((-2, -1)) * squares
+    divisor = count(mask).sum(-1) * squares
     return torch.where(divisor > 0, total.square() / torch.where(divisor > 0, divisor, 1), 0)
 
 
@@ -189,7 +190,7 @@ def reject_rows_with_token(measure: Callable, *, least: float, most: float) -> B
 
 def _reject_rows_with_token(batch: TensorDict, *, measure: Callable, least: float, most: float) -> TensorDict:
     broken = batch["mask"] & ~_inside(measure(batch), least, most)
-    return put(batch, mask=batch["mask"] & ~broken.any(-1, keepdim=True))
+    return put(batch, mask=batch["mask"] & ~anywhere(broken).unsqueeze(-1))
 
 
 # --- algorithms --------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ are clamped to +-20, value and gradient.
 
 from __future__ import annotations
 
+from torch.nn.functional import mse_loss
+
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, token_ratio
 from purerl.types import Scalar, TokenFloat
 
@@ -52,7 +54,7 @@ def k1(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
 
 def k2(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     """x^2 / 2: biased, but its gradient is unbiased for KL(pi || ref)."""
-    return (logp - ref_logp).square() / 2
+    return mse_loss(logp, ref_logp, reduction="none") / 2
 
 
 def k3(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:

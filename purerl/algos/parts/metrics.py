@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Bound, Weighted, bind
+from purerl.kernels.masks import count
 from purerl.types import TokenFloat
 
 __all__ = ["token_means"]
@@ -20,5 +21,5 @@ def token_means(**metrics: Callable[[TensorDict], TokenFloat]) -> Bound:
 
 def _token_means(batch: TensorDict, *, metrics: tuple[tuple[str, Callable], ...]) -> dict[str, Weighted]:
     mask = batch["mask"]
-    tokens = mask.sum((-2, -1))
+    tokens = count(mask).sum(-1)
     return {name: Weighted(torch.where(mask, metric(batch), 0).sum((-2, -1)), tokens) for name, metric in metrics}

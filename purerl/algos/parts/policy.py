@@ -29,6 +29,7 @@ from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.settings import optional
 from purerl.algos.parts.surrogates import clip_surrogate, clipped, policy_gradient, sequence_ratio, token_ratio
+from purerl.kernels.masks import count
 from purerl.types import TokenBool, TokenFloat
 
 __all__ = [
@@ -157,7 +158,7 @@ def _left(batch: TensorDict, *, loss: Callable) -> TokenFloat:
 
 def _and_dropped(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
     mask = batch["mask"]
-    return {**metrics(batch), "dropped": Weighted((mask & batch["dropped"]).sum((-2, -1)), mask.sum((-2, -1)))}
+    return {**metrics(batch), "dropped": Weighted(count(mask & batch["dropped"]).sum(-1), count(mask).sum(-1))}
 
 
 def _itself(value: TokenFloat) -> TokenFloat:

@@ -23,6 +23,7 @@ from purerl.algos.algebra import Objective, Term, Weighted, bind, on, writes
 from purerl.algos.parts.groups import group_sum
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.transforms import spread
+from purerl.kernels.masks import anywhere
 from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = ["dpo_loss", "ipo_loss", "pair_margin", "pairs", "preference_objective"]
@@ -46,7 +47,7 @@ def pairs(chosen: RowBool, group: RowInt, mask: TokenBool) -> TokenBool:
     >>> pairs(chosen, torch.tensor([1, 1, 2]), mask).squeeze(-1)
     tensor([ True,  True, False])
     """
-    counted = mask.any(-1)
+    counted = anywhere(mask)
     one = (group_sum((counted & kind).float(), group) == 1 for kind in (chosen, ~chosen))
     return mask & torch.stack(list(one)).all(0).unsqueeze(-1)
 
@@ -88,6 +89,6 @@ def _loss(batch: TensorDict, *, margin: Callable, loss: Callable) -> TokenFloat:
 
 
 def _metrics(batch: TensorDict, *, margin: Callable, beta: float) -> dict[str, Weighted]:
-    scaled, counted = beta * margin(batch), batch["mask"].any(-1)
+    scaled, counted = beta * margin(batch), anywhere(batch["mask"])
     right, total, rows = counted & (scaled > 0), torch.where(counted, scaled, 0), counted.sum(-1)
     return {"accuracy": Weighted(right.sum(-1), rows), "margin": Weighted(total.sum(-1), rows)}

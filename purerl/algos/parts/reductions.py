@@ -23,6 +23,7 @@ from __future__ import annotations
 import torch
 
 from purerl.algos.algebra import Counts
+from purerl.kernels.masks import count
 from purerl.types import Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -46,7 +47,7 @@ def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
 
 def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
     """The mean over rows of each row's mean over its counted tokens, as in GRPO (2402.03300)."""
-    means = torch.where(mask, loss, 0).sum(-1) / mask.sum(-1).clamp(min=1)
+    means = torch.where(mask, loss, 0).sum(-1) / count(mask).clamp(min=1)
     return means.sum(-1) / counts.rows.clamp(min=1)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 
 from purerl.algos.parts.groups import group_deviation, group_size
+from purerl.kernels.masks import count
 from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = ["gvpo_loss", "row_mean", "sppo_loss"]
@@ -23,7 +24,7 @@ def row_mean(x: TokenFloat, mask: TokenBool) -> RowFloat:
     >>> row_mean(torch.tensor([[1.0, 3.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
     tensor([2., 0.])
     """
-    return torch.where(mask, x, 0).sum(-1) / mask.sum(-1).clamp(min=1)
+    return torch.where(mask, x, 0).sum(-1) / count(mask).clamp(min=1)
 
 
 def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFloat:

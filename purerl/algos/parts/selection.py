@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 
 from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum
 from purerl.algos.parts.whiten import centre
+from purerl.kernels.masks import anywhere, count
 from purerl.types import Count, RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = [
@@ -35,7 +36,7 @@ def varies(score: RowFloat, group: RowInt, counted: RowBool) -> RowBool:
 
 def groups_that_vary(batch: TensorDict) -> RowBool:
     """`varies`, of a batch; reads `reward`. Source: dynamic sampling in DAPO (2503.14476)."""
-    return varies(batch["reward"].sum(-1), batch["group"], batch["mask"].any(-1))
+    return varies(batch["reward"].sum(-1), batch["group"], anywhere(batch["mask"]))
 
 
 def in_band(score: RowFloat, group: RowInt, counted: RowBool, *, lowest: float, highest: float) -> RowBool:
@@ -53,7 +54,7 @@ def in_band(score: RowFloat, group: RowInt, counted: RowBool, *, lowest: float, 
 
 def groups_in_band(batch: TensorDict, *, lowest: float, highest: float) -> RowBool:
     """`in_band`, of a batch; reads `reward`. With `bind` it is a `select`."""
-    score, counted = batch["reward"].sum(-1), batch["mask"].any(-1)
+    score, counted = batch["reward"].sum(-1), anywhere(batch["mask"])
     return in_band(score, batch["group"], counted, lowest=lowest, highest=highest)
 
 
@@ -142,4 +143,4 @@ def largest(x: TokenFloat, mask: TokenBool, number: Count) -> TokenBool:
 
 
 def _share(mask: TokenBool, fraction: float) -> Count:
-    return (mask.sum((-2, -1)).double() * fraction).floor().long().clamp(min=1)
+    return (count(mask).sum(-1).double() * fraction).floor().long().clamp(min=1)

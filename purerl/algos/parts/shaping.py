@@ -8,6 +8,7 @@ from tensordict import TensorDict
 from purerl.algos.algebra import Transform, bind, stateless, writes
 from purerl.algos.estimators.components import weighted_sum
 from purerl.batch import put
+from purerl.kernels.masks import count
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = ["at_last_action", "component_reward", "leave_out_truncated", "overlong_in_reward", "overlong_penalty"]
@@ -42,7 +43,7 @@ def overlong_in_reward(*, longest: float, buffer: float, factor: float) -> Trans
 
 def _overlong(batch: TensorDict, *, longest: float, buffer: float, factor: float) -> TokenFloat:
     reward, action = batch["reward"], batch["action"]
-    penalty = overlong_penalty(action.sum(-1).to(reward.dtype), longest=longest, buffer=buffer, factor=factor)
+    penalty = overlong_penalty(count(action).to(reward.dtype), longest=longest, buffer=buffer, factor=factor)
     return reward + at_last_action(penalty, action)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import torch
 
+from purerl.kernels.masks import count
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = [
@@ -51,7 +52,7 @@ def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> T
     Every token of a row has the value exp(dbar_i); its gradient goes to its own `logp`, so that the mean over the row's
     counted tokens has the gradient of exp(dbar_i). A row without counted tokens has dbar_i = 0.
     """
-    tokens = mask.sum(-1, keepdim=True).clamp(min=1)
+    tokens = count(mask).unsqueeze(-1).clamp(min=1)
     mean = (torch.where(mask, logp - old_logp, 0).sum(-1, keepdim=True) / tokens).detach()
     return (mean + logp - logp.detach()).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
@@ -85,7 +86,7 @@ def geometric_ratio(
     """
     moved = logp - old_logp
     near = torch.where(advantage > 0, moved.clamp(max=log_clip_high), moved.clamp(min=-log_clip_low))
-    tokens = mask.sum(-1, keepdim=True).clamp(min=1)
+    tokens = count(mask).unsqueeze(-1).clamp(min=1)
     mean = torch.where(mask, near, 0).sum(-1, keepdim=True) / tokens
     return mean.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp().expand_as(logp)
 

@@ -16,6 +16,7 @@ from purerl.algos.estimators.returns import discounted_returns, gae
 from purerl.algos.parts.divergences import adapted, k1, kl_reward
 from purerl.algos.parts.whiten import whiten
 from purerl.batch import put
+from purerl.kernels.masks import anywhere, count
 from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -54,7 +55,7 @@ def _coefficient(*, kl_reward_coef: float) -> Scalar:
 
 def _adaptive_kl(coefficient: Scalar, batch: TensorDict, *, target: float, horizon: float) -> tuple[Scalar, TensorDict]:
     divergence, mask, reward = k1(batch["old_logp"], batch["ref_logp"]), batch["mask"], batch["reward"]
-    rows = mask.any(-1).sum(-1)
+    rows = count(anywhere(mask))
     mean = torch.where(mask, divergence, 0).sum((-2, -1)) / rows.clamp(min=1)
     reduced = reward - coefficient.to(reward.dtype) * divergence
     return adapted(coefficient, mean, rows, target=target, horizon=horizon), put(batch, reward=reduced)
@@ -70,16 +71,16 @@ def outcome_advantage(estimator: Callable) -> Transform:
 
 def _outcome_advantage(batch: TensorDict, *, estimator: Callable) -> TokenFloat:
     score, mask = batch["reward"].sum(-1), batch["mask"]
-    return spread(estimator(score, batch["group"], mask.sum(-1) > 0), mask)
+    return spread(estimator(score, batch["group"], anywhere(mask)), mask)
 
 
 def spread(x: RowFloat, mask: TokenBool) -> TokenFloat:
-    """Every counted token of row i gets x_i; the others get 0.
+    """Every counted token of row i gets x_i, which is finite; the others get 0.
 
     >>> spread(torch.tensor([2.0]), torch.tensor([[False, True, True]]))
     tensor([[0., 2., 2.]])
     """
-    return torch.where(mask, x.unsqueeze(-1), 0)
+    return x.unsqueeze(-1) * mask.view(torch.uint8)
 
 
 def return_advantage(*, discount: float) -> Transform:

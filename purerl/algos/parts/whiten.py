@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import pad
 
-from purerl.types import RowBool, RowFloat, Scalar, TokenBool, TokenFloat
+from purerl.kernels.masks import anywhere, count, first
+from purerl.types import Count, RowBool, RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = ["centre", "deviation", "whiten", "whiten_rows"]
 
@@ -16,15 +16,10 @@ EPS = 1e-8
 def centre(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     """What `x` has above its mean over the counted tokens of the whole batch; 0 outside `mask`.
 
-    The largest value is subtracted before the mean is taken, as in `group_deviation`: so the result is exactly 0 where
-    all values are equal. With nothing counted it is 0.
+    One of the values is subtracted before the mean is taken: so the result is exactly 0 where all values are equal.
+    With nothing counted it is 0.
     """
-    tokens = mask.sum((-2, -1), keepdim=True).clamp(min=1)
-    highest = torch.where(mask, x, -torch.inf).amax(-1).detach()
-    # One more, lest there be no row: the largest of nothing is refused.
-    highest = pad(highest, (0, 1), value=-torch.inf).amax(-1)
-    below = torch.where(mask, x - highest[..., None, None], 0)
-    return torch.where(mask, below - below.sum((-2, -1), keepdim=True) / tokens, 0)
+    return _centre(x, mask, count(mask).sum(-1))
 
 
 def deviation(x: TokenFloat, mask: TokenBool) -> Scalar:
@@ -32,7 +27,8 @@ def deviation(x: TokenFloat, mask: TokenBool) -> Scalar:
 
     Where all values are equal, or there is only one, it is exactly 0.
     """
-    return _deviation(centre(x, mask), mask)
+    tokens = count(mask).sum(-1)
+    return _deviation(_centre(x, mask, tokens), tokens)
 
 
 def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
@@ -44,8 +40,9 @@ def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     >>> whiten(torch.tensor([[1.0, 3.0, 100.0]]), torch.tensor([[True, True, False]]))
     tensor([[-0.7071,  0.7071,  0.0000]])
     """
-    centred = centre(x, mask)
-    return centred / (_deviation(centred, mask)[..., None, None] + EPS)
+    tokens = count(mask).sum(-1)
+    centred = _centre(x, mask, tokens)
+    return centred / (_deviation(centred, tokens)[..., None, None] + EPS)
 
 
 def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
@@ -57,6 +54,20 @@ def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
     return whiten(x.unsqueeze(-1), counted.unsqueeze(-1)).squeeze(-1)
 
 
-def _deviation(centred: TokenFloat, mask: TokenBool) -> Scalar:
-    others = (mask.sum((-2, -1)) - 1).clamp(min=1)
-    return (centred.square().sum((-2, -1)) / others).sqrt()
+def _centre(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
+    if not x.numel():
+        return x
+    apart = torch.where(mask, x - _one_of(x.detach(), mask), 0)
+    mean = apart.sum((-2, -1)) / tokens.clamp(min=1)
+    return torch.addcmul(apart, mean[..., None, None], mask.view(torch.uint8), value=-1)
+
+
+def _deviation(centred: TokenFloat, tokens: Count) -> Scalar:
+    others = (tokens - 1).clamp(min=1).double().sqrt().to(centred.dtype)
+    return torch.linalg.vector_norm(centred, dim=(-2, -1)) / others
+
+
+def _one_of(x: TokenFloat, mask: TokenBool) -> TokenFloat:
+    """The first counted value of the first row that has any, [..., 1, 1]; anything where nothing is counted."""
+    row = first(anywhere(mask))[..., None, None].expand(*x.shape[:-2], 1, x.shape[-1])
+    return x.gather(-2, row).gather(-1, first(mask.gather(-2, row)).unsqueeze(-1))

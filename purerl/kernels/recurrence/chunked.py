@@ -39,8 +39,10 @@ def _recurrence(x: Tensor, decay: Tensor) -> Tensor:
         local, power = torch.addcmul(x_t, decay_t, local), decay_t * power
         chunk.append((local, power))
     following = pad(_recurrence(local, power)[..., 1:], (0, 1))
-    y = torch.stack([torch.addcmul(local, power, following) for local, power in reversed(chunk)])
-    return y.movedim(0, -1).flatten(-2)[..., :time]
+    y = torch.empty_like(local.unsqueeze(-1).expand(*local.shape, CHUNK), memory_format=torch.contiguous_format)
+    for step, (local, power) in enumerate(reversed(chunk)):
+        y[..., step] = torch.addcmul(local, power, following)
+    return y.flatten(-2)[..., :time]
 
 
 def _by_step(x: Tensor) -> tuple[Tensor, ...]:
