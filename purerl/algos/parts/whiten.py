@@ -57,7 +57,7 @@ def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
 def _centre(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
     if not x.numel():
         return x
-    apart = torch.where(mask, x - _one_of(x.detach(), mask), 0)
+    apart = torch.where(mask, x - _one_of(x.detach(), mask)[..., None, None], 0)
     mean = apart.sum((-2, -1)) / tokens.clamp(min=1)
     return torch.addcmul(apart, mean[..., None, None], mask.view(torch.uint8), value=-1)
 
@@ -67,7 +67,8 @@ def _deviation(centred: TokenFloat, tokens: Count) -> Scalar:
     return torch.linalg.vector_norm(centred, dim=(-2, -1)) / others
 
 
-def _one_of(x: TokenFloat, mask: TokenBool) -> TokenFloat:
-    """The first counted value of the first row that has any, [..., 1, 1]; anything where nothing is counted."""
+def _one_of(x: TokenFloat, mask: TokenBool) -> Scalar:
+    """The first counted value of the first row that has any; anything where nothing is counted."""
     row = first(anywhere(mask))[..., None, None].expand(*x.shape[:-2], 1, x.shape[-1])
-    return x.gather(-2, row).gather(-1, first(mask.gather(-2, row)).unsqueeze(-1))
+    place = first(mask.gather(-2, row)).unsqueeze(-1)
+    return x.gather(-2, row).gather(-1, place)[..., 0, 0]
