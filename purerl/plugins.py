@@ -113,19 +113,27 @@ def locate(address: str) -> Any:
         raise _nothing_at(address, f"{module!r}, which is no module's name")
     try:
         found = import_module(module)
-    except ModuleNotFoundError as error:
-        raise _nothing_at(address, str(error)) from error
     except Exception as error:
-        raise ConfigError(f"{address!r} cannot be imported", got=f"{type(error).__name__}: {error}") from error
+        if isinstance(error, ModuleNotFoundError) and _is_within(error.name, module):
+            raise _nothing_at(address, str(error)) from error
+        got, need = f"{type(error).__name__}: {error}", "a module that can be imported from here"
+        do = f"mend it; python -c 'import {module}' in its folder shows where"
+        raise ConfigError(f"{address!r} cannot be imported", got=got, need=need, do=do) from error
     if name and not hasattr(found, name):
         raise _nothing_at(address, f"module {module} without {name}")
     return getattr(found, name) if name else found
 
 
+def _is_within(missing: str | None, module: str) -> bool:
+    """Whether the module `missing` is `module` or a package that it is in, rather than something that it imports."""
+    return missing is not None and f"{module}.".startswith(f"{missing}.")
+
+
 def _importable(path: Path) -> str:
     """Make the file at `path` importable; its name as a module."""
     if not path.is_file():
-        raise ConfigError(f"file {str(path)!r}", got="no such file", need="a Python file")
+        do = "check its path, which begins in the working directory"
+        raise ConfigError(f"file {str(path)!r}", got="no such file", need="a Python file", do=do)
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -138,7 +146,8 @@ def _importable(path: Path) -> str:
 
 def _nothing_at(address: str, got: str) -> ConfigError:
     need = "package.module or package.module:name, importable from here"
-    return ConfigError(f"nothing is found at {address!r}", got=got, need=need)
+    do = "check its spelling, install its package, or name a file: file.py:name"
+    return ConfigError(f"nothing is found at {address!r}", got=got, need=need, do=do)
 
 
 @cache

@@ -150,7 +150,10 @@ class Trainer(Protocol):
         ...
 
     def save(self, path: Path) -> None:
-        """Write everything that `load` needs to go on bit for bit into the directory `path`, which exists."""
+        """Write everything that `load` needs to go on bit for bit into the directory `path`, which exists.
+
+        Raises OSError where the disk refuses it.
+        """
         ...
 
     def load(self, path: Path) -> None:
@@ -158,7 +161,7 @@ class Trainer(Protocol):
         ...
 
     def export(self, path: Path) -> None:
-        """Write the model into the directory `path` in Hugging Face's format."""
+        """Write the model into the directory `path` in Hugging Face's format. Raises OSError as `save`."""
         ...
 
 

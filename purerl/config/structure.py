@@ -206,7 +206,7 @@ def _scalar(kind: type, need: str, do: str | None = None) -> Any:
 
 def _float(value: Any, _: Any) -> float:
     if type(value) not in (int, float):
-        raise ConfigError("", got=_show(value), need="a number")
+        raise ConfigError("", got=_show(value), need="a number", do="write it as 0.5 or 1e-3, without quotes")
     return float(value)
 
 
@@ -323,8 +323,8 @@ def _write_plugins(configs: Any, *, converter: Converter) -> list[Table | None]:
 
 def _converter() -> Converter:
     made = Converter(unstruct_collection_overrides={tuple: list})
-    made.register_structure_hook(bool, _scalar(bool, "true or false"))
-    made.register_structure_hook(int, _scalar(int, "a whole number"))
+    made.register_structure_hook(bool, _scalar(bool, "true or false", do="write it without quotes"))
+    made.register_structure_hook(int, _scalar(int, "a whole number", do="write its digits alone, as 8"))
     made.register_structure_hook(str, _scalar(str, "a text", do="put it in quotes"))
     made.register_structure_hook(float, _float)
     made.register_structure_hook_func(lambda kind: get_origin(kind) is Literal, _literal)
@@ -356,7 +356,11 @@ def _problems(error: BaseException, above: tuple[str, ...] = (), cls: Any = None
         case ForbiddenExtraKeysError():
             for name in sorted(error.extra_fields):
                 known = attrs.fields_dict(error.cl)
-                yield str(ConfigError(".".join((*here, name)), got="no such setting", do=nearest(name, known)))
+                need = "one that `purerl config` lists"
+                problem = ConfigError(
+                    ".".join((*here, name)), got="no such setting", need=need, do=nearest(name, known)
+                )
+                yield str(problem)
         case KeyError() if here != above:
             yield str(ConfigError(f"{key} is missing", need=attrs.fields_dict(cls)[here[-1]].metadata.get("help")))
         case ConfigError():

@@ -120,7 +120,7 @@ def _missing(schema: pa.Schema, purpose: Purpose, name: str, path: str) -> DataE
     others = [layout.purpose for layout in layouts_of(schema)]
     near = get_close_matches(name, schema.names, n=1)
     do = f"it holds {' and '.join(others)}: choose an algorithm that learns from those" if others else None
-    do = f"rename the column {near[0]!r}" if near else do
+    do = f"rename the column {near[0]!r}" if near else do or "rename the column that holds it"
     need = f"a column {name!r} of text or messages, for {purpose}"
     return DataError(f"data set {path!r} has no column {name!r}", got=", ".join(schema.names), need=need, do=do)
 

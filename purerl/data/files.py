@@ -34,7 +34,7 @@ def read_table(path: str | Path) -> pa.Table:
     shards = _shards(Path(path))
     table = _joined([_reader(shard)(shard) for shard in shards], shards)
     if table.num_rows == 0:
-        raise DataError(f"data set {str(path)!r}", got="no rows", need="at least one")
+        raise DataError(f"data set {str(path)!r}", got="no rows", need="at least one", do="name a file that has some")
     return table
 
 
@@ -134,8 +134,11 @@ def _damaged(path: Path, error: Exception, need: str) -> DataError:
 def _json_lines(path: Path) -> pa.Table:
     import pyarrow as pa
 
-    with path.open(encoding="utf-8") as lines:
-        rows = [_json_object(line, number, path) for number, line in enumerate(lines, start=1)]
+    try:
+        with path.open(encoding="utf-8") as lines:
+            rows = [_json_object(line, number, path) for number, line in enumerate(lines, start=1)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, error, "JSON objects, one a line, in UTF-8") from error
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {}
     for name in names:
@@ -144,7 +147,8 @@ def _json_lines(path: Path) -> pa.Table:
             columns[name] = pa.array(values)
         except pa.ArrowException as error:
             got = f"values of mixed types: {_first_change(values) or error}"
-            raise DataError(f"column {name!r} of {str(path)!r}", got=got, need="one type in every row") from error
+            need, do = "one type in every row", "write all of them as texts, say"
+            raise DataError(f"column {name!r} of {str(path)!r}", got=got, need=need, do=do) from error
     return pa.table(columns)
 
 

@@ -10,6 +10,7 @@ import json
 import random
 import shutil
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ _MANIFEST = "manifest.json"
 def commit(folder: Path, state: State, trainers: Mapping[str, Trainer], *, keep: int) -> Path:
     """Save everything that the run needs to go on bit for bit; then remove all but the newest `keep` checkpoints.
 
-    Raises: CheckpointError where it cannot be written; the checkpoints before it are left as they are.
+    Raises: CheckpointError where it cannot be written. It is then removed; those before it are as they were.
     """
     path = folder / f"{state.step:06d}"
     try:
@@ -38,12 +39,20 @@ def commit(folder: Path, state: State, trainers: Mapping[str, Trainer], *, keep:
         for role, trainer in trainers.items():
             (path / role).mkdir(parents=True)
             trainer.save(path / role)
-        torch.save({"state": asdict(state, recurse=False), "random": _random_state()}, path / "loop.pt")
+        torch.save({"state": asdict(state, recurse=False), "random": _random_state()}, (saved := BytesIO()))
+        (path / "loop.pt").write_bytes(saved.getvalue())
         sync_folder(path)
         write_at_once(path / _MANIFEST, json.dumps({"step": state.step, "files": _files(path)}, indent=2))
     except OSError as error:
-        do = "make room or mend the permissions; the run resumes from the checkpoint before"
-        raise CheckpointError(f"checkpoint {str(path)!r} cannot be written", got=str(error), do=do) from error
+        shutil.rmtree(path, ignore_errors=True)
+        before = committed(folder, keep=keep)
+        goes_on = f"from {str(before)!r}, which is kept" if before else "from its beginning: there is no checkpoint yet"
+        raise CheckpointError(
+            f"checkpoint {str(path)!r} cannot be written",
+            got=str(error),
+            need="room on the disk, and permission to write there",
+            do=f"make room or mend the permissions; the same command goes on {goes_on}",
+        ) from error
     committed(folder, keep=keep)
     return path
 

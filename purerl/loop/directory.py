@@ -1,6 +1,6 @@
 """The run directory.
 
-config.toml       the resolved configuration, under its hash; a run of another one is refused
+config.toml       the resolved configuration, under its hash; once there is more, a run of another one is refused
 prepared/         what the recipe's `prepare` wrote
 start/            the run that came first, in a run directory of its own
 data.json         how many rows there are to learn from, and how many were left out
@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from purerl.config.schema import RunConfig
 from purerl.config.structure import differences, digest, dumps, read_toml
@@ -126,6 +126,9 @@ def _add_line(path: Path, record: Mapping[str, Any]) -> None:
 def claim(path: Path, config: RunConfig, *, fresh: bool) -> RunDirectory:
     """Take the directory at `path` for a run of `config`; with `fresh`, throw away the run that it holds.
 
+    A run that had not begun, since its data were refused say, gives way to any other. One that had takes no other
+    configuration but what differs in its trackers: they change nothing that is learnt.
+
     Raises: RunDirectoryError where another process works there, where it holds something that is not a run, or a run
     of another configuration.
     """
@@ -142,7 +145,7 @@ def claim(path: Path, config: RunConfig, *, fresh: bool) -> RunDirectory:
         if fresh:
             _empty(path)
         _check_same(path, config)
-        if not _is_run(path):
+        if directory.summary is None:
             write_at_once(path / "config.toml", f"# {digest(config)}\n{dumps(config)}")
     except BaseException:
         directory.release()
@@ -159,6 +162,11 @@ def _strangers(path: Path) -> list[str]:
 
 def _is_run(path: Path) -> bool:
     return (path / "config.toml").exists()
+
+
+def _has_begun(path: Path) -> bool:
+    """Whether more is there than the configuration: something was made as it says."""
+    return any(entry.name not in ("config.toml", "lock") and entry.suffix != ".partial" for entry in path.iterdir())
 
 
 def _lock(path: Path) -> IO[str]:
@@ -186,10 +194,16 @@ def _empty(path: Path) -> None:
 
 
 def _check_same(path: Path, config: RunConfig) -> None:
-    if not _is_run(path):
+    if not _is_run(path) or not _has_begun(path):
         return
-    changed = differences(read_toml(path / "config.toml", RunConfig), config)
+    changed = differences(_untracked(read_toml(path / "config.toml", RunConfig)), _untracked(config))
     if changed:
         got = "; ".join(f"{key}: {before!r} there, {now!r} now" for key, before, now in changed)
+        need = "the same settings; only trackers may differ"
         do = "start it with the same settings, name another directory, or throw it away with --fresh"
-        raise RunDirectoryError(f"{str(path)!r} holds a run of another configuration", got=got, do=do)
+        raise RunDirectoryError(f"{str(path)!r} holds a run of another configuration", got=got, need=need, do=do)
+
+
+def _untracked(config: RunConfig) -> RunConfig:
+    """`config` as if nobody were told of the run."""
+    return evolve(config, trackers=(), start=config.start and _untracked(config.start))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["folder_at_once", "sync_folder", "write_at_once"]
+from purerl.errors import RunDirectoryError
+
+__all__ = ["folder_at_once", "refusals_told", "sync_folder", "write_at_once"]
+
+_REFUSED = {
+    getattr(errno, name) for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "ENOSPC", "ENOTDIR", "EPERM", "EROFS")
+}
 
 
 def write_at_once(path: Path, text: str) -> None:
@@ -33,6 +40,23 @@ def folder_at_once(path: Path) -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
     os.replace(partial, path)
     sync_folder(path.parent)
+
+
+@contextmanager
+def refusals_told(path: Path) -> Iterator[None]:
+    """Where the disk refuses something in or at the directory `path`, raise RunDirectoryError that says what."""
+    try:
+        yield
+    except OSError as error:
+        there = error.filename is None or str(error.filename).startswith(str(path))
+        if error.errno not in _REFUSED or not (there or path.is_relative_to(str(error.filename))):
+            raise
+        raise RunDirectoryError(
+            f"run directory {str(path)!r} cannot be written",
+            got=str(error),
+            need="a directory with room in it, and permission to write there",
+            do="make room, mend the permissions, or name another directory; a run that had begun goes on",
+        ) from error
 
 
 def sync_folder(path: Path) -> None:

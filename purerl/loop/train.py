@@ -15,7 +15,7 @@ from purerl.loop.checkpoint import commit, committed, restore
 from purerl.loop.data import summary
 from purerl.loop.directory import RunDirectory, claim
 from purerl.loop.evaluate import evaluate
-from purerl.loop.files import folder_at_once
+from purerl.loop.files import folder_at_once, refusals_told
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import located, open_run, prepare
 from purerl.loop.run import Clock, Run, State, seed_of
@@ -64,11 +64,19 @@ def train(
     `directory`, ``runs/<name>`` if not given; `fresh` throws away the run that is there.
 
     Raises: ConfigError and DataError before any model is loaded; RunDirectoryError where the directory holds another
-    run or a finished one; RewardError, EngineError and CheckpointError while it runs, after which it can be resumed.
+    run or a finished one, or cannot be written; RewardError, EngineError and CheckpointError while it runs, after which
+    it can be resumed.
     """
     config, given = _with(config, rewards, gates)
     check(config, given)
-    place = claim(Path(directory or Path("runs") / config.name), config, fresh=fresh)
+    path = Path(directory or Path("runs") / config.name)
+    with refusals_told(path):
+        return _train(config, path, given, fresh=fresh)
+
+
+def _train(config: RunConfig, path: Path, given: Mapping[str, RewardFunction], *, fresh: bool) -> Summary:
+    """Take the directory at `path`, and do the run in it, or go on with it."""
+    place = claim(path, config, fresh=fresh)
     try:
         if place.summary is not None:
             do = f"its model is in {str(place.final)!r}; --fresh throws it away and starts anew"

@@ -40,8 +40,8 @@ def find(recipe: str) -> Callable[..., RunConfig]:
     source, _, name = recipe.rpartition(":")
     if not source:
         if recipe not in names():
-            do = f"{nearest(recipe, names())}; or module:function, file.py:function, file.toml"
-            raise ConfigError(f"no recipe is called {recipe!r}", do=do)
+            need = "one of ours, module:function, file.py:function, or file.toml"
+            raise ConfigError(f"no recipe is called {recipe!r}", need=need, do=nearest(recipe, names()))
         source = f"{__name__}.{name}"
     function: Callable[..., RunConfig] = locate(f"{source}:{name}")
     if not callable(function):

@@ -104,7 +104,8 @@ class Judge:
             missing = [name for name in columns_of(one) if name not in columns]
             if missing:
                 what = f"reward {one.name!r} reads columns that the data has not"
-                raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}")
+                do = "rename a column of the data, or name another function"
+                raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}", do=do)
 
     def __enter__(self) -> Self:
         if self._workers is not None:

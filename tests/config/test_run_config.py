@@ -50,7 +50,9 @@ def test_the_algorithm_is_switched_with_its_defaults() -> None:
 
 
 def test_a_mistake_in_the_first_run_is_named_with_its_place() -> None:
-    with pytest.raises(ConfigError, match=r"^start.trainer.lr\n  got:  \"x\"\n  need: a number$"):
+    with pytest.raises(
+        ConfigError, match=r"^start.trainer.lr\n  got:  \"x\"\n  need: a number\n  do:   write it as 0.5"
+    ):
         apply(recipes.find("addition")(), ["start.trainer.lr=x"])
 
 

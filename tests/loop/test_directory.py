@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from purerl.config.schema import Checkpoint, Judging, RunConfig
+from purerl.config.structure import read_toml
 from purerl.errors import RunDirectoryError
 from purerl.loop.directory import claim
 from purerl.recipes.addition import addition
+from purerl.tracking import tensorboard, wandb
 
 
 def test_the_same_configuration_may_come_back(tmp_path: Path) -> None:
@@ -20,6 +23,7 @@ def test_the_same_configuration_may_come_back(tmp_path: Path) -> None:
 def test_another_configuration_is_refused_by_its_keys(tmp_path: Path) -> None:
     config = addition()
     claim(tmp_path, config, fresh=False).release()
+    (tmp_path / "metrics.jsonl").touch()
     other = evolve(config, seed=7, trainer=evolve(config.trainer, lr=0.5))
     with pytest.raises(RunDirectoryError) as caught:
         claim(tmp_path, other, fresh=False)
@@ -27,6 +31,29 @@ def test_another_configuration_is_refused_by_its_keys(tmp_path: Path) -> None:
     assert f"trainer.lr: {config.trainer.lr} there, 0.5 now" in str(caught.value)
     assert "--fresh" in str(caught.value)
     claim(tmp_path, other, fresh=True).release()
+
+
+def test_a_run_that_had_not_begun_gives_way(tmp_path: Path) -> None:
+    claim(tmp_path, addition(), fresh=False).release()
+    other = evolve(addition(), seed=7)
+    claim(tmp_path, other, fresh=False).release()
+    assert read_toml(tmp_path / "config.toml", RunConfig) == other
+
+
+def test_what_a_run_is_told_to_may_change_and_nothing_else(tmp_path: Path) -> None:
+    config = addition()
+    claim(tmp_path, config, fresh=False).release()
+    (tmp_path / "metrics.jsonl").touch()
+    told = evolve(config, trackers=(tensorboard.Config(),), start=evolve(config.start, trackers=(wandb.Config(),)))
+    for one in (told, evolve(told, trackers=(tensorboard.Config(directory="logs"),)), config):
+        claim(tmp_path, one, fresh=False).release()
+        assert read_toml(tmp_path / "config.toml", RunConfig) == one
+    changed = {"name": "b", "threads": 2, "checkpoint": Checkpoint(every=7), "judging": Judging(deadline=1.0)}
+    for name, value in changed.items():
+        with pytest.raises(
+            RunDirectoryError, match=f"(?s)got:  {name}.*need: the same settings; only trackers may differ"
+        ):
+            claim(tmp_path, evolve(told, **{name: value}), fresh=False)
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -178,7 +178,10 @@ def test_a_reward_is_a_text_or_a_section() -> None:
     ("setting", "message"),
     [
         ("rewards=[1]", "rewards\n  got:  1\n  need: a section: keys and values"),
-        ('rewards=[{function = "a:b", wieght = 1}]', "rewards.wieght\n  got:  no such setting\n  do:   did you mean"),
+        (
+            'rewards=[{function = "a:b", wieght = 1}]',
+            "rewards.wieght\n  got:  no such setting\n  need: one that `purerl config` lists\n",
+        ),
         ('rewards=[{function = "a:b", weight = inf}]', "rewards.weight\n  got:  inf\n  need: a finite number"),
         ("judging.deadline=0", "judging.deadline\n  got:  0.0\n  need: above 0, and finite"),
         ("judging.max_failed=1.5", "judging.max_failed\n  got:  1.5\n  need: from 0 to 1"),

@@ -5,9 +5,11 @@ Every file is on the disk when `write` returns, so that whoever commits a checkp
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +18,35 @@ from torch import Tensor
 
 from purerl.errors import CheckpointError
 
-__all__ = ["read", "sync_files", "write"]
+__all__ = ["os_errors", "read", "sync_files", "write"]
 
 _WEIGHTS, _STATE = "weights.safetensors", "state.pt"
 _SHOWN = 5
 
 
 def write(path: Path, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write `weights` and `state` into the directory `path`. Raises CheckpointError or OSError where that fails."""
-    from safetensors import SafetensorError
+    """Write `weights` and `state` into the directory `path`. Raises OSError where that fails."""
     from safetensors.torch import save_file
 
-    try:
+    with os_errors(), (path / _STATE).open("wb") as file:  # given a path, torch would not say why it cannot write
         save_file({name: weight.cpu().contiguous() for name, weight in weights.items()}, path / _WEIGHTS)
-        torch.save(state, path / _STATE)
-    except (SafetensorError, RuntimeError) as error:
-        raise CheckpointError(f"a checkpoint cannot be written into {str(path)!r}", got=str(error)) from error
+        torch.save(state, file)
     sync_files(path)
+
+
+@contextmanager
+def os_errors() -> Iterator[None]:
+    """Where safetensors or torch cannot write in the block, raise the OSError that they turn into another error."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error)) from error
+    except RuntimeError as error:  # torch also closes its archive, which fails on a full disk too
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def read(path: Path, like: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -55,7 +69,8 @@ def read(path: Path, like: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
     if differing:
         more = [f"and {len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []
         got = "; ".join(differing[:_SHOWN] + more)
-        raise CheckpointError(f"{str(path)!r} is a checkpoint of another model", got=got, do="load it into that model")
+        need, do = "the names, shapes and dtypes of the model that is loaded", "load it into the model that it is of"
+        raise CheckpointError(f"{str(path)!r} is a checkpoint of another model", got=got, need=need, do=do)
     return weights, state
 
 

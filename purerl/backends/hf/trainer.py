@@ -22,7 +22,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from purerl.algos.algebra import Counts, Objective, Weighted, evaluate, merge
-from purerl.backends.hf.checkpoint import read, sync_files, write
+from purerl.backends.hf.checkpoint import os_errors, read, sync_files, write
 from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
 from purerl.backends.hf.host import keep_memory
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
@@ -225,7 +225,7 @@ class HFTrainer:
         return self.module.weights()
 
     def save(self, path: Path) -> None:
-        """Write what `load` needs to go on bit for bit into the directory `path`. Raises CheckpointError or OSError."""
+        """Write what `load` needs to go on bit for bit into the directory `path`. Raises OSError where it cannot."""
         moments = self.optimiser.state_dict()["state"] if self.optimiser else {}
         weights = {name: parameter.detach() for name, parameter in self.trained.items()}
         write(path, weights, {"moments": moments, "position": self.position})
@@ -241,8 +241,9 @@ class HFTrainer:
             self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": state["moments"]})
 
     def export(self, path: Path) -> None:
-        """Write the model into the directory `path` in Hugging Face's format."""
-        self.module.export(path)
+        """Write the model into the directory `path` in Hugging Face's format. Raises OSError where it cannot."""
+        with os_errors():
+            self.module.export(path)
         sync_files(path)
 
     def _check_outputs(self, names: Sequence[str]) -> None:
