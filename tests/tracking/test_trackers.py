@@ -17,6 +17,8 @@ import pytest
 import torch
 from attrs import define, field, frozen
 
+from purerl.config.schema import RunConfig
+from purerl.config.structure import read_toml
 from purerl.errors import ConfigError
 from purerl.loop.train import train
 from purerl.plugins import find, names
@@ -182,7 +184,7 @@ def test_a_tracker_hears_the_settings_every_record_and_completions_with_every_ch
     assert len({row["prompt"] for row in rows}) == 4
 
 
-def test_a_run_that_goes_on_is_the_same_run_to_its_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _stop_in_the_fourth_step(config: Any, directory: Path) -> None:
     from purerl.loop import train as loop
 
     advance = loop.advance
@@ -192,11 +194,15 @@ def test_a_run_that_goes_on_is_the_same_run_to_its_trackers(tmp_path: Path, monk
             raise KeyboardInterrupt
         return advance(run, state, *others)
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "advance", dies)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, directory=directory)
+
+
+def test_a_run_that_goes_on_is_the_same_run_to_its_trackers(tmp_path: Path) -> None:
     config = fake(trackers=(NotesConfig(),))
-    monkeypatch.setattr(loop, "advance", dies)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, directory=tmp_path)
-    monkeypatch.setattr(loop, "advance", advance)
+    _stop_in_the_fourth_step(config, tmp_path)
     train(config, directory=tmp_path)
     notes = _notes(tmp_path)
     assert [value["step"] for what, value in notes if what == "log"] == [0, 1, 2, 3, 2, 3, 4]
@@ -205,6 +211,16 @@ def test_a_run_that_goes_on_is_the_same_run_to_its_trackers(tmp_path: Path, monk
     assert len({value for what, value in notes if what == "identity"}) == 1
     train(config, directory=tmp_path, fresh=True)
     assert dict(_notes(tmp_path))["identity"] != dict(notes)["identity"]
+
+
+def test_a_run_that_has_begun_takes_other_trackers_and_is_the_same(tmp_path: Path) -> None:
+    train(fake(), directory=tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "alone")
+    _stop_in_the_fourth_step(fake(), tmp_path / "run")
+    train(fake(trackers=(NotesConfig(),)), directory=tmp_path / "run")
+    assert [value["step"] for what, value in _notes(tmp_path / "run") if what == "log"] == [2, 3, 4]
+    assert _numbers(tmp_path / "run") == _numbers(tmp_path / "alone")
+    assert read_toml(tmp_path / "run" / "config.toml", RunConfig).trackers == (NotesConfig(),)
 
 
 @pytest.mark.parametrize("fails_at", [(), ("first",), ("log", "completions"), ("close",)])
