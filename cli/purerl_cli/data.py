@@ -34,7 +34,7 @@ def inspect(
 
     Leaves with 2 where a run can do nothing with it.
     """
-    from purerl.backends.hf.model import load_tokenizer
+    from purerl.backends.tokenizer import load_tokenizer
     from purerl.config.schema import Data
     from purerl.config.structure import apply
     from purerl.data.inspect import inspect

@@ -122,6 +122,7 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
 
 def _exam(model: str | None, run: Path | None, settings: Mapping[str, Any], **others: Any) -> Exam:
     """The exam of `model`, or of the model of `run`; what is None is as by default, or as in the run."""
+    from purerl.backends.hf import generator
     from purerl.config.schema import Evaluate
     from purerl.loop.exam import exam_of_model, exam_of_run
     from purerl.protocols import Model
@@ -129,7 +130,8 @@ def _exam(model: str | None, run: Path | None, settings: Mapping[str, Any], **ot
     given = {name: value for name, value in settings.items() if value is not None}
     others = {name: value for name, value in others.items() if value is not None}
     if run is None and model is not None:
-        return exam_of_model(Model(model), Evaluate(**{"max_tokens": 1024} | given), **others)
+        asked = Evaluate(**{"max_tokens": 1024} | given)
+        return exam_of_model(Model(model), asked, generator=generator.Config(), **others)
     if run is None or model is not None:
         raise ConfigError("what to evaluate", got="both" if run else "nothing", need="MODEL, or --run DIR")
     if others:

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from purerl.backends.hf.model import load_tokenizer
+from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.check import algorithm_of, check_answer
 from purerl.config.schema import Evaluate, Judging, RunConfig
 from purerl.config.structure import read_toml, to_dict
@@ -61,6 +61,7 @@ def exam_of_model(
     model: Model,
     settings: Evaluate,
     *,
+    generator: Any,
     rewards: Sequence[str] = (),
     gates: Sequence[str] = (),
     system: str | None = None,
@@ -68,6 +69,8 @@ def exam_of_model(
     seed: int = 0,
 ) -> Exam:
     """An exam of `model` on ``settings.data``; without `rewards` nothing is judged.
+
+    `generator` is the Config of the engine that samples.
 
     Raises: ConfigError and DataError for what is missing, wrong or without effect, before the model is loaded.
     """
@@ -92,7 +95,7 @@ def exam_of_model(
         chat=chat,
         judge=judge,
         judging=Judging(),
-        generator=find("generator", "hf").Config(),
+        generator=generator,
         seed=seed,
     )
 

@@ -10,7 +10,7 @@ import torch
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, roles
-from purerl.backends.hf.model import load_tokenizer
+from purerl.backends.tokenizer import load_tokenizer
 from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
 import purerl
+from purerl import plugins
 from tests.library.rooms import Import, imports, room_of, violations
 
 ROOT = Path(purerl.__file__).parent
@@ -14,6 +16,17 @@ ROOT = Path(purerl.__file__).parent
 
 def test_imports_point_downwards() -> None:
     assert violations(ROOT) == []
+
+
+def test_the_loop_names_no_engine() -> None:
+    """Neither as a module that it imports nor as a text that it looks up."""
+    engines = {*plugins.names("trainer"), *plugins.names("generator")}
+    for path in (ROOT / "loop").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        named = {one.module for one in imports(text, "purerl.loop")}
+        assert not [name for name in named if name.startswith("purerl.backends.") and name.split(".")[2] in engines]
+        values = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
+        assert not engines & values, path
 
 
 def test_every_room_has_a_storey() -> None:

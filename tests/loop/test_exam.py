@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from purerl.backends.fake import generator as fake_generator
+from purerl.backends.hf import generator
 from purerl.config.check import check, evaluated
 from purerl.config.schema import Data, Evaluate, RunConfig, Stop
 from purerl.config.structure import apply, from_dict, read_toml, to_dict
 from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
 from purerl.evaluation.results import Attempt, Problem, measured, metrics
 from purerl.evaluation.statistics import pass_at
-from purerl.loop.exam import exam_of_model, exam_of_run, examine, write_json
+from purerl.loop.exam import Exam, exam_of_run, examine, write_json
+from purerl.loop.exam import exam_of_model as _exam_of_model
 from purerl.loop.train import Summary, train
 from purerl.protocols import Model
 from purerl.recipes.addition import prepare
@@ -28,6 +31,11 @@ from .small import fake, small
 
 DIGITS, BROKEN = "tests.loop.rewards:digits", "tests.loop.test_exam:broken"
 HALF = {"examples": 3, "samples": 4, "temperature": 1.5, "max_tokens": 4, "pass_at": (1, 2, 4)}
+
+
+def exam_of_model(model: Model, settings: Evaluate, **others: Any) -> Exam:
+    """With the engine that the command line names."""
+    return _exam_of_model(model, settings, generator=generator.Config(), **others)
 
 
 def first_two(completion: str) -> str | None:
@@ -157,6 +165,16 @@ def test_greedy_attempts_are_the_default_and_nothing_need_judge_them(prepared: P
     problems = examine(exam)["held_out"]
     assert [len(problem.attempts) for problem in problems] == [1, 1]
     assert set(measured(problems, settings)) == {"length", "truncated", "judged", "failed", "timed_out"}
+
+
+def test_any_engine_samples(prepared: Path) -> None:
+    settings = Evaluate(data=str(prepared / "held_out.parquet"), examples=2, max_tokens=4)
+    engine = fake_generator.Config(vocabulary=14)
+    exam = _exam_of_model(Model(str(prepared / "model")), settings, generator=engine)
+    assert exam.generator == engine
+    [found], [other] = examine(exam).values(), examine(exam_of_model(exam.model, settings)).values()
+    assert [problem.prompt for problem in found] == [problem.prompt for problem in other]
+    assert found != other, "the bigram table is no Qwen3"
 
 
 def test_too_many_failures_end_an_exam(prepared: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from purerl.backends.hf.model import load_model, load_tokenizer
+from purerl.backends.hf.model import load_model
+from purerl.backends.tokenizer import load_tokenizer
 from purerl.data.examples import continuations, take
 from purerl.data.files import read_table
 from purerl.loop.data import open_data, read_data

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from purerl.backends.hf.model import load_model, load_tokenizer
+from purerl.backends.hf.model import load_model
+from purerl.backends.tokenizer import load_tokenizer
 from purerl.loop.train import Summary
 from purerl.protocols import Model
 from tests.data.made import assistant, user, write

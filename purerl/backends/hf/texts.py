@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from purerl.backends.hf.model import load_tokenizer
+from purerl.backends.tokenizer import load_tokenizer
 from purerl.protocols import Model
 
 if TYPE_CHECKING:
