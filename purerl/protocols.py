@@ -6,7 +6,7 @@ whether it does. The loop knows nothing else about engines, and engines know not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -20,6 +20,7 @@ __all__ = [
     "Completion",
     "Finish",
     "Generator",
+    "Heard",
     "Metrics",
     "Model",
     "Request",
@@ -28,6 +29,7 @@ __all__ = [
     "Tracker",
     "Trainer",
     "generate",
+    "unheard",
 ]
 
 Metrics = Mapping[str, Weighted]
@@ -209,10 +211,24 @@ class Tracker(Protocol):
         ...
 
 
-def generate(generator: Generator, requests: Sequence[Request]) -> list[Completion]:
-    """Submit `requests`, wait for all of them, and return their completions in the same order."""
+Heard = Callable[[Sequence[Completion]], None]
+"""Is told of completions as they come, in any order."""
+
+
+def unheard(completions: Sequence[Completion]) -> None:
+    """Nobody is told."""
+
+
+def generate(generator: Generator, requests: Sequence[Request], heard: Heard = unheard) -> list[Completion]:
+    """Submit `requests`, wait for all of them, and return their completions in the same order.
+
+    `heard` is told of them as they come, and of none when they are submitted.
+    """
     generator.submit(requests)
+    heard(())
     done: dict[str, Completion] = {}
     while len(done) < len(requests):
-        done.update((completion.key, completion) for completion in generator.collect())
+        come = generator.collect()
+        done.update((completion.key, completion) for completion in come)
+        heard(come)
     return [done[request.key] for request in requests]

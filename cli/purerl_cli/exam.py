@@ -14,6 +14,7 @@ from purerl_cli.output import reported
 from purerl_cli.results import show_scores, texts
 
 if TYPE_CHECKING:
+    from purerl.evaluation.results import Problem
     from purerl.loop.exam import Exam
 
 __all__ = ["evaluate", "sample"]
@@ -22,7 +23,7 @@ _Model = Annotated[
     str | None, typer.Argument(help="A directory in Hugging Face's format, or a name on the hub.", show_default=False)
 ]
 _Run = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="A finished run: its model, and the settings of its evaluations.")
+    Path | None, typer.Option(metavar="DIR", help="A run: its model, or else its last checkpoint, and its settings.")
 ]
 _Data = Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE", help="Problems; repeatable.")]
 _Reward = Annotated[
@@ -63,7 +64,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """How many problems a model solves, and how sure that is."""
-    from purerl.loop.exam import examine, write_json
+    from purerl.loop.exam import write_json
 
     if run is None and not reward:
         raise ConfigError("--reward is missing", need="what judges completions", do="name it, module:function")
@@ -79,7 +80,7 @@ def evaluate(
         "data": data,
     }
     exam = _exam(model, run, settings, rewards=reward, gates=gate, system=system, seed=seed)
-    results = examine(exam)
+    results = _examined(exam)
     show_scores(results, exam.settings)
     if json is not None:
         write_json(json, exam, results)
@@ -100,8 +101,6 @@ def sample(
     seed: _Seed = None,
 ) -> None:
     """Show what a model answers, and what reward functions say of it."""
-    from purerl.loop.exam import examine
-
     settings = {
         "samples": samples,
         "temperature": temperature,
@@ -110,7 +109,19 @@ def sample(
         "data": data,
     }
     exam = _exam(model, run, settings, rewards=reward, gates=gate, system=system, seed=seed)
-    typer.echo(texts(examine(exam)), nl=False)
+    typer.echo(texts(_examined(exam)), nl=False)
+
+
+def _examined(exam: Exam) -> dict[str, list[Problem]]:
+    """The results of `exam`; meanwhile stderr tells how far it is, and of what model it is if that is not plain."""
+    from purerl.loop.exam import examine
+    from purerl_cli.progress import Problems
+
+    if exam.checkpoint is not None:
+        typer.echo(f"the run is not finished: its checkpoint of step {int(exam.checkpoint.name)} is examined", err=True)
+    totals = {name: len(data.indices) for name, data in exam.problems.items()}
+    with Problems(totals, exam.settings.samples) as progress:
+        return examine(exam, progress)
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:

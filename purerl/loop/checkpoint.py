@@ -23,7 +23,7 @@ from purerl.loop.files import sync_folder, write_at_once
 from purerl.loop.run import State
 from purerl.protocols import Trainer
 
-__all__ = ["commit", "committed", "restore"]
+__all__ = ["commit", "committed", "newest", "restore"]
 
 _MANIFEST = "manifest.json"
 
@@ -69,6 +69,11 @@ def committed(folder: Path, *, keep: int) -> Path | None:
         else:
             shutil.rmtree(path)
     return whole[0] if whole else None
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest checkpoint that was committed, if there is one. Nothing is removed: another process may be writing."""
+    return next((path for path in sorted(folder.glob("*"), reverse=True) if _is_whole(path)), None)
 
 
 def restore(path: Path, trainers: Mapping[str, Trainer]) -> State:

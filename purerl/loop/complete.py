@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from purerl.errors import EngineError
-from purerl.protocols import Completion, Generator, Request, generate
+from purerl.protocols import Completion, Generator, Heard, Request, generate, unheard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -15,10 +15,13 @@ __all__ = ["complete"]
 
 
 def complete(
-    generator: Generator, tokenizer: PreTrainedTokenizerBase, requests: Sequence[Request]
+    generator: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    requests: Sequence[Request],
+    heard: Heard = unheard,
 ) -> list[tuple[Completion, str]]:
     """The completion of each of `requests`, and its text. Raises EngineError where `generator` failed on one."""
-    completions = generate(generator, requests)
+    completions = generate(generator, requests, heard)
     for completion in completions:
         if completion.finish == "error":
             do = "see the generator's own messages; a run resumes"

@@ -13,11 +13,11 @@ from purerl.loop.complete import complete
 from purerl.loop.judging import judged
 from purerl.loop.run import Run, seed_of
 from purerl.plugins import locate
-from purerl.protocols import Generator, Request, Sampling
+from purerl.protocols import Generator, Heard, Request, Sampling, unheard
 from purerl.rewards.adapters import Case
 from purerl.rewards.judge import Verdict
 
-__all__ = ["attempted", "evaluate"]
+__all__ = ["attempted", "evaluate", "key_of"]
 
 
 def evaluate(run: Run, *, step: int) -> dict[str, float]:
@@ -37,8 +37,9 @@ def attempted(
     chat: Chat,
     judge: Callable[[Sequence[Case]], list[Verdict]],
     seed: int,
+    heard: Heard = unheard,
 ) -> dict[str, list[Problem]]:
-    """Attempts at every problem of every data set.
+    """Attempts at every problem of every data set; `heard` is told of completions as they come, by `key_of`.
 
     The seed of an attempt depends on `seed`, the problem's index and the attempt's number, on nothing else: the same
     model makes the same attempts, in a run and outside of it.
@@ -51,11 +52,11 @@ def attempted(
         examples = take(data, indices)
         prompts = rendered(chat, data, indices, examples)
         requests = [
-            Request(f"{name}/{index}/{k}", prompt.tokens, sampling, seed_of(seed, "eval", index, k))
+            Request(key_of(name, index, k), prompt.tokens, sampling, seed_of(seed, "eval", index, k))
             for index, prompt in zip(indices, prompts, strict=True)
             for k in range(settings.samples)
         ]
-        completed = complete(generator, chat.tokenizer, requests)
+        completed = complete(generator, chat.tokenizer, requests, heard)
         origins = [example for example in examples for _ in range(settings.samples)]
         cases = [Case(one.key, text, example) for (one, text), example in zip(completed, origins, strict=True)]
         attempts = [
@@ -67,6 +68,15 @@ def attempted(
             Problem(index, prompt.text, row) for index, prompt, row in zip(indices, prompts, rows, strict=True)
         ]
     return found
+
+
+def key_of(name: str, index: int, attempt: int) -> str:
+    """The key of an attempt at a problem of the data set `name`; before the last "/" it is the problem's.
+
+    >>> key_of("test", 7, 0)
+    'test/7/0'
+    """
+    return f"{name}/{index}/{attempt}"
 
 
 def _none(completion: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,14 +19,16 @@ from purerl.data.chat import Chat, open_chat
 from purerl.data.examples import DataSet
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.results import Problem, as_json, metrics
+from purerl.loop.checkpoint import newest
 from purerl.loop.data import form_of, glance, open_data, read_data, read_problems
 from purerl.loop.evaluate import attempted
 from purerl.loop.files import write_at_once
 from purerl.loop.judging import check_failures
-from purerl.loop.open import located, source_of
+from purerl.loop.open import located, open_trainer, source_of
 from purerl.loop.run import seed_of
+from purerl.loop.update import sync
 from purerl.plugins import find, kind_of
-from purerl.protocols import Model
+from purerl.protocols import Heard, Model, Trainer, unheard
 from purerl.rewards.adapters import Case
 from purerl.rewards.judge import Judge, Verdict
 
@@ -45,6 +47,8 @@ class Exam:
     judging    how many of their failures are lived with
     generator  the Config of the engine that samples
     seed       what the seeds of attempts depend on
+    checkpoint of a run that is not finished, whose policy takes the place of `model`
+    policy     what opens that policy
     """
 
     model: Model
@@ -55,6 +59,8 @@ class Exam:
     judging: Judging
     generator: Any
     seed: int
+    checkpoint: Path | None = None
+    policy: Callable[[], Trainer] | None = None
 
 
 def exam_of_model(
@@ -101,17 +107,21 @@ def exam_of_model(
 
 
 def exam_of_run(directory: Path, changes: Mapping[str, Any]) -> Exam:
-    """The exam that a finished run's model passed last, but for `changes` of the section ``evaluate``.
+    """The exam that a run's model passed last, but for `changes` of the section ``evaluate``.
 
-    Raises: RunDirectoryError where there is no finished run; ConfigError and DataError as `exam_of_model`.
+    Of a run that is not finished it is the policy of the last checkpoint; the run may be going on meanwhile.
+
+    Raises: RunDirectoryError where there is no run, or no checkpoint of one yet; ConfigError and DataError as
+    `exam_of_model`.
     """
-    config = _finished(directory)
+    config = _evaluated(directory)
+    checkpoint = None if (directory / "summary.json").exists() else _last_checkpoint(directory)
     settings = evolve(config.evaluate, **changes)
     check_answer(settings)
     # Problems that are named take the place of those that are held out.
     data = evolve(config.data, held_out=0.0) if settings.data else config.data
     config = located(evolve(config, evaluate=settings, data=data), directory)
-    model = evolve(config.model, path=str(directory / "final"))
+    model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     examples, problems = read_data(config, source_of(config, algorithm_of(config))[1])
     opened = open_data(config, examples, problems, load_tokenizer(model))
     weights = {reward.function: reward.weight for reward in config.rewards}
@@ -124,16 +134,31 @@ def exam_of_run(directory: Path, changes: Mapping[str, Any]) -> Exam:
         judging=config.judging,
         generator=config.generator,
         seed=config.seed,
+        checkpoint=checkpoint,
+        policy=checkpoint and partial(_policy, config, checkpoint),
     )
 
 
-def _finished(directory: Path) -> RunConfig:
-    """The configuration of the run that is finished at `directory`, and that was evaluated."""
+def _last_checkpoint(directory: Path) -> Path:
+    found = newest(directory / "checkpoints")
+    if found is None:
+        got, need = "a run that is not finished, and has no checkpoint", "a model that it has saved"
+        do = "go on with purerl train; checkpoint.every says how often it saves"
+        raise RunDirectoryError(f"run directory {str(directory)!r}", got=got, need=need, do=do)
+    return found
+
+
+def _policy(config: RunConfig, checkpoint: Path) -> Trainer:
+    trainer = open_trainer(config, "policy")
+    trainer.load(checkpoint / "policy")
+    return trainer
+
+
+def _evaluated(directory: Path) -> RunConfig:
+    """The configuration of the run at `directory`, which has evaluations."""
     what = f"run directory {str(directory)!r}"
     if not (directory / "config.toml").exists():
         raise RunDirectoryError(what, got="no config.toml", need="the directory of a run")
-    if not (directory / "summary.json").exists():
-        raise RunDirectoryError(what, got="a run that is not finished", do="finish it with purerl train")
     config = read_toml(directory / "config.toml", RunConfig)
     if config.evaluate is None:
         do = "name the model, its final/, and the data and rewards"
@@ -151,14 +176,18 @@ def _judge(
     return judge
 
 
-def examine(exam: Exam) -> dict[str, list[Problem]]:
+def examine(exam: Exam, heard: Heard = unheard) -> dict[str, list[Problem]]:
     """What becomes of the problems of each data set. An exam is held once: its workers end with it.
+
+    `heard` is told of completions as they come; `purerl.loop.evaluate.key_of` is how they are called.
 
     Raises: RewardError where too many reward functions failed, EngineError where the generator did.
     """
     build = find("generator", kind_of(exam.generator)).build
     generator = build(exam.generator, model=exam.model, seed=seed_of(exam.seed, "generator") % 2**31)
     try:
+        if exam.policy is not None:
+            sync(exam.policy(), generator, version=0)
         with exam.judge as judge:
             return attempted(
                 exam.problems,
@@ -167,6 +196,7 @@ def examine(exam: Exam) -> dict[str, list[Problem]]:
                 chat=exam.chat,
                 judge=partial(_judged, judge, exam.judging),
                 seed=exam.seed,
+                heard=heard,
             )
     finally:
         generator.close()
@@ -182,6 +212,6 @@ def write_json(path: Path, exam: Exam, results: Mapping[str, Sequence[Problem]])
     """Write what was asked and all that became of it: numbers, and problem by problem."""
     settings = exam.settings
     told = {name: value for name, value in to_dict(settings).items() if name != "every"}
-    said = {"model": exam.model.path, "seed": exam.seed, "settings": told}
+    said = {"model": str(exam.checkpoint or exam.model.path), "seed": exam.seed, "settings": told}
     data = {name: as_json(problems, settings) for name, problems in results.items()}
     write_at_once(path, json.dumps(said | {"metrics": metrics(results, settings), "data": data}, indent=2) + "\n")

@@ -25,7 +25,7 @@ from purerl.protocols import Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.judge import Judge
 
-__all__ = ["located", "open_run", "prepare", "source_of"]
+__all__ = ["located", "open_run", "open_trainer", "prepare", "source_of"]
 
 
 def prepare(config: RunConfig, place: RunDirectory) -> None:
@@ -74,7 +74,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         source=source,
         data=data,
         judge=judge,
-        trainers=_trainers(config, algorithm),
+        trainers={role: open_trainer(config, role) for role in roles(algorithm, FIELDS)},
         generator=_generator(config),
     )
 
@@ -94,18 +94,12 @@ def _judge(config: RunConfig, given: Mapping[str, RewardFunction]) -> Judge:
     return Judge(weights, config.gates, given=given, deadline=settings.deadline, workers=settings.workers)
 
 
-def _trainers(config: RunConfig, algorithm: Algorithm) -> dict[str, Trainer]:
-    engines = {"critic": config.critic or config.trainer}
-    models = {"teacher": config.teacher}
-    found = {}
-    for role in roles(algorithm, FIELDS):
-        engine = engines.get(role, config.trainer)
-        build = find("trainer", kind_of(engine)).build
-        seed = seed_of(config.seed, role) % 2**31
-        found[role] = build(
-            engine, model=models.get(role) or config.model, role=role, updates=updates_of(config), seed=seed
-        )
-    return found
+def open_trainer(config: RunConfig, role: str) -> Trainer:
+    """The engine of the model in `role`, at its first weights."""
+    engine = config.critic or config.trainer if role == "critic" else config.trainer
+    model = config.teacher or config.model if role == "teacher" else config.model
+    build = find("trainer", kind_of(engine)).build
+    return build(engine, model=model, role=role, updates=updates_of(config), seed=seed_of(config.seed, role) % 2**31)
 
 
 def _generator(config: RunConfig) -> Generator | None:

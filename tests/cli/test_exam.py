@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from purerl.evaluation.results import Attempt, Problem
+from purerl.loop.evaluate import key_of
+from purerl.protocols import Completion
 from purerl.recipes.addition import prepare
 from purerl.rewards.judge import Verdict
 from purerl.rewards.outcomes import Failure
 from purerl_cli.main import app
+from purerl_cli.progress import Problems
 from purerl_cli.results import texts
+
+from .terminal import in_terminal
 
 EASY = "tests.loop.test_exam:starts_with_a_digit"
 
@@ -51,6 +60,38 @@ def test_a_model_is_scored_on_two_data_sets(prepared: Path, tmp_path: Path) -> N
         assert cells[:4] == [name, "5", f"{found['accuracy']:.3f}", sure]
         assert cells[4:7] == [f"{found[key]:.3f}" for key in ("pass@1", "pass@2", "maj@4")]
         assert len(written["data"][name]["problems"]) == 5
+
+
+def _come(name: str, index: int, attempt: int, tokens: int) -> Completion:
+    return Completion(key_of(name, index, attempt), range(tokens), [0.0] * tokens, [0] * tokens, "stop")
+
+
+def test_elsewhere_than_in_a_terminal_a_line_now_and_then_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 15.0, 40.0, 41.0, 69.0, 70.0])
+    monkeypatch.setattr("purerl_cli.progress.time.monotonic", lambda: next(clock))
+    rich = Console(file=io.StringIO())
+    with Problems({"a": 2, "b": 1}, 2, rich=rich) as progress:
+        progress(())  # 10 s
+        progress([_come("a", 0, 0, 30)])  # 15 s
+        progress([_come("a", 1, 0, 30)])  # 40 s: no problem is whole
+        progress([_come("a", 0, 1, 2), _come("a", 1, 1, 0)])
+        progress([_come("b", 7, 1, 56)])
+        progress([_come("b", 7, 0, 2)])  # 70 s
+    assert rich.file.getvalue() == "a: 0 of 2 problems, 2 tokens/s\nb: 1 of 1 problems, 2 tokens/s\n"
+
+
+def test_in_a_terminal_a_bar_tells_how_far_it_is_and_leaves_nothing_behind(prepared: Path) -> None:
+    command = [
+        sys.executable, "-m", "purerl_cli", "sample", prepared / "model", "--data", prepared / "held_out.parquet",
+        "--rows", "300", "--max-tokens", "16",
+    ]  # fmt: skip
+    said, code = in_terminal([*map(str, command)])
+    assert code == 0, said
+    assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1
+    bar, results = said.split("\x1b[?25h")
+    assert re.search(r"held_out .*\d+/300.* tokens/s", bar)
+    assert results.startswith("\r\x1b[1A\x1b[2K"), "it is erased"
+    assert (results.count("held_out, problem "), results.count("tokens/s")) == (300, 0)
 
 
 def test_completions_are_shown(prepared: Path) -> None:

@@ -302,8 +302,35 @@ def test_an_exam_that_lacks_something_is_refused(prepared: Path, run: Summary, t
     with pytest.raises(RunDirectoryError, match="no config.toml"):
         exam_of_run(tmp_path, {})
     (tmp_path / "config.toml").write_bytes((run.directory / "config.toml").read_bytes())
-    with pytest.raises(RunDirectoryError, match="a run that is not finished"):
+    with pytest.raises(RunDirectoryError, match="a run that is not finished, and has no checkpoint"):
         exam_of_run(tmp_path, {})
+
+
+def test_an_unfinished_run_is_examined_at_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from purerl.loop import train as loop
+
+    advance = loop.advance
+
+    def until_the_fourth(run: Any, state: Any, *others: Any) -> Any:
+        if state.step == 3:
+            raise KeyboardInterrupt
+        return advance(run, state, *others)
+
+    monkeypatch.setattr(loop, "advance", until_the_fourth)
+    trainer = evolve(small().trainer, lr=0.01)
+    with pytest.raises(KeyboardInterrupt):
+        train(_real(steps=4, trainer=trainer, evaluate=evolve(small().evaluate, every=2)), directory=tmp_path)
+    before, _, second, _ = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    torn = tmp_path / "checkpoints" / "000003"
+    torn.mkdir()
+    exam = exam_of_run(tmp_path, {})
+    results = examine(exam)
+    found = metrics(results, exam.settings)
+    assert found == {name: value for name, value in second.items() if name.startswith("eval/")}
+    assert found != {name: before[name] for name in found}, "it has learnt something"
+    assert torn.exists(), "what another process may be writing is left alone"
+    write_json(tmp_path / "all.json", exam, results)
+    assert json.loads((tmp_path / "all.json").read_text())["model"] == str(tmp_path / "checkpoints" / "000002")
 
 
 def test_what_was_held_out_is_examined_again(tmp_path: Path) -> None:
