@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_CODES", "described", "errors_reported", "finished", "reported"]
 
 
-EXIT_CODES = "Exit codes: 0 all is well, 1 a run failed, 2 wrong input, 130 interrupted."
+EXIT_CODES = "Exit codes: 0 all is well, 1 a run failed, 2 wrong input, 130 interrupted, 143 terminated."
 
 _DEBUG = inspect.Parameter(
     "debug",
@@ -51,20 +53,45 @@ def reported(command: Callable[..., None], *, interrupted: str = _GOES_ON) -> Ca
 
 @contextmanager
 def errors_reported(*, debug: bool, interrupted: str = _GOES_ON) -> Iterator[None]:
-    """Leave with 2 where the input is wrong, with 1 where a run failed, with 130 on Ctrl-C.
+    """Leave with 2 where the input is wrong, with 1 where a run failed, with 130 on Ctrl-C, with 143 on SIGTERM.
 
     Any other error is a bug and keeps its traceback; with `debug` all do.
     """
     try:
-        yield
+        with _termination_raised():
+            yield
     except PurerlError as error:
         if debug:
             traceback.print_exc()
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from error
+    except _Terminated as stop:
+        typer.echo(f"terminated; {interrupted}", err=True)
+        raise typer.Exit(143) from stop
     except KeyboardInterrupt as stop:
         typer.echo(f"interrupted; {interrupted}", err=True)
         raise typer.Exit(130) from stop
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends everything that is open as Ctrl-C does."""
+
+
+@contextmanager
+def _termination_raised() -> Iterator[None]:
+    """Raise SIGTERM in the block as an exception, so that a view gives the terminal back and workers are ended."""
+    if threading.current_thread() is not threading.main_thread():  # others may not have handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise_terminated(number: int, frame: object) -> None:
+    raise _Terminated
 
 
 def described(config: RunConfig) -> str:

@@ -26,11 +26,14 @@ _BETAS = (0.9, 0.99)
 _ANSWER_TOKENS = 4  # three digits and the end
 
 
-def addition() -> RunConfig:
+def addition(steps: int = 240) -> RunConfig:
     """DAPO on two-digit addition, after a short supervised start.
 
-    Groups whose completions are all right or all wrong teach nothing; they are dropped, and no others are drawn.
+    Groups whose completions are all right or all wrong teach nothing; they are dropped, and no others are drawn. The
+    learning rate rises in the first sixteenth of the optimiser steps and falls to 0 in the others, however many `steps`
+    there are.
     """
+    minibatches = 4
     return RunConfig(
         name="addition",
         prepare="purerl.recipes.addition:prepare",
@@ -39,13 +42,18 @@ def addition() -> RunConfig:
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        steps=240,
+        steps=steps,
         examples=64,
-        minibatches=4,
+        minibatches=minibatches,
         rollout=Rollout(samples=16, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_rows=1024),
         trainer=trainer.Config(
-            lr=7e-4, betas=_BETAS, schedule="cosine", warm_up=60, clip_norm=0.3, tokens_per_microbatch=1024
+            lr=7e-4,
+            betas=_BETAS,
+            schedule="cosine",
+            warm_up=steps * minibatches // 16,
+            clip_norm=0.3,
+            tokens_per_microbatch=1024,
         ),
         evaluate=Evaluate(data="{run}/prepared/held_out.parquet", every=20, max_tokens=_ANSWER_TOKENS),
         checkpoint=Checkpoint(every=20),

@@ -10,7 +10,8 @@ Why it is set so:
 
     64 conversations a step         every token that the assistant says in them weighs the same
     learning rate 1e-5              forgets little of what an instruct model can do; a base model bears twice that
-    warm-up, then a cosine          to a tenth: ends near a minimum, while the last data are still learnt from
+    warm-up, then a cosine          over a twentieth of the steps, then to a tenth: ends near a minimum, while the last
+                                    data are still learnt from
     500 steps                       one pass over 32,000 conversations: set `steps` to yours / 64, or twice that
     float32, bfloat16 autocast      small updates vanish in bfloat16 weights; the arithmetic does not need more
     gradient checkpointing          conversations are long, and a vocabulary of 150,000 leaves little room beside them
@@ -26,18 +27,18 @@ from purerl.protocols import Model
 __all__ = ["chat"]
 
 
-def chat(model: str | Model, data: str | Data) -> RunConfig:
+def chat(model: str | Model, data: str | Data, steps: int = 500) -> RunConfig:
     """SFT on conversations: the loss is on the assistant's turns."""
     return RunConfig(
         name="chat",
         model=model,
         data=data,
         algorithm=sft.Config(),
-        steps=500,
+        steps=steps,
         examples=64,
         trainer=trainer.Config(
             lr=1e-5,
-            warm_up=25,
+            warm_up=steps // 20,
             schedule="cosine",
             final_fraction=0.1,
             autocast="bfloat16",

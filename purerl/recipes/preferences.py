@@ -12,7 +12,7 @@ Why it is set so:
     beta 0.1                        DPO's own; more holds the policy closer to where it started
     64 pairs a step                 a pair says little, and its noise is large
     learning rate 5e-7              the loss is easily pushed down by making both answers rarer; small steps do it less
-    warm-up, then linearly to 0     the last pairs should not outweigh the first
+    warm-up, then linearly to 0     over a tenth of the steps; the last pairs should not outweigh the first
     500 steps                       one pass over 32,000 pairs: set `steps` to your pairs / 64; a second pass overfits
     float32, bfloat16 autocast      updates of 5e-7 vanish in bfloat16 weights; the arithmetic does not need more
     gradient checkpointing          two models of the same size are in memory: the policy, and where it started
@@ -28,18 +28,18 @@ from purerl.protocols import Model
 __all__ = ["preferences"]
 
 
-def preferences(model: str | Model, data: str | Data) -> RunConfig:
+def preferences(model: str | Model, data: str | Data, steps: int = 500) -> RunConfig:
     """DPO on pairs of answers."""
     return RunConfig(
         name="preferences",
         model=model,
         data=data,
         algorithm=dpo.Config(beta=0.1),
-        steps=500,
+        steps=steps,
         examples=64,
         trainer=trainer.Config(
             lr=5e-7,
-            warm_up=50,
+            warm_up=steps // 10,
             schedule="linear",
             autocast="bfloat16",
             gradient_checkpointing=True,

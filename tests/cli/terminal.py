@@ -22,7 +22,7 @@ def in_terminal(
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
-    said, end = b"", time.monotonic() + 120
+    said, end = b"", time.monotonic() + 90
     try:
         while time.monotonic() < end:
             if not select.select([ours], [], [], 0.5)[0]:

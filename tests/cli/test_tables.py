@@ -68,7 +68,10 @@ def test_the_doctor_leaves_with_1_where_something_is_bad(
 
 
 def test_exit_codes_are_told() -> None:
-    assert "Exit codes: 0 all is well, 1 a run failed, 2 wrong input, 130 interrupted." in _purerl("--help").stdout
+    assert (
+        "Exit codes: 0 all is well, 1 a run failed, 2 wrong input, 130 interrupted, 143 terminated."
+        in _purerl("--help").stdout
+    )
 
 
 def test_recipes_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,8 +16,13 @@ import purerl
 from purerl import RunConfig
 from purerl.config.structure import dumps, from_dict
 from purerl.errors import EngineError
+from purerl.loop.checkpoint import newest
 from purerl.recipes.addition import addition
 from purerl_cli.main import app
+
+from .terminal import in_terminal
+
+_HIDDEN, _SHOWN = "\x1b[?25l", "\x1b[?25h"  # the cursor
 
 RECIPE = """
 from purerl.recipes.addition import addition
@@ -138,6 +145,28 @@ def test_a_run_that_fails_says_so_in_its_exit_code(
     monkeypatch.setattr(purerl, "train", fail, raising=False)
     result = _train()
     assert (result.exit_code, result.stderr) == (code, message)
+
+
+@pytest.mark.parametrize(
+    ("sign", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_run_that_is_told_to_stop_gives_the_terminal_back_and_keeps_its_checkpoint(
+    sign: signal.Signals, code: int, said: str, tmp_path: Path
+) -> None:
+    checkpoints, sent = tmp_path / "run" / "checkpoints", []
+
+    def hear(process: subprocess.Popen, so_far: str) -> None:
+        if not sent and [*checkpoints.glob("*/manifest.json")] and so_far.rfind(_HIDDEN) > so_far.rfind(_SHOWN):
+            sent.append(process.send_signal(sign))
+
+    command = ["-m", "purerl_cli", "train", "tests.loop.small:small", "--set", "steps=5000", "--directory"]
+    seen, found = in_terminal([sys.executable, *command, str(tmp_path / "run")], hear)
+    assert found == code, seen
+    assert seen.rfind(_SHOWN) > seen.rfind(_HIDDEN) > 0, "the cursor is there again"
+    assert seen.endswith(f"{said}; the same command goes on from the last checkpoint\n"), seen[-500:]
+    assert "Traceback" not in seen
+    assert newest(checkpoints) is not None
+    assert not (tmp_path / "run" / "summary.json").exists()
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

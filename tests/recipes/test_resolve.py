@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from purerl.config.check import check
 from purerl.config.schema import Data, RunConfig
 from purerl.config.structure import dumps
 from purerl.errors import ConfigError
@@ -50,6 +51,22 @@ def test_all_other_settings_are_made_in_what_a_recipe_returns() -> None:
     config = resolve("gsm8k", [*GIVEN, "trainer.lr=1e-5", "algorithm.kind=dr_grpo", "rollout.samples=4"])
     assert (config.trainer.lr, type(config.algorithm).__module__) == (1e-5, "purerl.algos.dr_grpo")
     assert config.trainer.warm_up == gsm8k("m", "d.parquet").trainer.warm_up
+
+
+@pytest.mark.parametrize("recipe", ["addition", "gsm8k", "preferences", "chat"])
+def test_a_run_may_be_as_short_as_one_likes(recipe: str) -> None:
+    """Its warm-up is shorter with it: a first try has few steps."""
+    given = () if recipe == "addition" else GIVEN
+    usual = resolve(recipe, given)
+    assert resolve(recipe, [*given, f"steps={usual.steps}"]) == usual
+    for steps in (1, 2, 12):
+        config = resolve(recipe, [*given, f"steps={steps}"])
+        check(config)
+        assert config == evolve(usual, steps=steps, trainer=evolve(usual.trainer, warm_up=config.trainer.warm_up))
+    warm_ups = [resolve(recipe, [*given, f"steps={steps}"]).trainer.warm_up for steps in (1, 12, 120, usual.steps)]
+    assert warm_ups == sorted(warm_ups), "it grows with the run"
+    with pytest.raises(ConfigError, match="trainer.warm_up\n  got:  5000\n  need: less than .*\n  do:   lower it"):
+        check(resolve(recipe, [*given, "steps=9", "trainer.warm_up=5000"]))
 
 
 def test_gsm8k_holds_problems_out_unless_it_has_others() -> None:

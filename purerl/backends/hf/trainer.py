@@ -126,7 +126,8 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int) ->
         got = ", ".join(name for name in outputs if name not in module.outputs)
         raise ConfigError("kind", got=f"outputs {got} are wanted", need=f"only {', '.join(module.outputs)} of a {role}")
     if role not in _FROZEN and 0 < updates <= config.warm_up:
-        raise ConfigError("warm_up", got=config.warm_up, need=f"less than the run's {updates} optimiser steps")
+        need = f"less than the run's {updates} optimiser steps"
+        raise ConfigError("warm_up", got=config.warm_up, need=need, do="lower it, or make the run longer")
 
 
 def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -> HFTrainer:
