@@ -12,6 +12,7 @@ from purerl.loop.directory import RunDirectory
 from purerl.loop.run import Sample
 from purerl.plugins import find, kind_of
 from purerl.protocols import Subject
+from purerl.tracking.apart import Apart
 from purerl.tracking.console import Console
 from purerl.tracking.trackers import Trackers
 
@@ -30,14 +31,18 @@ def watched(config: RunConfig, note: str | None) -> Trackers:
 
 
 def follow(watch: Trackers, config: RunConfig, place: RunDirectory, *, first: int) -> None:
-    """Add the trackers of `config`, which get completions with every checkpoint; `first` is the step told first."""
+    """Add the trackers of `config`, which get completions with every checkpoint; `first` is the step told first.
+
+    Each is waited for only so long.
+    """
     for tracker in config.trackers:
         kind = kind_of(tracker)
         folder = place.path / "trackers" / kind.replace(":", ".")
         folder.mkdir(parents=True, exist_ok=True)
         settings = flat(to_dict(config))
         subject = Subject(config.name, place.identity, folder, settings, first)
-        watch.add(kind, partial(find("tracker", kind).build, tracker, subject=subject), every=config.checkpoint.every)
+        build = partial(find("tracker", kind).build, tracker, subject=subject)
+        watch.add(kind, partial(Apart, build), every=config.checkpoint.every)
 
 
 def shown(samples: Sequence[Sample]) -> list[dict[str, Any]]:

@@ -6,11 +6,13 @@ import json
 import logging
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,11 +22,13 @@ from attrs import define, field, frozen
 from purerl.config.schema import RunConfig
 from purerl.config.structure import read_toml
 from purerl.errors import ConfigError
+from purerl.loop import watch
 from purerl.loop.train import train
 from purerl.plugins import find, names
 from purerl.protocols import Subject, Tracker
 from purerl.testing import check_tracker
 from purerl.tracking import library, mlflow, swanlab, tensorboard, trackio, wandb
+from purerl.tracking.apart import Apart
 from purerl.tracking.trackers import Trackers
 from tests.loop.small import fake
 
@@ -65,7 +69,8 @@ def test_it_takes_all_that_a_run_tells_and_shows_each_step_once(kind: str, offli
     config = KINDS[kind](offline)
     _installed(kind)
     build, show = find("tracker", kind).build, getattr(shown, kind)
-    check_tracker(lambda subject: build(config, subject=subject), folder=offline, shown=lambda one: show(one, offline))
+    as_in_a_run = lambda subject: Apart(partial(build, config, subject=subject))  # noqa: E731
+    check_tracker(as_in_a_run, folder=offline, shown=lambda one: show(one, offline))
     assert any("[red]" in text and "long long" in text for text in _texts(offline)), "completions are kept as they are"
 
 
@@ -263,6 +268,98 @@ def test_an_interruption_goes_through() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         Trackers().add("one", stop)
+
+
+# --- one that hangs ----------------------------------------------------------------------------------------------
+
+
+@frozen
+class HangsConfig:
+    """Nothing to set."""
+
+
+@define
+class Hangs:
+    """A tracker that hangs in step 1 until it is `woken`, and fails in step 3."""
+
+    Config = HangsConfig
+    woken: ClassVar[Event] = Event()
+    told: ClassVar[list[Any]] = []
+
+    @staticmethod
+    def build(config: HangsConfig, *, subject: Subject) -> Tracker:
+        """What makes one."""
+        Hangs.told.append("built")
+        return Hangs()
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        if record["step"] == 1:
+            Hangs.woken.wait()
+        if record["step"] == 3:
+            raise OSError("the disk is full")
+        Hangs.told.append(record["step"])
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        Hangs.told.append(f"completions {step}")
+
+    def close(self, *, failed: bool) -> None:
+        Hangs.told.append("closed")
+
+
+@pytest.fixture
+def hangs() -> Iterator[type[Hangs]]:
+    Hangs.woken.clear()
+    Hangs.told.clear()
+    yield Hangs
+    Hangs.woken.set()  # no thread stays behind
+
+
+def test_a_run_goes_on_without_a_tracker_that_hangs(
+    hangs: type[Hangs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(fake(), directory=tmp_path / "run")
+    alone = _numbers(tmp_path / "run")
+    monkeypatch.setattr(watch, "Apart", partial(Apart, patience=0.5))
+    begin = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        train(fake(trackers=(HangsConfig(), NotesConfig())), directory=tmp_path / "run", fresh=True)
+    assert time.monotonic() - begin < 30
+    assert hangs.told == ["built", 0]
+    assert _numbers(tmp_path / "run") == alone
+    assert [value["step"] for what, value in _notes(tmp_path / "run") if what == "log"] == [0, 1, 2, 3, 4]
+    messages = [record.getMessage() for record in caplog.records if record.name == "purerl"]
+    assert messages == [
+        f"tracker {HERE}:Hangs: TimeoutError: it has not answered for 0.5 seconds; the run goes on",
+        f"tracker {HERE}:Hangs could not be told 2 times",
+    ]
+
+
+def test_a_tracker_that_wakes_is_told_all_that_it_missed(hangs: type[Hangs]) -> None:
+    tracker = Apart(hangs, patience=1.0, most=4)
+    tracker.log({"step": 0})
+    with pytest.raises(TimeoutError, match=r"^it has not answered for 1 seconds$"):
+        tracker.log({"step": 1})
+    begin = time.monotonic()
+    tracker.completions(2, [{"prompt": ""}])
+    for step in (2, 3, 4):
+        tracker.log({"step": step})
+    with pytest.raises(TimeoutError):
+        tracker.log({"step": 5})  # four wait already
+    assert time.monotonic() - begin < 0.9, "none of these is waited for"
+    hangs.woken.set()
+    with pytest.raises(OSError, match="the disk is full"):  # of step 3; what comes after it is told all the same
+        tracker.close(failed=False)
+    assert hangs.told == [0, 1, "completions 2", 2, 4, "closed"]
+
+
+def test_a_tracker_that_hangs_at_the_end_is_left(hangs: type[Hangs]) -> None:
+    tracker = Apart(hangs, patience=0.2)
+    for ask in (lambda: tracker.log({"step": 1}), lambda: tracker.close(failed=False)):
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError):
+            ask()
+        assert 0.2 <= time.monotonic() - begin < 5
+    assert hangs.told == []
 
 
 def test_completions_come_to_each_as_often_as_it_wants_them() -> None:
