@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from purerl.errors import InputError, PurerlError
+from purerl.loop.files import REFUSED
 from purerl.plugins import kind_of
 
 if TYPE_CHECKING:
@@ -65,6 +66,12 @@ def errors_reported(*, debug: bool, interrupted: str = _GOES_ON) -> Iterator[Non
             traceback.print_exc()
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from error
+    except OSError as error:
+        if error.errno not in REFUSED or debug:
+            raise
+        need, do = "room on the disk, and permission", "make room, mend the permissions, or name another file"
+        typer.echo(f"error: {PurerlError('a file is refused', got=error, need=need, do=do)}", err=True)
+        raise typer.Exit(1) from error
     except _Terminated as stop:
         typer.echo(f"terminated; {interrupted}", err=True)
         raise typer.Exit(143) from stop

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from purerl.errors import RunDirectoryError
 
-__all__ = ["folder_at_once", "refusals_told", "sync_folder", "write_at_once"]
+__all__ = ["REFUSED", "folder_at_once", "refusals_told", "sync_folder", "write_at_once"]
 
-_REFUSED = {
+REFUSED = frozenset(
     getattr(errno, name) for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "ENOSPC", "ENOTDIR", "EPERM", "EROFS")
-}
+)
+"""Numbers of the errors by which a disk refuses to be written, or to be read."""
 
 
 def write_at_once(path: Path, text: str) -> None:
@@ -49,7 +50,7 @@ def refusals_told(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         there = error.filename is None or str(error.filename).startswith(str(path))
-        if error.errno not in _REFUSED or not (there or path.is_relative_to(str(error.filename))):
+        if error.errno not in REFUSED or not (there or path.is_relative_to(str(error.filename))):
             raise
         raise RunDirectoryError(
             f"run directory {str(path)!r} cannot be written",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from purerl.errors import ConfigError
 
@@ -21,12 +21,16 @@ __all__ = [
     "is_async",
     "load_reward",
     "name_of",
+    "needs_one_of",
+    "one_of",
     "scorer",
 ]
 
 RewardFunction = Callable[..., Any]
+F = TypeVar("F", bound=RewardFunction)
 
 _MANY = 2**31
+_ONE_OF = "purerl_needs_one_of"
 
 
 class Case(NamedTuple):
@@ -105,6 +109,30 @@ def scorer(name: str, function: RewardFunction) -> Scorer:
 def columns_of(scorer: Scorer) -> tuple[str, ...]:
     """The columns of the examples that `scorer` cannot do without, as far as its parameters tell."""
     return scorer.convention.columns(scorer.function)
+
+
+def needs_one_of(*columns: str) -> Callable[[F], F]:
+    """Mark a reward function as one that cannot do without one at least of these columns of the examples.
+
+    Data without any of them are then refused before a model is loaded.
+
+    >>> @needs_one_of("answer", "solution")
+    ... def reward(completion, example):
+    ...     return 1.0
+    >>> one_of(scorer("reward", reward))
+    ('answer', 'solution')
+    """
+
+    def mark(function: F) -> F:
+        setattr(function, _ONE_OF, columns)
+        return function
+
+    return mark
+
+
+def one_of(scorer: Scorer) -> tuple[str, ...]:
+    """The columns of which `scorer` needs one, as `needs_one_of` marked it; none where it did not."""
+    return getattr(scorer.function, _ONE_OF, ())
 
 
 def is_async(function: RewardFunction) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from purerl.rewards.adapters import needs_one_of
+
 __all__ = ["exact_match"]
 
 
+@needs_one_of("answer")
 def exact_match(completion: str, example: Mapping[str, Any]) -> float:
     """1 where `completion` is the example's `answer`, spaces around either aside; 0 where not.
 

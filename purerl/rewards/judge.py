@@ -8,7 +8,7 @@ from typing import Self
 from attrs import field, frozen
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import Case, RewardFunction, columns_of, load_reward, scorer
+from purerl.rewards.adapters import Case, RewardFunction, columns_of, load_reward, one_of, scorer
 from purerl.rewards.outcomes import Failure, Outcome, outcomes
 from purerl.rewards.workers import Workers
 
@@ -102,10 +102,12 @@ class Judge:
         """Raises ConfigError where a function cannot do without a column that is not among `columns`."""
         for one in (*self._here, *self._elsewhere):
             missing = [name for name in columns_of(one) if name not in columns]
-            if missing:
+            either = one_of(one)
+            if missing or (either and not set(either) & set(columns)):
                 what = f"reward {one.name!r} reads columns that the data has not"
+                need = f"also {', '.join(missing)}" if missing else f"also {' or '.join(either)}"
                 do = "rename a column of the data, or name another function"
-                raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}", do=do)
+                raise ConfigError(what, got=", ".join(columns), need=need, do=do)
 
     def __enter__(self) -> Self:
         if self._workers is not None:

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from purerl.errors import ConfigError
+from purerl.rewards.adapters import needs_one_of
 from purerl.rewards.extraction import LAST, exact_number, extract, first_number, last_boxed, plain
 
 __all__ = ["box_in", "boxed", "gsm8k", "has_boxed", "letter_in", "multiple_choice", "number_in", "numeric"]
@@ -29,6 +30,7 @@ _CLOSE = Fraction(1, 10**6)
 _FREE = ("boxed", "hashes", "phrase", "letter A", "last number")
 
 
+@needs_one_of("answer", "reward_model")
 def gsm8k(completion: str, example: Mapping[str, Any]) -> float:
     r"""1 where the answer is the example's number, 0 where it is not.
 
@@ -41,6 +43,7 @@ def gsm8k(completion: str, example: Mapping[str, Any]) -> float:
     return float(_answered(completion) == _gold_number(example))
 
 
+@needs_one_of("answer", "reward_model")
 def numeric(completion: str, example: Mapping[str, Any]) -> float:
     r"""1 where the answer is the example's number but for a millionth of it, 0 where it is not.
 
@@ -51,6 +54,7 @@ def numeric(completion: str, example: Mapping[str, Any]) -> float:
     return float(answer is not None and abs(answer - gold) <= _CLOSE * abs(gold))
 
 
+@needs_one_of("answer", "reward_model")
 def boxed(completion: str, example: Mapping[str, Any]) -> float | None:
     r"""1 where what is in the last ``\boxed{...}`` equals the example's answer, 0 where it does not, or without a box.
 
@@ -63,6 +67,7 @@ def boxed(completion: str, example: Mapping[str, Any]) -> float | None:
     return 0.0 if answer is None else _equal(answer, last_boxed(gold) or gold)
 
 
+@needs_one_of("answer", "reward_model")
 def multiple_choice(completion: str, example: Mapping[str, Any]) -> float:
     """1 where the answer is the example's letter, 0 where it is another, or none. A number k for an answer is letter k.
 

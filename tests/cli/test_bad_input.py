@@ -74,6 +74,10 @@ DATA = {
         lambda folder: write(folder / "rows.jsonl", [{"text": "a", "answer": "2"}]),
         {"got": "text, answer", "need": "a column 'prompt' of text or messages", "do": "rename the column that"},
     ),
+    "no right answers": (
+        lambda folder: write(folder / "rows.jsonl", [{"prompt": "a", "level": 1}] * 40),
+        {"about": "'purerl.rewards.math:gsm8k' reads", "got": "prompt, level", "need": "answer or reward", "do": "re"},
+    ),
     "no rows in a file of columns": (
         lambda folder: _parquet(folder / "rows.parquet", prompt=pa.array([], pa.string())),
         {"about": "rows.parquet", "got": "no rows", "need": "at least one", "do": "name a file that has some"},
@@ -325,3 +329,10 @@ def test_no_permission_to_write(where: str, whole: Path, tmp_path: Path) -> None
     assert reason in ran.stderr
     assert "\n  need: a directory with room in it, and permission to write there\n  do:   make room, mend" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_other_commands_tell_what_the_disk_refuses_too(tmp_path: Path) -> None:
+    source = write(tmp_path / "train.jsonl", [{"question": "1+1?", "answer": "1+1 is 2\n#### 2"}])
+    (tmp_path / "closed").write_text("")
+    result = CliRunner().invoke(app, ["data", "convert", "gsm8k", source, f"{tmp_path}/closed/gsm8k/train.parquet"])
+    _check_told(result, 1, got="Not a directory", need="permission", do="name another file", about="a file is refused")

@@ -1,0 +1,61 @@
+"""What the disk refuses is told; what is no refusal, or is about another place, is left alone."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+
+from purerl.backends.hf.checkpoint import os_errors
+from purerl.errors import RunDirectoryError
+from purerl.loop.files import refusals_told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),  # as from writing: no file is named
+        PermissionError(errno.EACCES, "Permission denied", "/runs/a/metrics.jsonl"),
+        NotADirectoryError(errno.ENOTDIR, "Not a directory", "/runs"),
+        OSError(errno.EROFS, "Read-only file system", "/runs/a/x.partial", None, "/runs/a/x"),
+    ],
+)
+def test_a_refusal_is_the_run_directorys(error: OSError) -> None:
+    with pytest.raises(RunDirectoryError) as caught, refusals_told(Path("/runs/a")):
+        raise error
+    assert str(caught.value).startswith(f"run directory '/runs/a' cannot be written\n  got:  {error}\n  need: a dir")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "/runs/a/data.json"),
+        PermissionError(errno.EACCES, "Permission denied", "/data/rows.parquet"),
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+    ],
+)
+def test_all_else_is_left_as_it_is(error: OSError) -> None:
+    with pytest.raises(OSError, match=error.strerror) as caught, refusals_told(Path("/runs/a")):
+        raise error
+    assert caught.value is error
+
+
+def test_what_safetensors_and_torch_make_a_text_of_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    with pytest.raises(OSError, match="os error 2"), os_errors():
+        save_file({"a": torch.zeros(1)}, tmp_path / "nowhere" / "a.safetensors")
+
+    class Full:
+        def write(self, data: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def flush(self) -> None: ...
+
+    with pytest.raises(OSError, match="No space left") as caught, os_errors():
+        torch.save(torch.zeros(1000), Full())
+    assert caught.value.errno == errno.ENOSPC
+    with pytest.raises(RuntimeError, match="another"), os_errors():
+        raise RuntimeError("another")
