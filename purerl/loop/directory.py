@@ -144,8 +144,10 @@ def claim(path: Path, config: RunConfig, *, fresh: bool) -> RunDirectory:
     try:
         if fresh:
             _empty(path)
-        _check_same(path, config)
-        if directory.summary is None:
+        there = read_toml(path / "config.toml", RunConfig) if _is_run(path) else None
+        if there is not None and there != config:
+            _check_alike(path, there, config)
+        if there != config and directory.summary is None:
             write_at_once(path / "config.toml", f"# {digest(config)}\n{dumps(config)}")
     except BaseException:
         directory.release()
@@ -193,11 +195,9 @@ def _empty(path: Path) -> None:
             os.unlink(entry)
 
 
-def _check_same(path: Path, config: RunConfig) -> None:
-    if not _is_run(path) or not _has_begun(path):
-        return
-    changed = differences(_untracked(read_toml(path / "config.toml", RunConfig)), _untracked(config))
-    if changed:
+def _check_alike(path: Path, there: RunConfig, config: RunConfig) -> None:
+    changed = differences(_untracked(there), _untracked(config))
+    if changed and _has_begun(path):
         got = "; ".join(f"{key}: {before!r} there, {now!r} now" for key, before, now in changed)
         need = "the same settings; only trackers may differ"
         do = "start it with the same settings, name another directory, or throw it away with --fresh"
