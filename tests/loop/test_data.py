@@ -207,7 +207,7 @@ def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*args: object) -> None:
         raise AssertionError("a model is loaded")
 
-    monkeypatch.setattr(opening, "_trainers", load)
+    monkeypatch.setattr(opening, "open_trainer", load)
     monkeypatch.setattr(opening, "_generator", load)
 
 

@@ -242,7 +242,8 @@ def test_a_column_that_a_reward_reads_is_asked_for_before_any_model(tmp_path: Pa
         str(caught.value)
         == """reward 'tests.rewards.functions:compute_score' reads columns that the data has not
   got:  prompt, completion, answer
-  need: also data_source, reward_model"""
+  need: also data_source, reward_model
+  do:   rename a column of the data, or name another function"""
     )
 
 
