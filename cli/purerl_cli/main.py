@@ -5,6 +5,7 @@ What a command needs is imported when it is called, so that `purerl --help` answ
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -144,6 +145,11 @@ app.command()(report)
 
 
 def main() -> None:
-    """The console script. As with `python -m`, what lies in the working directory can be imported."""
+    """The console script. As with `python -m`, what lies in the working directory can be imported.
+
+    torch's threads sleep while they wait, if not told otherwise: where others use the machine as well, threads that
+    spin keep the ones that they wait for from working.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.path.insert(0, str(Path.cwd()))
     app()
