@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import typer.main
 from typer.testing import CliRunner
 
@@ -125,3 +127,11 @@ def test_the_console_script_is_installed() -> None:
     assert script is not None
     done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"purerl {purerl.__version__}\n"
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_told_otherwise(given: dict[str, str], found: str) -> None:
+    code = "import os, purerl_cli.main as cli; cli.app = lambda: print(os.environ['OMP_WAIT_POLICY']); cli.main()"
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == found

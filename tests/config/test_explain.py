@@ -36,6 +36,7 @@ def test_a_value_comes_from_the_recipe_from_a_setting_or_from_nowhere() -> None:
     found = _sources(explained("addition", [*settings, " seed = 0"]))
     assert found["algorithm.kind"] == found["evaluate.data"] == found["trackers.0.kind"] == found["seed"] == "--set"
     assert (found["algorithm.clip_low"], found["steps"], found["epochs"]) == ("default", "recipe", "default")
+    assert (found["evaluate.max_tokens"], found["evaluate.temperature"]) == ("--set", "default")
 
 
 def test_what_a_file_says_comes_from_it_though_it_be_the_default(tmp_path: Path) -> None:
