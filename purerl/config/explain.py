@@ -28,9 +28,9 @@ class Setting:
 def explain(config: Any, *, made: Collection[str] = (), written: Collection[str] = (), recipe: str) -> list[Setting]:
     """All settings of `config`, sections opened, in the order of their classes.
 
-    `made` are the keys that `--set` gave, and `written` those of `recipe`, what the configuration was read from. A value
-    came from `--set` if its key is one of them, or that of a section around it and the value is not the default; from
-    `recipe` if its key is written there, or it is not the default; and else it is the default.
+    `made` are the keys that `--set` gave, and `written` those of `recipe`, what the configuration was read from. A
+    value came from `--set` if its key is one of them, or that of a section around it and the value is not the default;
+    from `recipe` if its key is written there, or it is not the default; and else it is the default.
     """
 
     def source(key: str, value: Any, default: Any) -> str:
