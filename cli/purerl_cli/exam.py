@@ -56,7 +56,7 @@ def evaluate(
     answer: Annotated[
         str | None, typer.Option(metavar="NAME", help="Function that finds the answer in a completion, for maj@k.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems of each file.")] = None,
+    examples: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems of each file.")] = None,
     system: _System = None,
     seed: _Seed = None,
     json: Annotated[
@@ -76,7 +76,7 @@ def evaluate(
         "max_tokens": max_tokens,
         "pass_at": _numbers(pass_at),
         "answer": answer,
-        "examples": limit,
+        "examples": examples,
         "data": data,
     }
     exam = _exam(model, run, settings, rewards=reward, gates=gate, system=system, seed=seed)

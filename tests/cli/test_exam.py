@@ -43,7 +43,7 @@ def test_a_model_is_scored_on_two_data_sets(prepared: Path, tmp_path: Path) -> N
     result = _purerl(
         "eval", prepared / "model", "--data", prepared / "held_out.parquet", "--data", f"old={prepared}/train.parquet",
         "--reward", EASY, "--samples", 4, "--temperature", 1.5, "--max-tokens", 4, "--pass-at", "1,2",
-        "--answer", "tests.loop.test_exam:first_two", "--limit", 5, "--json", tmp_path / "all.json",
+        "--answer", "tests.loop.test_exam:first_two", "--examples", 5, "--json", tmp_path / "all.json",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     head, _, new, old = [line.split("  ") for line in result.stdout.splitlines() if line.strip()]

@@ -45,7 +45,7 @@ FROZEN = {
         "max_tokens": ["--max-tokens"],
         "pass_at": ["--pass-at"],
         "answer": ["--answer"],
-        "limit": ["--limit"],
+        "examples": ["--examples"],
         "system": ["--system"],
         "seed": ["--seed"],
         "json": ["--json"],
