@@ -23,8 +23,10 @@ def sparkline(values: Sequence[float], width: int) -> str:
     >>> sparkline([0.0, 0.0, 1.0, math.nan, 3.0, 3.0], 3)
     '▁▃█'
     """
+    # Shares of the largest, so that no sum and no difference overflows.
+    peak = max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0
     cuts = [len(values) * k // width for k in range(width + 1)] if len(values) > width else range(len(values) + 1)
-    parts = [[value for value in values[low:high] if math.isfinite(value)] for low, high in pairwise(cuts)]
+    parts = [[value / peak for value in values[low:high] if math.isfinite(value)] for low, high in pairwise(cuts)]
     means = [sum(part) / len(part) if part else math.nan for part in parts]
     known = [mean for mean in means if math.isfinite(mean)]
     low, size = (min(known), max(known) - min(known)) if known else (0.0, 0.0)

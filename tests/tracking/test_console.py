@@ -12,7 +12,7 @@ import warnings
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console as RichConsole
 
@@ -163,6 +163,8 @@ def test_drawing_takes_its_share_of_a_core() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(), max_size=300), st.integers(1, 80))
+@example([1.7976931348623157e308, -9.9792015476736e291], 2)
+@example([1.7e308] * 9, 2)
 def test_a_sparkline_fits_and_shows_least_and_greatest(values: list[float], width: int) -> None:
     curve = sparkline(values, width)
     assert len(curve) == min(len(values), width)
