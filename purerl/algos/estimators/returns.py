@@ -134,5 +134,6 @@ def _to_go(x: TokenFloat, action: TokenBool, start: RowInt, decay: float | Tenso
     start = start.unsqueeze(-1)
     onto = pad(action.scatter(-1, start, 0)[..., 1:], (0, 1))
     decay = decay * torch.ones_like(x[..., :1])  # A number beside a mask would be rounded to float32.
+    # No decay exceeds 1, so where a step does not decay the larger of the two is 1.
     y = reverse_recurrence(x, torch.maximum(decay, (~onto).view(torch.uint8)))
     return y.scatter(-1, start, y[..., :1])
