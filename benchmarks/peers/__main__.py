@@ -16,7 +16,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
-import ctypes
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -27,16 +26,10 @@ from benchmarks.peers.batch import SLACK, Batch, Row, draw
 from benchmarks.peers.estimators import GROUPS, RECURRENCES
 from benchmarks.peers.laws import broken
 from benchmarks.peers.objectives import LOSSES
+from purerl.backends.hf.host import keep_memory
 
 MANY_ROWS = (4096, 256)
 COPY = "copy"
-
-
-def keep_memory() -> None:
-    """Of glibc: never give memory back, never map a block of its own, and take a gibibyte at once."""
-    trim, top_pad, map_threshold = -1, -2, -3
-    for option, value in ((trim, 2**31 - 1), (top_pad, 2**30), (map_threshold, 2**31 - 1)):
-        ctypes.CDLL(None).mallopt(option, value)
 
 
 def measure(row: Row, batch: Batch, seconds: float) -> dict[str, float]:

@@ -28,18 +28,25 @@ class Problems:
     """
 
     def __init__(
-        self, totals: Mapping[str, int], samples: int, *, rich: Console | None = None,
+        self,
+        totals: Mapping[str, int],
+        samples: int,
+        *,
+        rich: Console | None = None,
         seconds: float = _SECONDS_BETWEEN_LINES,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._totals, self._samples, self._seconds = totals, samples, seconds
         self._rich = rich or Console(file=sys.stderr)
         self._come: Counter[str] = Counter()
         self._done: Counter[str] = Counter()
         self._tokens, self._begun, self._said = 0, 0.0, 0.0
         columns = [
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
-        ]  # fmt: skip
+        ]
         self._bars = Progress(*columns, console=self._rich, refresh_per_second=2, transient=True)
         self._tasks = {name: self._bars.add_task(name, total=total, rate="") for name, total in totals.items()}
 
