@@ -22,8 +22,8 @@ from purerl.algos import (
     decoupled_ppo,
     discounted_returns,
     dpo,
+    dppo,
     dppo_kl,
-    dppo_tv,
     dr_grpo,
     dro,
     fold_reward,
@@ -115,8 +115,8 @@ WHERE_FIELDS_AGREE = {
     "decoupled_ppo is ppo": (decoupled_ppo.algorithm(), ppo.algorithm(), "rollout_logp", "old_logp"),
     "icepop is grpo": (icepop.algorithm(), grpo.algorithm(), "rollout_logp", "old_logp"),
     "spin is dpo": (spin.algorithm(), dpo.algorithm(), "old_logp", "ref_logp"),
-    "dppo_tv without bounds is cispo": (
-        dppo_tv.algorithm(dppo_tv.Config(**UNBOUNDED)), cispo.algorithm(), "old_logp", "rollout_logp",
+    "dppo without bounds is cispo": (
+        dppo.algorithm(dppo.Config(**UNBOUNDED)), cispo.algorithm(), "old_logp", "rollout_logp",
     ),
     "dppo_kl without bounds is cispo": (
         dppo_kl.algorithm(dppo_kl.Config(**UNBOUNDED)), cispo.algorithm(), "old_logp", "rollout_logp",

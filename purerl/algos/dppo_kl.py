@@ -2,7 +2,7 @@
 
 PPO's ratio overrates rare tokens, whose ratio is large though hardly any probability has moved, and underrates frequent
 ones. DPPO drops a token when the divergence of the policy from the sampler is too large, estimated from the one token:
-"this token, or another". `dppo_tv` measures it in another way.
+"this token, or another". `dppo` measures it in another way.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
     p_it = exp(logp_it), q_it = exp(rollout_logp_it)
