@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache
 from types import FrameType
@@ -177,11 +177,7 @@ def _equal(answer: str, gold: str) -> float | None:
 def _verified(answer: str, gold: str) -> float | None:
     """What math-verify says; None where it takes too long."""
     same = _math_verify()
-    try:
-        with _at_most(_SECONDS):
-            return float(same(answer, gold))
-    except _TooLongError:
-        return None
+    return _at_most(_SECONDS, lambda: same(answer, gold))
 
 
 @cache
@@ -205,20 +201,33 @@ class _TooLongError(BaseException):
     """No Exception: sympy goes on after those."""
 
 
-@contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    """_TooLongError after so many seconds of CPU time, wherever the block is.
+def _at_most(seconds: float, ask: Callable[[], bool]) -> float | None:
+    """1 or 0, as `ask` says; None where that takes more than so many seconds of CPU time, wherever it is by then.
 
-    By a signal, so only in a process's main thread. A busy machine does not change what is told.
+    By a signal, so only in a process's main thread. A busy machine does not change what is told. What is raised inside
+    a finaliser Python reports and drops: it is raised again a tenth of the time later, and not reported.
     """
+    within = True
 
     def ring(number: int, frame: FrameType | None) -> None:
-        raise _TooLongError
+        if within:
+            raise _TooLongError
 
+    def report(dropped: sys.UnraisableHookArgs) -> None:
+        if not isinstance(dropped.exc_value, _TooLongError):
+            reports(dropped)
+
+    reports, sys.unraisablehook = sys.unraisablehook, report
     before = signal.signal(signal.SIGPROF, ring)
     signal.setitimer(signal.ITIMER_PROF, seconds, seconds / 10)
     try:
-        yield
+        try:
+            return float(ask())
+        finally:
+            within = False  # so that it does not ring in the lines below
+    except _TooLongError:
+        return None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+        sys.unraisablehook = reports

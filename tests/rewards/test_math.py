@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,6 +137,51 @@ def test_numbers_may_differ_by_a_millionth() -> None:
 )
 def test_formulas_are_compared_by_what_they_mean(answer: str, gold: str, score: float | None) -> None:
     assert boxed(rf"So \boxed{{{answer}}}.", {"answer": gold}) == score
+
+
+class Endless:
+    """Something whose finaliser takes a while, where Python reports what is raised, and drops it."""
+
+    def __del__(self) -> None:
+        end = time.process_time() + 5.0
+        while time.process_time() < end:
+            pass
+
+
+@pytest.mark.parametrize("finalisers", [1, 3])
+def test_the_deadline_holds_in_finalisers_and_leaves_no_trace(finalisers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def same(answer: str, gold: str) -> bool:
+        for _ in range(finalisers):
+            Endless()
+        while True:
+            pass
+
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    before = sys.unraisablehook, signal.getsignal(signal.SIGPROF)
+    monkeypatch.setattr("purerl.rewards.math._math_verify", lambda: same)
+    begin = time.process_time()
+    assert boxed(r"\boxed{x}", {"answer": "y"}) is None
+    assert time.process_time() - begin < 1.0
+    assert (sys.unraisablehook, signal.getsignal(signal.SIGPROF)) == before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+    assert not reported
+
+
+def test_an_error_in_a_finaliser_is_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("mine")
+
+    def same(answer: str, gold: str) -> bool:
+        Broken()
+        return True
+
+    seen: list[str] = []
+    monkeypatch.setattr("purerl.rewards.math._math_verify", lambda: same)
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: seen.append(str(dropped.exc_value)))
+    assert boxed(r"\boxed{x}", {"answer": "y"}) == 1.0
+    assert seen == ["mine"]
 
 
 def test_without_a_box_there_is_nothing_to_compare() -> None:
