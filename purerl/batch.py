@@ -12,8 +12,10 @@ that enter losses, counts and baselines; corrections may clear some. What is not
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -182,10 +184,9 @@ def _column(field: Field, values: list[Any], lengths: Tensor, there: Tensor) -> 
             raise BatchError(
                 f"field {field.name!r} of row {index}", got=f"{len(value)} values", need=f"{length}, one for each token"
             )
-    items = torch.tensor([item for value in values for item in value], dtype=field.dtype)
+    items = torch.from_numpy(np.array(list(chain.from_iterable(values)))).to(field.dtype)
     padded = torch.zeros(there.shape + items.shape[1:], dtype=field.dtype)
-    padded[there] = items
-    return padded
+    return padded.masked_scatter_(there.reshape(there.shape + (1,) * (items.ndim - 1)), items)
 
 
 def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:

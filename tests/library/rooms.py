@@ -29,6 +29,7 @@ STOREYS = (
 
 # What the pure rooms may import, beside the standard library.
 PURE = {"torch", "tensordict", "einops", "attrs", "purerl"}
+ALSO = {"batch": {"numpy"}}  # which reads lists four times as fast as torch does
 PURE_ROOMS = (*STOREYS[0], "kernels", "algos")
 IMPURE_TORCH = ("torch.distributed", "torch.nn.parallel")
 
@@ -88,7 +89,7 @@ def _broken(room: str, module: Sequence[str], *, eager: bool) -> str | None:
     name = ".".join(module)
     if module[0] == "purerl_cli" or (module[0] == "purerl" and not _may_see(room, room_of(module))):
         return f"{room} imports {name}, which is not below it"
-    if eager and room in PURE_ROOMS and module[0] not in PURE | sys.stdlib_module_names:
+    if eager and room in PURE_ROOMS and module[0] not in PURE | ALSO.get(room, set()) | sys.stdlib_module_names:
         return f"{room} is pure and imports {name}"
     if room == "algos" and name.startswith(IMPURE_TORCH):
         return f"{room} knows of no other process and imports {name}"

@@ -107,11 +107,14 @@ class EmbeddedGenerator:
     """A `Generator` around `model`, which it moves to `config.device` and keeps in evaluation mode."""
 
     def __init__(self, config: Config, model: PreTrainedModel, texts: Texts) -> None:
+        from purerl.backends.hf.attention import decode_faster
+
         check_layers(model)
         self._config, self._texts, self._version = config, texts, 0
         self._device = _device(config.device)
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
         self._longest = longest(model)
+        decode_faster(self._model)
         self._keys: set[str] = set()
         self._waiting: deque[Row] = deque()
         self._done: list[Completion] = []
