@@ -43,8 +43,8 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def laws(session: nox.Session) -> None:
-    """The laws, walked over every algorithm."""
-    _python(session, "pytest", "property_tests", *session.posargs)
+    """The laws, walked over every algorithm, on all cores: they need nothing but the processor."""
+    _python(session, "pytest", "property_tests", "-n", "auto", "--maxprocesses", "8", *session.posargs)
 
 
 @nox.session
