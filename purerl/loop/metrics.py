@@ -9,13 +9,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Objective, Weighted, bind
-from purerl.algos.parts.shaping import overlong_penalty
-from purerl.config.schema import Rollout
 from purerl.kernels.masks import count
-from purerl.loop.run import Clock, Sample
+from purerl.loop.run import Clock
 from purerl.rewards.judge import Verdict, shares
 
-__all__ = ["batch_metrics", "means", "overlong", "reward_metrics", "time_metrics", "with_gap"]
+__all__ = ["batch_metrics", "means", "reward_metrics", "time_metrics", "with_gap"]
 
 
 def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
@@ -31,16 +29,6 @@ def reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
     parts = {name: sum(components.get(name, 0.0) for components in told) / len(told) for name in names}
     means = {"mean": sum(verdict.reward or 0.0 for verdict in verdicts) / len(told)} | parts if told else {}
     return {f"reward/{name}": value for name, value in (means | shares(verdicts)).items()}
-
-
-def overlong(rollout: Rollout, samples: Sequence[Sample]) -> dict[str, float]:
-    """Mean penalty for length, where there is one: it is no part of `reward/mean`."""
-    if rollout.overlong is None:
-        return {}
-    length = torch.tensor([sum(sample.fields["action"]) for sample in samples], dtype=torch.float64)
-    buffer, factor = rollout.overlong.buffer, rollout.overlong.factor
-    penalty = overlong_penalty(length, longest=rollout.max_tokens, buffer=buffer, factor=factor)
-    return {"reward/overlong": penalty.mean().item()}
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
 from attrs import evolve, frozen
 
 from purerl.algos.algebra import select
+from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
+from purerl.config.schema import Rollout
 from purerl.data.chat import Prompt, Row
 from purerl.data.examples import Example, continuations, drawn, rendered, take
 from purerl.loop.complete import complete
 from purerl.loop.judging import judged
-from purerl.loop.metrics import overlong, reward_metrics
+from purerl.loop.metrics import reward_metrics
 from purerl.loop.run import Clock, Run, Sample, State, seed_of
 from purerl.protocols import Completion, Request, Sampling
 from purerl.rewards.adapters import Case
@@ -70,7 +73,10 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
         if _groups(kept) == wanted:
             break
     facts = {"rollout/sampled": len(sampled), "rollout/kept": len(kept) / len(sampled)}
-    facts |= reward_metrics([sample.verdict for sample in sampled]) | overlong(run.config.rollout, sampled)
+    facts |= reward_metrics([sample.verdict for sample in sampled])
+    if run.config.rollout.overlong:
+        penalties = _penalties(run.config.rollout, [sum(sample.fields["action"]) for sample in sampled])
+        facts["reward/overlong"] = sum(penalties) / len(penalties)
     return state, _extended(run, kept, greedy), facts
 
 
@@ -131,13 +137,29 @@ def _rollout(row: int, one: Draw, request: Request, completion: Completion, text
 
 
 def _greedy_scores(run: Run, state: State, drawn: Sequence[Draw]) -> dict[int, float | None]:
-    """What the greedy completion of each prompt scores, by the number of the draw; None where it cannot be told."""
+    """What the greedy completion of each prompt scores, by the number of the draw; None where it cannot be told.
+
+    The penalty for length is part of it, as it is of what the samples score.
+    """
     first = [request for request in _requests(run, drawn) if request.key.endswith("/0")]
     greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
-    completions = zip(drawn, complete(run.generator, run.tokenizer, greedy), strict=True)
-    cases = [Case(f"{one.number}/greedy", text, one.example) for one, (_, text) in completions]
+    completions = complete(run.generator, run.tokenizer, greedy)
+    cases = [Case(f"{one.number}/greedy", text, one.example) for one, (_, text) in zip(drawn, completions, strict=True)]
     verdicts = judged(run, cases, step=state.step + 1)
-    return {one.number: verdict.reward for one, verdict in zip(drawn, verdicts, strict=True)}
+    penalties = _penalties(run.config.rollout, [len(completion.tokens) for completion, _ in completions])
+    return {
+        one.number: None if verdict.reward is None else verdict.reward + penalty
+        for one, verdict, penalty in zip(drawn, verdicts, penalties, strict=True)
+    }
+
+
+def _penalties(rollout: Rollout, lengths: Sequence[int]) -> list[float]:
+    """What completions of these lengths lose by being long."""
+    if rollout.overlong is None:
+        return [0.0] * len(lengths)
+    buffer, factor = rollout.overlong.buffer, rollout.overlong.factor
+    length = torch.tensor(lengths, dtype=torch.float64)
+    return overlong_penalty(length, longest=rollout.max_tokens, buffer=buffer, factor=factor).tolist()
 
 
 def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | None]) -> list[Sample]:

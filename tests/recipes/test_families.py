@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from purerl.algos import dapo, gspo, kl_cov, opd, pf_ppo, ppo, prime, reinforce_plus_plus, remax, sft, sppo
-from purerl.config.schema import Checkpoint
+from purerl.config.schema import Checkpoint, Overlong
 from purerl.loop.train import Summary, train
 from purerl.protocols import Model
 from purerl.store.rollouts import read_rollouts
@@ -66,14 +66,19 @@ def test_shuffled_rewards_teach_nothing(tmp_path: Path) -> None:
     assert summary.after["eval/reward"] < NOT_LEARNT
 
 
-def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_policy_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("penalty", [0.0, 0.5])
+def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_policy_as_it_is(
+    tmp_path: Path, penalty: float
+) -> None:
     config = copying(algorithm=remax.Config(), minibatches=1, steps=5, checkpoint=Checkpoint(every=1, keep=5))
+    if penalty:  # for completions of two tokens, the most that there may be
+        config = evolve(config, rollout=evolve(config.rollout, overlong=Overlong(buffer=1, factor=penalty)))
     run = train(evolve(config, trainer=evolve(config.trainer, lr=1e-2, schedule="constant")), directory=tmp_path)
     rows = _last_rollouts(run)
     assert all(len({a for a, m in zip(row["advantage"], row["mask"], strict=True) if m}) == 1 for row in rows)
     baselines = {row["prompt"]: sum(row["reward"]) - row["advantage"][-1] for row in rows}
-    assert baselines == _greedy_scores(tmp_path, 4, baselines)
-    assert baselines != _greedy_scores(tmp_path, 3, baselines)
+    assert baselines == _greedy_scores(tmp_path, 4, baselines, penalty)
+    assert baselines != _greedy_scores(tmp_path, 3, baselines, penalty)
 
 
 def test_distillation_learns_from_the_teacher_alone(tmp_path: Path) -> None:
@@ -98,8 +103,11 @@ def _last_rollouts(summary: Summary) -> list[dict[str, Any]]:
     return read_rollouts(summary.directory / "rollouts", summary.steps)
 
 
-def _greedy_scores(run: Path, step: int, prompts: Iterable[str]) -> dict[str, float]:
-    """What the greedy completion of each of `prompts` scores after `step` of `run`, by transformers alone."""
+def _greedy_scores(run: Path, step: int, prompts: Iterable[str], penalty: float) -> dict[str, float]:
+    """What the greedy completion of each of `prompts` scores after `step` of `run`, by transformers alone.
+
+    `penalty` is what one of two tokens loses.
+    """
     prepared = run / "prepared" / "model"
     policy, tokenizer = AutoModelForCausalLM.from_pretrained(prepared), AutoTokenizer.from_pretrained(prepared)
     weights = load_file(run / "checkpoints" / f"{step:06d}" / "policy" / "weights.safetensors")
@@ -107,7 +115,11 @@ def _greedy_scores(run: Path, step: int, prompts: Iterable[str]) -> dict[str, fl
     texts = list(prompts)
     tokens = policy.generate(**tokenizer(texts, return_tensors="pt"), max_new_tokens=2, do_sample=False)
     completions = tokenizer.batch_decode(tokens[:, 3:], skip_special_tokens=True)
-    return {text: right_digits(answer, {"prompt": text}) for text, answer in zip(texts, completions, strict=True)}
+    lost = (penalty * (tokens[:, 3] != tokenizer.eos_token_id)).tolist()
+    return {
+        text: right_digits(answer, {"prompt": text}) - less
+        for text, answer, less in zip(texts, completions, lost, strict=True)
+    }
 
 
 def _rewards(rows: list[dict[str, Any]]) -> list[float]:
