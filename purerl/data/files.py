@@ -68,7 +68,7 @@ def _neighbour(path: Path) -> str | None:
 def _of_directory(path: Path) -> list[Path]:
     if (path / "dataset_dict.json").is_file():
         splits = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
-        raise _several_splits(path, splits, str(path / splits[0]))
+        raise _several_splits(path, splits, "{}")
     if (path / "state.json").is_file():
         files = json.loads((path / "state.json").read_text(encoding="utf-8"))["_data_files"]
         return [path / file["filename"] for file in files]
@@ -79,7 +79,7 @@ def _of_directory(path: Path) -> list[Path]:
         raise DataError(f"data set {str(path)!r}", got=got, need="files of one format")
     splits = sorted({_split_of(file) for file in kinds[0]})
     if len(splits) > 1:
-        raise _several_splits(path, splits, str(path / f"{splits[0]}*{kinds[0][0].suffix}"))
+        raise _several_splits(path, splits, "{}*" + kinds[0][0].suffix)
     return kinds[0]
 
 
@@ -93,7 +93,8 @@ def _split_of(file: Path) -> str:
     return name if numbered or name in {"train", "test", "validation", "valid", "dev"} else ""
 
 
-def _several_splits(path: Path, splits: Sequence[str], one: str) -> DataError:
+def _several_splits(path: Path, splits: Sequence[str], files: str) -> DataError:
+    one = path / files.format("train" if "train" in splits else splits[0])
     got = "several splits: " + ", ".join(splits)
     return DataError(f"data set {str(path)!r}", got=got, need="one of them", do=f"name it, such as {one}")
 

@@ -57,7 +57,7 @@ def test_one_directory_of_several_splits_is_none(tmp_path: Path) -> None:
         write(tmp_path / "plain" / f"{split}.jsonl", ROWS)
         _saved_to_disk(tmp_path / "dict" / split, ROWS)
     (tmp_path / "dict" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
-    for folder, one in (("hub", "test*.parquet"), ("plain", "test*.jsonl"), ("dict", "train")):
+    for folder, one in (("hub", "train*.parquet"), ("plain", "train*.jsonl"), ("dict", "train")):
         with pytest.raises(DataError) as caught:
             read_table(tmp_path / folder)
         assert "several splits: " in str(caught.value)
