@@ -293,11 +293,12 @@ class Hangs:
         return Hangs()
 
     def log(self, record: Mapping[str, Any]) -> None:
+        told = Hangs.told  # of the test that it began to hang in, though it may wake in the next
         if record["step"] == 1:
             Hangs.woken.wait()
         if record["step"] == 3:
             raise OSError("the disk is full")
-        Hangs.told.append(record["step"])
+        told.append(record["step"])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         Hangs.told.append(f"completions {step}")
@@ -308,8 +309,7 @@ class Hangs:
 
 @pytest.fixture
 def hangs() -> Iterator[type[Hangs]]:
-    Hangs.woken.clear()
-    Hangs.told.clear()
+    Hangs.woken, Hangs.told = Event(), []
     yield Hangs
     Hangs.woken.set()  # no thread stays behind
 
