@@ -59,7 +59,7 @@ def errors_reported(*, debug: bool, interrupted: str = _GOES_ON) -> Iterator[Non
     Any other error is a bug and keeps its traceback; with `debug` all do.
     """
     try:
-        with _termination_raised():
+        with _termination_raised(), _interruptions_kept():
             yield
     except PurerlError as error:
         if debug:
@@ -99,6 +99,23 @@ def _termination_raised() -> Iterator[None]:
 
 def _raise_terminated(number: int, frame: object) -> None:
     raise _Terminated
+
+
+@contextmanager
+def _interruptions_kept() -> Iterator[None]:
+    """Let an interruption out as what it is, where a library that it ends raises an error of its own in its place.
+
+    torch.save does: it closes an archive that was cut short, which fails.
+    """
+    try:
+        yield
+    except Exception as error:
+        before: BaseException | None = error
+        while before is not None and not isinstance(before, KeyboardInterrupt):
+            before = before.__context__
+        if before is None:
+            raise
+        raise before from error
 
 
 def described(config: RunConfig) -> str:

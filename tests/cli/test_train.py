@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import tomllib
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 import purerl
@@ -167,6 +169,29 @@ def test_a_run_that_is_told_to_stop_gives_the_terminal_back_and_keeps_its_checkp
     assert "Traceback" not in seen
     assert newest(checkpoints) is not None
     assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("sign", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_run_that_is_told_to_stop_while_torch_writes_a_file_says_that_it_was_told_to(
+    sign: signal.Signals, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Disk(BytesIO):
+        """Told to stop between two writes, which leaves torch an archive that it cannot close."""
+
+        def write(self, data: object) -> int:
+            if self.tell():
+                signal.raise_signal(sign)
+            return super().write(bytes(data))
+
+    def save(*args: object, **kwargs: object) -> None:
+        torch.save({"weights": torch.ones(2)}, Disk())
+
+    monkeypatch.setattr(purerl, "train", save, raising=False)
+    result = _train()
+    assert result.exit_code == code, result.exception
+    assert result.stderr == f"{said}; the same command goes on from the last checkpoint\n"
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
