@@ -33,10 +33,10 @@ from purerl.algos import (
 )
 from purerl.algos.algebra import Algorithm, advantages, begin, bind, evaluate
 from purerl.algos.parts.bypass import bypassed
-from purerl.algos.parts.corrections import corrected, reject_rows, row_mean, token_weight, truncated, whole_row_weight
+from purerl.algos.parts.corrections import corrected, reject_rows, token_weight, truncated, whole_row_weight
 from purerl.algos.parts.divergences import absolute, importance_k3, straight_through, weighed_k2, weighed_k3
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.shaping import at_last_action
+from purerl.algos.parts.rows import at_last_action, row_mean
 from purerl.batch import STRUCTURE, put
 from purerl.plugins import find, names
 from purerl.testing import fields_of

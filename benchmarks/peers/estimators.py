@@ -21,7 +21,7 @@ from purerl.algos.estimators.group_relative import (
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
 from purerl.algos.estimators.pass_k import leave_one_out_max_advantage
 from purerl.algos.estimators.returns import discounted_returns, gae
-from purerl.algos.parts.transforms import spread
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.whiten import whiten
 from purerl.kernels.masks import anywhere, count
 

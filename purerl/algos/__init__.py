@@ -63,6 +63,7 @@ from purerl.algos.parts.reductions import (
 )
 from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
 from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.selection import (
     drawn_covariance,
     excess_moment,
@@ -85,7 +86,6 @@ from purerl.algos.parts.surrogates import (
     soft_gate_surrogate,
     token_ratio,
 )
-from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.values import clipped_value_loss
 from purerl.algos.parts.weights import (
     clipped_weight,

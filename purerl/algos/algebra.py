@@ -93,6 +93,15 @@ def _on(batch: TensorDict, *, function: Callable, fields: tuple[str, ...]) -> An
     return function(*(batch[field] for field in fields))
 
 
+def read(field: str) -> Bound:
+    """`field` of a batch."""
+    return on(_itself, field)
+
+
+def _itself(value: Tensor) -> Tensor:
+    return value
+
+
 def writes(field: str, function: Callable[[TensorDict], Tensor]) -> Bound:
     """The batch with `field` set to `function(batch)`."""
     return bind(_writes, field=field, function=function)

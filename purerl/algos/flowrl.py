@@ -10,7 +10,7 @@ is the prompt's partition function Z, which the policy learns along with it, by 
     loss = mean over rows of w_i e_i^2
 
 `log_partition` is an output at each token, like a critic's value a function of what precedes it; a row's log Z is the
-one at its first counted token, and so a function of the prompt.
+one at its first counted token: a function of the prompt alone, unless a correction has rejected what stood before it.
 
 Choices, where libraries differ: log-probabilities are averaged over counted tokens (length normalisation); the
 standard deviation divides by N_g - 1; a group of one has A = 0.
@@ -27,21 +27,20 @@ Differences from the paper:
 
 from __future__ import annotations
 
-import torch
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, bind, on
+from purerl.algos.algebra import Algorithm, bind, read
 from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.parts.corrections import whole_row_ratio
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.regressions import row_mean
+from purerl.algos.parts.rows import first_counted, row_mean, spread
 from purerl.algos.parts.settings import number
-from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio
-from purerl.algos.parts.transforms import outcome_advantage, spread
+from purerl.algos.parts.transforms import outcome_advantage
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
-__all__ = ["EXEMPTIONS", "Config", "algorithm", "balance_loss", "clipped_row_weight", "first_counted"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "balance_loss", "clipped_row_weight"]
 
 EXEMPTIONS = {
     "gradient_is_the_derivative": "a row's weight follows the policy as it is now, and its gradient is stopped",
@@ -58,21 +57,11 @@ class Config:
     clip_high: float = number("how far a row's weight may rise above 1", 0.2, least=0)
 
 
-def first_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
-    """`x` at the first counted token of each row; 0 where there is none.
-
-    >>> first_counted(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False, True, True]]))
-    tensor([2.])
-    """
-    return torch.where(mask & (mask.cumsum(-1) == 1), x, 0).sum(-1)
-
-
 def clipped_row_weight(
     logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool, *, clip_low: float, clip_high: float
 ) -> RowFloat:
     """clip(exp(sum_t (logp - old_logp)), 1 - clip_low, 1 + clip_high), without gradient."""
-    log_ratio = sequence_log_ratio(logp.detach(), old_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    return log_ratio.exp().clamp(1 - clip_low, 1 + clip_high)
+    return whole_row_ratio(logp.detach(), old_logp, mask).clamp(1 - clip_low, 1 + clip_high)
 
 
 def balance_loss(log_partition: RowFloat, log_ratio: RowFloat, advantage: RowFloat, *, beta: float) -> RowFloat:
@@ -91,7 +80,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         bind(_loss, beta=config.beta, **clip),
         sequence_mean_of_token_mean,
         reads=("old_logp", "ref_logp", "advantage"),
-        metrics={"kl": moved, "weight": bind(_weight, **clip), "log_partition": on(_itself, "log_partition")},
+        metrics={"kl": moved, "weight": bind(_weight, **clip), "log_partition": read("log_partition")},
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )
@@ -112,7 +101,3 @@ def _weight(batch: TensorDict, *, clip_low: float, clip_high: float) -> TokenFlo
     mask = batch["mask"]
     weight = clipped_row_weight(batch["logp"], batch["old_logp"], mask, clip_low=clip_low, clip_high=clip_high)
     return spread(weight, mask)
-
-
-def _itself(value: TokenFloat) -> TokenFloat:
-    return value

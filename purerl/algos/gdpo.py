@@ -29,8 +29,8 @@ from purerl.algos.algebra import Algorithm, bind, stateless, writes
 from purerl.algos.estimators.components import component_normalised_advantage
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.settings import number, numbers
-from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.whiten import EPS, deviation
 from purerl.kernels.masks import anywhere
 from purerl.types import TokenFloat

@@ -32,8 +32,8 @@ from purerl.algos.estimators.group_relative import group_normalised_advantage
 from purerl.algos.estimators.steps import anchored_step_advantage
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.settings import number
-from purerl.algos.parts.transforms import spread
 from purerl.kernels.masks import anywhere
 from purerl.types import TokenFloat
 

@@ -26,9 +26,10 @@ from purerl.algos.algebra import Algorithm, Term, on
 from purerl.algos.estimators.group_relative import group_centred_advantage
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, sequence_mean_of_token_sum
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient, sequence_log_ratio
-from purerl.algos.parts.transforms import outcome_advantage, spread
+from purerl.algos.parts.transforms import outcome_advantage
 from purerl.types import TokenFloat
 
 __all__ = ["Config", "algorithm"]

@@ -4,7 +4,7 @@ The mean reward p of a prompt is the likelihood of being right. Its gradient is 
 its *logarithm* is the same, divided by p: hard prompts weigh more. With N samples the mean of the successes' gradients
 alone estimates it, to the order N of an expansion in pass@k; less the mean over all rows, that is
 
-    A_i  = (s_i - mean_g) / mean_g                               0 where mean_g is not above 0
+    A_i  = (s_i - mean_g) / mean_g                               0 where mean_g is 0, or below
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
 Choices, where libraries differ: log-probabilities are summed over tokens, as the derivation has it (the reduction of

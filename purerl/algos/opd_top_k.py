@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, Term, identity, on
+from purerl.algos.algebra import Algorithm, Objective, Term, identity, on, read
 from purerl.algos.parts.distillation import topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.reductions import token_mean
@@ -66,7 +66,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
             *optional(coef, Term("forward_kl", forward, token_mean, weight=coef)),
         ),
         metrics=token_means(
-            reverse_kl=reverse, forward_kl=forward, coverage=on(_coverage, "topk_logp"), entropy=on(_itself, "entropy")
+            reverse_kl=reverse, forward_kl=forward, coverage=on(_coverage, "topk_logp"), entropy=read("entropy")
         ),
     )
     return Algorithm(reads=(), advantage=identity, objectives=(policy,))
@@ -74,7 +74,3 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def _coverage(topk_logp: ChoiceFloat) -> TokenFloat:
     return topk_logp.clamp(max=0).exp().sum(-1)
-
-
-def _itself(value: TokenFloat) -> TokenFloat:
-    return value

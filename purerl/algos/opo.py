@@ -25,9 +25,9 @@ from purerl.algos.algebra import Algorithm, on, stateless, writes
 from purerl.algos.estimators.group_relative import length_weighted_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
-from purerl.algos.parts.transforms import spread
 from purerl.kernels.masks import anywhere, count
 from purerl.types import TokenFloat
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from attrs import frozen
 from tensordict import TensorDict
 
@@ -34,6 +33,7 @@ from purerl.algos.algebra import Algorithm, Objective, bind, chain, stateless, w
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.resampling import power_weight, resample
+from purerl.algos.parts.rows import first_counted
 from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.transforms import gae_advantage, kl_in_reward, whitened
 from purerl.algos.parts.values import critic_objective
@@ -99,7 +99,7 @@ def _times_copies(batch: TensorDict, *, loss: Callable[[TensorDict], TokenFloat]
 
 def _power_weighted_copies(batch: TensorDict, *, power: float) -> RowFloat:
     action, mask = batch["action"], batch["mask"]
-    noise = torch.where(action & (action.cumsum(-1) == 1), batch["noise"], 0).sum(-1)
+    noise = first_counted(batch["noise"], action)
     copies = resample(power_weight(batch["reward"].sum(-1), power=power), noise, anywhere(mask))
     tokens = count(mask).to(copies.dtype)
     drawn = (copies * tokens).sum(-1, keepdim=True)

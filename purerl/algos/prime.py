@@ -42,15 +42,15 @@ from purerl.algos.estimators.returns import discounted_returns
 from purerl.algos.parts.groups import group_size, group_sum
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean
-from purerl.algos.parts.regressions import row_mean
+from purerl.algos.parts.rows import at_last_action, row_mean, spread
 from purerl.algos.parts.selection import groups_that_vary
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
-from purerl.algos.parts.transforms import spread, whitened
+from purerl.algos.parts.transforms import whitened
 from purerl.kernels.masks import anywhere
 from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat
 
-__all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process", "on_last_action"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process"]
 
 EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
 
@@ -93,15 +93,6 @@ def leave_one_out_process(process: TokenFloat, group: RowInt, mask: TokenBool) -
     total = group_sum(row_mean(process, mask), group)
     against = (size.unsqueeze(-1) * process - total.unsqueeze(-1)) / (size - 1).clamp(min=1).unsqueeze(-1)
     return torch.where(mask & (size > 1).unsqueeze(-1), against, 0)
-
-
-def on_last_action(x: RowFloat, action: TokenBool) -> TokenFloat:
-    """x_i at the last action token of row i, 0 elsewhere.
-
-    >>> on_last_action(torch.tensor([7.0]), torch.tensor([[True, True, False]]))
-    tensor([[0., 7., 0.]])
-    """
-    return torch.where(action & (action.flip(-1).cumsum(-1).flip(-1) == 1), x.unsqueeze(-1), 0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -152,5 +143,5 @@ def _advantage(batch: TensorDict, *, beta: float, process_coef: float, outcome_c
     mask, action, group = batch["mask"], batch["action"], batch["group"]
     process = leave_one_out_process(beta * (batch["reward_model_logp"] - batch["ref_logp"]), group, mask)
     outcome = leave_one_out_advantage(batch["reward"].sum(-1), group, anywhere(mask))
-    reward = process_coef * process + outcome_coef * on_last_action(outcome, action)
+    reward = process_coef * process + outcome_coef * at_last_action(outcome, action)
     return torch.where(mask, discounted_returns(reward, action, discount=1.0), 0)

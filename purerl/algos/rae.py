@@ -32,9 +32,9 @@ from purerl.algos.algebra import Algorithm, Transform, bind, on
 from purerl.algos.estimators.trackers import look_up, moving_average_update
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.settings import number, whole
 from purerl.algos.parts.surrogates import policy_gradient
-from purerl.algos.parts.transforms import spread
 from purerl.batch import put
 from purerl.kernels.masks import anywhere
 

@@ -28,9 +28,10 @@ from tensordict import TensorDict
 from purerl.algos.algebra import Algorithm, chain, on, stateless, writes
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.surrogates import policy_gradient
-from purerl.algos.parts.transforms import kl_in_reward, return_advantage, spread
+from purerl.algos.parts.transforms import kl_in_reward, return_advantage
 from purerl.types import TokenFloat
 
 __all__ = ["Config", "algorithm"]

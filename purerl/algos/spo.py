@@ -37,8 +37,8 @@ from purerl.algos.algebra import Algorithm, Transform, bind
 from purerl.algos.estimators.trackers import beta_update, look_up
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import token_mean
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.settings import number, whole
-from purerl.algos.parts.transforms import spread
 from purerl.algos.parts.whiten import whiten_rows
 from purerl.batch import put
 from purerl.kernels.masks import anywhere

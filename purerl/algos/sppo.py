@@ -29,10 +29,11 @@ from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.regressions import row_mean, sppo_loss
+from purerl.algos.parts.regressions import sppo_loss
+from purerl.algos.parts.rows import row_mean, spread
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
-from purerl.algos.parts.transforms import outcome_advantage, spread
+from purerl.algos.parts.transforms import outcome_advantage
 from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]

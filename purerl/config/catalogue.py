@@ -17,7 +17,7 @@ from purerl.plugins import find, names
 __all__ = ["Entry", "catalogue", "equations"]
 
 _FUNCTION = re.compile(r"\bpurerl(?:\.\w+)+")
-_PLUMBING = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.parts.policy._itself"}
+_PLUMBING = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.algebra._itself"}
 
 
 @frozen

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.parts.shaping import at_last_action
+from purerl.algos.parts.rows import at_last_action
 from purerl.batch import FIELDS, ROW_FIELDS, put
 
 __all__ = [

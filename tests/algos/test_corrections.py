@@ -18,15 +18,13 @@ from purerl.algos.parts.corrections import (
     reject_rows,
     reject_rows_with_token,
     reject_tokens,
-    row_max,
-    row_mean,
-    row_sum,
     sequence_masked,
     token_weight,
     truncated,
     whole_row_ratio,
     whole_row_weight,
 )
+from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.batch import collate, put
 from purerl.testing import check_algorithm, fields_of
 from purerl.testing.outcome import learn

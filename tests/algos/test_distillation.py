@@ -10,7 +10,8 @@ import torch
 from purerl.algos import leave_one_out_advantage, opd, opd_top_k, prime, whiten
 from purerl.algos.algebra import begin, evaluate, roles
 from purerl.algos.parts.distillation import topk_forward_kl, topk_reverse_kl
-from purerl.algos.prime import implicit_reward_loss, leave_one_out_process, on_last_action
+from purerl.algos.parts.rows import at_last_action
+from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
 from purerl.batch import FIELDS, check_batch, collate, put
 from purerl.errors import BatchError
 from tests.algos.running import example, loss_of, with_advantage
@@ -136,7 +137,7 @@ def test_prime_by_its_parts():
     process = leave_one_out_process(0.5 * (batch["reward_model_logp"] - batch["ref_logp"]), batch["group"], mask)
     score = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
     outcome = leave_one_out_advantage(score, batch["group"], mask.any(-1))
-    reward = 2 * process + 3 * on_last_action(outcome, action)
+    reward = 2 * process + 3 * at_last_action(outcome, action)
     returns = reward.flip(-1).cumsum(-1).flip(-1)
     torch.testing.assert_close(with_advantage(algorithm, batch)["advantage"], whiten(returns, mask))
 

@@ -17,8 +17,9 @@ from purerl.algos import (
     resample,
     varies,
 )
+from purerl.algos.parts.rows import at_last_action
 from purerl.algos.parts.selection import largest
-from purerl.algos.parts.shaping import at_last_action, overlong_in_reward
+from purerl.algos.parts.shaping import overlong_in_reward
 from purerl.batch import collate
 from tests.golden.hand import close, f64, where
 

@@ -10,7 +10,8 @@ import torch
 from purerl.algos import dpo_loss, gvpo_loss, ipo_loss, pair_margin, sppo_loss
 from purerl.algos.flowrl import balance_loss, clipped_row_weight
 from purerl.algos.parts.preferences import pairs
-from purerl.algos.prime import implicit_reward_loss, leave_one_out_process, on_last_action
+from purerl.algos.parts.rows import at_last_action
+from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
 from tests.golden.hand import close, f64, ints, slope, where
 
 
@@ -73,4 +74,4 @@ def test_the_balance_is_least_where_flows_agree_and_its_weight_has_no_gradient()
 
 def test_the_outcome_sits_on_the_last_action_token():
     action = torch.tensor([[False, True, True, False], [False] * 4])
-    assert on_last_action(torch.tensor([3.0, 5.0]), action).tolist() == [[0, 0, 3, 0], [0] * 4]
+    assert at_last_action(torch.tensor([3.0, 5.0]), action).tolist() == [[0, 0, 3, 0], [0] * 4]

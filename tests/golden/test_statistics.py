@@ -23,9 +23,8 @@ from purerl.algos import (
     whiten,
     whiten_rows,
 )
-from purerl.algos.flowrl import first_counted
 from purerl.algos.parts.groups import buckets
-from purerl.algos.parts.regressions import row_mean
+from purerl.algos.parts.rows import first_counted, row_mean
 from purerl.algos.parts.whiten import centre, deviation
 from tests.golden.hand import close, f64, ints, slope, where
 

@@ -19,7 +19,8 @@ from purerl.algos import (
     whole_row_ratio,
 )
 from purerl.algos.flowrl import clipped_row_weight
-from purerl.algos.parts.corrections import banded, row_max, row_sum, stale, truncated
+from purerl.algos.parts.corrections import banded, stale, truncated
+from purerl.algos.parts.rows import row_max, row_sum
 from tests.golden.hand import close, f64, logs, where
 
 ZERO = torch.zeros(1, 3, dtype=torch.float64)

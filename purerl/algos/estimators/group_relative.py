@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import torch
 
-from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum
+from purerl.algos.parts.groups import group_deviation, group_max, group_mean, group_size, group_sum
 from purerl.algos.parts.selection import varies
 from purerl.algos.parts.whiten import deviation
 from purerl.types import RowBool, RowFloat, RowInt
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 EPS = 1e-6
-"""Added to a standard deviation that is divided by."""
+"""Added to a standard deviation that is divided by; and what a mean that is divided by must exceed, relatively."""
 
 
 def group_centred_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
@@ -84,14 +84,17 @@ def batch_normalised_advantage(score: RowFloat, group: RowInt, counted: RowBool)
 
 
 def mean_normalised_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """(s_i - mean_g) / mean_g, and 0 where mean_g is not above 0. Source: MaxRL (2602.02710).
+    """(s_i - mean_g) / mean_g, and 0 where mean_g is not above 1e-6 of the group's largest abs(s).
+
+    Below that a mean of scores of both signs is what rounding left of 0. Source: MaxRL (2602.02710).
 
     >>> yes, group = torch.tensor([True, True]), torch.tensor([3, 3])
     >>> mean_normalised_advantage(torch.tensor([1.0, 0.0]), group, yes)
     tensor([ 1., -1.])
     """
-    mean = group_sum(torch.where(counted, score, 0), group) / group_size(counted, group, dtype=score.dtype)
-    return torch.where(mean > 0, group_deviation(score, group, counted) / torch.where(mean > 0, mean, 1), 0)
+    mean = group_mean(score, group, counted)
+    some = mean > EPS * group_max(torch.where(counted, score.abs(), 0), group)
+    return torch.where(some, group_deviation(score, group, counted) / torch.where(some, mean, 1), 0)
 
 
 def share_scaled_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:

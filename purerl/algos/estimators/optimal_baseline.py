@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from purerl.algos.parts.actions import fold, places, unfold
-from purerl.algos.parts.groups import group_token_sum
+from purerl.algos.parts.groups import group_token_max, group_token_sum
 from purerl.types import RowInt, TokenBool, TokenFloat
 
 __all__ = ["optimal_token_advantage"]
@@ -26,12 +26,14 @@ def optimal_token_advantage(
 
         w_it = 1 - 2 exp(logp_it) + sum_v pi_it(v)^2             squared gradient of logp_it in the logits
         W_it = sum_{s <= t} w_is
-        B_t  = sum_i W_it G_it / (sum_i W_it + 1e-8)             over the rows of the group that reach t
+        M_t  = max_i G_it                                        over the rows of the group that reach t
+        B_t  = M_t + sum_i W_it (G_it - M_t) / (sum_i W_it + 1e-8)
         A_it = G_it - B_t
 
     t counts action tokens: the t-th of a row is compared with the t-th of the others. Tokens that are masked out have
-    no weight, and are no row's t-th. Where only one row reaches t, A is 0. w is never negative but by rounding, and is
-    clamped there. Source: 2602.07078. `returns` is [rows, time], 0 where not `action`.
+    no weight, and are no row's t-th. Where only one row reaches t, or all that do have the same return, A is exactly 0,
+    whatever the weights: that is what M is for. w is never negative but by rounding, and is clamped there.
+    Source: 2602.07078. `returns` is [rows, time], 0 where not `action`.
 
     >>> yes, half = torch.tensor([[True], [True]]), torch.tensor([[0.5], [0.5]])
     >>> optimal_token_advantage(torch.tensor([[1.0], [0.0]]), half.log(), half, yes, yes, torch.tensor([4, 4]))
@@ -43,6 +45,7 @@ def optimal_token_advantage(
     reached = fold(mask.to(returns.dtype), place)
     weight = reached * fold(torch.where(mask, squared_gradient, 0), place).cumsum(-1)
     folded = fold(returns, place)
-    baseline = group_token_sum(weight * folded, group) / (group_token_sum(weight, group) + EPS)
-    compared = group_token_sum(reached, group) > 1
-    return torch.where(mask, unfold(torch.where(compared, folded - baseline, 0), place, action), 0)
+    highest = group_token_max(torch.where(reached > 0, folded, -torch.inf), group)
+    below = torch.where(reached > 0, folded - highest, 0)
+    baseline = group_token_sum(weight * below, group) / (group_token_sum(weight, group) + EPS)
+    return torch.where(mask, unfold(below - baseline, place, action), 0)

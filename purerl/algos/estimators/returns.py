@@ -118,7 +118,7 @@ def vtrace_advantage(
 
     Source: Espeholt et al. 2018 (1802.01561, sec. 4.2).
     """
-    place, ratio = places(action), token_ratio(logp, rollout_logp).clamp(max=rho_clip)
+    place, ratio = places(action), torch.where(action, token_ratio(logp, rollout_logp), 0).clamp(max=rho_clip)
     following = pad(fold(torch.where(action, target, 0), place)[..., 1:], (0, 1))
     error = fold(reward, place) + discount * following - fold(torch.where(action, value, 0), place)
     return ratio * unfold(error, place, action)

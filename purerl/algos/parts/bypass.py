@@ -46,11 +46,16 @@ def _bypassed(objective: Objective) -> Objective:
 
 def _apply(state: State, batch: TensorDict, *, apply: Callable) -> tuple[State, TensorDict]:
     state, after = apply(state, _with(batch, _SAMPLER))
-    return state, after.exclude("old_logp")
+    return state, _restored(after, batch)
 
 
 def _prepare(batch: TensorDict, *, prepare: Callable) -> TensorDict:
-    return prepare(_with(batch, _SAMPLER)).exclude("old_logp")
+    return _restored(prepare(_with(batch, _SAMPLER)), batch)
+
+
+def _restored(after: TensorDict, before: TensorDict) -> TensorDict:
+    """`after`, with the `old_logp` of `before` if it had one: what stands around the algorithm may read it."""
+    return put(after, old_logp=before["old_logp"]) if "old_logp" in before.keys() else after.exclude("old_logp")
 
 
 def unmoved(objective: Objective, fields: Mapping[str, str]) -> Objective:

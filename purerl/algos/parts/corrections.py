@@ -10,12 +10,13 @@ importance ratio, so that means are those under the old policy, and to *reject* 
 
 `corrected(algorithm, *corrections)` puts them ahead of everything else that an algorithm does. A correction is a
 function batch -> batch that multiplies `weight` or clears part of `mask`. What is rejected leaves every effect:
-numerator, denominator, and the baseline of its group. `weighted` multiplies a loss by `weight`.
+numerator, denominator, and the baseline of its group. `weighted` multiplies a loss by `weight`. An algorithm that is
+corrected already takes more of them: corrected(corrected(algorithm, a), b) is corrected(algorithm, b, a).
 
 Metrics that it adds, means over counted tokens, so over what is left:
 
     weight, weight_square   effective_sample_size of the tokens is weight^2 / weight_square
-    chi2                    exp(2 lr) - 1: the variance of the ratio, were nothing done
+    chi2                    exp(2 lr) - 1: the variance of the ratio, were nothing weighed
     log_perplexity_gap      rollout_logp - old_logp, nats: log of the perplexity under old less that under mu
     rejected                the share of tokens that the corrections took out, of those that counted before
 
@@ -31,11 +32,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Weighted, bind, chain, on, stateless
+from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Weighted, bind, chain, on, read, stateless
 from purerl.algos.parts.metrics import token_means
-from purerl.algos.parts.regressions import row_mean
+from purerl.algos.parts.rows import row_mean, spread
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, token_ratio
-from purerl.algos.parts.transforms import spread
 from purerl.batch import put
 from purerl.kernels.masks import anywhere, count
 from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
@@ -47,8 +47,6 @@ __all__ = [
     "reject_rows",
     "reject_rows_with_token",
     "reject_tokens",
-    "row_max",
-    "row_sum",
     "sequence_masked",
     "stale",
     "token_weight",
@@ -83,20 +81,6 @@ def banded(ratio: Tensor, *, least: float, most: float) -> Tensor:
     tensor([[0., 2., 0.]])
     """
     return torch.where((ratio >= least) & (ratio <= most), ratio, 0)
-
-
-def row_sum(x: TokenFloat, mask: TokenBool) -> RowFloat:
-    """The sum of `x` over the counted tokens of each row."""
-    return torch.where(mask, x, 0).sum(-1)
-
-
-def row_max(x: TokenFloat, mask: TokenBool) -> RowFloat:
-    """The largest `x` of the counted tokens of each row; 0 where there is none.
-
-    >>> row_max(torch.tensor([[-3.0, -1.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
-    tensor([-1.,  0.])
-    """
-    return torch.where(anywhere(mask), torch.where(mask, x, -torch.inf).amax(-1), 0)
 
 
 def effective_sample_size(weight: TokenFloat, mask: TokenBool) -> Scalar:
@@ -219,14 +203,17 @@ def corrected(algorithm: Algorithm, *corrections: Callable[[TensorDict], TensorD
 
 
 def _correct(batch: TensorDict, *, corrections: tuple[Callable, ...]) -> TensorDict:
-    counted = batch["mask"]
-    batch = put(batch, weight=counted.to(batch["old_logp"].dtype))
+    before = batch["mask"]
+    if "weight" not in batch.keys():
+        batch = put(batch, weight=before.to(batch["old_logp"].dtype), rejected=torch.zeros_like(before))
     for correction in corrections:
         batch = correction(batch)
-    return put(batch, rejected=counted & ~batch["mask"])
+    return put(batch, rejected=batch["rejected"] | before & ~batch["mask"])
 
 
 def _corrected(objective: Objective) -> Objective:
+    if "weight" in objective.reads:
+        return objective
     return objective._replace(
         reads=tuple(dict.fromkeys((*objective.reads, "old_logp", "rollout_logp", "weight", "rejected"))),
         terms=tuple(t._replace(loss=weighted(t.loss)) if t.name == "policy" else t for t in objective.terms),
@@ -246,12 +233,8 @@ def _difference(rollout_logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
     return rollout_logp - old_logp
 
 
-def _itself(value: TokenFloat) -> TokenFloat:
-    return value
-
-
 _means = token_means(
-    weight=on(_itself, "weight"),
+    weight=read("weight"),
     weight_square=on(_square, "weight"),
     chi2=on(_excess, "old_logp", "rollout_logp"),
     log_perplexity_gap=on(_difference, "rollout_logp", "old_logp"),

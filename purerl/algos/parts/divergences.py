@@ -65,7 +65,7 @@ def k3(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     tensor([0.0000, 0.3679])
     """
     x = (logp - ref_logp).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    return (-x).exp() + x - 1
+    return (-x).expm1() + x  # with exp() - 1, half the digits of a small x would be lost, and the sign with them
 
 
 def absolute(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
@@ -101,16 +101,16 @@ def weighed_k2(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> 
 
 
 def adapted(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, target: float, horizon: float) -> Scalar:
-    """The next coefficient: coefficient * (1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon).
+    """The next coefficient: coefficient * max(0, 1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon).
 
-    Source: Ziegler et al. 2019 (1909.08593).
+    Source: Ziegler et al. 2019 (1909.08593), whose horizon is so long that the factor never comes near 0.
 
     >>> import torch
     >>> adapted(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50.0), target=6.0, horizon=100.0)
     tensor(0.5500)
     """
     error = (divergence / target - 1).clamp(-LARGEST_ERROR, LARGEST_ERROR)
-    return coefficient * (1 + error * rows / horizon)
+    return coefficient * (1 + error * rows / horizon).clamp(min=0)
 
 
 def kl_reward(reward: TokenFloat, logp: TokenFloat, ref_logp: TokenFloat, *, kl_reward_coef: float) -> TokenFloat:

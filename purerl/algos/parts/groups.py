@@ -14,7 +14,16 @@ import torch
 
 from purerl.types import RowBool, RowFloat, RowInt, TokenFloat
 
-__all__ = ["buckets", "group_deviation", "group_max", "group_size", "group_sum", "group_token_sum"]
+__all__ = [
+    "buckets",
+    "group_deviation",
+    "group_max",
+    "group_mean",
+    "group_size",
+    "group_sum",
+    "group_token_max",
+    "group_token_sum",
+]
 
 
 def buckets(group: RowInt) -> RowInt:
@@ -64,9 +73,30 @@ def group_token_sum(x: TokenFloat, group: RowInt) -> TokenFloat:
     return torch.zeros_like(x).scatter_add(-2, bucket, x).gather(-2, bucket)
 
 
+def group_token_max(x: TokenFloat, group: RowInt) -> TokenFloat:
+    """At each position of each row, the largest `x` at that position of the rows of its group.
+
+    >>> group_token_max(torch.tensor([[1.0, 40.0], [2.0, 20.0], [4.0, 10.0]]), torch.tensor([5, 9, 5]))
+    tensor([[ 4., 40.],
+            [ 2., 20.],
+            [ 4., 40.]])
+    """
+    bucket = buckets(group).unsqueeze(-1).expand_as(x)
+    return torch.full_like(x, -torch.inf).scatter_reduce(-2, bucket, x, "amax").gather(-2, bucket)
+
+
 def group_size(counted: RowBool, group: RowInt, *, dtype: torch.dtype) -> RowFloat:
     """For each row, how many rows of its group are counted, at least 1: a number to divide by."""
     return group_sum(counted.to(dtype), group).clamp(min=1)
+
+
+def group_mean(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """For each row, the mean score of the counted rows of its group; 0 where none is counted.
+
+    >>> group_mean(torch.tensor([3.0, 1.0, 9.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, False]))
+    tensor([2., 2., 0.])
+    """
+    return group_sum(torch.where(counted, score, 0), group) / group_size(counted, group, dtype=score.dtype)
 
 
 def group_deviation(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:

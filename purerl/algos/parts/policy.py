@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Objective, Term, Weighted, bind, on, writes
+from purerl.algos.algebra import Objective, Term, Weighted, bind, on, read, writes
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.settings import optional
@@ -68,7 +68,7 @@ def policy_objective(
     entropy_coef: float,
 ) -> Objective:
     """The objective of a policy with any surrogate; `reads` and `metrics` are the surrogate's own."""
-    kl, entropy = on(k3, "logp", "ref_logp"), on(_itself, "entropy")
+    kl, entropy = on(k3, "logp", "ref_logp"), read("entropy")
     return Objective(
         role="policy",
         reads=(*reads, *optional(kl_loss_coef, "ref_logp")),
@@ -159,7 +159,3 @@ def _left(batch: TensorDict, *, loss: Callable) -> TokenFloat:
 def _and_dropped(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
     mask = batch["mask"]
     return {**metrics(batch), "dropped": Weighted(count(mask & batch["dropped"]).sum(-1), count(mask).sum(-1))}
-
-
-def _itself(value: TokenFloat) -> TokenFloat:
-    return value

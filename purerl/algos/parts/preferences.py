@@ -22,7 +22,8 @@ from torch.nn.functional import logsigmoid
 from purerl.algos.algebra import Objective, Term, Weighted, bind, on, writes
 from purerl.algos.parts.groups import group_sum
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.transforms import spread
+from purerl.algos.parts.rows import spread
+from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.kernels.masks import anywhere
 from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
@@ -36,7 +37,7 @@ def pair_margin(logp: TokenFloat, anchor: TokenFloat, chosen: RowBool, group: Ro
     >>> pair_margin(logp, torch.zeros(2, 2), torch.tensor([True, False]), torch.tensor([4, 4]), yes)
     tensor([3., 3.])
     """
-    log_ratio = torch.where(mask, logp - anchor, 0).sum(-1)
+    log_ratio = sequence_log_ratio(logp, anchor, mask)
     return group_sum(torch.where(chosen, log_ratio, -log_ratio), group)
 
 

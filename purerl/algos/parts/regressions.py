@@ -9,22 +9,10 @@ first, `row_mean` the second, out of tokens.
 
 from __future__ import annotations
 
-import torch
-
 from purerl.algos.parts.groups import group_deviation, group_size
-from purerl.kernels.masks import count
-from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
+from purerl.types import RowBool, RowFloat, RowInt
 
-__all__ = ["gvpo_loss", "row_mean", "sppo_loss"]
-
-
-def row_mean(x: TokenFloat, mask: TokenBool) -> RowFloat:
-    """The mean of `x` over the counted tokens of each row; 0 where there is none.
-
-    >>> row_mean(torch.tensor([[1.0, 3.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
-    tensor([2., 0.])
-    """
-    return torch.where(mask, x, 0).sum(-1) / count(mask).clamp(min=1)
+__all__ = ["gvpo_loss", "sppo_loss"]
 
 
 def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFloat:

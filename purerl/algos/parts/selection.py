@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDict
 from torch.nn.functional import pad
 
-from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum
+from purerl.algos.parts.groups import group_deviation, group_max, group_mean
 from purerl.algos.parts.whiten import centre
 from purerl.kernels.masks import anywhere, count
 from purerl.types import Count, RowBool, RowFloat, RowInt, TokenBool, TokenFloat
@@ -48,7 +48,7 @@ def in_band(score: RowFloat, group: RowInt, counted: RowBool, *, lowest: float, 
     >>> in_band(scores, torch.tensor([0, 0, 1, 1]), yes, lowest=0.1, highest=0.9)
     tensor([False, False,  True,  True])
     """
-    mean = group_sum(torch.where(counted, score, 0), group) / group_size(counted, group, dtype=score.dtype)
+    mean = group_mean(score, group, counted)
     return (lowest < mean) & (mean < highest)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import torch
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Transform, bind, stateless, writes
 from purerl.algos.estimators.components import weighted_sum
+from purerl.algos.parts.rows import at_last_action
 from purerl.batch import put
 from purerl.kernels.masks import count
-from purerl.types import RowFloat, TokenBool, TokenFloat
+from purerl.types import RowFloat, TokenFloat
 
-__all__ = ["at_last_action", "component_reward", "leave_out_truncated", "overlong_in_reward", "overlong_penalty"]
+__all__ = ["component_reward", "leave_out_truncated", "overlong_in_reward", "overlong_penalty"]
 
 
 def overlong_penalty(length: RowFloat, *, longest: float, buffer: float, factor: float) -> RowFloat:
@@ -24,16 +24,6 @@ def overlong_penalty(length: RowFloat, *, longest: float, buffer: float, factor:
     tensor([ 0.0000, -0.5000, -1.0000, -1.0000])
     """
     return factor * (-(length - (longest - buffer)) / buffer).clamp(-1, 0)
-
-
-def at_last_action(x: RowFloat, action: TokenBool) -> TokenFloat:
-    """x_i at the last action token of row i, where an outcome sits; 0 elsewhere.
-
-    >>> at_last_action(torch.tensor([5.0]), torch.tensor([[True, True, False]]))
-    tensor([[0., 5., 0.]])
-    """
-    count = action.cumsum(-1)
-    return torch.where(action & (count == count[..., -1:]), x.unsqueeze(-1), 0)
 
 
 def overlong_in_reward(*, longest: float, buffer: float, factor: float) -> Transform:

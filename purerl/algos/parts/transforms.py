@@ -14,10 +14,11 @@ from tensordict import TensorDict
 from purerl.algos.algebra import Transform, bind, on, stateless, writes
 from purerl.algos.estimators.returns import discounted_returns, gae
 from purerl.algos.parts.divergences import adapted, k1, kl_reward
+from purerl.algos.parts.rows import spread
 from purerl.algos.parts.whiten import whiten
 from purerl.batch import put
 from purerl.kernels.masks import anywhere, count
-from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
+from purerl.types import Scalar, TokenFloat
 
 __all__ = [
     "adaptive_kl_in_reward",
@@ -25,7 +26,6 @@ __all__ = [
     "kl_in_reward",
     "outcome_advantage",
     "return_advantage",
-    "spread",
     "whitened",
 ]
 
@@ -72,15 +72,6 @@ def outcome_advantage(estimator: Callable) -> Transform:
 def _outcome_advantage(batch: TensorDict, *, estimator: Callable) -> TokenFloat:
     score, mask = batch["reward"].sum(-1), batch["mask"]
     return spread(estimator(score, batch["group"], anywhere(mask)), mask)
-
-
-def spread(x: RowFloat, mask: TokenBool) -> TokenFloat:
-    """Every counted token of row i gets x_i, which is finite; the others get 0.
-
-    >>> spread(torch.tensor([2.0]), torch.tensor([[False, True, True]]))
-    tensor([[0., 2., 2.]])
-    """
-    return x.unsqueeze(-1) * mask.view(torch.uint8)
 
 
 def return_advantage(*, discount: float) -> Transform:
