@@ -98,6 +98,7 @@ SCHEMA: tuple[Field, ...] = (
     Field("returns", _TOKEN, _F, "reward", "estimator", "the critic's target"),
     Field("copies", _ROW, _F, "", "estimator", "how often resampling drew the row, relative to the mean token's"),
     Field("correct", _TOKEN, _B, "", "estimator", "the counted tokens of rows that are right"),
+    Field("entropy_coef", _ROW, _F, "", "estimator", "what the entropy bonus of the row is multiplied by"),
     Field("weight", _TOKEN, _F, "", "estimator", "detached importance weight that a policy loss is multiplied by"),
     Field("rejected", _TOKEN, _B, "", "estimator", "counted before the corrections, and rejected by them"),
     Field("penalised", _TOKEN, _B, "", "prepare", "KL-Cov's choice of tokens"),

@@ -40,9 +40,11 @@ from purerl.algos.estimators.returns import (
 from purerl.algos.estimators.steps import anchored_step_advantage
 from purerl.algos.estimators.trackers import beta_update, look_up, moving_average_update
 from purerl.algos.parts.actions import fold_reward
-from purerl.algos.parts.corrections import effective_sample_size, whole_row_ratio
+from purerl.algos.parts.corrections import banded, effective_sample_size, stale, truncated, whole_row_ratio
 from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.divergences import (
+    absolute,
+    adapted,
     importance_k3,
     k1,
     k2,
@@ -52,7 +54,16 @@ from purerl.algos.parts.divergences import (
     weighed_k2,
     weighed_k3,
 )
-from purerl.algos.parts.groups import group_deviation, group_max, group_size, group_sum, group_token_sum
+from purerl.algos.parts.entropy import adapted_entropy_coef
+from purerl.algos.parts.groups import (
+    group_deviation,
+    group_max,
+    group_mean,
+    group_size,
+    group_sum,
+    group_token_max,
+    group_token_sum,
+)
 from purerl.algos.parts.preferences import dpo_loss, ipo_loss, pair_margin
 from purerl.algos.parts.reductions import (
     constant_norm,
@@ -63,7 +74,7 @@ from purerl.algos.parts.reductions import (
 )
 from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
 from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.rows import at_last_action, first_counted, row_max, row_mean, row_sum, spread
 from purerl.algos.parts.selection import (
     drawn_covariance,
     excess_moment,
@@ -86,7 +97,7 @@ from purerl.algos.parts.surrogates import (
     soft_gate_surrogate,
     token_ratio,
 )
-from purerl.algos.parts.values import clipped_value_loss
+from purerl.algos.parts.values import clipped_value_loss, squared_error
 from purerl.algos.parts.weights import (
     clipped_weight,
     flipped_weight,
@@ -100,7 +111,12 @@ from purerl.algos.parts.whiten import whiten, whiten_rows
 
 __all__ = [
     "Counts",
+    "absolute",
+    "adapted",
+    "adapted_entropy_coef",
     "anchored_step_advantage",
+    "at_last_action",
+    "banded",
     "batch_normalised_advantage",
     "best_weight",
     "beta_update",
@@ -117,6 +133,7 @@ __all__ = [
     "effective_sample_size",
     "excess_moment",
     "extreme_weight",
+    "first_counted",
     "flipped_weight",
     "fold_reward",
     "gae",
@@ -125,9 +142,11 @@ __all__ = [
     "group_centred_advantage",
     "group_deviation",
     "group_max",
+    "group_mean",
     "group_normalised_advantage",
     "group_size",
     "group_sum",
+    "group_token_max",
     "group_token_sum",
     "gvpo_loss",
     "importance_k3",
@@ -156,6 +175,9 @@ __all__ = [
     "ppo_clip",
     "probability_gap",
     "resample",
+    "row_max",
+    "row_mean",
+    "row_sum",
     "score_of_the_single",
     "sequence_log_ratio",
     "sequence_mean_of_token_mean",
@@ -165,6 +187,8 @@ __all__ = [
     "soft_gate_surrogate",
     "sppo_loss",
     "spread",
+    "squared_error",
+    "stale",
     "straight_through",
     "tapered_weight",
     "teacher_advantage",
@@ -174,6 +198,7 @@ __all__ = [
     "token_sum",
     "topk_forward_kl",
     "topk_reverse_kl",
+    "truncated",
     "trusted_weight",
     "varies",
     "vtrace_advantage",

@@ -33,7 +33,7 @@ from purerl.algos.estimators.group_relative import group_normalised_advantage
 from purerl.algos.parts.policy import clipped_policy, dropping, per_token
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.selection import drawn_covariance
-from purerl.algos.parts.settings import number
+from purerl.algos.parts.settings import in_order, number
 from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -55,6 +55,9 @@ class Config:
     clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 1.0, least=0)
     kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
     entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+
+    def __attrs_post_init__(self) -> None:
+        in_order(self, "cov_low", "cov_high")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

@@ -44,7 +44,7 @@ EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
 class Config:
     """The hyper-parameters of GDPO."""
 
-    weights: tuple[float, ...] = numbers("weight of each component of the reward; none: each weighs 1")
+    weights: tuple[float, ...] = numbers("weight of each component, in the order of the rewards; none: each weighs 1")
     clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
     clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
     kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)

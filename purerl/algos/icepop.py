@@ -26,7 +26,7 @@ from attrs import frozen
 from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.parts.corrections import banded, corrected, token_weight
-from purerl.algos.parts.settings import number
+from purerl.algos.parts.settings import in_order, number
 
 __all__ = ["Config", "algorithm"]
 
@@ -37,6 +37,9 @@ class Config(grpo.Config):
 
     least: float = number("the smallest ratio of trainer and sampler that is learnt from", 0.5, above=0)
     most: float = number("the largest", 5.0, above=0)
+
+    def __attrs_post_init__(self) -> None:
+        in_order(self, "least", "most")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

@@ -36,6 +36,7 @@ from purerl.algos.parts.distillation import topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number, optional
+from purerl.errors import ConfigError
 from purerl.types import ChoiceFloat, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -47,23 +48,26 @@ EXEMPTIONS = {"on_policy_it_is_reinforce": "it imitates a teacher's distribution
 class Config:
     """The hyper-parameters of on-policy distillation from the teacher's likeliest tokens."""
 
-    reverse_coef: float = number("weight of the divergence that seeks a mode of the teacher's", 1.0, above=0)
+    reverse_coef: float = number("weight of the divergence that seeks a mode of the teacher's", 1.0, least=0)
     forward_coef: float = number("weight of the divergence that covers all of them", 0.0, least=0)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.reverse_coef + self.forward_coef:
+            raise ConfigError("reverse_coef", got="0, and forward_coef 0", need="one of the two above 0")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """On-policy distillation from the teacher's likeliest tokens, as `config` sets it."""
     reverse = on(topk_reverse_kl, "topk_logp", "teacher_topk_logp")
     forward = on(topk_forward_kl, "topk_logp", "teacher_topk_logp")
-    coef = config.forward_coef
     policy = Objective(
         role="policy",
         reads=("teacher_topk_logp",),
         outputs=("topk_logp",),
         watches=("entropy",),
         terms=(
-            Term("reverse_kl", reverse, token_mean, weight=config.reverse_coef),
-            *optional(coef, Term("forward_kl", forward, token_mean, weight=coef)),
+            *optional(config.reverse_coef, Term("reverse_kl", reverse, token_mean, weight=config.reverse_coef)),
+            *optional(config.forward_coef, Term("forward_kl", forward, token_mean, weight=config.forward_coef)),
         ),
         metrics=token_means(
             reverse_kl=reverse, forward_kl=forward, coverage=on(_coverage, "topk_logp"), entropy=read("entropy")

@@ -209,6 +209,10 @@ def _check_weights(config: RunConfig, algorithm: Algorithm) -> None:
     if "components" in algorithm.reads and any(one.weight != 1 for one in config.rewards):
         because = f"an algorithm that reads the sum; {kind} reads each component"
         raise _refuse("rewards.weight", [one.weight for one in config.rewards], because, "set algorithm.weights")
+    weights = getattr(config.algorithm, "weights", ())
+    if 0 < len(weights) < len(config.rewards):
+        need = f"one for each component of the {len(config.rewards)} rewards, or none"
+        raise ConfigError("algorithm.weights", got=weights, need=need)
 
 
 def _check_functions(config: RunConfig, given: Mapping[str, RewardFunction]) -> None:

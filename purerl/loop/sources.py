@@ -164,7 +164,7 @@ def _penalties(rollout: Rollout, lengths: Sequence[int]) -> list[float]:
 
 def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | None]) -> list[Sample]:
     """`samples` with the fields that only some algorithms read, if this one does."""
-    names = sorted({name for sample in samples for name in sample.verdict.counted})
+    names = dict.fromkeys(name for sample in samples for name in sample.verdict.counted)
     makers: dict[str, Callable[[Sample], object]] = {
         "score": lambda sample: sample.verdict.reward or 0.0,
         "components": lambda sample: [sample.verdict.counted.get(name, 0.0) for name in names],

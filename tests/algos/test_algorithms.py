@@ -8,7 +8,22 @@ import pickle
 import pytest
 import torch
 
-from purerl.algos import dapo, dpo, dr_grpo, gae, grpo, kl_cov, ppo, prime, rloo, sft, whiten
+from purerl.algos import (
+    clip_cov,
+    dapo,
+    dpo,
+    dr_grpo,
+    gae,
+    grpo,
+    icepop,
+    kl_cov,
+    opd_top_k,
+    ppo,
+    prime,
+    rloo,
+    sft,
+    whiten,
+)
 from purerl.algos.algebra import begin, evaluate, fingerprint, select
 from purerl.batch import put
 from purerl.errors import ConfigError
@@ -52,6 +67,9 @@ def test_an_int_is_the_float_that_it_stands_for():
         (kl_cov, dict(top_fraction=0.0)),
         (dpo, dict(beta=None)),
         (rloo, dict(entropy_coef=math.inf)),
+        (icepop, dict(least=5.0, most=0.5)),
+        (clip_cov, dict(cov_low=5.0, cov_high=1.0)),
+        (opd_top_k, dict(reverse_coef=0.0)),
     ],
 )
 def test_a_setting_out_of_bounds_is_refused(module, setting):

@@ -136,7 +136,7 @@ def test_a_rejected_row_leaves_every_effect(module):
 
 
 def metrics_of(algorithm: Algorithm, batch: TensorDict) -> dict:
-    [policy] = algorithm.objectives
+    [policy] = [objective for objective in algorithm.objectives if objective.role == "policy"]
     step, counts = begin(policy, with_advantage(algorithm, batch))
     return evaluate(policy, step, counts)[1]
 
@@ -187,6 +187,29 @@ def test_every_correction_satisfies_the_laws():
     check_algorithm(bypassed(ppo.algorithm()), batches=3, exempt=ppo.EXEMPTIONS)
     for one in (algorithm, bypassed(algorithm), sequence_masked(algorithm, delta=0.1)):
         assert pickle.loads(pickle.dumps(one)) == one
+
+
+NEAR, FAR = reject_tokens(k1, least=-0.5, most=0.5), reject_rows(k1, row_mean, least=-0.4, most=0.4)
+
+
+@pytest.mark.parametrize("inner", [(token_weight(CAP),), (NEAR,), (token_weight(CAP), NEAR)])
+@pytest.mark.parametrize("outer", [(whole_row_weight(CAP),), (FAR,), (FAR, token_weight(CAP))])
+def test_what_is_corrected_already_takes_more(inner, outer):
+    nested = corrected(corrected(grpo.algorithm(), *inner), *outer)
+    once = corrected(grpo.algorithm(), *outer, *inner)
+    batch = example(once)
+    torch.testing.assert_close(learned(nested, batch), learned(once, batch))
+    assert list(map(str, metrics_of(nested, batch).items())) == list(map(str, metrics_of(once, batch).items()))
+
+
+@pytest.mark.parametrize("module", [grpo, ppo, deepseek_v3_2])
+def test_what_bypasses_the_scores_can_be_corrected(module):
+    plain = module.algorithm()
+    algorithm = corrected(bypassed(plain) if module is not deepseek_v3_2 else plain, NEAR)
+    batch = example(algorithm)
+    assert "old_logp" in fields_of(algorithm)
+    assert 0 < metrics_of(algorithm, batch)["rejected"].total < batch["mask"].sum()
+    assert all(value.isfinite().all() for value in learned(algorithm, batch))
 
 
 def test_bypass_scores_no_old_policy():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from purerl.algos import (
+    adapted_entropy_coef,
     importance_k3,
     k1,
     k2,
@@ -74,6 +75,27 @@ def test_weighed_estimates_by_hand(estimator, value, slope):
     found = estimator(logp, zero, zero)
     assert float(found.detach()) == pytest.approx(value)
     assert float(torch.autograd.grad(found.sum(), logp)[0]) == pytest.approx(slope)
+
+
+def test_k3_of_a_small_log_ratio_has_digits_and_a_sign():
+    x = torch.linspace(-1e-3, 1e-3, 999)
+    found = k3(x, torch.zeros_like(x))
+    assert (found >= 0).all()
+    torch.testing.assert_close(found, x.square() / 2 - x**3 / 6, rtol=1e-3, atol=2e-10)
+
+
+def test_the_coefficient_never_turns_its_sign():
+    found = adapted(torch.tensor(0.5), torch.tensor(0.0), torch.tensor(256.0), target=6.0, horizon=50.0)
+    assert float(found) == 0.0
+
+
+@pytest.mark.parametrize(("entropy", "expected"), [(0.1, 0.625), (0.2, 0.5), (0.3, 0.375)])
+def test_the_entropy_s_coefficient_goes_a_step_up_or_down(entropy, expected):
+    keywords = dict(target=0.2, step=0.125, most=0.625)
+    found = adapted_entropy_coef(torch.tensor(0.5), torch.tensor(entropy), **keywords)
+    assert float(found) == expected
+    if entropy == 0.1:
+        assert float(adapted_entropy_coef(found, torch.tensor(entropy), **keywords)) == 0.625, "and no further"
 
 
 def test_absolute_by_hand():

@@ -29,6 +29,7 @@ from purerl.algos import (
     win_rate_advantage,
 )
 from purerl.algos.estimators.steps import steps_of
+from purerl.errors import ConfigError
 from tests.golden.hand import close, f64, ints, logs, where
 
 ONE_IN_FOUR, FOUR, ALL = f64(1, 0, 0, 0), ints(5, 5, 5, 5), torch.ones(4) > 0
@@ -94,6 +95,12 @@ def test_the_optimal_baseline_weighs_by_squared_gradients():
     close(found, [-3, -3], [2, 2], digits=1e-6)
 
 
+def test_equal_returns_have_no_advantage_however_certain_the_tokens_are():
+    yes, certain = where("xx", "xx"), f64([1, 1], [1, 1])  # so w = 1 - 2 + 1, and there is nothing to weigh by
+    found = optimal_token_advantage(f64([5, 5], [5, 5]), certain.log(), certain, yes, yes, ints(4, 4))
+    assert not found.any()
+
+
 def test_a_token_that_only_one_row_reaches_has_no_advantage():
     yes, half = where("xx", "x."), f64([0.5, 0.5], [0.5, 0])
     found = optimal_token_advantage(f64([4, 3], [2, 0]), logs([0.5] * 2, [0.5] * 2), half, yes, yes, ints(4, 4))
@@ -133,10 +140,21 @@ def test_a_table_is_looked_up_and_moves_towards_what_it_sees():
     close(found, 0.5, 0.625, 1)
 
 
+def test_components_have_a_weight_each_or_none():
+    close(weighted_sum(f64([1, 4, 9]), weights=(1.0, 0.5, 2.0)), 21)
+    for weights in ((2.0,), (2.0, 1.0)):
+        with pytest.raises(ConfigError, match="need: 3, one for each component"):
+            weighted_sum(f64([1, 4, 9]), weights=weights)
+
+
 def test_a_mean_that_is_not_positive_gives_nothing():
     yes, group = torch.tensor([True, True]), torch.tensor([0, 0])
     for score in ([0.0, 0.0], [-1.0, 0.5], [-2.0, -3.0]):
         assert not mean_normalised_advantage(torch.tensor(score), group, yes).any()
+    # In float32 these add up to 7e-9, and not to 0.
+    noise = torch.tensor([0.3, -0.1, -0.2])
+    assert noise.sum() > 0
+    assert not mean_normalised_advantage(noise, torch.tensor([0, 0, 0]), torch.tensor([True] * 3)).any()
 
 
 def test_a_single_row_keeps_its_score_if_it_counts():

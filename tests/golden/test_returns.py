@@ -71,6 +71,13 @@ def test_vtrace_by_hand():
     close(found, [1, 1])
 
 
+def test_vtrace_reads_nothing_outside_of_actions():
+    value, reward, none, first = f64([1, math.nan]), f64([2, 0]), f64([0, math.nan]), where("x.")
+    target = vtrace_target(reward, value, none, MU, first, discount=0.5, lambda_=1.0, rho_clip=2.0, trace_clip=0.5)
+    close(target, [2, 0])
+    close(vtrace_advantage(reward, value, target, none, MU, first, discount=0.5, rho_clip=2.0), [1, 0])
+
+
 def test_the_effective_horizon_of_a_discount():
     """With a reward of 1 at each of n tokens the return is (1 - discount^n) / (1 - discount)."""
     found = discounted_returns(torch.ones(1, 5, dtype=torch.float64), where("xxxxx"), discount=0.5)

@@ -12,8 +12,10 @@ from purerl.algos import (
     constant_norm,
     group_deviation,
     group_max,
+    group_mean,
     group_size,
     group_sum,
+    group_token_max,
     group_token_sum,
     sequence_mean_of_token_mean,
     sequence_mean_of_token_sum,
@@ -63,6 +65,8 @@ def test_groups_are_numbered_by_their_labels():
     assert buckets(ints(7, -3, 7, 100)).tolist() == [1, 0, 1, 2]
     close(group_size(where("xx.x")[0], GROUP, dtype=torch.float64), 2, 1, 2, 2)
     close(group_deviation(f64(3, 1, 99, 9), GROUP, where("xx.x")[0]), -3, 0, 0, 3)
+    close(group_mean(f64(3, 1, 99, 9), GROUP, where("xx.x")[0]), 6, 1, 6, 6)
+    close(group_token_max(f64([1, 40], [2, 20], [4, 10], [0, 0]), GROUP), [4, 40], [2, 20], [4, 40], [4, 40])
     close(group_token_sum(f64([1, 10], [2, 20], [4, 40], [0, 0]), GROUP), [5, 50], [2, 20], [5, 50], [5, 50])
 
 

@@ -216,6 +216,8 @@ def test_settings_without_effect_are_refused() -> None:
     overlong = evolve(fake().rollout, overlong=Overlong(buffer=2))
     assert "rollout.overlong has no effect" in _refused(algorithm=gdpo.Config(), rollout=overlong)
     assert "rewards.weight has no effect" in _refused(algorithm=gdpo.Config(), rewards=(Reward(DIGITS, weight=2.0),))
+    few = _refused(algorithm=gdpo.Config(weights=(2.0,)), rewards=(DIGITS, EXACT))
+    assert few == "algorithm.weights\n  got:  (2.0,)\n  need: one for each component of the 2 rewards, or none"
     assert "rewards\n  got:  'tests.loop.rewards:digits' 2 times" in _refused(rewards=(DIGITS, DIGITS))
 
 

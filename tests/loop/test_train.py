@@ -15,7 +15,7 @@ import pytest
 from attrs import evolve
 
 import purerl
-from purerl.algos import dapo, dpo, gvpo, opd, opd_top_k, sft
+from purerl.algos import dapo, dpo, gdpo, gvpo, opd, opd_top_k, sft
 from purerl.algos.algebra import Algorithm, roles
 from purerl.batch import FIELDS
 from purerl.config.check import check, evaluated, needs_rollouts
@@ -157,6 +157,23 @@ def test_rewards_given_as_functions_have_components_and_may_not_tell(tmp_path: P
     for row in read_rollouts(summary.directory / "rollouts", 1):
         told = row["completion"][:1] not in "01234" or row["completion"] == ""
         assert any(row["mask"]) == (sometimes(row["completion"], {}) is not None), told
+
+
+def zeta(completion: str, example: Any) -> float:
+    return float(len(completion))
+
+
+def alpha(completion: str, example: Any) -> float:
+    return -float(completion.count("1"))
+
+
+def test_components_come_in_the_order_of_their_rewards(tmp_path: Path) -> None:
+    first = fake(algorithm=gdpo.Config(weights=(1.0, 0.0)))
+    both = train(first, rewards=[zeta, alpha], directory=tmp_path / "both")
+    alone = train(fake(algorithm=gdpo.Config()), rewards=[zeta], directory=tmp_path / "alone")
+    of_both, of_one = (read_rollouts(summary.directory / "rollouts", 1) for summary in (both, alone))
+    assert [row["advantage"] for row in of_both] == [row["advantage"] for row in of_one]
+    assert any(any(row["advantage"]) for row in of_one)
 
 
 def broken(completion: str, example: Any) -> float:

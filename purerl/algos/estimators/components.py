@@ -9,18 +9,22 @@ import torch
 from torch import Tensor
 
 from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.errors import ConfigError
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = ["component_normalised_advantage", "weighted_sum"]
 
 
 def weighted_sum(components: Tensor, *, weights: tuple[float, ...]) -> RowFloat:
-    """sum_k w_k c_ik: several rewards as one.
+    """sum_k w_k c_ik: several rewards as one. Raises: ConfigError where `weights` are some, but not k.
 
     >>> weighted_sum(torch.tensor([[1.0, 4.0]]), weights=(1.0, 0.5))
     tensor([3.])
     """
-    each = torch.tensor(weights or (1.0,) * components.shape[-1], dtype=components.dtype, device=components.device)
+    k = components.shape[-1]
+    if len(weights) not in (0, k):
+        raise ConfigError("weights", got=f"{len(weights)}: {weights}", need=f"{k}, one for each component, or none")
+    each = torch.tensor(weights or (1.0,) * k, dtype=components.dtype, device=components.device)
     return (components * each).sum(-1)
 
 

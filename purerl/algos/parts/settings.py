@@ -12,7 +12,7 @@ from attrs import Attribute, field
 
 from purerl.errors import ConfigError
 
-__all__ = ["number", "numbers", "optional", "whole"]
+__all__ = ["in_order", "number", "numbers", "optional", "whole"]
 
 
 def number(
@@ -65,6 +65,12 @@ def whole(help: str, default: int, *, least: int, unit: str = "") -> Any:
             raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default}")
 
     return field(default=default, validator=check, metadata=_metadata(help, unit, need))
+
+
+def in_order(config: Any, low: str, high: str) -> None:
+    """Raises ConfigError unless the setting `low` is below `high`: nothing would be in the band between the two."""
+    if not getattr(config, low) < getattr(config, high):
+        raise ConfigError(low, got=getattr(config, low), need=f"a number below {high}, {getattr(config, high):g}")
 
 
 def _metadata(help: str, unit: str, need: str) -> dict[str, str]:

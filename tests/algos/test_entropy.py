@@ -1,0 +1,47 @@
+"""An entropy bonus that follows the entropy: by hand, as a state, and under the laws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from purerl.algos import grpo
+from purerl.algos.algebra import advantages
+from purerl.algos.parts.entropy import with_adaptive_entropy
+from purerl.batch import put
+from purerl.testing import check_algorithm
+from tests.algos.running import example, loss_of, with_advantage
+
+SETTING = dict(entropy_coef=0.5, target=1.0, step=0.25, most=0.75)
+ADAPTIVE = with_adaptive_entropy(grpo.algorithm(grpo.Config(entropy_coef=9.0)), **SETTING)
+
+
+def of_entropy(entropy: float):
+    batch = example(ADAPTIVE)
+    return put(batch, old_entropy=torch.where(batch["mask"], entropy, torch.nan).to(batch["old_logp"].dtype))
+
+
+def test_the_coefficient_is_a_state_between_zero_and_the_most():
+    state, seen = ADAPTIVE.advantage.init(), []
+    for entropy in (0.1, 0.1, 0.1, 1.0, 3.0, 3.0, 3.0, 3.0, 0.1):
+        state, batch = advantages(ADAPTIVE, state, of_entropy(entropy))
+        seen.append(float(batch["entropy_coef"].max()))
+    assert seen == [0.5, 0.75, 0.75, 0.75, 0, 0, 0, 0, 0]
+    assert float(state[1]) == 0.25, "down from 0.75 to 0, then up again"
+
+
+@pytest.mark.parametrize(("entropy", "coefficient"), [(0.1, 0.5), (3.0, 0.0)])
+def test_it_takes_the_place_of_the_constant_bonus(entropy: float, coefficient: float):
+    [plain] = grpo.algorithm(grpo.Config(entropy_coef=coefficient)).objectives
+    batch = with_advantage(ADAPTIVE, of_entropy(entropy))
+    torch.testing.assert_close(loss_of(ADAPTIVE.objectives[0], batch), loss_of(plain, batch))
+
+
+def test_a_batch_in_which_nothing_counts_changes_no_coefficient():
+    batch = of_entropy(0.1)
+    state, _ = advantages(ADAPTIVE, ADAPTIVE.advantage.init(), put(batch, mask=torch.zeros_like(batch["mask"])))
+    assert float(state[1]) == 0.5
+
+
+def test_it_satisfies_the_laws():
+    check_algorithm(ADAPTIVE, batches=3, exempt=["groups_are_apart", "on_policy_it_is_reinforce"])
