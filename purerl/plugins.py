@@ -113,7 +113,7 @@ def locate(address: str) -> Any:
         raise _nothing_at(address, f"{module!r}, which is no module's name")
     try:
         found = import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and _is_within(error.name, module):
             raise _nothing_at(address, str(error)) from error
         got, need = f"{type(error).__name__}: {error}", "a module that can be imported from here"

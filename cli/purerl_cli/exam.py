@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from attrs import evolve
 
 from purerl.errors import ConfigError
 from purerl_cli.output import reported
@@ -109,7 +110,8 @@ def sample(
         "data": data,
     }
     exam = _exam(model, run, settings, rewards=reward, gates=gate, system=system, seed=seed)
-    typer.echo(texts(_examined(exam)), nl=False)
+    # What failed is shown where it failed.
+    typer.echo(texts(_examined(evolve(exam, judging=evolve(exam.judging, max_failed=1.0)))), nl=False)
 
 
 def _examined(exam: Exam) -> dict[str, list[Problem]]:

@@ -28,7 +28,7 @@ def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) ->
         facts = [name, f"{len(problems):,}", _number(found.get("accuracy")), sure]
         rows.append([*facts, *(_number(found.get(measure)) for measure in shown)])
     mean = "accuracy" if settings.samples == 1 else f"mean@{settings.samples}"
-    show("data set", "problems", mean, "95 % interval", *shown, rows=rows)
+    show("data set", "problems", mean, "95 % interval", *shown, rows=rows, whole=True)
 
 
 def _number(value: float | None) -> str:
@@ -44,6 +44,8 @@ def _told(name: str, problem: Problem) -> Iterator[str]:
     yield f"{name}, problem {problem.index}\n{_quoted(problem.prompt)}"
     for number, attempt in enumerate(problem.attempts, start=1):
         yield f"attempt {number}: {_judgement(attempt)}\n{_quoted(attempt.completion)}"
+        if attempt.verdict.failure and attempt.verdict.failure.traceback:
+            yield indent(harmless(attempt.verdict.failure.traceback.rstrip()), "    ")
     yield ""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -23,14 +24,18 @@ _SHOWN_ROWS = 8
 _STATES = {"good": "green", "missing": "yellow", "bad": "red bold"}
 
 
-def show(*head: str, rows: Iterable[Iterable[str | Text]]) -> None:
-    """Print a table."""
+def show(*head: str, rows: Iterable[Iterable[str | Text]], whole: bool = False) -> None:
+    """Print a table; with `whole` nothing in it is broken, be it wider than the terminal."""
     table = Table(box=SIMPLE_HEAD)
     for k, name in enumerate(head):
-        table.add_column(name, no_wrap=k == 0, overflow="fold")
+        table.add_column(name, no_wrap=whole or k == 0, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    if whole:
+        unbounded = console.options.update(max_width=10_000)
+        console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
+    console.print(table)
 
 
 def show_algorithms(entries: Iterable[Entry]) -> None:

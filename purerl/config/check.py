@@ -5,6 +5,7 @@ All of it before any model, tokenizer or data set is read.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -234,8 +235,22 @@ def _check_functions(config: RunConfig, given: Mapping[str, RewardFunction]) -> 
 
 def check_answer(settings: Evaluate) -> None:
     """Refuse an `answer` that is no function of a completion. Raises ConfigError."""
-    if settings.answer is not None and not callable(found := locate(settings.answer)):
-        raise ConfigError("evaluate.answer", got=type(found).__name__, need="a function (completion) -> text or None")
+    if settings.answer is None:
+        return
+    found = locate(settings.answer)
+    if not callable(found) or not _takes_one(found):
+        got = f"a function {inspect.signature(found)}" if callable(found) else type(found).__name__
+        raise ConfigError("evaluate.answer", got=got, need="a function (completion) -> text or None")
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind("")
+    except TypeError:
+        return False
+    except ValueError:  # what is written in C may not tell
+        return True
+    return True
 
 
 def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:

@@ -98,6 +98,7 @@ def _problem(problem: Problem) -> dict[str, Any]:
 
 def _attempt(attempt: Attempt, verdict: Verdict) -> dict[str, Any]:
     said = {"reward": verdict.reward, "components": dict(verdict.components)}
-    failure = {"failure": f"{verdict.failure.function} {verdict.failure.kind}"} if verdict.failure else {}
+    one = verdict.failure
+    failure = {"failure": f"{one.function} {one.kind}", "traceback": one.traceback} if one else {}
     texts = {"completion": attempt.completion, "answer": attempt.answer, "finish": attempt.finish}
     return texts | {"tokens": attempt.tokens, "right": attempt.is_right} | said | failure

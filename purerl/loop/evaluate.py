@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -18,6 +19,8 @@ from purerl.rewards.adapters import Case
 from purerl.rewards.judge import Verdict
 
 __all__ = ["attempted", "evaluate", "key_of"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def evaluate(run: Run, *, step: int) -> dict[str, float]:
@@ -45,7 +48,7 @@ def attempted(
     model makes the same attempts, in a run and outside of it.
     """
     sampling = Sampling(settings.temperature, settings.max_tokens, chat.ends, settings.stop)
-    answer = locate(settings.answer) if settings.answer else _none
+    answer = _Answers(settings.answer, locate(settings.answer)) if settings.answer else _none
     found = {}
     for name, data in problems.items():
         indices = data.indices
@@ -81,3 +84,20 @@ def key_of(name: str, index: int, attempt: int) -> str:
 
 def _none(completion: str) -> None:
     """No answer is looked for."""
+
+
+class _Answers:
+    """What a function finds in completions, as text. Where it raises there is no answer; the first time it is told."""
+
+    def __init__(self, name: str, find: Callable[[str], object]):
+        self._name, self._find, self._told = name, find, False
+
+    def __call__(self, completion: str) -> str | None:
+        try:
+            found = self._find(completion)
+        except Exception:  # noqa: BLE001 -- a completion may be anything, and what was sampled is not to be lost
+            if not self._told:
+                _LOG.warning("%s raised, so there is no answer; the first time:", self._name, exc_info=True)
+            self._told = True
+            return None
+        return None if found is None else str(found)

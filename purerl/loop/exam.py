@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,16 +24,19 @@ from purerl.loop.checkpoint import newest
 from purerl.loop.data import form_of, glance, open_data, read_data, read_problems
 from purerl.loop.evaluate import attempted
 from purerl.loop.files import write_at_once
-from purerl.loop.judging import check_failures
+from purerl.loop.judging import check_failures, told
 from purerl.loop.open import located, open_trainer, source_of
 from purerl.loop.run import seed_of
 from purerl.loop.update import sync
 from purerl.plugins import find, kind_of
 from purerl.protocols import Heard, Model, Trainer, unheard
-from purerl.rewards.adapters import Case
+from purerl.rewards.adapters import Case, RewardFunction, name_of
 from purerl.rewards.judge import Judge, Verdict
 
 __all__ = ["Exam", "exam_of_model", "exam_of_run", "examine", "write_json"]
+
+
+_LOG = logging.getLogger(__name__)
 
 
 @frozen(kw_only=True)
@@ -68,7 +72,7 @@ def exam_of_model(
     settings: Evaluate,
     *,
     generator: Any,
-    rewards: Sequence[str] = (),
+    rewards: Sequence[str | RewardFunction] = (),
     gates: Sequence[str] = (),
     system: str | None = None,
     template: Mapping[str, Any] = MappingProxyType({}),
@@ -76,7 +80,8 @@ def exam_of_model(
 ) -> Exam:
     """An exam of `model` on ``settings.data``; without `rewards` nothing is judged.
 
-    `generator` is the Config of the engine that samples.
+    `rewards` are named, as module:function, or functions of this process. `generator` is the Config of the engine that
+    samples.
 
     Raises: ConfigError and DataError for what is missing, wrong or without effect, before the model is loaded.
     """
@@ -86,7 +91,9 @@ def exam_of_model(
         raise ConfigError("gates has no effect", got=", ".join(gates), need="rewards", do="name a reward function")
     check_answer(settings)
     problems = read_problems(settings)
-    judge = _judge(dict.fromkeys(rewards, 1.0), gates, Judging(), problems)
+    given = {name_of(one): one for one in rewards if not isinstance(one, str)}
+    names = [one if isinstance(one, str) else name_of(one) for one in rewards]
+    judge = _judge(dict.fromkeys(names, 1.0), gates, Judging(), problems, given)
     chat = open_chat(load_tokenizer(model), form_of(problems.values()), system=system, template=template)
     if not chat.ends and not settings.stop:
         what = f"the tokenizer of {model.path!r} has no end token"
@@ -167,9 +174,13 @@ def _evaluated(directory: Path) -> RunConfig:
 
 
 def _judge(
-    weights: Mapping[str, float], gates: Sequence[str], judging: Judging, problems: Mapping[str, DataSet]
+    weights: Mapping[str, float],
+    gates: Sequence[str],
+    judging: Judging,
+    problems: Mapping[str, DataSet],
+    given: Mapping[str, RewardFunction] = MappingProxyType({}),
 ) -> Judge:
-    judge = Judge(weights, gates, given={}, deadline=judging.deadline, workers=judging.workers)
+    judge = Judge(weights, gates, given=given, deadline=judging.deadline, workers=judging.workers)
     for data in problems.values():
         for table in data.tables:
             judge.check_columns(table.column_names)
@@ -205,6 +216,10 @@ def examine(exam: Exam, heard: Heard = unheard) -> dict[str, list[Problem]]:
 def _judged(judge: Judge, judging: Judging, cases: Sequence[Case]) -> list[Verdict]:
     verdicts = judge(cases)
     check_failures(verdicts, judging.max_failed, do="mend the function")
+    failures = [verdict.failure for verdict in verdicts if verdict.failure]
+    if failures:
+        what = "a reward function failed on %d of %d completions, which are left out; the first:\n%s"
+        _LOG.warning(what, len(failures), len(verdicts), told(failures[0]))
     return verdicts
 
 

@@ -12,7 +12,7 @@ from purerl.rewards.adapters import Case
 from purerl.rewards.judge import Verdict
 from purerl.rewards.outcomes import Failure, cut
 
-__all__ = ["check_failures", "judged"]
+__all__ = ["check_failures", "judged", "told"]
 
 _WRITTEN = 20
 _LONGEST_COMPLETION = 2000
@@ -38,7 +38,7 @@ def check_failures(verdicts: Sequence[Verdict], most: float, *, do: str) -> None
     """Raises RewardError where more than the share `most` of `verdicts` are failures, with the first traceback."""
     failures = [verdict.failure for verdict in verdicts if verdict.failure]
     if len(failures) > most * len(verdicts):
-        what = f"reward functions failed on too many completions; the first:\n{_told(failures[0])}"
+        what = f"reward functions failed on too many completions; the first:\n{told(failures[0])}"
         raise RewardError(what, got=f"{len(failures)} of {len(verdicts)}", need=f"at most {most:g} of them", do=do)
 
 
@@ -47,12 +47,13 @@ def _written(run: Run, failed: Sequence[tuple[Case, Failure]], step: int) -> Non
     first = failed[0][1]
     if not run.place.failures.exists():
         path = str(run.place.failures)
-        _LOG.warning("a reward function failed; the row is masked out; more in %s\n%s", path, _told(first))
+        _LOG.warning("a reward function failed; the row is masked out; more in %s\n%s", path, told(first))
     for case, failure in failed[:_WRITTEN]:
         record = {"step": step, "row": case.row, "function": failure.function, "kind": failure.kind}
         completion = cut(case.completion, _LONGEST_COMPLETION)
         run.place.log_failure(record | {"traceback": failure.traceback, "completion": completion})
 
 
-def _told(failure: Failure) -> str:
+def told(failure: Failure) -> str:
+    """A failure as it is shown: which function, what happened, and where."""
     return indent(f"{failure.function} {failure.kind}\n{failure.traceback}".rstrip(), "  | ")

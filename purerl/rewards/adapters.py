@@ -99,11 +99,19 @@ def scorer(name: str, function: RewardFunction) -> Scorer:
         raise ConfigError(f"reward {name!r}", got=type(function).__name__, need="a function (completion, example)")
     parameters = _parameters(function)
     convention = next(one for one in CONVENTIONS if one.marks <= set(parameters))
+    _, second, *_ = (*parameters, "", "")
+    if convention is PURERL and second in _TRUTHS:
+        got, need = f"a function ({', '.join(parameters)})", f"{PURERL.signature}, with the whole row as example"
+        raise ConfigError(f"reward {name!r}", got=got, need=need, do=f"read example[{second!r}]")
     if not _takes(function, convention):
         got = f"a function ({', '.join(parameters)})"
         need = "one of: " + "; ".join(f"{one.signature} ({one.name})" for one in CONVENTIONS)
         raise ConfigError(f"reward {name!r}", got=got, need=need)
     return Scorer(name, function, convention)
+
+
+_TRUTHS = ("ground_truth", "answer", "solution", "label", "target", "gold")
+"""What a parameter is called by those who expect the right answer there, and not a row."""
 
 
 def columns_of(scorer: Scorer) -> tuple[str, ...]:

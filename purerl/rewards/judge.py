@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Self
 
 from attrs import field, frozen
 
 from purerl.errors import ConfigError
 from purerl.rewards.adapters import Case, RewardFunction, columns_of, load_reward, one_of, scorer
-from purerl.rewards.outcomes import Failure, Outcome, outcomes
+from purerl.rewards.outcomes import Failure, Outcome, outcomes, short
 from purerl.rewards.workers import Workers
 
 __all__ = ["Judge", "Verdict", "shares", "verdict"]
@@ -40,8 +42,9 @@ def verdict(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Co
         reward = sum over functions f and their components c of weights[f] * c   where no component of a gate is below 1
                  0                                                               elsewhere
 
-    A function outside of `weights` adds nothing. Components of one name add up. Where a function fails, or says None,
-    there is no reward.
+    A function outside of `weights` adds nothing. Components of one name add up, but those that are named after their
+    function: of two functions of one name, each component has the whole name of its own. Where a function fails, or
+    says None, there is no reward.
 
     >>> said = {"m:right": {"right": 1.0}, "m:short": {"short": 0.5}, "m:tagged": {"tagged": 1.0}}
     >>> verdict(said, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
@@ -54,14 +57,23 @@ def verdict(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Co
         return Verdict(failure=next((one for one in said.values() if isinstance(one, Failure)), None))
     components: dict[str, float] = {}
     counted: dict[str, float] = {}
+    shared = _shared(tuple(said))
     for name, outcome in told.items():
         for component, value in outcome.items():
+            component = name if name in shared and component == short(name) else component
             components[component] = components.get(component, 0.0) + value
             if name in weights:
                 counted[component] = counted.get(component, 0.0) + weights[name] * value
     if any(value < 1 for name in gates for value in told[name].values()):
         counted = dict.fromkeys(counted, 0.0)
     return Verdict(components, counted)
+
+
+@cache
+def _shared(names: tuple[str, ...]) -> frozenset[str]:
+    """Those of `names` that are not the only ones with their short name."""
+    count = Counter(map(short, names))
+    return frozenset(name for name in names if count[short(name)] > 1)
 
 
 def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from numbers import Real
 from threading import Thread
@@ -19,7 +19,7 @@ from attrs import frozen
 
 from purerl.rewards.adapters import Case, Scorer
 
-__all__ = ["OWN", "Failure", "Kind", "Outcome", "cut", "outcomes"]
+__all__ = ["OWN", "Failure", "Kind", "Outcome", "cut", "outcomes", "short"]
 
 OWN = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "outcomes", "workers"))
 """Files whose frames nobody wants to see: they only call the functions that failed."""
@@ -67,8 +67,11 @@ def outcomes(
 
 def _called(scorer: Scorer, group: Sequence[Case]) -> Any:
     try:
-        return scorer.convention.call(scorer.function, group)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever it raises is what we are here to tell
+        returned = scorer.convention.call(scorer.function, group)
+        return list(returned) if isinstance(returned, Iterator) else returned
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 -- whatever it raises is what we are here to tell
         return _raised(scorer.name, error)
 
 
@@ -77,7 +80,7 @@ def _read(scorer: Scorer, returned: Any, count: int) -> list[Outcome]:
         return [returned] * count
     try:
         return [_outcome(scorer.name, value) for value in scorer.convention.read(returned, count)]
-    except TypeError as error:
+    except Exception as error:  # noqa: BLE001 -- what it returned may be anything, and raise when it is looked at
         return [Failure(scorer.name, "no reward", str(error))] * count
 
 
@@ -89,13 +92,18 @@ def _outcome(name: str, value: Any) -> Outcome:
     """
     if value is None:
         return None
-    named = value if isinstance(value, Mapping) else {re.split("[:.]", name)[-1]: value}
+    named = value if isinstance(value, Mapping) else {short(name): value}
     # Numbers of numpy and torch have no axes and an item().
     parts = {str(key): part.item() if getattr(part, "shape", None) == () else part for key, part in named.items()}
     if not all(isinstance(part, Real) and math.isfinite(part) for part in parts.values()):
         need = "a number, a mapping of names to numbers, or None"
         return Failure(name, "no reward", f"returned {value!r:.200}; needed is {need}")
     return {key: float(part) for key, part in parts.items()}
+
+
+def short(name: str) -> str:
+    """What a reward function is called where it stands: ``module:Class.length`` is ``length``."""
+    return re.split("[:.]", name)[-1]
 
 
 def _raised(name: str, error: BaseException) -> Failure:

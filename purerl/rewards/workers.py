@@ -4,8 +4,9 @@ Cases go to a worker many at a time. It judges them one after the other until a 
 the rest, so rewards that take microseconds cost little to send, and those that take seconds are spread evenly.
 
 A watchdog in each worker ends the process when one call has outlived its deadline, whatever that call is doing, and
-whether or not the process that started the worker still lives. It leaves behind where the call was. The row that was
-being judged has failed; rows that were on their way are judged again by another worker.
+whether or not the process that started the worker still lives. It leaves behind where the call was. Processes that the
+call has started end with it. The row that was being judged has failed; rows that were on their way are judged again by
+another worker.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 import faulthandler
 import math
 import os
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
@@ -77,6 +79,8 @@ class Workers:
             self._pool.stop()
             self._pool.join()
             self._pool = None
+        for note in Path(self._notes.name).iterdir():
+            _end_group(int(note.name))
         self._notes.cleanup()
 
     def outcomes(self, cases: Sequence[Case]) -> dict[str, list[Outcome]]:
@@ -122,6 +126,8 @@ class Workers:
         """What a worker that died was doing: the place of the case in its task, where it was, and what happened."""
         path = Path(self._notes.name, str(error.pid))
         place, _, stack = path.read_text(encoding="utf-8").partition("\n")
+        path.unlink()
+        _end_group(error.pid)
         if not stack:
             return int(place), f"the process that it ran in died with exit code {error.exitcode}\n", "died"
         took = f"took longer than {self._deadline:g} seconds; most recent call first:\n"
@@ -136,6 +142,12 @@ class Workers:
         failure = Failure(task.function, kind, cut(text))
         again = self._shares(task.function, others) if others else []
         return {(task.function, row): failure for row in failed}, again
+
+
+def _end_group(worker: int) -> None:
+    """End the processes that `worker`, which is gone, has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(worker, signal.SIGKILL)
 
 
 def _frames(stack: str) -> str:
@@ -178,7 +190,8 @@ _NOTES: list[_Note] = []
 
 
 def _begin(names: Sequence[str], folder: str) -> None:
-    """Load the functions: before the clock of any deadline."""
+    """Load the functions: before the clock of any deadline. What they start is of this process's group."""
+    os.setsid()
     _NOTES.append(_Note(folder))
     for name in names:
         try:

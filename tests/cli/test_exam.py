@@ -35,8 +35,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _purerl(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": "160"})
+def _purerl(*arguments: object, columns: int = 160) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)], env={"COLUMNS": str(columns)})
 
 
 def test_a_model_is_scored_on_two_data_sets(prepared: Path, tmp_path: Path) -> None:
@@ -106,6 +106,16 @@ def test_completions_are_shown(prepared: Path) -> None:
     assert "(starts_with_a_digit " in result.stdout
     alone = _purerl("sample", prepared / "model", "--data", data, "--rows", 1, "--max-tokens", 3)
     assert (alone.exit_code, alone.stdout.count("attempt 1: 3 tokens, ended by length")) == (0, 1), alone.output
+
+
+def test_what_fails_is_shown_beside_its_completion_and_numbers_are_never_broken(prepared: Path) -> None:
+    data = ("--data", prepared / "train.parquet", "--max-tokens", 1)
+    result = _purerl("sample", prepared / "model", *data, "--reward", "tests.loop.test_exam:now_and_then")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("now_and_then raised; 1 tokens") == 3
+    assert result.stdout.count("    KeyError: 'index'") == 3
+    result = _purerl("eval", prepared / "model", *data, "--reward", EASY, "--examples", 2, columns=20)
+    assert re.search(r"train +2 +[01]\.\d{3} +0\.\d{3} to [01]\.\d{3} ", result.stdout), result.stdout
 
 
 def test_hostile_texts_are_shown_harmless() -> None:

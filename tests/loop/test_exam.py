@@ -177,6 +177,51 @@ def test_any_engine_samples(prepared: Path) -> None:
     assert found != other, "the bigram table is no Qwen3"
 
 
+def length(completion: str, example: Any) -> float:
+    return len(completion)
+
+
+def now_and_then(completion: str, example: Any) -> float:
+    if example["index"] == 3:
+        raise ValueError("the third")
+    return 1.0
+
+
+def test_functions_of_this_process_judge_too(prepared: Path) -> None:
+    settings = Evaluate(data=str(prepared / "train.parquet"), examples=2, max_tokens=3)
+    for problem in examine(exam_of_model(Model(str(prepared / "model")), settings, rewards=[length]))["train"]:
+        [attempt] = problem.attempts
+        assert attempt.verdict.components == {"length": len(attempt.completion)}
+
+
+def test_a_few_failures_are_told(prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"prompt": f"{k}+{k}=", "index": k} for k in range(12)]
+    settings = Evaluate(data=write(tmp_path / "rows.jsonl", rows), max_tokens=1)
+    exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=[now_and_then])
+    results = examine(exam)
+    assert "a reward function failed on 1 of 12 completions, which are left out; the first:" in caplog.text
+    assert "ValueError: the third" in caplog.text
+    write_json(tmp_path / "all.json", exam, results)
+    [attempt] = json.loads((tmp_path / "all.json").read_text())["data"]["rows"]["problems"][3]["attempts"]
+    assert "ValueError: the third" in attempt["traceback"]
+
+
+def second_word(completion: str) -> int:
+    return len(completion.split()[1])
+
+
+def two(completion: str, example: Any) -> None:
+    return None
+
+
+def test_an_answer_that_cannot_be_found_is_none_and_told_once(prepared: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sampled = {"samples": 2, "temperature": 1.0, "max_tokens": 1, "examples": 2}
+    settings = Evaluate(data=str(prepared / "train.parquet"), answer="tests.loop.test_exam:second_word", **sampled)
+    results = examine(exam_of_model(Model(str(prepared / "model")), settings, rewards=[EASY]))
+    assert {attempt.answer for problem in results["train"] for attempt in problem.attempts} == {None}
+    assert caplog.text.count("second_word raised, so there is no answer") == 1
+
+
 def test_too_many_failures_end_an_exam(prepared: Path) -> None:
     settings = Evaluate(data=str(prepared / "train.parquet"), examples=8, max_tokens=1)
     exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=[BROKEN])
@@ -293,6 +338,10 @@ def test_an_exam_that_lacks_something_is_refused(prepared: Path, run: Summary, t
         (
             "evaluate.answer\n  got:  str\n  need: a function (completion)",
             lambda: exam_of_model(model, Evaluate(data=data, answer="tests.loop.test_exam:EASY", **sampled)),
+        ),
+        (
+            "evaluate.answer\n  got:  a function (completion: 'str', example: 'Any')",
+            lambda: exam_of_model(model, Evaluate(data=data, answer="tests.loop.test_exam:two", **sampled)),
         ),
         ("system has no effect", lambda: exam_of_model(model, Evaluate(data=texts, max_tokens=1), system="be")),
         ("samples has no effect", lambda: exam_of_run(run.directory, {"temperature": 0.0})),

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import re
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,6 +61,13 @@ def exits(completion: str, example: Mapping[str, Any]) -> float:
 
 def crashes(completion: str, example: Mapping[str, Any]) -> float:
     return ctypes.string_at(0) if completion == "bad" else 1.0
+
+
+def starts(completion: str, example: Mapping[str, Any]) -> float:
+    """Waits for a process of its own, whose number it leaves in a file."""
+    process = subprocess.Popen(["sleep", "60" if completion == "bad" else "0"])
+    Path(example["log"]).write_text(str(process.pid))
+    return float(process.wait() == 0)
 
 
 async def waits(completion: str, example: Mapping[str, Any]) -> float:

@@ -128,6 +128,17 @@ def test_a_name_that_is_no_reward(name: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.parametrize("name", ["ground_truth", "answer", "label"])
+def test_a_function_that_expects_the_right_answer_second_is_refused(name: str) -> None:
+    given = eval(f"lambda completion, {name}: 0.0")
+    with pytest.raises(ConfigError) as caught:
+        scorer("m:f", given)
+    assert str(caught.value) == (
+        f"reward 'm:f'\n  got:  a function (completion, {name})\n"
+        f"  need: (completion, example), with the whole row as example\n  do:   read example['{name}']"
+    )
+
+
 def test_a_verl_function_that_wants_more_is_refused() -> None:
     def greedy(data_source: str, solution_str: str, ground_truth: str, extra_info: Any, router: Any) -> float:
         return 0.0

@@ -91,6 +91,39 @@ def test_what_is_no_reward_fails(value: Any) -> None:
     assert found.failure.traceback.endswith("needed is a number, a mapping of names to numbers, or None")
 
 
+class _Stop(BaseException):
+    """As libraries with deadlines of their own raise it."""
+
+
+def _stops(completion: str, example: Any) -> float:
+    raise _Stop("late")
+
+
+def test_what_no_library_should_raise_or_return_is_a_failure_all_the_same() -> None:
+    (found,) = _judge(_stops)([CASE])
+    assert found.failure.traceback.endswith("_Stop: late\n")
+    (found,) = _judge(lambda completion, example: 10**400)([CASE])
+    assert found.failure.kind == "no reward"
+
+
+def test_trls_may_be_lazy_and_fail_late() -> None:
+    def lazy(completions: list[str], **columns: Any) -> Any:
+        return map(float, completions)
+
+    cases = [Case(str(k), text, {"prompt": "p"}) for k, text in enumerate(("1", "2"))]
+    assert [one.reward for one in _judge(lazy)(cases)] == [1.0, 2.0]
+    (found,) = _judge(lazy)([CASE])
+    assert found.failure.kind == "raised"
+    assert "could not convert string to float: 'abc'" in found.failure.traceback
+
+
+def test_functions_of_one_name_are_told_apart() -> None:
+    said = {"one:score": {"score": 0.5}, "two.py:score": {"score": 0.25}, "m:other": {"other": 1.0, "score": 9.0}}
+    found = verdict(said, {"one:score": 1.0, "two.py:score": 2.0}, ["m:other"])
+    assert found.components == {"one:score": 0.5, "two.py:score": 0.25, "other": 1.0, "score": 9.0}
+    assert found.counted == {"one:score": 0.5, "two.py:score": 0.5}
+
+
 def test_an_empty_mapping_is_no_reward() -> None:
     (found,) = _judge(lambda completion, example: {})([CASE])
     assert "returned {}" in found.failure.traceback

@@ -112,6 +112,32 @@ def test_nothing_stays_when_the_block_is_left_while_a_row_hangs(monkeypatch: pyt
     assert alive == []
 
 
+def test_what_a_row_that_hangs_has_started_is_ended_with_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with judge("starts") as ask:
+        (found,) = ask([Case("0", "bad", {"log": str(log)})])
+        assert found.failure.kind == "timed out"
+        _ended(int(log.read_text()))
+
+
+def test_what_is_running_when_the_block_is_left_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    with judge("starts", deadline=60) as ask:
+        ask([Case("0", "good", {"log": str(log)})])
+        log.unlink()
+        monkeypatch.setattr("purerl.rewards.workers.wait", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ask([Case("0", "bad", {"log": str(log)})])
+    _ended(int(log.read_text()))
+
+
+def _ended(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while _lives(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _lives(pid)
+
+
 def _interrupted(*arguments: object, **options: object) -> None:
     time.sleep(0.3)
     raise KeyboardInterrupt
