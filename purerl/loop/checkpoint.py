@@ -1,13 +1,16 @@
 """Checkpoints: a folder each, committed by the manifest that is written into it last.
 
-A folder without a manifest, or whose files are not those that the manifest lists, is a checkpoint that was being
-written when the run died. It is never loaded, and removed before the next one is written.
+A folder is called by the number of its step. One without a manifest was being written when the run died: it is removed
+before the next one is written. One whose files are not all there, each of the size that the manifest says, is damaged:
+it is never loaded, and stays until there are newer ones in its place. What has another name, and what else lies in a
+folder, is not ours: it is left alone.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Mapping
 from io import BytesIO
@@ -60,20 +63,20 @@ def commit(folder: Path, state: State, trainers: Mapping[str, Trainer], *, keep:
 def committed(folder: Path, *, keep: int) -> Path | None:
     """The newest checkpoint that was committed, if there is one.
 
-    What was never committed is removed, and so are all but the newest `keep`.
+    What was never committed is removed, and so is all that is older than the newest `keep`.
     """
     whole = []
-    for path in sorted(folder.glob("*"), reverse=True):
-        if len(whole) < keep and _is_whole(path):
-            whole.append(path)
-        else:
+    for path in _numbered(folder):
+        if len(whole) == keep or not (path / _MANIFEST).exists():
             shutil.rmtree(path)
+        elif _is_whole(path):
+            whole.append(path)
     return whole[0] if whole else None
 
 
 def newest(folder: Path) -> Path | None:
     """The newest checkpoint that was committed, if there is one. Nothing is removed: another process may be writing."""
-    return next((path for path in sorted(folder.glob("*"), reverse=True) if _is_whole(path)), None)
+    return next(filter(_is_whole, _numbered(folder)), None)
 
 
 def restore(path: Path, trainers: Mapping[str, Trainer]) -> State:
@@ -97,6 +100,17 @@ def _files(path: Path) -> dict[str, int]:
     return {str(file.relative_to(path)): file.stat().st_size for file in files}
 
 
+def _numbered(folder: Path) -> list[Path]:
+    """The folders of steps in `folder`, whole or not, the newest first."""
+    found = [path for path in folder.glob("*") if re.fullmatch("[0-9]+", path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
 def _is_whole(path: Path) -> bool:
-    manifest = path / _MANIFEST
-    return manifest.exists() and json.loads(manifest.read_text())["files"] == _files(path)
+    """Whether the manifest is that of this step, and every file in it is there."""
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text())
+        sizes = {name: (path / name).stat().st_size for name in manifest["files"]}
+    except (FileNotFoundError, ValueError):
+        return False
+    return (manifest["step"], manifest["files"]) == (int(path.name), sizes)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from purerl.errors import CheckpointError
-from purerl.loop.checkpoint import commit, committed, restore
+from purerl.loop.checkpoint import commit, committed, newest, restore
 from purerl.loop.run import State
 
 
@@ -49,20 +50,46 @@ def test_the_newest_few_stay(tmp_path: Path) -> None:
     assert committed(tmp_path, keep=2) == tmp_path / "000003"
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "short file", "missing file", "extra file"])
+@pytest.mark.parametrize("damage", ["no manifest", "half a manifest", "short file", "missing file"])
 def test_a_damaged_one_is_never_loaded(tmp_path: Path, damage: str) -> None:
     _commit(tmp_path, 1)
-    newest = _commit(tmp_path, 2)
+    last = _commit(tmp_path, 2)
+    manifest = last / "manifest.json"
     if damage == "no manifest":
-        (newest / "manifest.json").unlink()
+        manifest.unlink()
+    elif damage == "half a manifest":
+        manifest.write_text(manifest.read_text()[:9])
     elif damage == "short file":
-        (newest / "loop.pt").write_bytes((newest / "loop.pt").read_bytes()[:-1])
-    elif damage == "missing file":
-        (newest / "policy" / "value").unlink()
+        (last / "loop.pt").write_bytes((last / "loop.pt").read_bytes()[:-1])
     else:
-        (newest / "policy" / "other").touch()
-    assert committed(tmp_path, keep=2) == tmp_path / "000001"
-    assert not newest.exists()
+        (last / "policy" / "value").unlink()
+    assert newest(tmp_path) == committed(tmp_path, keep=2) == tmp_path / "000001"
+    assert last.exists() == manifest.exists(), "only what was never committed is removed"
+    for step in (3, 4):
+        _commit(tmp_path, step)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000003", "000004"]
+
+
+def test_what_is_not_ours_is_left_alone_and_in_nobodys_way(tmp_path: Path) -> None:
+    path = _commit(tmp_path, 1)
+    (path / "notes.txt").write_text("the good one")
+    (path / "policy" / ".nfs01").touch()
+    (tmp_path / "zz.txt").touch()
+    (tmp_path / "9").touch()
+    for name in ("000001 copy", "best", "000009"):
+        shutil.copytree(path, tmp_path / name)
+    strangers = {entry.name for entry in tmp_path.iterdir()} - {path.name}
+    for step in (2, 3):
+        assert newest(tmp_path) == committed(tmp_path, keep=2) == tmp_path / f"{step - 1:06d}"
+        _commit(tmp_path, step)
+    assert {entry.name for entry in tmp_path.iterdir()} == strangers | {"000002", "000003"}
+
+
+def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
+    for step in (999_999, 1_000_000, 1_000_001):
+        assert committed(tmp_path, keep=2) == newest(tmp_path)
+        assert _commit(tmp_path, step) == newest(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"1000000", "1000001"}
 
 
 def test_none_is_none(tmp_path: Path) -> None:
