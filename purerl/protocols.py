@@ -154,7 +154,7 @@ class Trainer(Protocol):
     def save(self, path: Path) -> None:
         """Write everything that `load` needs to go on bit for bit into the directory `path`, which exists.
 
-        Raises OSError where the disk refuses it.
+        Whoever calls it sees to it that the files are on the disk. Raises OSError where the disk refuses them.
         """
         ...
 

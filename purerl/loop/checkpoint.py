@@ -22,7 +22,7 @@ import torch
 from attrs import asdict
 
 from purerl.errors import CheckpointError
-from purerl.loop.files import sync_folder, write_at_once
+from purerl.loop.files import sync, sync_tree, write_at_once
 from purerl.loop.run import State
 from purerl.protocols import Trainer
 
@@ -44,8 +44,9 @@ def commit(folder: Path, state: State, trainers: Mapping[str, Trainer], *, keep:
             trainer.save(path / role)
         torch.save({"state": asdict(state, recurse=False), "random": _random_state()}, (saved := BytesIO()))
         (path / "loop.pt").write_bytes(saved.getvalue())
-        sync_folder(path)
+        sync_tree(path)
         write_at_once(path / _MANIFEST, json.dumps({"step": state.step, "files": _files(path)}, indent=2))
+        sync(folder)
     except OSError as error:
         shutil.rmtree(path, ignore_errors=True)
         before = committed(folder, keep=keep)

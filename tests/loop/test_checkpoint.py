@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -90,6 +91,26 @@ def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
         assert committed(tmp_path, keep=2) == newest(tmp_path)
         assert _commit(tmp_path, step) == newest(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"1000000", "1000001"}
+
+
+def test_all_of_it_is_on_the_disk_before_older_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _commit(tmp_path, 1)
+    synced, at_removal = _synced(monkeypatch), []
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: at_removal.append((path, synced.copy())))
+    path = commit(tmp_path, State(2), {"policy": Number(0.0)}, keep=1)
+    removed, before = at_removal[-1]
+    assert removed == tmp_path / "000001"
+    assert before[-1] == tmp_path, "the name of the folder is the last thing"
+    *_, manifest, names, _ = before
+    assert (manifest.stem, names) == ("manifest.json", path), "the manifest comes after everything that it lists"
+    assert {path / "loop.pt", path / "policy", path / "policy" / "value", path} <= set(before[:-3])
+
+
+def _synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What is on the disk for certain, in the order in which it got there."""
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    return synced
 
 
 def test_none_is_none(tmp_path: Path) -> None:
