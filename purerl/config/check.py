@@ -78,7 +78,18 @@ def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) 
     if config.prepare is not None:
         locate(config.prepare)
     if config.start is not None:
+        _check_start(config.start)
         _named("start", check, config.start)
+
+
+def _check_start(start: RunConfig) -> None:
+    """What comes before both, the run sees to and not its start."""
+    if start.prepare is not None:
+        because = "a run that is no start: what it prepares is there for its start too"
+        raise _refuse("start.prepare", start.prepare, because, "set prepare in its place")
+    if start.start is not None:
+        because, do = "a run that is no start", "do that run by itself first, and set start.model to its final/"
+        raise _refuse("start.start", start.start.name, because, do)
 
 
 def reads_of(algorithm: Algorithm) -> set[str]:

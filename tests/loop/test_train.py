@@ -238,6 +238,8 @@ def test_settings_without_effect_are_refused_before_anything_is_done() -> None:
     assert "rewards has no effect" in _refused(algorithm=sft.Config(), generator=None, **nothing)
     assert "rollout.refills has no effect" in _refused(rollout=evolve(base.rollout, refills=2))
     assert "stop has no effect" in _refused(stop=Stop(metric="eval/accuracy", at_least=1), evaluate=None)
+    assert "start.prepare has no effect" in _refused(start=evolve(base, prepare=base.prepare))
+    assert "start.start has no effect" in _refused(start=evolve(base, prepare=None, start=base))
 
 
 def test_distillation_from_whole_distributions_learns_from_rollouts_or_from_data() -> None:
