@@ -9,20 +9,18 @@ folder, is not ours: it is left alone.
 from __future__ import annotations
 
 import json
-import random
 import re
 import shutil
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
-import numpy
 import torch
 from attrs import asdict
 
 from purerl.errors import CheckpointError
 from purerl.loop.files import sync, sync_tree, write_at_once
+from purerl.loop.process import random_states, set_random_states
 from purerl.loop.run import State
 from purerl.protocols import Trainer
 
@@ -42,7 +40,7 @@ def commit(folder: Path, state: State, trainers: Mapping[str, Trainer], *, keep:
         for role, trainer in trainers.items():
             (path / role).mkdir(parents=True)
             trainer.save(path / role)
-        torch.save({"state": asdict(state, recurse=False), "random": _random_state()}, (saved := BytesIO()))
+        torch.save({"state": asdict(state, recurse=False), "random": random_states()}, (saved := BytesIO()))
         (path / "loop.pt").write_bytes(saved.getvalue())
         sync_tree(path)
         write_at_once(path / _MANIFEST, json.dumps({"step": state.step, "files": _files(path)}, indent=2))
@@ -85,15 +83,8 @@ def restore(path: Path, trainers: Mapping[str, Trainer]) -> State:
     saved = torch.load(path / "loop.pt", weights_only=False)
     for role, trainer in trainers.items():
         trainer.load(path / role)
-    python, vectors, tensors = saved["random"]
-    random.setstate(python)
-    numpy.random.set_state(vectors)
-    torch.set_rng_state(tensors)
+    set_random_states(saved["random"])
     return State(**saved["state"])
-
-
-def _random_state() -> tuple[Any, ...]:
-    return random.getstate(), numpy.random.get_state(), torch.get_rng_state()
 
 
 def _files(path: Path) -> dict[str, int]:

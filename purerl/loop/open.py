@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, roles
@@ -55,9 +54,6 @@ def located(config: RunConfig, root: Path) -> RunConfig:
 
 def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction]) -> Run:
     """Open everything that `config` names; `given` are reward functions that are objects, by name."""
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    torch.manual_seed(config.seed)
     algorithm = algorithm_of(config)
     source, purpose = source_of(config, algorithm)
     examples, problems = read_data(config, purpose)

@@ -90,6 +90,11 @@ class Run:
         """Updates that the sampler is behind the trainer."""
         return self.config.rollout.lag if self.config.rollout else 0
 
+    def close(self) -> None:
+        """Release what the generator holds."""
+        if self.generator is not None:
+            self.generator.close()
+
 
 @define
 class Clock:

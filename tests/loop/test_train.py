@@ -17,6 +17,7 @@ from attrs import evolve
 import purerl
 from purerl.algos import dapo, dpo, gvpo, opd, opd_top_k, sft
 from purerl.algos.algebra import Algorithm, roles
+from purerl.backends.fake import generator as fake_generator
 from purerl.batch import FIELDS
 from purerl.config.check import check, evaluated, needs_rollouts
 from purerl.config.schema import RunConfig, Stop
@@ -167,6 +168,16 @@ def test_a_reward_that_raises_stops_the_run_which_can_be_resumed(tmp_path: Path)
     config = fake(evaluate=None)
     with pytest.raises(RewardError, match="broken raised\n(.*\n)*.*ValueError: no"):
         train(config, rewards=[broken], directory=tmp_path / "run")
+
+
+def test_the_generator_is_closed_however_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    monkeypatch.setattr(fake_generator.FakeGenerator, "close", lambda self: closed.append(id(self)))
+    with pytest.raises(RewardError):
+        train(fake(), rewards=[broken], directory=tmp_path / "broken")
+    assert len(closed) == 1
+    train(fake(), directory=tmp_path / "whole")
+    assert len(closed) == 2
 
 
 def _pairs(path: Path) -> str:
