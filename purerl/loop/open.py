@@ -14,7 +14,7 @@ from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
 from purerl.data.columns import Purpose
-from purerl.loop.data import open_data, read_data
+from purerl.loop.data import files_of, open_data, read_data
 from purerl.loop.directory import RunDirectory
 from purerl.loop.files import folder_at_once
 from purerl.loop.run import Run, seed_of
@@ -57,6 +57,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
     algorithm = algorithm_of(config)
     source, purpose = source_of(config, algorithm)
     examples, problems = read_data(config, purpose)
+    place.check_data(files := files_of(config))
     judge = _judge(config, given)
     for judged in (*([examples] if config.rollout else []), *problems.values()):
         for table in judged.tables:
@@ -68,7 +69,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         algorithm=algorithm,
         reads=frozenset(reads_of(algorithm)),
         source=source,
-        data=data,
+        data=evolve(data, files=files),
         judge=judge,
         trainers={role: open_trainer(config, role) for role in roles(algorithm, FIELDS)},
         generator=_generator(config),

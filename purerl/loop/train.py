@@ -133,7 +133,7 @@ def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFu
 
 def _steps(config: RunConfig, run: Run, place: RunDirectory) -> tuple[State, dict[str, Any]]:
     """Do all the steps that are left; the state and the metrics of the last one. `config` is as people wrote it."""
-    place.note_data(run.data.counts)
+    place.note_data(run.data.counts, run.data.files)
     if not place.tokenizer.exists():
         with folder_at_once(place.tokenizer) as folder:
             run.tokenizer.save_pretrained(folder)
