@@ -68,6 +68,7 @@ def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) 
         _check_models,
         _check_sampling,
         _check_weights,
+        _check_lag,
         _check_selection,
         _check_stop,
         _check_cut,
@@ -243,6 +244,15 @@ def check_answer(settings: Evaluate) -> None:
     """Refuse an `answer` that is no function of a completion. Raises ConfigError."""
     if settings.answer is not None and not callable(found := locate(settings.answer)):
         raise ConfigError("evaluate.answer", got=type(found).__name__, need="a function (completion) -> text or None")
+
+
+def _check_lag(config: RunConfig, algorithm: Algorithm) -> None:
+    """A checkpoint and an evaluation hand the sampler the newest weights."""
+    for key in ("checkpoint", "evaluate"):
+        section = getattr(config, key)
+        if config.rollout and config.rollout.lag and section and section.every == 1:
+            because = f"steps after which the sampler does not get new weights; {key}.every is 1"
+            raise _refuse("rollout.lag", config.rollout.lag, because, f"raise {key}.every, or leave rollout.lag out")
 
 
 def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:
