@@ -143,7 +143,8 @@ class Trainer(Protocol):
         """One optimiser step on `batch`: micro-batches, backward, clip, optimise.
 
         `counts` are those of the whole step, over all ranks. Where nothing is counted, and where the gradient is not
-        finite, neither weights nor optimiser change; of the latter the metric `skipped` tells: 1 then, 0 otherwise.
+        finite, neither weights nor optimiser change; of the latter the metric `skipped` tells: 1 then, 0 otherwise. In
+        a schedule of the learning rate every call is a step, even one without rows.
         """
         ...
 

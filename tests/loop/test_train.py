@@ -12,14 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+import torch
 from attrs import evolve
+from tensordict import TensorDict
 
 import purerl
 from purerl.algos import dapo, dpo, gvpo, opd, opd_top_k, sft
-from purerl.algos.algebra import Algorithm, roles
+from purerl.algos.algebra import Algorithm, Counts, Objective, begin, roles
 from purerl.backends.fake import generator as fake_generator
-from purerl.batch import FIELDS
-from purerl.config.check import check, evaluated, needs_rollouts
+from purerl.backends.fake import trainer as fake_trainer
+from purerl.batch import FIELDS, no_rows
+from purerl.config.check import check, evaluated, needs_rollouts, updates_of
 from purerl.config.schema import RunConfig, Stop
 from purerl.errors import ConfigError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
@@ -147,6 +150,28 @@ def test_where_no_group_is_kept_nothing_is_learnt(tmp_path: Path) -> None:
     summary = train(fake(algorithm=dapo.Config()), rewards=[never], directory=tmp_path / "run")
     assert all(line["rollout/kept"] == 0 and "policy/grad_norm" not in line for line in records(summary)[1:])
     assert summary.before == summary.after
+
+
+def test_where_no_group_is_kept_a_schedule_goes_on(tmp_path: Path) -> None:
+    config = small(algorithm=dapo.Config(), start=None, model=fake().model, evaluate=None)
+    summary = train(config, rewards=[never], directory=tmp_path / "run")
+    assert "rollout/kept" in records(summary)[-1]
+    assert torch.load(summary.checkpoint / "policy" / "state.pt")["position"] == updates_of(config)
+
+
+@pytest.mark.parametrize("name", sorted(set(names("algorithm")) - set(REFUSED)))
+def test_every_algorithm_bears_an_optimiser_step_without_rows(name: str) -> None:
+    algorithm = find("algorithm", name).algorithm()
+    for objective in (*algorithm.before, *algorithm.objectives):
+        trainer = fake_trainer.build(fake().trainer, model=fake().model, role=objective.role, updates=1, seed=0)
+        before = dict(trainer.weights())
+        trainer.step(*_begun(objective))
+        assert all(torch.equal(weight, before[name]) for name, weight in trainer.weights())
+
+
+def _begun(objective: Objective) -> tuple[TensorDict, Objective, dict[str, Counts]]:
+    prepared, counts = begin(objective, no_rows())
+    return prepared, objective, counts
 
 
 def test_rewards_given_as_functions_have_components_and_may_not_tell(tmp_path: Path) -> None:
