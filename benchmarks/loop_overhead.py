@@ -57,7 +57,6 @@ def config(folder: Path) -> RunConfig:
         trainer=trainer.Config(),
         rewards=("benchmarks.loop_overhead:reward",),
         checkpoint=Checkpoint(every=1000),
-        threads=1,
     )
 
 
@@ -89,6 +88,7 @@ def timed(function: Callable[..., Any], spent: dict[str, float], name: str) -> C
 
 def main() -> None:
     """Print milliseconds by part, medians over the steps after the first few."""
+    torch.set_num_threads(1)
     steps: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -90,6 +90,8 @@ def _write(folder: Path, end: float) -> None:
 
 def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     """A run of purerl, as `purerl train` does it; CPU milliseconds of each step, and tokens."""
+    import torch
+
     from purerl.algos import grpo
     from purerl.backends.hf import generator, trainer
     from purerl.config.schema import Checkpoint, Rollout, RunConfig
@@ -110,8 +112,8 @@ def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         trainer=trainer.Config(autocast="bfloat16" if load.bfloat16 else "off", tokens_per_microbatch=8192),
         rewards=("benchmarks.trl_step:reward",),
         checkpoint=Checkpoint(every=1000),
-        threads=1,
     )
+    torch.set_num_threads(1)
     place = loop.claim(folder / f"run{os.getpid()}", config, fresh=True)
     run = loop.open_run(config, place, {config.rewards[0].function: reward})
     state, found = State(transform=run.algorithm.advantage.init()), []

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from purerl.errors import BatchError, nearest
 
-__all__ = ["FIELDS", "ROW_FIELDS", "SCHEMA", "STRUCTURE", "Field", "check_batch", "collate", "put"]
+__all__ = ["FIELDS", "ROW_FIELDS", "SCHEMA", "STRUCTURE", "Field", "check_batch", "collate", "no_rows", "put"]
 
 
 class Field(NamedTuple):
@@ -175,6 +175,16 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
     fields["attention_mask"] = there
     fields.setdefault("mask", fields["action"])
     return TensorDict(fields, batch_size=[len(rows)])
+
+
+def no_rows() -> TensorDict:
+    """A batch without rows, which has every field.
+
+    >>> no_rows()["components"].shape
+    torch.Size([0, 1])
+    """
+    fields = {field.name: torch.zeros([0] + [1] * field.axes.count(" "), dtype=field.dtype) for field in SCHEMA}
+    return TensorDict(fields, batch_size=[0])
 
 
 def _column(field: Field, values: list[Any], lengths: Tensor, there: Tensor) -> Tensor:

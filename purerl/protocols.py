@@ -143,7 +143,8 @@ class Trainer(Protocol):
         """One optimiser step on `batch`: micro-batches, backward, clip, optimise.
 
         `counts` are those of the whole step, over all ranks. Where nothing is counted, and where the gradient is not
-        finite, neither weights nor optimiser change; of the latter the metric `skipped` tells: 1 then, 0 otherwise.
+        finite, neither weights nor optimiser change; of the latter the metric `skipped` tells: 1 then, 0 otherwise. In
+        a schedule of the learning rate every call is a step, even one without rows.
         """
         ...
 
@@ -154,7 +155,7 @@ class Trainer(Protocol):
     def save(self, path: Path) -> None:
         """Write everything that `load` needs to go on bit for bit into the directory `path`, which exists.
 
-        Raises OSError where the disk refuses it.
+        Whoever calls it sees to it that the files are on the disk. Raises OSError where the disk refuses them.
         """
         ...
 

@@ -69,6 +69,7 @@ def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) 
         _check_models,
         _check_sampling,
         _check_weights,
+        _check_lag,
         _check_selection,
         _check_stop,
         _check_cut,
@@ -79,7 +80,18 @@ def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) 
     if config.prepare is not None:
         locate(config.prepare)
     if config.start is not None:
+        _check_start(config.start)
         _named("start", check, config.start)
+
+
+def _check_start(start: RunConfig) -> None:
+    """What comes before both, the run sees to and not its start."""
+    if start.prepare is not None:
+        because = "a run that is no start: what it prepares is there for its start too"
+        raise _refuse("start.prepare", start.prepare, because, "set prepare in its place")
+    if start.start is not None:
+        because, do = "a run that is no start", "do that run by itself first, and set start.model to its final/"
+        raise _refuse("start.start", start.start.name, because, do)
 
 
 def reads_of(algorithm: Algorithm) -> set[str]:
@@ -251,6 +263,15 @@ def _takes_one(function: Callable[..., object]) -> bool:
     except ValueError:  # what is written in C may not tell
         return True
     return True
+
+
+def _check_lag(config: RunConfig, algorithm: Algorithm) -> None:
+    """A checkpoint and an evaluation hand the sampler the newest weights."""
+    for key in ("checkpoint", "evaluate"):
+        section = getattr(config, key)
+        if config.rollout and config.rollout.lag and section and section.every == 1:
+            because = f"steps after which the sampler does not get new weights; {key}.every is 1"
+            raise _refuse("rollout.lag", config.rollout.lag, because, f"raise {key}.every, or leave rollout.lag out")
 
 
 def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:

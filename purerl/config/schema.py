@@ -118,7 +118,12 @@ class Rollout:
     temperature: float = _setting("logits are divided by it; log-probabilities are at it too", default=1.0)
     stop: tuple[str, ...] = _setting("texts that end a completion, beside the tokenizer's end token", default=())
     refills: int = _setting("draws at most to replace groups that the algorithm did not keep", default=0, least=0)
-    lag: int = _setting("updates that the sampler may be behind: 0, or 1 (one step off policy)", default=0, least=0)
+    lag: int = _setting(
+        "updates that the sampler may be behind: 0, or 1 (one step off policy); after a step with a checkpoint or an "
+        "evaluation it is behind by none",
+        default=0,
+        least=0,
+    )
     overlong: Overlong | None = _setting("penalty for completions near max_tokens", default=None)
 
     def __attrs_post_init__(self) -> None:

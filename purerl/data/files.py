@@ -9,6 +9,7 @@ Rows are counted from 0, on through all the files of one data set.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from purerl.errors import DataError, nearest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_table"]
+__all__ = ["digests", "read_table"]
 
 _NEED = "a .parquet or .jsonl file, a pattern of such, or a directory of them"
 
@@ -36,6 +37,15 @@ def read_table(path: str | Path) -> pa.Table:
     if table.num_rows == 0:
         raise DataError(f"data set {str(path)!r}", got="no rows", need="at least one", do="name a file that has some")
     return table
+
+
+def digests(path: str | Path) -> dict[str, str]:
+    """The SHA-256 of each file of the data set at `path`, by the file's path. Raises DataError where there is none."""
+    found = {}
+    for shard in _shards(Path(path)):
+        with shard.open("rb") as file:
+            found[str(shard)] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 # --- which files -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from purerl.config.schema import Evaluate, RunConfig
 from purerl.data.chat import Chat, check_settings, open_chat
 from purerl.data.columns import Form, Purpose, all_begin_with
 from purerl.data.examples import DataSet, Example, continuations, parted, prompt_of, read_examples, rendered, take
+from purerl.data.files import digests
 from purerl.data.split import is_held_out
 from purerl.errors import ConfigError, DataError
 from purerl.loop.run import RunData
@@ -23,7 +24,7 @@ from purerl.loop.run import RunData
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["form_of", "glance", "open_data", "read_data", "read_problems", "summary"]
+__all__ = ["files_of", "form_of", "glance", "open_data", "read_data", "read_problems", "summary"]
 
 _GLANCE = 16
 
@@ -44,6 +45,12 @@ def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, dict[str, D
         got, do = "messages that all begin with a system prompt of their own", "leave data.system out"
         raise ConfigError("data.system has no effect", got=got, do=do)
     return examples, problems
+
+
+def files_of(config: RunConfig) -> dict[str, str]:
+    """A digest of each file that `config` learns from or is evaluated on, by the file's path."""
+    named = [*config.data.files, *(config.evaluate.data.values() if config.evaluate else [])]
+    return {path: digest for name in named for path, digest in digests(name).items()}
 
 
 def read_problems(settings: Evaluate) -> dict[str, DataSet]:

@@ -3,7 +3,7 @@
 config.toml       the resolved configuration, under its hash; once there is more, a run of another one is refused
 prepared/         what the recipe's `prepare` wrote
 start/            the run that came first, in a run directory of its own
-data.json         how many rows there are to learn from, and how many were left out
+data.json         how many rows there are to learn from, and how many were left out; what its files held, as digests
 tokenizer/        the tokenizer in Hugging Face's format: what turns the rollouts' tokens into text
 metrics.jsonl     one line for each step, step 0 before the first update
 rollouts/         one Parquet file for each step
@@ -70,6 +70,10 @@ class RunDirectory:
         return self.path / "final"
 
     @property
+    def _data(self) -> Path:
+        return self.path / "data.json"
+
+    @property
     def identity(self) -> str:
         """What no other run is known by; the run's own from when it is first asked for."""
         path = self.path / "identity"
@@ -105,9 +109,24 @@ class RunDirectory:
             if int(path.stem) > step:
                 path.unlink()
 
-    def note_data(self, counts: Mapping[str, int]) -> None:
-        """Write down how many rows the run learns from, and how many it leaves out."""
-        write_at_once(self.path / "data.json", json.dumps(counts, indent=2) + "\n")
+    def note_data(self, counts: Mapping[str, int], files: Mapping[str, str]) -> None:
+        """Write down how many rows the run learns from, and how many it leaves out; and digests of its files."""
+        write_at_once(self._data, json.dumps({**counts, "files": files}, indent=2) + "\n")
+
+    def check_data(self, files: Mapping[str, str]) -> None:
+        """Refuse files that do not hold what they held when the run began.
+
+        What they are called is the configuration's business. Raises: RunDirectoryError.
+        """
+        there = json.loads(self._data.read_text())["files"] if self._data.exists() else files
+        if list(files.values()) == list(there.values()):
+            return
+        raise RunDirectoryError(
+            f"the data of the run in {str(self.path)!r} have changed since it began",
+            got="other contents: " + ", ".join(sorted({path for path, _ in files.items() ^ there.items()})[:5]),
+            need="the same files, for a run that goes on",
+            do="put them back as they were, name another directory, or throw the run away with --fresh",
+        )
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished."""

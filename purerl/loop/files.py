@@ -11,7 +11,7 @@ from pathlib import Path
 
 from purerl.errors import RunDirectoryError
 
-__all__ = ["REFUSED", "folder_at_once", "refusals_told", "sync_folder", "write_at_once"]
+__all__ = ["REFUSED", "folder_at_once", "refusals_told", "sync", "sync_tree", "write_at_once"]
 
 REFUSED = frozenset(
     getattr(errno, name) for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "ENOSPC", "ENOTDIR", "EPERM", "EROFS")
@@ -27,7 +27,7 @@ def write_at_once(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -37,10 +37,10 @@ def folder_at_once(path: Path) -> Iterator[Path]:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     yield partial
-    sync_folder(partial)
+    sync_tree(partial)
     shutil.rmtree(path, ignore_errors=True)
     os.replace(partial, path)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -60,8 +60,15 @@ def refusals_told(path: Path) -> Iterator[None]:
         ) from error
 
 
-def sync_folder(path: Path) -> None:
-    """Make the names in `path` durable."""
+def sync_tree(path: Path) -> None:
+    """Have the folder `path` on the disk, with every file and folder in it."""
+    for entry in (*path.rglob("*"), path):
+        if entry.is_file() or entry.is_dir():
+            sync(entry)
+
+
+def sync(path: Path) -> None:
+    """Have the file `path` on the disk, or if it is a folder, the names in it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

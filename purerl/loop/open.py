@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, roles
@@ -15,7 +14,7 @@ from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
 from purerl.data.columns import Purpose
-from purerl.loop.data import open_data, read_data
+from purerl.loop.data import files_of, open_data, read_data
 from purerl.loop.directory import RunDirectory
 from purerl.loop.files import folder_at_once
 from purerl.loop.run import Run, seed_of
@@ -55,12 +54,10 @@ def located(config: RunConfig, root: Path) -> RunConfig:
 
 def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction]) -> Run:
     """Open everything that `config` names; `given` are reward functions that are objects, by name."""
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    torch.manual_seed(config.seed)
     algorithm = algorithm_of(config)
     source, purpose = source_of(config, algorithm)
     examples, problems = read_data(config, purpose)
+    place.check_data(files := files_of(config))
     judge = _judge(config, given)
     for judged in (*([examples] if config.rollout else []), *problems.values()):
         for table in judged.tables:
@@ -72,7 +69,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         algorithm=algorithm,
         reads=frozenset(reads_of(algorithm)),
         source=source,
-        data=data,
+        data=evolve(data, files=files),
         judge=judge,
         trainers={role: open_trainer(config, role) for role in roles(algorithm, FIELDS)},
         generator=_generator(config),

@@ -52,13 +52,14 @@ class RunData:
     """What a run learns from, what it is evaluated on by its names, and how the tokenizer makes tokens of them.
 
     `counts` are of the rows to learn from: all of them (`rows`), those left out (`too_long`, `held_out`) and those left
-    in (`examples`); and of the `problems`.
+    in (`examples`); and of the `problems`. `files` are digests by path.
     """
 
     examples: DataSet
     problems: Mapping[str, DataSet]
     chat: Chat
     counts: Mapping[str, int]
+    files: Mapping[str, str] = field(factory=dict)
 
 
 @define
@@ -89,6 +90,11 @@ class Run:
     def lag(self) -> int:
         """Updates that the sampler is behind the trainer."""
         return self.config.rollout.lag if self.config.rollout else 0
+
+    def close(self) -> None:
+        """Release what the generator holds."""
+        if self.generator is not None:
+            self.generator.close()
 
 
 @define

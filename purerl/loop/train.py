@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from purerl.loop.evaluate import evaluate
 from purerl.loop.files import folder_at_once, refusals_told
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import located, open_run, prepare
+from purerl.loop.process import borrowed
 from purerl.loop.run import Clock, Run, State, seed_of
 from purerl.loop.step import step
 from purerl.loop.update import sync
@@ -117,8 +119,21 @@ def _start(config: RunConfig, place: RunDirectory) -> None:
 
 def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction], *, root: Path) -> Summary:
     """Do all the steps that are left, export the policy, and say what the run came to."""
-    run = open_run(located(config, root), place, given)
-    place.note_data(run.data.counts)
+    with borrowed(config):
+        run = open_run(located(config, root), place, given)
+        with closing(run):
+            state, record = _steps(config, run, place)
+        with folder_at_once(place.final) as folder:
+            run.trainers["policy"].export(folder)
+            run.tokenizer.save_pretrained(folder)
+    before, after = (_evaluation(record) for record in (place.records()[0], record))
+    place.finish({"steps": state.step, "before": before, "after": after})
+    return Summary(place.path, state.step, before, after)
+
+
+def _steps(config: RunConfig, run: Run, place: RunDirectory) -> tuple[State, dict[str, Any]]:
+    """Do all the steps that are left; the state and the metrics of the last one. `config` is as people wrote it."""
+    place.note_data(run.data.counts, run.data.files)
     if not place.tokenizer.exists():
         with folder_at_once(place.tokenizer) as folder:
             run.tokenizer.save_pretrained(folder)
@@ -128,14 +143,7 @@ def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFu
         watch.log(record)
         while not _is_over(config, record):
             state, record = advance(run, state, place, watch)
-    with folder_at_once(place.final) as folder:
-        run.trainers["policy"].export(folder)
-        run.tokenizer.save_pretrained(folder)
-    if run.generator is not None:
-        run.generator.close()
-    before, after = (_evaluation(record) for record in (place.records()[0], record))
-    place.finish({"steps": state.step, "before": before, "after": after})
-    return Summary(place.path, state.step, before, after)
+    return state, record
 
 
 def _resume(run: Run, place: RunDirectory) -> tuple[State, dict[str, Any]]:

@@ -364,16 +364,6 @@ def test_a_damaged_checkpoint_is_refused(path, tmp_path, damage, how):
     assert same(weights(made), before)
 
 
-@pytest.mark.parametrize("write", ["save", "export"])
-def test_every_file_is_on_the_disk_when_it_is_written(path, tmp_path, monkeypatch, write):
-    made = trainer(path)
-    synced = set()
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
-    getattr(made, write)(tmp_path)
-    assert synced == {file.stat().st_ino for file in tmp_path.iterdir()}
-    assert synced
-
-
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import shutil
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
 from purerl.errors import CheckpointError
-from purerl.loop.checkpoint import commit, committed, restore
+from purerl.loop.checkpoint import commit, committed, newest, restore
 from purerl.loop.run import State
 
 
@@ -33,13 +37,16 @@ def _commit(folder: Path, step: int, value: float = 1.0) -> Path:
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:
-    torch.manual_seed(3)
     path = _commit(tmp_path, 4, value=7.0)
-    expected = torch.rand(3)
+    expected = _draws()
     trainer = Number(0.0)
     state = restore(path, {"policy": trainer})
     assert (state.step, state.drawn, state.transform, trainer.value) == (4, 40, (torch.tensor(0.5),), 7.0)
-    assert torch.equal(torch.rand(3), expected)
+    assert _draws() == expected
+
+
+def _draws() -> tuple[float, ...]:
+    return random.random(), numpy.random.random(), float(torch.rand(()))
 
 
 def test_the_newest_few_stay(tmp_path: Path) -> None:
@@ -49,20 +56,66 @@ def test_the_newest_few_stay(tmp_path: Path) -> None:
     assert committed(tmp_path, keep=2) == tmp_path / "000003"
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "short file", "missing file", "extra file"])
+@pytest.mark.parametrize("damage", ["no manifest", "half a manifest", "short file", "missing file"])
 def test_a_damaged_one_is_never_loaded(tmp_path: Path, damage: str) -> None:
     _commit(tmp_path, 1)
-    newest = _commit(tmp_path, 2)
+    last = _commit(tmp_path, 2)
+    manifest = last / "manifest.json"
     if damage == "no manifest":
-        (newest / "manifest.json").unlink()
+        manifest.unlink()
+    elif damage == "half a manifest":
+        manifest.write_text(manifest.read_text()[:9])
     elif damage == "short file":
-        (newest / "loop.pt").write_bytes((newest / "loop.pt").read_bytes()[:-1])
-    elif damage == "missing file":
-        (newest / "policy" / "value").unlink()
+        (last / "loop.pt").write_bytes((last / "loop.pt").read_bytes()[:-1])
     else:
-        (newest / "policy" / "other").touch()
-    assert committed(tmp_path, keep=2) == tmp_path / "000001"
-    assert not newest.exists()
+        (last / "policy" / "value").unlink()
+    assert newest(tmp_path) == committed(tmp_path, keep=2) == tmp_path / "000001"
+    assert last.exists() == manifest.exists(), "only what was never committed is removed"
+    for step in (3, 4):
+        _commit(tmp_path, step)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000003", "000004"]
+
+
+def test_what_is_not_ours_is_left_alone_and_in_nobodys_way(tmp_path: Path) -> None:
+    path = _commit(tmp_path, 1)
+    (path / "notes.txt").write_text("the good one")
+    (path / "policy" / ".nfs01").touch()
+    (tmp_path / "zz.txt").touch()
+    (tmp_path / "9").touch()
+    for name in ("000001 copy", "best", "000009"):
+        shutil.copytree(path, tmp_path / name)
+    strangers = {entry.name for entry in tmp_path.iterdir()} - {path.name}
+    for step in (2, 3):
+        assert newest(tmp_path) == committed(tmp_path, keep=2) == tmp_path / f"{step - 1:06d}"
+        _commit(tmp_path, step)
+    assert {entry.name for entry in tmp_path.iterdir()} == strangers | {"000002", "000003"}
+
+
+def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
+    for step in (999_999, 1_000_000, 1_000_001):
+        assert committed(tmp_path, keep=2) == newest(tmp_path)
+        assert _commit(tmp_path, step) == newest(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"1000000", "1000001"}
+
+
+def test_all_of_it_is_on_the_disk_before_older_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _commit(tmp_path, 1)
+    synced, at_removal = _synced(monkeypatch), []
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: at_removal.append((path, synced.copy())))
+    path = commit(tmp_path, State(2), {"policy": Number(0.0)}, keep=1)
+    removed, before = at_removal[-1]
+    assert removed == tmp_path / "000001"
+    assert before[-1] == tmp_path, "the name of the folder is the last thing"
+    *_, manifest, names, _ = before
+    assert (manifest.stem, names) == ("manifest.json", path), "the manifest comes after everything that it lists"
+    assert {path / "loop.pt", path / "policy", path / "policy" / "value", path} <= set(before[:-3])
+
+
+def _synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What is on the disk for certain, in the order in which it got there."""
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    return synced
 
 
 def test_none_is_none(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from purerl.backends.fake import trainer as fake_trainer
 from purerl.config.check import check
 from purerl.config.schema import Data, Evaluate, Rollout, RunConfig
 from purerl.data.examples import take
-from purerl.errors import ConfigError, InputError
+from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
 from purerl.loop import open as opening
 from purerl.loop.directory import claim
 from purerl.loop.open import open_run
 from purerl.loop.run import Run
-from purerl.loop.train import train
+from purerl.loop.train import Summary, train
 from purerl.protocols import Model
 from purerl.store.rollouts import read_rollouts
 from tests.data.made import CHATML, FORGETFUL, HEADERS, assistant, system, tokenizer, user, write
@@ -136,6 +136,40 @@ def test_files_are_mixed_by_their_weights(tmp_path: Path) -> None:
         )
 
 
+# --- what may not change -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changed", ["rows/0.jsonl", "rows/1.jsonl", "problems.jsonl"])
+def test_a_run_goes_on_with_the_same_data_or_not_at_all(tmp_path: Path, changed: str) -> None:
+    _model(tmp_path)
+    (tmp_path / "rows").mkdir()
+    write(tmp_path / "rows" / "0.jsonl", _verl(9))
+    problems = write(tmp_path / "problems.jsonl", _verl(2))
+    config = _config(tmp_path, f"{tmp_path}/rows", evaluate=evolve(ENDS, data=problems), steps=1)
+
+    def broken(completion: str, example: Any) -> float:
+        raise ValueError("no")
+
+    def on() -> Summary:
+        return train(evolve(config, rewards=()), rewards=[broken], directory=tmp_path / "run")
+
+    with pytest.raises(RewardError):
+        on()
+    before = (tmp_path / changed).read_bytes() if (tmp_path / changed).exists() else None
+    write(tmp_path / changed, _verl(3))
+    with pytest.raises(RunDirectoryError) as caught:
+        on()
+    assert str(caught.value) == (
+        f"the data of the run in '{tmp_path}/run' have changed since it began\n"
+        f"  got:  other contents: {tmp_path}/{changed}\n"
+        "  need: the same files, for a run that goes on\n"
+        "  do:   put them back as they were, name another directory, or throw the run away with --fresh"
+    )
+    (tmp_path / changed).unlink() if before is None else (tmp_path / changed).write_bytes(before)
+    with pytest.raises(RewardError):
+        on()
+
+
 # --- what is left out --------------------------------------------------------------------------------------------
 
 
@@ -144,6 +178,7 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path, caps
     data = Data(files=(write(tmp_path / "rows.parquet", [*_verl(3, length=9), *_verl(7)]),), max_prompt_tokens=20)
     summary = train(_config(tmp_path, data, steps=2), directory=tmp_path / "run")
     counts = json.loads((summary.directory / "data.json").read_text())
+    del counts["files"]
     assert counts == {"rows": 10, "too_long": 3, "examples": 7}
     assert "addition: 7 of 10 rows to learn from (3 with too long a prompt)\n" in capsys.readouterr().out
     rows = [row for step in (1, 2) for row in read_rollouts(summary.directory / "rollouts", step)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from purerl.backends.hf.checkpoint import os_errors
 from purerl.errors import RunDirectoryError
-from purerl.loop.files import refusals_told
+from purerl.loop.files import folder_at_once, refusals_told
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,22 @@ def test_what_safetensors_and_torch_make_a_text_of_is_an_error_of_the_disk(tmp_p
     assert caught.value.errno == errno.ENOSPC
     with pytest.raises(RuntimeError, match="another"), os_errors():
         raise RuntimeError("another")
+
+
+def _path_of(descriptor: int) -> str:
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
+def test_a_folder_is_on_the_disk_with_all_that_is_in_it_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(_path_of(descriptor)))
+    replaced = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: synced.append("named") or replaced(*paths))
+    with folder_at_once(tmp_path / "final") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_text("x")
+    partial = tmp_path / "final.partial"
+    expected = [str(path) for path in (partial / "inner", partial / "inner" / "file", partial)]
+    assert synced == [*expected, "named", str(tmp_path)]

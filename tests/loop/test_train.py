@@ -12,13 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+import torch
 from attrs import evolve
+from tensordict import TensorDict
 
 import purerl
 from purerl.algos import dapo, dpo, gdpo, gvpo, opd, opd_top_k, sft
-from purerl.algos.algebra import Algorithm, roles
-from purerl.batch import FIELDS
-from purerl.config.check import check, evaluated, needs_rollouts
+from purerl.algos.algebra import Algorithm, Counts, Objective, begin, roles
+from purerl.backends.fake import generator as fake_generator
+from purerl.backends.fake import trainer as fake_trainer
+from purerl.batch import FIELDS, no_rows
+from purerl.config.check import check, evaluated, needs_rollouts, updates_of
 from purerl.config.schema import RunConfig, Stop
 from purerl.errors import ConfigError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
@@ -148,6 +152,28 @@ def test_where_no_group_is_kept_nothing_is_learnt(tmp_path: Path) -> None:
     assert summary.before == summary.after
 
 
+def test_where_no_group_is_kept_a_schedule_goes_on(tmp_path: Path) -> None:
+    config = small(algorithm=dapo.Config(), start=None, model=fake().model, evaluate=None)
+    summary = train(config, rewards=[never], directory=tmp_path / "run")
+    assert "rollout/kept" in records(summary)[-1]
+    assert torch.load(summary.checkpoint / "policy" / "state.pt")["position"] == updates_of(config)
+
+
+@pytest.mark.parametrize("name", sorted(set(names("algorithm")) - set(REFUSED)))
+def test_every_algorithm_bears_an_optimiser_step_without_rows(name: str) -> None:
+    algorithm = find("algorithm", name).algorithm()
+    for objective in (*algorithm.before, *algorithm.objectives):
+        trainer = fake_trainer.build(fake().trainer, model=fake().model, role=objective.role, updates=1, seed=0)
+        before = dict(trainer.weights())
+        trainer.step(*_begun(objective))
+        assert all(torch.equal(weight, before[name]) for name, weight in trainer.weights())
+
+
+def _begun(objective: Objective) -> tuple[TensorDict, Objective, dict[str, Counts]]:
+    prepared, counts = begin(objective, no_rows())
+    return prepared, objective, counts
+
+
 def test_rewards_given_as_functions_have_components_and_may_not_tell(tmp_path: Path) -> None:
     summary = train(fake(), rewards=[sometimes], directory=tmp_path / "run")
     line = records(summary)[1]
@@ -184,6 +210,16 @@ def test_a_reward_that_raises_stops_the_run_which_can_be_resumed(tmp_path: Path)
     config = fake(evaluate=None)
     with pytest.raises(RewardError, match="broken raised\n(.*\n)*.*ValueError: no"):
         train(config, rewards=[broken], directory=tmp_path / "run")
+
+
+def test_the_generator_is_closed_however_the_run_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    monkeypatch.setattr(fake_generator.FakeGenerator, "close", lambda self: closed.append(id(self)))
+    with pytest.raises(RewardError):
+        train(fake(), rewards=[broken], directory=tmp_path / "broken")
+    assert len(closed) == 1
+    train(fake(), directory=tmp_path / "whole")
+    assert len(closed) == 2
 
 
 def _pairs(path: Path) -> str:
@@ -254,7 +290,12 @@ def test_settings_without_effect_are_refused_before_anything_is_done() -> None:
     assert "generator has no effect" in _refused(algorithm=sft.Config(), **nothing)
     assert "rewards has no effect" in _refused(algorithm=sft.Config(), generator=None, **nothing)
     assert "rollout.refills has no effect" in _refused(rollout=evolve(base.rollout, refills=2))
+    late = evolve(base.rollout, lag=1)
+    assert "rollout.lag has no effect" in _refused(rollout=late, checkpoint=evolve(base.checkpoint, every=1))
+    assert "rollout.lag has no effect" in _refused(rollout=late, evaluate=evolve(base.evaluate, every=1))
     assert "stop has no effect" in _refused(stop=Stop(metric="eval/accuracy", at_least=1), evaluate=None)
+    assert "start.prepare has no effect" in _refused(start=evolve(base, prepare=base.prepare))
+    assert "start.start has no effect" in _refused(start=evolve(base, prepare=None, start=base))
 
 
 def test_distillation_from_whole_distributions_learns_from_rollouts_or_from_data() -> None:

@@ -96,6 +96,7 @@ def test_published_problems_go_through(taught: Summary, tmp_path: Path) -> None:
     more = (f"test={tmp_path}/test.parquet", "steps=2", "rollout.samples=2")
     summary = train("gsm8k", tmp_path / "run", *_settings(taught, f"{tmp_path}/train.parquet", *more))
     counts = json.loads((summary.directory / "data.json").read_text())
+    assert list(counts.pop("files")) == [str(tmp_path / "train.parquet"), str(tmp_path / "test.parquet")]
     assert counts == {"rows": 12, "examples": 12, "problems": 4}
     assert [line["reward/judged"] for line in lines(summary.directory)[1:]] == [1, 1]
     assert summary.after["eval/judged"] == 1

@@ -1,12 +1,8 @@
-"""What a trainer writes and reads: weights as safetensors, its optimiser's state as torch.save writes it.
-
-Every file is on the disk when `write` returns, so that whoever commits a checkpoint can rely on it.
-"""
+"""What a trainer writes and reads: weights as safetensors, its optimiser's state as torch.save writes it."""
 
 from __future__ import annotations
 
 import errno
-import os
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +14,7 @@ from torch import Tensor
 
 from purerl.errors import CheckpointError
 
-__all__ = ["os_errors", "read", "sync_files", "write"]
+__all__ = ["os_errors", "read", "write"]
 
 _WEIGHTS, _STATE = "weights.safetensors", "state.pt"
 _SHOWN = 5
@@ -31,7 +27,6 @@ def write(path: Path, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -
     with os_errors(), (path / _STATE).open("wb") as file:  # given a path, torch would not say why it cannot write
         save_file({name: weight.cpu().contiguous() for name, weight in weights.items()}, path / _WEIGHTS)
         torch.save(state, file)
-    sync_files(path)
 
 
 @contextmanager
@@ -76,11 +71,3 @@ def read(path: Path, like: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 
 def _kind(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-
-
-def sync_files(path: Path) -> None:
-    """Have every file in the directory `path` on the disk before anything else is done."""
-    for file in path.iterdir():
-        if file.is_file():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())

@@ -22,7 +22,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from purerl.algos.algebra import Counts, Objective, Weighted, evaluate, merge
-from purerl.backends.hf.checkpoint import os_errors, read, sync_files, write
+from purerl.backends.hf.checkpoint import os_errors, read, write
 from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
 from purerl.backends.hf.host import keep_memory
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
@@ -245,7 +245,6 @@ class HFTrainer:
         """Write the model into the directory `path` in Hugging Face's format. Raises OSError where it cannot."""
         with os_errors():
             self.module.export(path)
-        sync_files(path)
 
     def _check_outputs(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.module.outputs]
