@@ -118,7 +118,7 @@ class RunDirectory:
 
         What they are called is the configuration's business. Raises: RunDirectoryError.
         """
-        there = json.loads(self._data.read_text())["files"] if self._data.exists() else files
+        there = json.loads(self._data.read_text()).get("files", files) if self._data.exists() else files
         if list(files.values()) == list(there.values()):
             return
         raise RunDirectoryError(
