@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
+from purerl.errors import ConfigError, nearest
 
 __all__ = [
     "Completion",
@@ -35,6 +36,8 @@ __all__ = [
 Metrics = Mapping[str, Weighted]
 Finish = Literal["stop", "length", "cancelled", "error"]
 
+_DTYPES = ("auto", "float32", "bfloat16", "float64", "float16")
+
 
 @frozen
 class Model:
@@ -46,11 +49,18 @@ class Model:
     revision: str | None = field(default=None, metadata={"help": "of the hub's repository"})
     trust_remote_code: bool = field(default=False, metadata={"help": "run the code that comes with it"})
     dtype: str = field(
-        default="float32", metadata={"help": "of the weights: float32, bfloat16, float64; auto: that of the files"}
+        default="float32",
+        metadata={
+            "help": "of the weights: float32, bfloat16, float64; float16 trains nothing; auto: that of the files"
+        },
     )
     attention: str = field(
         default="sdpa", metadata={"help": "transformers' attention implementation: sdpa, eager, flash_attention_2, ..."}
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise ConfigError("dtype", got=repr(self.dtype), do=nearest(str(self.dtype), _DTYPES))
 
 
 @frozen
@@ -222,13 +232,14 @@ def unheard(completions: Sequence[Completion]) -> None:
 def generate(generator: Generator, requests: Sequence[Request], heard: Heard = unheard) -> list[Completion]:
     """Submit `requests`, wait for all of them, and return their completions in the same order.
 
-    `heard` is told of them as they come, and of none when they are submitted.
+    `heard` is told of them as they come, and of none when they are submitted. Completions of other requests that come
+    meanwhile are told to it alone.
     """
     generator.submit(requests)
     heard(())
-    done: dict[str, Completion] = {}
-    while len(done) < len(requests):
+    wanted, done = {request.key for request in requests}, dict[str, Completion]()
+    while len(done) < len(wanted):
         come = generator.collect()
-        done.update((completion.key, completion) for completion in come)
+        done.update((completion.key, completion) for completion in come if completion.key in wanted)
         heard(come)
     return [done[request.key] for request in requests]

@@ -122,8 +122,9 @@ class Rollout:
     overlong: Overlong | None = _setting("penalty for completions near max_tokens", default=None)
 
     def __attrs_post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ConfigError("temperature", got=self.temperature, need="above 0", do="only evaluation is greedy")
+        if not 0 < self.temperature < math.inf:
+            need = "above 0, and finite"
+            raise ConfigError("temperature", got=self.temperature, need=need, do="only evaluation is greedy")
         if self.lag > 1:
             raise ConfigError("lag", got=self.lag, need="0 or 1")
         if self.overlong and self.overlong.buffer > self.max_tokens:

@@ -22,6 +22,7 @@ import torch
 from attrs import define, field, frozen
 from torch import Tensor
 
+from purerl.backends.hf.device import device_of
 from purerl.backends.hf.limits import check_layers, longest
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.table import Table, moves
@@ -58,8 +59,10 @@ class Config:
 def build(config: Config, *, model: Model, seed: int) -> EmbeddedGenerator:
     """Load `model` and make a generator of it. Requests bring their own seeds: `seed` has no effect here.
 
-    Raises: ConfigError for a model that cannot be loaded, or whose layers keep something else than keys and values.
+    Raises: ConfigError for a device that is not there, and for a model that cannot be loaded, or whose layers keep
+    something else than keys and values.
     """
+    device_of(config.device)
     return EmbeddedGenerator(config, load_model(model), Texts(model))
 
 
@@ -111,7 +114,7 @@ class EmbeddedGenerator:
 
         check_layers(model)
         self._config, self._texts, self._version = config, texts, 0
-        self._device = _device(config.device)
+        self._device = device_of(config.device)
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
         self._longest = longest(model)
         decode_faster(self._model)
@@ -312,8 +315,3 @@ class EmbeddedGenerator:
 def _seen(row: Row) -> tuple[int, ...]:
     """The tokens of `row` that the model sees when it enters: all but the last."""
     return (*row.request.tokens, *row.tokens)[:-1]
-
-
-def _device(name: str) -> torch.device:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return (accelerator or torch.device("cpu")) if name == "auto" else torch.device(name)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from purerl.algos.algebra import Counts, Objective, Weighted, evaluate, merge
 from purerl.backends.hf.checkpoint import os_errors, read, sync_files, write
+from purerl.backends.hf.device import device_of
 from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
 from purerl.backends.hf.host import keep_memory
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
@@ -141,12 +142,12 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
     from purerl.backends.hf.prefix import shareable
 
     check(config, role=role, outputs=(), updates=updates)
-    device, autocast = _device(config.device), _AUTOCAST[config.autocast]
+    device, autocast = device_of(config.device), _AUTOCAST[config.autocast]
     if device.type == "cpu":
         keep_memory()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        causal = load_model(model).to(device).eval()
+        causal = load_model(model, headless=role == "critic").to(device).eval()
         probe(causal, logit_shape(causal.config))
         share = config.share_prefixes and shareable(causal)
         module = (
@@ -157,15 +158,6 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
     if config.gradient_checkpointing:
         recompute_layers(module)
     return HFTrainer(config, module.to(device).requires_grad_(role not in _FROZEN), updates=updates)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError("device", got=f"{name}: {str(error).splitlines()[0]}", need="one that torch finds") from error
 
 
 class HFTrainer:
