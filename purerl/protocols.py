@@ -50,9 +50,7 @@ class Model:
     trust_remote_code: bool = field(default=False, metadata={"help": "run the code that comes with it"})
     dtype: str = field(
         default="float32",
-        metadata={
-            "help": "of the weights: float32, bfloat16, float64; float16 trains nothing; auto: that of the files"
-        },
+        metadata={"help": "of the weights: float32, bfloat16, float64; float16 cannot train; auto: that of the files"},
     )
     attention: str = field(
         default="sdpa", metadata={"help": "transformers' attention implementation: sdpa, eager, flash_attention_2, ..."}

@@ -116,7 +116,7 @@ class Rollout:
     samples: int = _setting("completions of one prompt", least=1)
     max_tokens: int = _setting("new tokens at most", unit="tokens", least=1)
     temperature: float = _setting("logits are divided by it; log-probabilities are at it too", default=1.0)
-    stop: tuple[str, ...] = _setting("texts that end a completion, beside the tokenizer's end token", default=())
+    stop: tuple[str, ...] = _setting("texts that end a completion, beside the end tokens", default=())
     refills: int = _setting("draws at most to replace groups that the algorithm did not keep", default=0, least=0)
     lag: int = _setting("updates that the sampler may be behind: 0, or 1 (one step off policy)", default=0, least=0)
     overlong: Overlong | None = _setting("penalty for completions near max_tokens", default=None)
@@ -206,7 +206,7 @@ class Evaluate:
         default=None,
     )
     examples: int | None = _setting("only the first so many problems of each file", default=None, least=1)
-    stop: tuple[str, ...] = _setting("texts that end a completion, beside the tokenizer's end token", default=())
+    stop: tuple[str, ...] = _setting("texts that end a completion, beside the end tokens", default=())
 
     def __attrs_post_init__(self) -> None:
         for name, file in self.data.items():

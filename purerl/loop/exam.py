@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from purerl.backends.tokenizer import load_tokenizer
+from purerl.backends.tokenizer import end_tokens, load_tokenizer
 from purerl.config.check import algorithm_of, check_answer
 from purerl.config.schema import Evaluate, Judging, RunConfig
 from purerl.config.structure import read_toml, to_dict
@@ -87,8 +87,9 @@ def exam_of_model(
     check_answer(settings)
     problems = read_problems(settings)
     judge = _judge(dict.fromkeys(rewards, 1.0), gates, Judging(), problems)
-    chat = open_chat(load_tokenizer(model), form_of(problems.values()), system=system, template=template)
-    if not chat.ends and not settings.stop:
+    form, ends = form_of(problems.values()), end_tokens(model)
+    chat = open_chat(load_tokenizer(model), form, system=system, template=template, ends=ends)
+    if not chat.stops and not settings.stop:
         what = f"the tokenizer of {model.path!r} has no end token"
         need = "one that ends a completion: without it, each goes on to its limit"
         raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
@@ -123,7 +124,7 @@ def exam_of_run(directory: Path, changes: Mapping[str, Any]) -> Exam:
     config = located(evolve(config, evaluate=settings, data=data), directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     examples, problems = read_data(config, source_of(config, algorithm_of(config))[1])
-    opened = open_data(config, examples, problems, load_tokenizer(model))
+    opened = open_data(evolve(config, model=model), examples, problems, load_tokenizer(model))
     weights = {reward.function: reward.weight for reward in config.rewards}
     return Exam(
         model=model,

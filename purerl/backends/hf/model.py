@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["load_model", "no_progress_bars"]
 
 _SHOWN = 3
-_OF_ATTENTION = (
-    "attn_implementation|attention implementation|FlashAttention|flash_attn|`kernels`"  # in transformers' words
-)
+# What transformers says where it refuses an attention implementation.
+_OF_ATTENTION = "attn_implementation|attention implementation|FlashAttention|flash_attn|`kernels`"
 
 
 def load_model(model: Model, *, headless: bool = False) -> PreTrainedModel:
