@@ -106,7 +106,11 @@ class Completion:
 
 @runtime_checkable
 class Generator(Protocol):
-    """Samples completions. One process calls it."""
+    """Samples completions. One process calls it.
+
+    It may have an attribute `longest`: how many tokens a sequence may have, prompt and completion together. So may a
+    trainer. Prompts that are too long are then refused before the first step, instead of when they are drawn.
+    """
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Enqueue. Raises InputError for a request that can never be served (no tokens, too long, a key in use)."""

@@ -24,6 +24,7 @@ from purerl.loop.data import form_of, glance, open_data, read_data, read_problem
 from purerl.loop.evaluate import attempted
 from purerl.loop.files import write_at_once
 from purerl.loop.judging import check_failures
+from purerl.loop.lengths import check_problems, longest_of
 from purerl.loop.open import located, open_trainer, source_of
 from purerl.loop.run import seed_of
 from purerl.loop.update import sync
@@ -182,11 +183,13 @@ def examine(exam: Exam, heard: Heard = unheard) -> dict[str, list[Problem]]:
 
     `heard` is told of completions as they come; `purerl.loop.evaluate.key_of` is how they are called.
 
-    Raises: RewardError where too many reward functions failed, EngineError where the generator did.
+    Raises: DataError where a prompt is too long for the generator, RewardError where too many reward functions failed,
+    EngineError where the generator did.
     """
     build = find("generator", kind_of(exam.generator)).build
     generator = build(exam.generator, model=exam.model, seed=seed_of(exam.seed, "generator") % 2**31)
     try:
+        check_problems(exam.chat, exam.problems, new=exam.settings.max_tokens, longest=longest_of(generator))
         if exam.policy is not None:
             sync(exam.policy(), generator, version=0)
         with exam.judge as judge:

@@ -18,6 +18,7 @@ from purerl.data.columns import Purpose
 from purerl.loop.data import open_data, read_data
 from purerl.loop.directory import RunDirectory
 from purerl.loop.files import folder_at_once
+from purerl.loop.lengths import check_lengths
 from purerl.loop.run import Run, seed_of
 from purerl.loop.sources import demonstrations, preferences, rollouts
 from purerl.plugins import find, kind_of, locate
@@ -66,7 +67,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         for table in judged.tables:
             judge.check_columns(table.column_names)
     data = open_data(config, examples, problems, load_tokenizer(config.model))
-    return Run(
+    run = Run(
         config=config,
         place=place,
         algorithm=algorithm,
@@ -77,6 +78,8 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         trainers={role: open_trainer(config, role) for role in roles(algorithm, FIELDS)},
         generator=_generator(config),
     )
+    check_lengths(run)
+    return run
 
 
 def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:

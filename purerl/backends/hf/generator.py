@@ -23,7 +23,7 @@ from attrs import define, field, frozen
 from torch import Tensor
 
 from purerl.backends.hf.device import device_of
-from purerl.backends.hf.limits import check_layers, longest
+from purerl.backends.hf.limits import check_layers, limits_of
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.table import Table, moves
 from purerl.backends.hf.texts import Texts, span
@@ -113,10 +113,11 @@ class EmbeddedGenerator:
         from purerl.backends.hf.attention import decode_faster
 
         check_layers(model)
+        self._limits = limits_of(model)
+        self.longest = self._limits.longest
         self._config, self._texts, self._version = config, texts, 0
         self._device = device_of(config.device)
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
-        self._longest = longest(model)
         decode_faster(self._model)
         self._keys: set[str] = set()
         self._waiting: deque[Row] = deque()
@@ -130,8 +131,7 @@ class EmbeddedGenerator:
     # --- the protocol ----------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request]) -> None:
-        vocabulary = self._model.config.get_text_config(decoder=True).vocab_size
-        check_requests(requests, self._keys, vocabulary=vocabulary, longest=self._longest)
+        check_requests(requests, self._keys, vocabulary=self._limits.vocabulary, longest=self.longest)
         self._keys.update(request.key for request in requests)
         self._waiting.extend(Row(request) for request in requests)
 

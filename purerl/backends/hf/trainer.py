@@ -26,6 +26,7 @@ from purerl.backends.hf.checkpoint import os_errors, read, sync_files, write
 from purerl.backends.hf.device import device_of
 from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
 from purerl.backends.hf.host import keep_memory
+from purerl.backends.hf.limits import check_rows
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.optimiser import Schedule, adamw, clear_gradients, learning_rate
@@ -169,6 +170,7 @@ class HFTrainer:
 
     def __init__(self, config: Config, module: Policy | Critic, *, updates: int) -> None:
         self.config, self.module, self.updates = config, module, updates
+        self.longest = module.limits.longest
         self.position = 0  # optimiser steps so far, skipped ones included
         self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         adam = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
@@ -180,7 +182,8 @@ class HFTrainer:
 
         They are at the row's `temperature` (0 counts as 1), and 0 where not `action`.
 
-        Raises: BatchError for a batch that does not follow the schema; InputError for an output of another role.
+        Raises: BatchError for a batch that does not follow the schema, and for rows that the model has no positions or
+        ids for; InputError for an output of another role.
         """
         self._check_outputs(outputs)
         there = self._arrive(batch, _READS)
@@ -198,8 +201,8 @@ class HFTrainer:
         skipped where the gradient is not finite, and where nothing is counted: parameters and AdamW's moments stay as
         they are, and the schedule goes on. (Otherwise a gradient of 0 would still move every weight, by momentum.)
 
-        Raises: BatchError for a batch that does not follow the schema or lacks a field that `objective` reads;
-        InputError in the role of a reference or teacher, and for an objective that wants an output of another role.
+        Raises: BatchError as `score`, and for a batch that lacks a field that `objective` reads; InputError in the role
+        of a reference or teacher, and for an objective that wants an output of another role.
         """
         if self.optimiser is None:
             raise InputError(
@@ -248,7 +251,8 @@ class HFTrainer:
     def _arrive(self, batch: TensorDict, reads: Sequence[str]) -> TensorDict:
         """The fields of `STRUCTURE` and `reads`, checked, on the model's device."""
         device = next(self.module.parameters()).device
-        return check_batch(batch, reads).select(*STRUCTURE, *reads).to(device)
+        check_rows(check_batch(batch, reads), self.module.limits)
+        return batch.select(*STRUCTURE, *reads).to(device)
 
     def _deal(self, batch: TensorDict, unit: str) -> list[Tensor]:
         """The rows of each micro-batch."""
