@@ -11,7 +11,7 @@ from purerl.protocols import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["cannot_load", "end_tokens", "load_tokenizer"]
+__all__ = ["cannot_load", "check_same_ids", "end_tokens", "load_tokenizer"]
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -27,6 +27,34 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
         # From a configuration without a tokenizer's files transformers makes one that knows no words.
         raise cannot_load("tokenizer", model, ValueError("no vocabulary: tokenizer.json is missing"))
     return tokenizer
+
+
+def check_same_ids(tokenizer: PreTrainedTokenizerBase, teacher: Model) -> None:
+    """Refuse a `teacher` that reads other texts in `tokenizer`'s tokens, or knows fewer of them. Raises ConfigError."""
+    ours, theirs = tokenizer.get_vocab(), load_tokenizer(teacher).get_vocab()
+    other = sorted((token, text) for text, token in ours.items() if theirs.get(text, token) != token)
+    do = "name a teacher of the same family, whose tokenizer is the policy's"
+    if other:
+        token, text = other[0]
+        got = f"{text!r} is token {token} of the policy and {theirs[text]} of the teacher; {len(other):,} differ"
+        need = "tokens that mean the same in both"
+        raise ConfigError(f"teacher {teacher.path!r} has another tokenizer", got=got, need=need, do=do)
+    size, needed = _vocabulary(teacher) or max(theirs.values()) + 1, max(ours.values()) + 1
+    if size < needed:
+        need = f"{needed:,}, as many as the policy's tokenizer has"
+        raise ConfigError(f"teacher {teacher.path!r}", got=f"{size:,} token ids", need=need, do=do)
+
+
+def _vocabulary(model: Model) -> int | None:
+    """How many ids there are in the logits of `model`, if its configuration is one that transformers knows."""
+    from transformers import AutoConfig
+
+    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(model.path, **kwargs)
+    except (OSError, ValueError, ImportError):
+        return None
+    return getattr(config.get_text_config(decoder=True), "vocab_size", None)
 
 
 def end_tokens(model: Model) -> tuple[int, ...]:

@@ -266,7 +266,7 @@ class RunConfig:
         "the engine that trains the critic; as the trainer if not given", default=None, plugin="trainer"
     )
     teacher: Model | None = _setting(
-        "the model that the policy is to imitate", default=None, converter=optional(_model)
+        "the model that the policy is to imitate; its token ids mean the same", default=None, converter=optional(_model)
     )
     generator: Any = _setting("the engine that samples", default=None, plugin="generator")
     rollout: Rollout | None = _setting("how completions are sampled for training", default=None)

@@ -10,7 +10,7 @@ import torch
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, roles
-from purerl.backends.tokenizer import load_tokenizer
+from purerl.backends.tokenizer import check_same_ids, load_tokenizer
 from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
@@ -66,7 +66,10 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
     for judged in (*([examples] if config.rollout else []), *problems.values()):
         for table in judged.tables:
             judge.check_columns(table.column_names)
-    data = open_data(config, examples, problems, load_tokenizer(config.model))
+    tokenizer = load_tokenizer(config.model)
+    if config.teacher is not None and config.teacher != config.model:
+        check_same_ids(tokenizer, config.teacher)
+    data = open_data(config, examples, problems, tokenizer)
     run = Run(
         config=config,
         place=place,

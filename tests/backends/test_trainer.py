@@ -13,7 +13,7 @@ from purerl.algos.algebra import Objective, Term, begin, on
 from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.heads import recompute_layers
 from purerl.backends.hf.trainer import Config
-from purerl.batch import collate, put
+from purerl.batch import put
 from purerl.errors import BatchError, CheckpointError, ConfigError, InputError
 from purerl.kernels import logp as kernel
 from purerl.testing.batches import example_batch
@@ -440,30 +440,3 @@ def test_a_batch_without_a_field_that_is_read_is_refused(path, field):
     rows, objective, counts = _given(0, POLICY)
     with pytest.raises(BatchError, match=f"field '{field}' is missing"):
         trainer(path).step(rows.exclude(field), objective, counts)
-
-
-def _rows(*lengths: int, token: int = 1):
-    rows = [
-        {"tokens": [token] * n, "action": [False] + [True] * (n - 1), "row": k, "group": k, "temperature": 1.0}
-        for k, n in enumerate(lengths)
-    ]
-    return collate(rows)
-
-
-@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
-@pytest.mark.parametrize("role", ["policy", "critic"])
-def test_rows_that_the_model_has_no_positions_or_ids_for_are_refused(tmp_path, family, role):
-    made = trainer(write_model(tmp_path, family), role, dtype="float32")
-    assert made.longest == 64
-    made.score(_rows(64, 3, token=VOCABULARY - 1), made.module.outputs)
-    with pytest.raises(BatchError, match="row 1 of a batch\n  got:  65 tokens\n  need: at most 64, which"):
-        made.score(_rows(3, 65), made.module.outputs)
-    for token in (VOCABULARY, -1):
-        with pytest.raises(BatchError, match=f"row 0 of a batch\n  got:  token {token}\n  need: ids from 0 to 18\n"):
-            made.score(_rows(3, token=token), made.module.outputs)
-
-
-def test_a_row_that_is_refused_names_its_example(path):
-    rows = put(_rows(65), example=torch.tensor([1234]))
-    with pytest.raises(BatchError, match="row 0 of a batch, made of example 1,234\n"):
-        trainer(path).score(rows, ["logp"])

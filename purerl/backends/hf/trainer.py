@@ -137,8 +137,8 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
 
     `seed` is that of the critic's head; nothing else is random.
 
-    Raises: ConfigError as `check` does, for a model that cannot be loaded, and for one whose logits purerl would not
-    work out as it does itself.
+    Raises: ConfigError as `check` does, for a model that cannot be loaded, for one whose logits purerl would not work
+    out as it does itself, and for float16 weights that would train.
     """
     from purerl.backends.hf.prefix import shareable
 
@@ -146,9 +146,12 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
     device, autocast = device_of(config.device), _AUTOCAST[config.autocast]
     if device.type == "cpu":
         keep_memory()
+    _check_dtype(model.dtype, model, role)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        causal = load_model(model, headless=role == "critic").to(device).eval()
+        causal = load_model(model, headless=role == "critic")
+        _check_dtype(str(causal.dtype).removeprefix("torch."), model, role)  # which "auto" does not say
+        causal = causal.to(device).eval()
         probe(causal, logit_shape(causal.config))
         share = config.share_prefixes and shareable(causal)
         module = (
@@ -159,6 +162,13 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
     if config.gradient_checkpointing:
         recompute_layers(module)
     return HFTrainer(config, module.to(device).requires_grad_(role not in _FROZEN), updates=updates)
+
+
+def _check_dtype(dtype: str, model: Model, role: str) -> None:
+    """Refuse to train weights in float16: squares of gradients become 0 in AdamW, and its steps far too large."""
+    if dtype == "float16" and role not in _FROZEN:
+        need = "float32 with trainer.autocast=bfloat16, or bfloat16, for weights that train"
+        raise ConfigError("model.dtype", got=f"{dtype}, of {model.path!r}", need=need, do="set model.dtype to float32")
 
 
 class HFTrainer:
@@ -277,7 +287,7 @@ class HFTrainer:
         rate = self._learning_rate()
         norm = nn.utils.clip_grad_norm_(self.trained.values(), self.config.clip_norm)
         counted = sum(count.tokens for count in counts.values())
-        report = _on_host({**metrics, "grad_norm": Weighted(norm, counted)}, norm.device)
+        report = _on_host({**metrics, "grad_norm": Weighted(norm, counted)})
         norm, counted = report.pop("grad_norm")
         stepped = bool(norm.isfinite() and counted > 0)
         if stepped:
@@ -295,8 +305,13 @@ class HFTrainer:
         return learning_rate(self.position, lr=config.lr, updates=self.updates, **shape)
 
 
-def _on_host(metrics: Metrics, device: torch.device) -> dict[str, Weighted]:
-    """Metrics in float64 and on the CPU, by one transfer."""
-    flat = [torch.as_tensor(x, dtype=torch.float64, device=device) for metric in metrics.values() for x in metric]
-    values = iter(torch.stack(flat).cpu())
-    return {name: Weighted(next(values), next(values)) for name in metrics}
+def _on_host(metrics: Metrics) -> dict[str, Weighted]:
+    """Metrics in float64 and on the CPU, by one transfer for each dtype. They are widened there: MPS has no float64."""
+    wide = torch.float64
+    flat = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=wide) for metric in metrics.values() for x in metric]
+    kinds = [(x.device, x.dtype) for x in flat]
+    values: dict[int, Tensor] = {}
+    for kind in dict.fromkeys(kinds):
+        places = [place for place, other in enumerate(kinds) if other == kind]
+        values.update(zip(places, torch.stack([flat[place] for place in places]).cpu().double(), strict=True))
+    return {name: Weighted(values[2 * k], values[2 * k + 1]) for k, name in enumerate(metrics)}
