@@ -142,6 +142,8 @@ class EmbeddedGenerator:
             self._step()
             if time.monotonic() >= deadline:
                 break
+        if not self._waiting and not self._slots:
+            self._table.give_back()
         done, self._done = self._done, []
         self._keys.difference_update(completion.key for completion in done)
         return done
