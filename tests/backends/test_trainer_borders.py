@@ -45,12 +45,13 @@ def test_a_row_that_is_refused_names_its_example(tmp_path):
 def test_float16_does_not_train(tmp_path, role):
     """By its name before the model is loaded, and where the files say so."""
     narrow = str(tmp_path / "narrow")
-    trainer(write_model(tmp_path), "reference", dtype="float16").module.causal.save_pretrained(narrow)
+    trainer(write_model(tmp_path), "reference", dtype="float16").export(tmp_path / "narrow")
     wanted = r"^model.dtype\n  got:  float16, of '.*'\n  need: float32 with trainer.autocast=bfloat16, or bfloat16, for"
     for where, dtype in (("nowhere", "float16"), (narrow, "auto")):
         with pytest.raises(ConfigError, match=wanted):
             trainer(where, role, dtype=dtype)
-    assert trainer(narrow, "reference", dtype="auto").module.causal.dtype == torch.float16
+    frozen = trainer(narrow, "reference", dtype="auto")
+    assert {weight.dtype for weight in frozen.module.parameters()} == {torch.float16}
 
 
 class _WithoutFloat64(TorchDispatchMode):

@@ -14,6 +14,7 @@ from purerl.data.chat import open_chat
 from purerl.data.examples import drawn
 from purerl.errors import DataError
 from purerl.loop.directory import claim
+from purerl.loop.exam import exam_of_model, examine
 from purerl.loop.lengths import check_problems, longest_of
 from purerl.loop.open import open_run
 from purerl.loop.run import Run
@@ -88,6 +89,14 @@ def test_problems_are_asked_too(tmp_path: Path) -> None:
     check_problems(chat, run.data.problems, new=NEW, longest=None)
     with pytest.raises(DataError, match="row 1 of"):
         check_problems(chat, run.data.problems, new=NEW, longest=longest_of(run.generator))
+
+
+def test_so_are_those_of_an_exam_outside_of_a_run(tmp_path: Path) -> None:
+    tokenizer().save_pretrained(tmp_path)
+    asked = Evaluate(data=_file(tmp_path / "problems.jsonl", [FITS, FITS, TOO_LONG]), max_tokens=NEW)
+    engine = fake_generator.Config(vocabulary=len(tokenizer()), longest=LONGEST)
+    with pytest.raises(DataError, match="row 2 of .*problems.jsonl'\n  got:  a prompt of 8 tokens"):
+        examine(exam_of_model(Model(str(tmp_path)), asked, generator=engine))
 
 
 def test_the_least_of_what_engines_say_counts() -> None:
