@@ -15,6 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
+from purerl.errors import ConfigError, nearest
 
 __all__ = [
     "Completion",
@@ -35,6 +36,8 @@ __all__ = [
 Metrics = Mapping[str, Weighted]
 Finish = Literal["stop", "length", "cancelled", "error"]
 
+_DTYPES = ("auto", "float32", "bfloat16", "float64", "float16")
+
 
 @frozen
 class Model:
@@ -46,11 +49,16 @@ class Model:
     revision: str | None = field(default=None, metadata={"help": "of the hub's repository"})
     trust_remote_code: bool = field(default=False, metadata={"help": "run the code that comes with it"})
     dtype: str = field(
-        default="float32", metadata={"help": "of the weights: float32, bfloat16, float64; auto: that of the files"}
+        default="float32",
+        metadata={"help": "of the weights: float32, bfloat16, float64; float16 cannot train; auto: that of the files"},
     )
     attention: str = field(
         default="sdpa", metadata={"help": "transformers' attention implementation: sdpa, eager, flash_attention_2, ..."}
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise ConfigError("dtype", got=repr(self.dtype), do=nearest(str(self.dtype), _DTYPES))
 
 
 @frozen
@@ -98,7 +106,11 @@ class Completion:
 
 @runtime_checkable
 class Generator(Protocol):
-    """Samples completions. One process calls it."""
+    """Samples completions. One process calls it.
+
+    It may have an attribute `longest`: how many tokens a sequence may have, prompt and completion together. So may a
+    trainer. Prompts that are too long are then refused before the first step, instead of when they are drawn.
+    """
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Enqueue. Raises InputError for a request that can never be served (no tokens, too long, a key in use)."""
@@ -223,13 +235,14 @@ def unheard(completions: Sequence[Completion]) -> None:
 def generate(generator: Generator, requests: Sequence[Request], heard: Heard = unheard) -> list[Completion]:
     """Submit `requests`, wait for all of them, and return their completions in the same order.
 
-    `heard` is told of them as they come, and of none when they are submitted.
+    `heard` is told of them as they come, and of none when they are submitted. Completions of other requests that come
+    meanwhile are told to it alone.
     """
     generator.submit(requests)
     heard(())
-    done: dict[str, Completion] = {}
-    while len(done) < len(requests):
+    wanted, done = {request.key for request in requests}, dict[str, Completion]()
+    while len(done) < len(wanted):
         come = generator.collect()
-        done.update((completion.key, completion) for completion in come)
+        done.update((completion.key, completion) for completion in come if completion.key in wanted)
         heard(come)
     return [done[request.key] for request in requests]

@@ -116,7 +116,7 @@ class Rollout:
     samples: int = _setting("completions of one prompt", least=1)
     max_tokens: int = _setting("new tokens at most", unit="tokens", least=1)
     temperature: float = _setting("logits are divided by it; log-probabilities are at it too", default=1.0)
-    stop: tuple[str, ...] = _setting("texts that end a completion, beside the tokenizer's end token", default=())
+    stop: tuple[str, ...] = _setting("texts that end a completion, beside the end tokens", default=())
     refills: int = _setting("draws at most to replace groups that the algorithm did not keep", default=0, least=0)
     lag: int = _setting(
         "updates that the sampler may be behind: 0, or 1 (one step off policy); after a step with a checkpoint or an "
@@ -127,8 +127,9 @@ class Rollout:
     overlong: Overlong | None = _setting("penalty for completions near max_tokens", default=None)
 
     def __attrs_post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ConfigError("temperature", got=self.temperature, need="above 0", do="only evaluation is greedy")
+        if not 0 < self.temperature < math.inf:
+            need = "above 0, and finite"
+            raise ConfigError("temperature", got=self.temperature, need=need, do="only evaluation is greedy")
         if self.lag > 1:
             raise ConfigError("lag", got=self.lag, need="0 or 1")
         if self.overlong and self.overlong.buffer > self.max_tokens:
@@ -210,7 +211,7 @@ class Evaluate:
         default=None,
     )
     examples: int | None = _setting("only the first so many problems of each file", default=None, least=1)
-    stop: tuple[str, ...] = _setting("texts that end a completion, beside the tokenizer's end token", default=())
+    stop: tuple[str, ...] = _setting("texts that end a completion, beside the end tokens", default=())
 
     def __attrs_post_init__(self) -> None:
         for name, file in self.data.items():
@@ -270,7 +271,7 @@ class RunConfig:
         "the engine that trains the critic; as the trainer if not given", default=None, plugin="trainer"
     )
     teacher: Model | None = _setting(
-        "the model that the policy is to imitate", default=None, converter=optional(_model)
+        "the model that the policy is to imitate; its token ids mean the same", default=None, converter=optional(_model)
     )
     generator: Any = _setting("the engine that samples", default=None, plugin="generator")
     rollout: Rollout | None = _setting("how completions are sampled for training", default=None)

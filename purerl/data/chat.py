@@ -36,13 +36,15 @@ class Chat:
     """How a run's texts or conversations become tokens.
 
     tokenizer   the model's
-    ends        ids that end a completion, the likeliest first; none where nothing does
+    ends        ids that end an answer as it is written, the likeliest first; none where nothing does
+    stops       ids that end a completion: those, and what the model itself says
     system      the system prompt of conversations that have none of their own
     template    arguments of the chat template
     """
 
     tokenizer: Any  # transformers' own types leave open what its calls return
     ends: tuple[int, ...]
+    stops: tuple[int, ...]
     system: str | None = None
     template: Mapping[str, Any] = field(factory=dict)
 
@@ -70,16 +72,22 @@ def check_settings(form: Form, *, system: str | None, template: Mapping[str, Any
 
 
 def open_chat(
-    tokenizer: PreTrainedTokenizerBase, form: Form, *, system: str | None = None, template: Mapping[str, Any] = _NONE
+    tokenizer: PreTrainedTokenizerBase,
+    form: Form,
+    *,
+    system: str | None = None,
+    template: Mapping[str, Any] = _NONE,
+    ends: Sequence[int] = (),
 ) -> Chat:
-    """How prompts of `form` become tokens.
+    """How prompts of `form` become tokens. `ends` are ids that the model says end a completion.
 
     Raises: ConfigError for settings without effect: of conversations where there are none, and arguments that the
     chat template does not read; and for messages where there is no chat template.
     """
     check_settings(form, system=system, template=template)
+    known = [token for token in ends if token < len(tokenizer)]
     if form == "text":
-        return Chat(tokenizer, _end(tokenizer))
+        return _ending(Chat(tokenizer, (), ()), _end(tokenizer), known)
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
@@ -95,8 +103,12 @@ def open_chat(
             near = get_close_matches(name, words, n=1)
             do = f"did you mean {near[0]!r}?" if near else "leave it out"
             raise ConfigError(f"template.{name} has no effect", need="an argument that the chat template reads", do=do)
-    chat = Chat(tokenizer, (), system, template)
-    return evolve(chat, ends=tuple(dict.fromkeys([*_end_of_turn(chat), *_end(tokenizer)])))
+    chat = Chat(tokenizer, (), (), system, template)
+    return _ending(chat, [*_end_of_turn(chat), *_end(tokenizer)], known)
+
+
+def _ending(chat: Chat, ends: Sequence[int], also: Sequence[int]) -> Chat:
+    return evolve(chat, ends=tuple(dict.fromkeys(ends)), stops=tuple(dict.fromkeys([*ends, *also])))
 
 
 def _end(tokenizer: Any) -> tuple[int, ...]:

@@ -28,10 +28,12 @@ __all__ = [
     "DataSet",
     "Example",
     "answers_of",
+    "chunks",
     "continuations",
     "dealt",
     "drawn",
     "draws",
+    "name_of",
     "parted",
     "prompt_of",
     "read_examples",
@@ -209,22 +211,28 @@ def _named(data: DataSet, index: int) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        file, row = _place(data, index)
-        raise DataError(f"row {row} of {data.paths[file]!r}: {error}") from error
+        raise DataError(f"{name_of(data, index)}: {error}") from error
+
+
+def name_of(data: DataSet, index: int) -> str:
+    """What the row at `index` is called: its number in its file, and that file."""
+    file, row = _place(data, index)
+    return f"row {row} of {data.paths[file]!r}"
+
+
+def chunks(indices: Sequence[int]) -> Iterator[list[int]]:
+    """`indices`, as many at a time as are read at once."""
+    left = iter(indices)
+    while chunk := list(islice(left, _CHUNK)):
+        yield chunk
 
 
 def parted(data: DataSet, is_left_out: Callable[[Sequence[int], list[Example]], list[bool]]) -> tuple[DataSet, DataSet]:
     """What is left in of `data`, and what `is_left_out` leaves out, asked for a number of rows at a time."""
-    out = {index for part in data.parts for chunk in _chunks(part) for index in _where(data, chunk, is_left_out)}
+    out = {index for part in data.parts for chunk in chunks(part) for index in _where(data, chunk, is_left_out)}
     kept = tuple([index for index in part if index not in out] for part in data.parts)
     return evolve(data, parts=kept), evolve(data, parts=(sorted(out),), weights=(1.0,))
 
 
 def _where(data: DataSet, indices: Sequence[int], test: Callable) -> list[int]:
     return [index for index, true in zip(indices, test(indices, take(data, indices)), strict=True) if true]
-
-
-def _chunks(indices: Sequence[int]) -> Iterator[list[int]]:
-    left = iter(indices)
-    while chunk := list(islice(left, _CHUNK)):
-        yield chunk

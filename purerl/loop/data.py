@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from purerl.backends.tokenizer import end_tokens
 from purerl.config.schema import Evaluate, RunConfig
 from purerl.data.chat import Chat, check_settings, open_chat
 from purerl.data.columns import Form, Purpose, all_begin_with
@@ -132,12 +133,12 @@ def _check_left(data: DataSet, but: str, do: str) -> None:
 def _chat(
     config: RunConfig, examples: DataSet, problems: Mapping[str, DataSet], tokenizer: PreTrainedTokenizerBase
 ) -> Chat:
-    data = config.data
+    data, form, ends = config.data, form_of((examples, *problems.values())), end_tokens(config.model)
     with _of_data():
-        chat = open_chat(tokenizer, form_of((examples, *problems.values())), system=data.system, template=data.template)
+        chat = open_chat(tokenizer, form, system=data.system, template=data.template, ends=ends)
     endless = [part for part in (config.rollout, config.evaluate) if part and not part.stop]
     learnt = examples.layout.form == "text" and examples.layout.purpose != "prompts"
-    if not chat.ends and (endless or learnt):
+    if (endless and not chat.stops) or (learnt and not chat.ends):
         raise ConfigError(
             f"the tokenizer of {config.model.path!r} has no end token",
             need="one that ends a completion: without it, each goes on to its limit, and none learns to end",

@@ -47,7 +47,7 @@ def attempted(
     The seed of an attempt depends on `seed`, the problem's index and the attempt's number, on nothing else: the same
     model makes the same attempts, in a run and outside of it.
     """
-    sampling = Sampling(settings.temperature, settings.max_tokens, chat.ends, settings.stop)
+    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stops, settings.stop)
     answer = _Answers(settings.answer, locate(settings.answer)) if settings.answer else _none
     found = {}
     for name, data in problems.items():

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from purerl.backends.tokenizer import load_tokenizer
+from purerl.backends.tokenizer import end_tokens, load_tokenizer
 from purerl.config.check import algorithm_of, check_answer
 from purerl.config.schema import Evaluate, Judging, RunConfig
 from purerl.config.structure import read_toml, to_dict
@@ -25,6 +25,7 @@ from purerl.loop.data import form_of, glance, open_data, read_data, read_problem
 from purerl.loop.evaluate import attempted
 from purerl.loop.files import write_at_once
 from purerl.loop.judging import check_failures, told
+from purerl.loop.lengths import check_problems, longest_of
 from purerl.loop.open import located, open_trainer, source_of
 from purerl.loop.run import seed_of
 from purerl.loop.update import sync
@@ -94,8 +95,9 @@ def exam_of_model(
     given = {name_of(one): one for one in rewards if not isinstance(one, str)}
     names = [one if isinstance(one, str) else name_of(one) for one in rewards]
     judge = _judge(dict.fromkeys(names, 1.0), gates, Judging(), problems, given)
-    chat = open_chat(load_tokenizer(model), form_of(problems.values()), system=system, template=template)
-    if not chat.ends and not settings.stop:
+    form, ends = form_of(problems.values()), end_tokens(model)
+    chat = open_chat(load_tokenizer(model), form, system=system, template=template, ends=ends)
+    if not chat.stops and not settings.stop:
         what = f"the tokenizer of {model.path!r} has no end token"
         need = "one that ends a completion: without it, each goes on to its limit"
         raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
@@ -130,7 +132,7 @@ def exam_of_run(directory: Path, changes: Mapping[str, Any]) -> Exam:
     config = located(evolve(config, evaluate=settings, data=data), directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     examples, problems = read_data(config, source_of(config, algorithm_of(config))[1])
-    opened = open_data(config, examples, problems, load_tokenizer(model))
+    opened = open_data(evolve(config, model=model), examples, problems, load_tokenizer(model))
     weights = {reward.function: reward.weight for reward in config.rewards}
     return Exam(
         model=model,
@@ -192,11 +194,13 @@ def examine(exam: Exam, heard: Heard = unheard) -> dict[str, list[Problem]]:
 
     `heard` is told of completions as they come; `purerl.loop.evaluate.key_of` is how they are called.
 
-    Raises: RewardError where too many reward functions failed, EngineError where the generator did.
+    Raises: DataError where a prompt is too long for the generator, RewardError where too many reward functions failed,
+    EngineError where the generator did.
     """
     build = find("generator", kind_of(exam.generator)).build
     generator = build(exam.generator, model=exam.model, seed=seed_of(exam.seed, "generator") % 2**31)
     try:
+        check_problems(exam.chat, exam.problems, new=exam.settings.max_tokens, longest=longest_of(generator))
         if exam.policy is not None:
             sync(exam.policy(), generator, version=0)
         with exam.judge as judge:

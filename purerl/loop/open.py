@@ -9,7 +9,7 @@ from typing import Any
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, roles
-from purerl.backends.tokenizer import load_tokenizer
+from purerl.backends.tokenizer import check_same_ids, load_tokenizer
 from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
@@ -17,6 +17,7 @@ from purerl.data.columns import Purpose
 from purerl.loop.data import files_of, open_data, read_data
 from purerl.loop.directory import RunDirectory
 from purerl.loop.files import folder_at_once
+from purerl.loop.lengths import check_lengths
 from purerl.loop.run import Run, seed_of
 from purerl.loop.sources import demonstrations, preferences, rollouts
 from purerl.plugins import find, kind_of, locate
@@ -62,8 +63,11 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
     for judged in (*([examples] if config.rollout else []), *problems.values()):
         for table in judged.tables:
             judge.check_columns(table.column_names)
-    data = open_data(config, examples, problems, load_tokenizer(config.model))
-    return Run(
+    tokenizer = load_tokenizer(config.model)
+    if config.teacher is not None and config.teacher != config.model:
+        check_same_ids(tokenizer, config.teacher)
+    data = open_data(config, examples, problems, tokenizer)
+    run = Run(
         config=config,
         place=place,
         algorithm=algorithm,
@@ -74,6 +78,8 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
         trainers={role: open_trainer(config, role) for role in roles(algorithm, FIELDS)},
         generator=_generator(config),
     )
+    check_lengths(run)
+    return run
 
 
 def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:

@@ -127,6 +127,14 @@ def test_its_order_has_no_part_in_its_tokens():
     assert one == two
 
 
+def test_completions_of_others_are_not_waited_for():
+    engine, heard = generator(at_once=1), []
+    engine.submit([evolve(request, key="other") for request in requests(1, max_tokens=1)])
+    done = generate(engine, requests(2), heard=heard.extend)
+    assert [one.key for one in done] == ["0", "1"]
+    assert {one.key for one in heard} == {"0", "1", "other"}
+
+
 def test_a_sequence_has_a_longest_length():
     engine = generator(longest=6)
     engine.submit(requests(1))

@@ -69,6 +69,24 @@ def test_settings_change_nothing(model, settings):
     assert tokens_of(generate(made(model, **settings), asked)) == tokens_of(generate(made(model), asked))
 
 
+def test_nothing_is_held_between_two_phases(model):
+    def held(generator):
+        return sum(plane.numel() for plane in generator._table._planes.values())
+
+    generator, asked = made(model, max_rows=3), requests(5)
+    assert held(generator) == 0
+    generator.submit(asked)
+    generator.collect(timeout=0.0)
+    assert held(generator) > 0
+    first = generate(generator, [evolve(asked[0], key="other")])
+    generator.cancel([one.key for one in asked])
+    generator.collect()
+    assert held(generator) == 0
+    assert tokens_of(generate(generator, asked)) == tokens_of(generate(made(model), asked))
+    assert tokens_of(first) == tokens_of(generate(generator, asked[:1]))
+    assert held(generator) == 0
+
+
 def test_rows_leave_and_waiting_ones_enter(model, monkeypatch):
     """Lengths 1, 1, 1, 30 through two slots: 30 steps for the long one, and nothing in vain."""
     generator, sizes = made(model, max_rows=2), []

@@ -61,6 +61,12 @@ class AgainstLists(RuleBasedStateMachine):
         start = min((first for first, _ in self.rows), default=self.now)
         self.table.leave(sources, holes, rows=len(self.rows), start=start)
 
+    @rule()
+    def give_back(self):
+        """Of which rows in use know nothing."""
+        self.table.give_back()
+        assert self.rows or not any(plane.numel() for plane in self.table._planes.values())
+
     @precondition(lambda self: not self.rows and len(self.names) == 1)
     @rule()
     def a_plane_comes_late(self):
@@ -101,6 +107,22 @@ def test_a_plane_that_comes_late_is_0():
     table.enter(1, before=5)
     table.add("plane", torch.full((1, 1, 1, 1), torch.nan))
     assert (table.view("plane", slice(0, 3), table.start, table.now + 1) == 0).all()
+
+
+def test_planes_grow_one_after_the_other(monkeypatch):
+    """What two would take at once beside the old ones is not there to take."""
+    table, rows = Table(9), []
+    for name in "abc":
+        table.add(name, LIKE)
+    table.enter(1, before=0)
+    true = Table._laid_out
+    monkeypatch.setattr(
+        Table,
+        "_laid_out",
+        lambda table, plane: (rows.append([len(one) for one in table._planes.values()]), true(table, plane))[1],
+    )
+    table.enter(8, before=0)
+    assert rows == [[1, 1, 1], [9, 1, 1], [9, 9, 1]]
 
 
 @given(st.integers(1, 12), st.data())

@@ -56,6 +56,20 @@ def test_a_mistake_in_the_first_run_is_named_with_its_place() -> None:
         apply(recipes.find("addition")(), ["start.trainer.lr=x"])
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rollout.temperature=inf", "rollout.temperature\n  got:  inf\n  need: above 0, and finite\n"),
+        ("rollout.temperature=nan", "rollout.temperature\n  got:  nan\n  need: above 0, and finite\n"),
+        ("model.dtype=bf16", "model.dtype\n  got:  'bf16'\n  do:   did you mean 'bfloat16'?"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_its_place(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply(recipes.find("addition")(), [setting])
+    assert str(caught.value).startswith(message)
+
+
 def test_the_plan_says_what_it_adds_up_to() -> None:
     assert plan(recipes.find("addition")()).splitlines()[9:] == [
         "addition: dapo, 240 steps",

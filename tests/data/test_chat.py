@@ -74,6 +74,16 @@ def test_what_ends_a_turn_ends_a_completion_before_the_end_token_does() -> None:
     assert open_chat(tokenizer(eos=None), "text").ends == ()
 
 
+def test_a_completion_also_ends_where_the_model_says_but_nothing_is_learnt_of_it() -> None:
+    made = tokenizer(HEADERS)
+    own = made.convert_tokens_to_ids(["<|im_end|>", "<eos>"])
+    plain, more = open_chat(made, "messages"), open_chat(made, "messages", ends=[*own, 10**6])
+    assert made.convert_ids_to_tokens(more.stops) == ["<|eot|>", "<eos>", "<|im_end|>"]
+    assert more.ends == plain.ends == plain.stops
+    assert open_chat(made, "text", ends=own).stops == tuple(reversed(own))
+    assert open_chat(tokenizer(eos=None), "text", ends=[10**6]).stops == ()
+
+
 # --- what is learnt ----------------------------------------------------------------------------------------------
 
 

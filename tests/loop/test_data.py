@@ -105,6 +105,23 @@ def test_a_completion_ends_where_the_template_ends_a_turn(tmp_path: Path) -> Non
     assert run.tokenizer.convert_ids_to_tokens(run.stop_tokens) == ["<|eot|>", "<eos>"]
 
 
+def test_a_completion_ends_where_the_model_says(tmp_path: Path) -> None:
+    """A tokenizer without an end token does, where the model has one; and every token that it has ends a rollout."""
+    made = tokenizer(None, eos=None)
+    ends = made.convert_tokens_to_ids([*"abcdefghi"])
+    (Path(_model(tmp_path, None, eos=None)) / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    data = write(tmp_path / "rows.jsonl", [{"prompt": f"{k}"} for k in range(9)])
+    config = _config(
+        tmp_path, data, rewards=("tests.loop.rewards:first_is_even",), rollout=Rollout(samples=4, max_tokens=40)
+    )
+    assert _opened(config, tmp_path).stop_tokens == tuple(ends)
+    train(config, directory=tmp_path / "other")
+    rows = [row for step in (1, 2) for row in read_rollouts(tmp_path / "other" / "rollouts", step)]
+    sampled = [[t for t, a in zip(row["tokens"], row["action"], strict=True) if a] for row in rows]
+    assert any(row[-1] in ends for row in sampled)
+    assert not any(set(row[:-1]) & set(ends) for row in sampled)
+
+
 TALKS = [{"messages": [system("s"), user(f"{k}"), assistant("yes"), user("2"), assistant("no")]} for k in range(5)]
 PAIRS = [{"chosen": [user(f"{k}"), assistant("yes")], "rejected": [user(f"{k}"), assistant("no")]} for k in range(5)]
 GIVEN = [{"prompt": [user(f"{k}")], "completion": [assistant("yes")]} for k in range(5)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +14,7 @@ from attrs import evolve
 
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.hf import generator
+from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.check import check, evaluated
 from purerl.config.schema import Data, Evaluate, RunConfig, Stop
 from purerl.config.structure import apply, from_dict, read_toml, to_dict
@@ -122,6 +124,21 @@ def test_an_exam_can_differ_from_the_runs(run: Summary) -> None:
     results = examine(exam)
     assert [len(problems) for problems in results.values()] == [2, 2]
     assert all(len(problem.attempts) == 1 for problem in results["new"])
+
+
+def test_an_attempt_ends_where_the_model_says(prepared: Path, tmp_path: Path) -> None:
+    """Outside of a run, and in the exam of a run's model, which has what the model was given."""
+    model = tmp_path / "model"
+    shutil.copytree(prepared / "model", model)
+    digits = load_tokenizer(Model(str(model))).convert_tokens_to_ids([*"0123456789"])
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": digits}))
+    data = {"old": str(prepared / "train.parquet")}
+    exam = exam_of_model(Model(str(model)), Evaluate(data=data, **HALF), rewards=[EASY])
+    texts = [attempt.completion for one in examine(exam)["old"] for attempt in one.attempts]
+    assert {len(text) for text in texts if text[:1].isdecimal()} == {1}
+    settings = _real(model=Model(str(model)), evaluate=Evaluate(data=data, every=9, **HALF), rewards=(EASY,))
+    done = train(settings, directory=tmp_path / "run")
+    assert set(digits) <= set(exam_of_run(done.directory, {}).chat.stops)
 
 
 def test_a_real_model_is_examined_on_two_data_sets(prepared: Path, tmp_path: Path) -> None:

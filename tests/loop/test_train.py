@@ -28,6 +28,7 @@ from purerl.errors import ConfigError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
 from purerl.plugins import find, names
 from purerl.protocols import Model
+from purerl.recipes.addition import character_tokenizer
 from purerl.store.rollouts import read_rollouts
 
 from .small import fake, small
@@ -50,7 +51,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", names("algorithm"))
 def test_every_algorithm_goes_through_the_same_loop_or_is_refused_by_name(name: str, tmp_path: Path) -> None:
     module = find("algorithm", name)
-    changes = _from_data(module.algorithm(), tmp_path) | _with_teacher(module.algorithm())
+    changes = _from_data(module.algorithm(), tmp_path) | _with_teacher(module.algorithm(), tmp_path / "teacher")
     config = fake(algorithm=module.Config(), **{"rollout": evolve(fake().rollout, samples=8)} | changes)
     if name in REFUSED:
         real = evolve(config, trainer=small().trainer, generator=small().generator)
@@ -72,9 +73,12 @@ def _from_data(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
     return {"rollout": None, "data": _pairs(folder / "pairs.parquet")}
 
 
-def _with_teacher(algorithm: Algorithm) -> dict[str, Any]:
+def _with_teacher(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
+    if "teacher" not in roles(algorithm, FIELDS):
+        return {}
     # The fake engine draws a model from its name, where there is nothing of its own: this one is not the policy's.
-    return {"teacher": Model("{run}/teacher")} if "teacher" in roles(algorithm, FIELDS) else {}
+    character_tokenizer().save_pretrained(folder)
+    return {"teacher": Model(str(folder))}
 
 
 def test_rollouts_hold_what_was_sampled_and_made_of_it(tmp_path: Path) -> None:

@@ -45,13 +45,14 @@ class FakeGenerator:
 
     def __init__(self, config: Config, weights: dict[str, Tensor], seed: int) -> None:
         self._config, self._weights, self._version = config, weights, 0
+        self.longest = config.longest
         self._order = random.Random(seed)
         self._rows: dict[str, Row] = {}
         self._done: list[Completion] = []
 
     def submit(self, requests: Sequence[Request]) -> None:
         in_use = {*self._rows, *(completion.key for completion in self._done)}
-        check_requests(requests, in_use, vocabulary=self._config.vocabulary, longest=self._config.longest)
+        check_requests(requests, in_use, vocabulary=self._config.vocabulary, longest=self.longest)
         self._rows.update((request.key, Row(request)) for request in requests)
 
     def collect(self, timeout: float | None = None) -> list[Completion]:

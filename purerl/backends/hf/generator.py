@@ -22,7 +22,8 @@ import torch
 from attrs import define, field, frozen
 from torch import Tensor
 
-from purerl.backends.hf.limits import check_layers, longest
+from purerl.backends.hf.device import device_of
+from purerl.backends.hf.limits import check_layers, limits_of
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.table import Table, moves
 from purerl.backends.hf.texts import Texts, span
@@ -58,8 +59,10 @@ class Config:
 def build(config: Config, *, model: Model, seed: int) -> EmbeddedGenerator:
     """Load `model` and make a generator of it. Requests bring their own seeds: `seed` has no effect here.
 
-    Raises: ConfigError for a model that cannot be loaded, or whose layers keep something else than keys and values.
+    Raises: ConfigError for a device that is not there, and for a model that cannot be loaded, or whose layers keep
+    something else than keys and values.
     """
+    device_of(config.device)
     return EmbeddedGenerator(config, load_model(model), Texts(model))
 
 
@@ -110,10 +113,11 @@ class EmbeddedGenerator:
         from purerl.backends.hf.attention import decode_faster
 
         check_layers(model)
+        self._limits = limits_of(model)
+        self.longest = self._limits.longest
         self._config, self._texts, self._version = config, texts, 0
-        self._device = _device(config.device)
+        self._device = device_of(config.device)
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
-        self._longest = longest(model)
         decode_faster(self._model)
         self._keys: set[str] = set()
         self._waiting: deque[Row] = deque()
@@ -127,8 +131,7 @@ class EmbeddedGenerator:
     # --- the protocol ----------------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request]) -> None:
-        vocabulary = self._model.config.get_text_config(decoder=True).vocab_size
-        check_requests(requests, self._keys, vocabulary=vocabulary, longest=self._longest)
+        check_requests(requests, self._keys, vocabulary=self._limits.vocabulary, longest=self.longest)
         self._keys.update(request.key for request in requests)
         self._waiting.extend(Row(request) for request in requests)
 
@@ -139,6 +142,8 @@ class EmbeddedGenerator:
             self._step()
             if time.monotonic() >= deadline:
                 break
+        if not self._waiting and not self._slots:
+            self._table.give_back()
         done, self._done = self._done, []
         self._keys.difference_update(completion.key for completion in done)
         return done
@@ -312,8 +317,3 @@ class EmbeddedGenerator:
 def _seen(row: Row) -> tuple[int, ...]:
     """The tokens of `row` that the model sees when it enters: all but the last."""
     return (*row.request.tokens, *row.tokens)[:-1]
-
-
-def _device(name: str) -> torch.device:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return (accelerator or torch.device("cpu")) if name == "auto" else torch.device(name)

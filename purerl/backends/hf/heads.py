@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.hf.weights import as_in_files
 from purerl.errors import ConfigError
@@ -44,7 +45,7 @@ class Policy(nn.Module):
     def __init__(self, causal: PreTrainedModel, autocast: torch.dtype | None, *, share: bool) -> None:
         super().__init__()
         self.causal, self.autocast, self.share = causal, autocast, share
-        self.shape = logit_shape(causal.config)
+        self.shape, self.limits = logit_shape(causal.config), limits_of(causal)
 
     def forward(
         self, tokens: TokenInt, action: TokenBool, temperature: RowFloat, group: RowInt
@@ -77,7 +78,7 @@ class Critic(nn.Module):
 
     def __init__(self, causal: PreTrainedModel, autocast: torch.dtype | None, path: Path, *, share: bool) -> None:
         super().__init__()
-        self.share = share
+        self.share, self.limits = share, limits_of(causal)
         head = causal.get_output_embeddings().weight
         self.backbone, self.autocast = causal.get_decoder(), autocast
         self.head = nn.Linear(head.shape[1], 1, dtype=wide(head.dtype))

@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from purerl.errors import ConfigError
+from tensordict import TensorDict
+
+from purerl.errors import BatchError, ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["check_layers", "longest", "strange_layers"]
+__all__ = ["Limits", "check_layers", "check_rows", "limits_of", "longest", "strange_layers"]
 
 _KINDS = {"full_attention", "sliding_attention"}
+
+
+class Limits(NamedTuple):
+    """How many tokens a sequence may have, if there is a limit, and how many ids there are."""
+
+    longest: int | None
+    vocabulary: int
+
+
+def limits_of(model: PreTrainedModel) -> Limits:
+    """What `model` takes."""
+    return Limits(longest(model), model.config.get_text_config(decoder=True).vocab_size)
+
+
+def check_rows(batch: TensorDict, limits: Limits) -> None:
+    """Refuse rows that are longer than `limits` allow, and ids that are none. Raises BatchError.
+
+    On an accelerator an id that is none would be an assertion, after which nothing works any more.
+    """
+    tokens, there = batch["tokens"], batch["attention_mask"]
+    if limits.longest is not None and tokens.shape[1] > limits.longest and len(tokens):
+        lengths = there.sum(-1)
+        row, length = int(lengths.argmax()), int(lengths.max())
+        if length > limits.longest:
+            need, do = f"at most {limits.longest:,}, which the model has positions for", "leave that example out"
+            raise BatchError(_name(batch, row), got=f"{length:,} tokens", need=need, do=do)
+    wrong = there & ((tokens < 0) | (tokens >= limits.vocabulary))
+    if wrong.any():
+        row, time = wrong.nonzero()[0].tolist()
+        need, do = f"ids from 0 to {limits.vocabulary - 1:,}", "use the tokenizer that the model was trained with"
+        raise BatchError(_name(batch, row), got=f"token {int(tokens[row, time]):,}", need=need, do=do)
+
+
+def _name(batch: TensorDict, row: int) -> str:
+    example = f", made of example {int(batch['example'][row]):,}" if "example" in batch.keys() else ""
+    return f"row {row} of a batch{example}"
 
 
 def strange_layers(model: PreTrainedModel) -> list[str]:

@@ -9,7 +9,7 @@ One decoding step writes one column, `now`, for all rows at once, wherever in it
 reads is a view. The price: every row is as wide as the longest one that runs beside it.
 
 Columns are numbered for ever: `now` only grows, and the tensors hold a window of columns that is moved on, or widened,
-when it is full: at most once in as many steps as there are columns in use.
+when it is full: at most once in as many steps as there are columns in use. Once no row is in use it can be given back.
 """
 
 from __future__ import annotations
@@ -75,6 +75,13 @@ class Table:
                 view = self._cut(plane, slice(None), start, self.now + 1)
                 view[list(holes)] = view[list(sources)]
 
+    def give_back(self) -> None:
+        """Let go of the memory, if no row is in use: whoever computes between two phases of sampling has it then."""
+        if not self.rows:
+            self._size = (0, 0)
+            for name, plane in self._planes.items():
+                self._planes[name] = plane.new_empty(0, plane.shape[1], 0, plane.shape[3])
+
     def _cut(self, plane: Tensor, rows: slice, start: int, stop: int) -> Tensor:
         return plane[rows, :, start - self._origin : stop - self._origin]
 
@@ -85,7 +92,8 @@ class Table:
             return
         more_rows = max(rows, min(2 * all_rows, self._most_rows))
         self._size = (all_rows if rows <= all_rows else more_rows, max(2 * needed, all_columns))
-        self._planes = {name: self._laid_out(plane) for name, plane in self._planes.items()}
+        for name, plane in self._planes.items():  # one at a time, so that only one is there twice
+            self._planes[name] = self._laid_out(plane)
         self._origin = self.start
 
     def _laid_out(self, plane: Tensor) -> Tensor:

@@ -23,8 +23,10 @@ from torch import Tensor, nn
 
 from purerl.algos.algebra import Counts, Objective, Weighted, evaluate, merge
 from purerl.backends.hf.checkpoint import os_errors, read, write
+from purerl.backends.hf.device import device_of
 from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
 from purerl.backends.hf.host import keep_memory
+from purerl.backends.hf.limits import check_rows
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.optimiser import Schedule, adamw, clear_gradients, learning_rate
@@ -135,18 +137,21 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
 
     `seed` is that of the critic's head; nothing else is random.
 
-    Raises: ConfigError as `check` does, for a model that cannot be loaded, and for one whose logits purerl would not
-    work out as it does itself.
+    Raises: ConfigError as `check` does, for a model that cannot be loaded, for one whose logits purerl would not work
+    out as it does itself, and for float16 weights that would train.
     """
     from purerl.backends.hf.prefix import shareable
 
     check(config, role=role, outputs=(), updates=updates)
-    device, autocast = _device(config.device), _AUTOCAST[config.autocast]
+    device, autocast = device_of(config.device), _AUTOCAST[config.autocast]
     if device.type == "cpu":
         keep_memory()
+    _check_dtype(model.dtype, model, role)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        causal = load_model(model).to(device).eval()
+        causal = load_model(model, headless=role == "critic")
+        _check_dtype(str(causal.dtype).removeprefix("torch."), model, role)  # which "auto" does not say
+        causal = causal.to(device).eval()
         probe(causal, logit_shape(causal.config))
         share = config.share_prefixes and shareable(causal)
         module = (
@@ -159,13 +164,11 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
     return HFTrainer(config, module.to(device).requires_grad_(role not in _FROZEN), updates=updates)
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError("device", got=f"{name}: {str(error).splitlines()[0]}", need="one that torch finds") from error
+def _check_dtype(dtype: str, model: Model, role: str) -> None:
+    """Refuse to train weights in float16: squares of gradients become 0 in AdamW, and its steps far too large."""
+    if dtype == "float16" and role not in _FROZEN:
+        need = "float32 with trainer.autocast=bfloat16, or bfloat16, for weights that train"
+        raise ConfigError("model.dtype", got=f"{dtype}, of {model.path!r}", need=need, do="set model.dtype to float32")
 
 
 class HFTrainer:
@@ -177,6 +180,7 @@ class HFTrainer:
 
     def __init__(self, config: Config, module: Policy | Critic, *, updates: int) -> None:
         self.config, self.module, self.updates = config, module, updates
+        self.longest = module.limits.longest
         self.position = 0  # optimiser steps so far, skipped ones included
         self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         adam = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
@@ -188,7 +192,8 @@ class HFTrainer:
 
         They are at the row's `temperature` (0 counts as 1), and 0 where not `action`.
 
-        Raises: BatchError for a batch that does not follow the schema; InputError for an output of another role.
+        Raises: BatchError for a batch that does not follow the schema, and for rows that the model has no positions or
+        ids for; InputError for an output of another role.
         """
         self._check_outputs(outputs)
         there = self._arrive(batch, _READS)
@@ -206,8 +211,8 @@ class HFTrainer:
         skipped where the gradient is not finite, and where nothing is counted: parameters and AdamW's moments stay as
         they are, and the schedule goes on. (Otherwise a gradient of 0 would still move every weight, by momentum.)
 
-        Raises: BatchError for a batch that does not follow the schema or lacks a field that `objective` reads;
-        InputError in the role of a reference or teacher, and for an objective that wants an output of another role.
+        Raises: BatchError as `score`, and for a batch that lacks a field that `objective` reads; InputError in the role
+        of a reference or teacher, and for an objective that wants an output of another role.
         """
         if self.optimiser is None:
             raise InputError(
@@ -255,7 +260,8 @@ class HFTrainer:
     def _arrive(self, batch: TensorDict, reads: Sequence[str]) -> TensorDict:
         """The fields of `STRUCTURE` and `reads`, checked, on the model's device."""
         device = next(self.module.parameters()).device
-        return check_batch(batch, reads).select(*STRUCTURE, *reads).to(device)
+        check_rows(check_batch(batch, reads), self.module.limits)
+        return batch.select(*STRUCTURE, *reads).to(device)
 
     def _deal(self, batch: TensorDict, unit: str) -> list[Tensor]:
         """The rows of each micro-batch."""
@@ -280,7 +286,7 @@ class HFTrainer:
         rate = self._learning_rate()
         norm = nn.utils.clip_grad_norm_(self.trained.values(), self.config.clip_norm)
         counted = sum(count.tokens for count in counts.values())
-        report = _on_host({**metrics, "grad_norm": Weighted(norm, counted)}, norm.device)
+        report = _on_host({**metrics, "grad_norm": Weighted(norm, counted)})
         norm, counted = report.pop("grad_norm")
         stepped = bool(norm.isfinite() and counted > 0)
         if stepped:
@@ -298,8 +304,13 @@ class HFTrainer:
         return learning_rate(self.position, lr=config.lr, updates=self.updates, **shape)
 
 
-def _on_host(metrics: Metrics, device: torch.device) -> dict[str, Weighted]:
-    """Metrics in float64 and on the CPU, by one transfer."""
-    flat = [torch.as_tensor(x, dtype=torch.float64, device=device) for metric in metrics.values() for x in metric]
-    values = iter(torch.stack(flat).cpu())
-    return {name: Weighted(next(values), next(values)) for name in metrics}
+def _on_host(metrics: Metrics) -> dict[str, Weighted]:
+    """Metrics in float64 and on the CPU, by one transfer for each dtype. They are widened there: MPS has no float64."""
+    wide = torch.float64
+    flat = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=wide) for metric in metrics.values() for x in metric]
+    kinds = [(x.device, x.dtype) for x in flat]
+    values: dict[int, Tensor] = {}
+    for kind in dict.fromkeys(kinds):
+        places = [place for place, other in enumerate(kinds) if other == kind]
+        values.update(zip(places, torch.stack([flat[place] for place in places]).cpu().double(), strict=True))
+    return {name: Weighted(values[2 * k], values[2 * k + 1]) for k, name in enumerate(metrics)}
