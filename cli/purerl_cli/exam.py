@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -69,8 +70,12 @@ def evaluate(
 
     if run is None and not reward:
         raise ConfigError("--reward is missing", need="what judges completions", do="name it, module:function")
+    if json is not None and json.is_dir():
+        raise ConfigError(f"--json {str(json)!r}", got="a directory", need="a file")
     if json is not None and not json.absolute().parent.is_dir():
         raise ConfigError(f"--json {str(json)!r}", got="no such directory", do="make it first")
+    if json is not None and not os.access(json.absolute().parent, os.W_OK):
+        raise ConfigError(f"--json {str(json)!r}", got="a directory without permission to write", do="name another")
     settings = {
         "samples": samples,
         "temperature": temperature,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
+import re
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -36,6 +36,24 @@ from purerl.loop.files import write_at_once
 from purerl.store.lines import read_lines
 
 __all__ = ["RunDirectory", "claim"]
+
+
+_MADE = (
+    "summary.json",
+    "checkpoints",
+    "prepared",
+    "start",
+    "data.json",
+    "tokenizer",
+    "metrics.jsonl",
+    "rollouts",
+    "reward_errors.jsonl",
+    "trackers",
+    "identity",
+    "final",
+    "config.toml",
+)
+"""What a run makes: first what makes it look finished or resumable, last what makes it a run."""
 
 
 @define
@@ -182,7 +200,9 @@ def _strangers(path: Path) -> list[str]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "config.toml").exists()
+    """Whether a run's configuration is there. Others have files of that name too: ours begins with its hash."""
+    file = path / "config.toml"
+    return file.is_file() and re.match(rb"# [0-9a-f]{64}\n", file.read_bytes()) is not None
 
 
 def _has_begun(path: Path) -> bool:
@@ -202,16 +222,16 @@ def _lock(path: Path) -> IO[str]:
 
 
 def _empty(path: Path) -> None:
-    """Remove the run, what makes it look finished or resumable first, and what makes it a run last.
+    """Remove the run: nothing that has another name than what a run makes.
 
-    So a removal that was killed halfway leaves a run that starts from its beginning.
+    A removal that was killed halfway leaves a run that starts from its beginning.
     """
-    order = {"summary.json": 0, "checkpoints": 1, "config.toml": 3}
-    for entry in sorted(path.iterdir(), key=lambda entry: order.get(entry.name, 2)):
-        if entry.is_dir():
+    for name in _MADE:
+        entry = path / name
+        if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
-        elif entry.name != "lock":
-            os.unlink(entry)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def _check_alike(path: Path, there: RunConfig, config: RunConfig) -> None:

@@ -14,6 +14,7 @@ from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
 from purerl.data.columns import Purpose
+from purerl.data.examples import read_examples
 from purerl.loop.data import files_of, open_data, read_data
 from purerl.loop.directory import RunDirectory
 from purerl.loop.files import folder_at_once
@@ -25,7 +26,9 @@ from purerl.protocols import Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.judge import Judge
 
-__all__ = ["located", "open_run", "open_trainer", "prepare", "source_of"]
+__all__ = ["check_inputs", "located", "open_run", "open_trainer", "prepare", "source_of"]
+
+_RUN = "{run}"  # in a path: the run's directory
 
 
 def prepare(config: RunConfig, place: RunDirectory) -> None:
@@ -42,7 +45,7 @@ def located(config: RunConfig, root: Path) -> RunConfig:
     """`config` with ``{run}`` in its paths replaced by the run's directory."""
 
     def at(path: str) -> str:
-        return path.replace("{run}", str(root))
+        return path.replace(_RUN, str(root))
 
     return evolve(
         config,
@@ -51,6 +54,24 @@ def located(config: RunConfig, root: Path) -> RunConfig:
         data=evolve(config.data, files=tuple(map(at, config.data.files))),
         evaluate=config.evaluate and evolve(config.evaluate, data={k: at(v) for k, v in config.evaluate.data.items()}),
     )
+
+
+def check_inputs(config: RunConfig) -> None:
+    """Look at the data and tokenizers of `config`, and of its start, that no phase of the run is to make itself.
+
+    Raises: DataError and ConfigError, before there is anything to be lost.
+    """
+    for phase in filter(None, (config.start, config)):
+        purpose = source_of(phase, algorithm_of(phase))[1]
+        for file in phase.data.files:
+            if _RUN not in file:
+                read_examples([file], purpose)
+        problems = phase.evaluate.data if phase.evaluate else {}
+        for file in problems.values():
+            if _RUN not in file:
+                read_examples([file], "prompts")
+        if _RUN not in phase.model.path:
+            load_tokenizer(phase.model)
 
 
 def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction]) -> Run:

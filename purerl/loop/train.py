@@ -18,7 +18,7 @@ from purerl.loop.directory import RunDirectory, claim
 from purerl.loop.evaluate import evaluate
 from purerl.loop.files import folder_at_once, refusals_told
 from purerl.loop.metrics import time_metrics
-from purerl.loop.open import located, open_run, prepare
+from purerl.loop.open import check_inputs, located, open_run, prepare
 from purerl.loop.process import borrowed
 from purerl.loop.run import Clock, Run, State, seed_of
 from purerl.loop.step import step
@@ -72,6 +72,8 @@ def train(
     config, given = _with(config, rewards, gates)
     check(config, given)
     path = Path(directory or Path("runs") / config.name)
+    if fresh or config.start is not None:  # before a run is thrown away, or the first of two is done
+        check_inputs(config)
     with refusals_told(path):
         return _train(config, path, given, fresh=fresh)
 

@@ -148,6 +148,10 @@ def test_mistakes_are_told_before_a_model_is_loaded(prepared: Path, tmp_path: Pa
         (["eval", model, *data, "--reward", EASY, "--samples", 4], "samples has no effect\n"),
         (["eval", model, *data, "--reward", EASY, "--pass-at", "a"], "--pass-at\n  got:  'a'\n  need: whole numbers"),
         (
+            ["eval", model, *data, "--reward", EASY, "--json", tmp_path],
+            f"--json '{tmp_path}'\n  got:  a directory\n  need: a file",
+        ),
+        (
             ["eval", model, *data, "--reward", EASY, "--json", tmp_path / "no" / "f.json"],
             f"--json '{tmp_path}/no/f.json'\n  got:  no such directory\n",
         ),

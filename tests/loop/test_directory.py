@@ -72,6 +72,27 @@ def test_what_is_not_a_run_is_left_alone(tmp_path: Path, fresh: bool) -> None:
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_config_of_something_else_makes_no_run(tmp_path: Path, fresh: bool) -> None:
+    (tmp_path / "config.toml").write_text('baseURL = "https://example.org"\n')
+    (tmp_path / "content").mkdir()
+    with pytest.raises(RunDirectoryError, match="other files: config.toml, content"):
+        claim(tmp_path, addition(), fresh=fresh)
+    assert (tmp_path / "content").is_dir()
+
+
+def test_only_what_a_run_made_is_thrown_away(tmp_path: Path) -> None:
+    claim(tmp_path / "run", addition(), fresh=False).release()
+    for name in ("checkpoints", "src"):
+        (tmp_path / "run" / name).mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").touch()
+    (tmp_path / "run" / "rollouts").symlink_to(tmp_path / "elsewhere")
+    claim(tmp_path / "run", evolve(addition(), seed=9), fresh=True).release()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.toml", "lock", "src"]
+    assert (tmp_path / "elsewhere" / "file").exists()
+
+
 def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(RunDirectoryError, match="a file"):

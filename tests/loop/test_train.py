@@ -24,7 +24,7 @@ from purerl.backends.fake import trainer as fake_trainer
 from purerl.batch import FIELDS, no_rows
 from purerl.config.check import check, evaluated, needs_rollouts, updates_of
 from purerl.config.schema import RunConfig, Stop
-from purerl.errors import ConfigError, RewardError, RunDirectoryError
+from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
 from purerl.plugins import find, names
 from purerl.protocols import Model
@@ -148,6 +148,19 @@ def never(completion: str, example: Any) -> float:
 
 def sometimes(completion: str, example: Any) -> dict[str, float] | None:
     return None if completion[:1] in "01234" else {"first": float(completion[:1] == "7"), "constant": 0.25}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"evaluate": evolve(fake().evaluate, data="nope.parquet")}, {"model": Model("/nonexistent")}]
+)
+def test_what_cannot_be_read_is_refused_before_a_run_is_thrown_away(tmp_path: Path, changes: dict[str, Any]) -> None:
+    summary = train(fake(), directory=tmp_path / "run")
+    with pytest.raises(InputError):
+        train(fake(**changes), directory=tmp_path / "run", fresh=True)
+    assert (summary.directory / "summary.json").exists()
+    with pytest.raises(InputError):
+        train(small(steps=8, **changes), directory=tmp_path / "other")
+    assert not (tmp_path / "other").exists(), "nor is the start of one done"
 
 
 def test_where_no_group_is_kept_nothing_is_learnt(tmp_path: Path) -> None:
