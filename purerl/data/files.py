@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["read_table"]
 
 _NEED = "a .parquet or .jsonl file, a pattern of such, or a directory of them"
+_WORD = "(?:train(?:ing)?|test(?:ing)?|validation|valid|val|dev|eval(?:uation)?)"
+_SPLIT = re.compile(rf"(?<![a-z]){_WORD}(?:[-_.]{_WORD})*(?![a-z])")
 
 
 def read_table(path: str | Path) -> pa.Table:
@@ -68,7 +70,7 @@ def _neighbour(path: Path) -> str | None:
 def _of_directory(path: Path) -> list[Path]:
     if (path / "dataset_dict.json").is_file():
         splits = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
-        raise _several_splits(path, splits, "{}")
+        raise _several_splits(path, {split: path / split for split in splits})
     if (path / "state.json").is_file():
         files = json.loads((path / "state.json").read_text(encoding="utf-8"))["_data_files"]
         return [path / file["filename"] for file in files]
@@ -77,26 +79,40 @@ def _of_directory(path: Path) -> list[Path]:
     if len(kinds) != 1:
         got = "Parquet and JSON Lines files" if kinds else "a directory without .parquet and .jsonl files"
         raise DataError(f"data set {str(path)!r}", got=got, need="files of one format")
-    splits = sorted({_split_of(file) for file in kinds[0]})
+    splits: dict[str, list[Path]] = {}
+    for file in kinds[0]:
+        splits.setdefault(_split_of(file), []).append(file)
     if len(splits) > 1:
-        raise _several_splits(path, splits, "{}*" + kinds[0][0].suffix)
+        raise _several_splits(path, {split: _naming(split, files) for split, files in sorted(splits.items())})
     return kinds[0]
 
 
 def _split_of(file: Path) -> str:
-    """What stands before the shard's number, as in train-00000-of-00002.parquet; nothing if there is no number.
+    """The split that a file's name speaks of, as in gsm8k_test.jsonl, wherever in the name a shard's number stands.
 
-    Files that bear the name of a split, such as test.parquet, are one each.
+    Without such a word it is what stands before the number, as in rows-00000-of-00002.parquet; or nothing.
     """
+    if word := _SPLIT.search(file.stem.lower()):
+        return word[0]
     numbered = re.fullmatch(r"(.*?)[-_.]?\d+(-of-\d+)?", file.stem)
-    name = numbered[1] if numbered else file.stem
-    return name if numbered or name in {"train", "test", "validation", "valid", "dev"} else ""
+    return numbered[1] if numbered else ""
 
 
-def _several_splits(path: Path, splits: Sequence[str], files: str) -> DataError:
-    one = path / files.format("train" if "train" in splits else splits[0])
-    got = "several splits: " + ", ".join(splits)
-    return DataError(f"data set {str(path)!r}", got=got, need="one of them", do=f"name it, such as {one}")
+def _naming(split: str, files: Sequence[Path]) -> Path:
+    """A name for `files`, all of a directory that are of `split`: a pattern that matches no others, if there is one."""
+    if len(files) == 1:
+        return files[0]
+    begin = files[0].stem[: files[0].stem.lower().find(split.lower()) + len(split)]
+    patterns = [files[0].with_name(f"{name}*{files[0].suffix}") for name in (begin, f"*{split}")]
+    return next((pattern for pattern in patterns if _matching(pattern) == files), files[0])
+
+
+def _several_splits(path: Path, splits: Mapping[str, Path]) -> DataError:
+    """`splits` of the directory at `path`, each with what names it."""
+    named = [split for split in splits if split]
+    got = "several splits: " + ", ".join([*named, *["files that name none"][: len(splits) - len(named)]])
+    one = next((split for split in named if split.startswith("train")), named[0])
+    return DataError(f"data set {str(path)!r}", got=got, need="one of them", do=f"name it, such as {splits[one]}")
 
 
 # --- one file ----------------------------------------------------------------------------------------------------

@@ -57,12 +57,54 @@ def test_one_directory_of_several_splits_is_none(tmp_path: Path) -> None:
         write(tmp_path / "plain" / f"{split}.jsonl", ROWS)
         _saved_to_disk(tmp_path / "dict" / split, ROWS)
     (tmp_path / "dict" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
-    for folder, one in (("hub", "train*.parquet"), ("plain", "train*.jsonl"), ("dict", "train")):
+    for folder, one in (("hub", "train-00000-of-00001.parquet"), ("plain", "train.jsonl"), ("dict", "train")):
         with pytest.raises(DataError) as caught:
             read_table(tmp_path / folder)
         assert "several splits: " in str(caught.value)
         assert f"such as {tmp_path / folder / one}" in str(caught.value)
         assert read_table(tmp_path / folder / one).num_rows == 5
+
+
+@pytest.mark.parametrize(
+    ("files", "splits", "one"),
+    [
+        (["gsm8k_train", "gsm8k_test"], "test, train", "gsm8k_train.jsonl"),
+        (["train-0-of-2-a09b", "train-1-of-2-b3ee", "test-0-of-1-c4"], "test, train", "train*.jsonl"),
+        (["0000_train", "0001_train", "0000.Test"], "test, train", "*train*.jsonl"),
+        (["a_train", "ab_train", "a_val"], "train, val", "*train*.jsonl"),
+        (["train0", "train1", "train-dev"], "train, train-dev", "train0.jsonl"),
+        (["val.0", "val.1", "testing"], "testing, val", "testing.jsonl"),
+        (["extra", "train"], "train, files that name none", "train.jsonl"),
+        (["rows-0", "rows-1", "more-0"], "more, rows", "more-0.jsonl"),
+    ],
+)
+def test_a_split_is_a_word_of_the_name_however_shards_are_numbered(
+    files: list[str], splits: str, one: str, tmp_path: Path
+) -> None:
+    for name in files:
+        write(tmp_path / f"{name}.jsonl", ROWS)
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path)
+    assert str(caught.value) == (
+        f"data set {str(tmp_path)!r}\n  got:  several splits: {splits}\n  need: one of them\n"
+        f"  do:   name it, such as {tmp_path / one}"
+    )
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["latest", "contest"],
+        ["gsm8k_train", "math_train"],
+        ["0000_train", "0001_train"],
+        ["test-0-of-2-a0", "test-1-of-2-b"],
+    ],
+    ids=" ".join,
+)
+def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -> None:
+    for name in files:
+        write(tmp_path / f"{name}.jsonl", ROWS)
+    assert read_table(tmp_path).num_rows == 10
 
 
 @pytest.mark.parametrize(
