@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,58 +153,123 @@ def _json_lines(path: Path) -> pa.Table:
     import pyarrow as pa
 
     try:
-        with path.open(encoding="utf-8") as lines:
-            rows = [_json_object(line, number, path) for number, line in enumerate(lines, start=1)]
+        with path.open(encoding="utf-8-sig") as lines:
+            numbered = enumerate(lines, start=1)
+            rows = [_json_object(line, number, path) for number, line in numbered if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise _damaged(path, error, "JSON objects, one a line, in UTF-8") from error
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {}
-    for name in names:
-        values = [row.get(name) for row in rows]
-        try:
-            columns[name] = pa.array(values)
-        except pa.ArrowException as error:
-            got = f"values of mixed types: {_first_change(values) or error}"
-            need, do = "one type in every row", "write all of them as texts, say"
-            raise DataError(f"column {name!r} of {str(path)!r}", got=got, need=need, do=do) from error
-    return pa.table(columns)
+    return pa.table({name: _json_column([row.get(name) for row in rows], name, path) for name in names})
 
 
 def _json_object(line: str, number: int, path: Path) -> Mapping[str, Any]:
+    what = f"line {number} of {str(path)!r}"
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"line {number} of {str(path)!r}", got=str(error), need="one JSON object a line") from error
+        if "\\ud" in line or "\\uD" in line:
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        got, do = f"half of a character: {error.object[error.start]!r}", "write it whole, or take it out"
+        raise DataError(what, got=got, need="texts of whole characters", do=do) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(what, got=str(error), need="one JSON object a line") from error
     if not isinstance(row, dict):
-        raise DataError(f"line {number} of {str(path)!r}", got=f"a {type(row).__name__}", need="a JSON object")
+        raise DataError(what, got=f"a {type(row).__name__}", need="a JSON object")
     return row
 
 
-def _first_change(values: Sequence[Any]) -> str | None:
-    """The first row whose value is of another sort than that of a row before it; None where they differ inside."""
-    sorts = [(row, type(value).__name__) for row, value in enumerate(values) if value is not None]
-    first, sort = sorts[0]
-    return next((f"{sort} in row {first}, {other} in row {row}" for row, other in sorts if other != sort), None)
+def _json_column(values: Sequence[Any], name: str, path: Path) -> pa.Array:
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise _mixed(values, name, path) or _too_large(values, name, path) from error
+
+
+def _mixed(values: Sequence[Any], name: str, path: Path) -> DataError | None:
+    """Told of the first row that has a value of another type than a row before it, be it deep inside; None without."""
+    found: dict[str, tuple[type, int]] = {}
+    for row, value in enumerate(values):
+        for where, kind in _kinds(value, name):
+            before, first = found.setdefault(where, (kind, row))
+            if kind is not before and {kind, before} != {int, float}:
+                got = f"values of mixed types: {before.__name__} in row {first}, {kind.__name__} in row {row}"
+                need, do = "one type in every row", "write all of them as texts, say"
+                return DataError(f"column {where!r} of {str(path)!r}", got=got, need=need, do=do)
+    return None
+
+
+def _kinds(value: Any, where: str) -> Iterator[tuple[str, type]]:
+    """The types of a value and of all that is in it, each with its place."""
+    if value is not None:
+        yield where, type(value)
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _kinds(inner, f"{where}.{name}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _kinds(inner, f"{where}[]")
+
+
+def _too_large(values: Sequence[Any], name: str, path: Path) -> DataError:
+    """Told of the first row with which Arrow fails: where types agree, it takes all but great integers."""
+    import pyarrow as pa
+
+    def fails(count: int) -> bool:
+        try:
+            pa.array(values[:count])
+        except (pa.ArrowException, OverflowError):
+            return True
+        return False
+
+    row = bisect_left(range(1, len(values)), 1, key=fails)
+    need, do = "integers of 64 bits, or of 53 beside fractions", "write all of them as texts"
+    return DataError(f"column {name!r} of {str(path)!r}", got=f"too large an integer in row {row}", need=need, do=do)
 
 
 # --- several files -----------------------------------------------------------------------------------------------
 
 
 def _joined(tables: Sequence[pa.Table], paths: Sequence[Path]) -> pa.Table:
-    """The rows of all `tables`; a column that is empty throughout one of them may have any type in it."""
+    """The rows of all `tables`; what is empty throughout one of them, be it deep inside, may have any type in it."""
     import pyarrow as pa
 
-    for table, path in zip(tables[1:], paths[1:], strict=True):
-        if differing := "; ".join(_differences(tables[0].schema, table.schema)):
-            what = f"{str(paths[0])!r} and {path.name!r} are no parts of one data set"
-            do = "name them one by one, as several files"
-            raise DataError(what, got=differing, need="the same columns, of the same types", do=do)
     plain = [table.replace_schema_metadata(None) for table in tables]
-    return pa.concat_tables(plain, promote_options="default") if len(plain) > 1 else plain[0]
+    whole = plain[0].schema
+    for number, table in enumerate(plain):
+        if any(_differences(whole, table.schema)):
+            raise _no_parts([one.schema for one in plain[: number + 1]], paths)
+        whole = pa.unify_schemas([whole, table.schema], promote_options="permissive")
+    return pa.concat_tables(plain, promote_options="permissive") if len(plain) > 1 else plain[0]
+
+
+def _no_parts(schemas: Sequence[pa.Schema], paths: Sequence[Path]) -> DataError:
+    """Told of the last of `schemas`, and of the first that it differs from."""
+    every = ((path, "; ".join(_differences(one, schemas[-1]))) for path, one in zip(paths, schemas, strict=False))
+    path, differing = next((path, text) for path, text in every if text)
+    what = f"{str(path)!r} and {paths[len(schemas) - 1].name!r} are no parts of one data set"
+    do = "name them one by one, as several files"
+    return DataError(what, got=differing, need="the same columns, of the same types", do=do)
 
 
 def _differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
     for name in dict.fromkeys([*one.names, *other.names]):
-        here, there = (str(schema.field(name).type) if name in schema.names else "missing" for schema in (one, other))
-        if here != there and "null" not in (here, there):
+        here, there = (schema.field(name).type if name in schema.names else "missing" for schema in (one, other))
+        if not _agree(here, there):
             yield f"column {name!r} is {here} here, {there} there"
+
+
+def _agree(one: Any, other: Any) -> bool:
+    """Whether a column can be of both Arrow types: where one is null, the other may be any."""
+    from pyarrow import types
+
+    if "null" in (str(one), str(other)):
+        return True
+    for are_lists in (types.is_list, types.is_large_list):
+        if are_lists(one) and are_lists(other):
+            return _agree(one.value_type, other.value_type)
+    if types.is_struct(one) and types.is_struct(other):
+        fields = [{field.name: field.type for field in kind} for kind in (one, other)]
+        return fields[0].keys() == fields[1].keys() and all(_agree(fields[0][k], fields[1][k]) for k in fields[0])
+    return one == other

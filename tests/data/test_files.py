@@ -45,6 +45,38 @@ def test_a_column_that_is_empty_in_one_shard_has_the_type_of_the_others(tmp_path
     assert read_table(tmp_path).column("note").to_pylist() == [None, "x"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"note": None}, {"note": "x"}),
+        ({"note": None}, {"note": {"a": [1]}}),
+        ({"note": []}, {"note": [{"a": 1}]}),
+        ({"note": [{"a": None, "b": []}]}, {"note": [{"b": ["x"], "a": 1}]}),
+    ],
+)
+def test_what_is_empty_inside_one_shard_has_the_type_of_the_others(one: dict, other: dict, tmp_path: Path) -> None:
+    for order in ((one, other, one), (other, one, other)):
+        for number, inside in enumerate(order):
+            write(tmp_path / f"{number}.jsonl", [{"prompt": "a", "info": inside}])
+        assert [row["info"] for row in read_table(tmp_path).to_pylist()] == list(order)
+
+
+def test_shards_that_differ_from_a_later_one_than_the_first_are_named(tmp_path: Path) -> None:
+    for number, note in enumerate((None, "x", None, 3)):
+        write(tmp_path / f"{number}.jsonl", [{"info": {"note": note}}])
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path)
+    assert str(caught.value).startswith(
+        f"{str(tmp_path / '1.jsonl')!r} and '3.jsonl' are no parts of one data set\n"
+        "  got:  column 'info' is struct<note: string> here, struct<note: int64> there\n"
+    )
+
+
+def test_blank_lines_and_the_mark_of_utf8_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('\ufeff\n{"prompt": "a"}\n \t\n{"prompt": "b"}\n\n', encoding="utf-8")
+    assert read_table(tmp_path / "rows.jsonl").to_pylist() == [{"prompt": "a"}, {"prompt": "b"}]
+
+
 def test_nested_columns_come_back_as_they_are(tmp_path: Path) -> None:
     row = {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"style": "rule", "ground_truth": "1"}}
     for name in ("rows.parquet", "rows.jsonl"):
@@ -127,7 +159,35 @@ def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -
         (
             "inside.jsonl",
             '{"truth": {"a": 1}}\n{"truth": {"a": "b"}}\n',
-            "column 'truth' of 'inside.jsonl'\n  got:  values of mixed types: ",
+            "column 'truth.a' of 'inside.jsonl'\n  got:  values of mixed types: int in row 0, str in row 1\n",
+        ),
+        (
+            "parts.jsonl",
+            '{"x": [{"a": null}]}\n\n{"x": [{"a": "b"}]}\n{"x": [null, {"a": [{"b": 1}]}]}\n',
+            "column 'x[].a' of 'parts.jsonl'\n  got:  values of mixed types: str in row 1, list in row 2\n",
+        ),
+        (
+            "great.jsonl",
+            '{"x": 1}\n{"x": null}\n{"x": 9223372036854775808}\n{"x": 2}\n',
+            (
+                "column 'x' of 'great.jsonl'\n  got:  too large an integer in row 2\n"
+                "  need: integers of 64 bits, or of 53 beside fractions\n  do:   write all of them as texts"
+            ),
+        ),
+        (
+            "great_beside.jsonl",
+            '{"x": {"y": 1.5}}\n{"x": {"y": 9007199254740993}}\n',
+            "column 'x' of 'great_beside.jsonl'\n  got:  too large an integer in row 1\n",
+        ),
+        ("digits.jsonl", '{"x": ' + "9" * 5000 + "}\n", "line 1 of 'digits.jsonl'\n  got:  Exceeds the limit"),
+        ("deep.jsonl", "[" * 100_000, "line 1 of 'deep.jsonl'\n  got:  maximum recursion depth"),
+        (
+            "half.jsonl",
+            '\n{"x": "\\ud83d\\ude00"}\n{"x": "\\ud83d"}\n',
+            (
+                "line 3 of 'half.jsonl'\n  got:  half of a character: '\\ud83d'\n"
+                "  need: texts of whole characters\n  do:   write it whole, or take it out"
+            ),
         ),
     ],
 )
