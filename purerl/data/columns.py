@@ -7,6 +7,7 @@ differ in columns that are the reward functions' business, and those stay in the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -25,6 +26,7 @@ __all__ = [
     "check_rows",
     "form_of",
     "ground_truth",
+    "is_whole",
     "layouts_of",
     "recognise",
     "style_of",
@@ -149,26 +151,52 @@ def _inside(kind: pa.DataType) -> list[pa.Field]:
 
 
 def check_rows(table: pa.Table, layout: Layout, path: str) -> None:
-    """Refuse rows of `table` that miss a column of `layout`, or have nothing to continue.
+    """Refuse rows of `table` that miss a column of `layout`, a message's role or content, or have nothing to continue.
 
     Raises: DataError with the number of the first.
     """
     import pyarrow.compute
 
     pc: Any = pyarrow.compute  # it makes its functions as it is imported, where types do not see them
+    do = "purerl data inspect lists all such rows; take them out"
     for name in layout.columns:
-        column = table.column(name)
+        column, what = table.column(name), f"column {name!r} of {path!r}"
         if column.null_count:
             row = column.is_null().index(True).as_py()
-            raise DataError(
-                f"column {name!r} of {path!r}", got=f"nothing in row {row}", need=f"{layout.form} in every row"
-            )
+            raise DataError(what, got=f"nothing in row {row}", need=f"{layout.form} in every row", do=do)
+        row = _first_broken(column) if layout.form == "messages" else None
+        if row is not None:
+            got, need = f"a message without a role or without content in row {row}", "both in every message"
+            raise DataError(what, got=got, need=need, do=do)
     first = table.column(layout.columns[0])
     lengths = pc.utf8_length(first) if layout.form == "text" else pc.list_value_length(first)
     row = lengths.index(0).as_py()
     if row >= 0:
-        got, do = f"an empty one in row {row}", "purerl data inspect lists all such rows; take them out"
-        raise DataError(f"column {layout.columns[0]!r} of {path!r}", got=got, need="something to continue", do=do)
+        got, what = f"an empty one in row {row}", f"column {layout.columns[0]!r} of {path!r}"
+        raise DataError(what, got=got, need="something to continue", do=do)
+
+
+def _first_broken(column: pa.ChunkedArray) -> int | None:
+    """The first row of conversations with a message that is not whole."""
+    import pyarrow.compute
+
+    pc: Any = pyarrow.compute
+    begin = 0
+    for chunk in column.chunks:
+        messages = pc.list_flatten(chunk)
+        missing = pc.or_(*(pc.is_null(pc.struct_field(messages, name)) for name in ("role", "content")))
+        for place in pc.indices_nonzero(missing).to_pylist():
+            if not is_whole(messages[place].as_py()):
+                return begin + pc.list_parent_indices(chunk)[place].as_py()
+        begin += len(chunk)
+    return None
+
+
+def is_whole(message: Mapping[str, Any] | None) -> bool:
+    """Whether `message` has a role, and content; calls of tools do instead in a turn of the assistant's."""
+    if message is None or message["role"] is None:
+        return False
+    return message["content"] is not None or (message["role"] == "assistant" and bool(message.get("tool_calls")))
 
 
 def all_begin_with(table: pa.Table, layout: Layout, role: str) -> bool:

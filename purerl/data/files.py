@@ -35,7 +35,7 @@ def read_table(path: str | Path) -> pa.Table:
     directory, a line that is no JSON object, files or rows that differ in their types.
     """
     shards = _shards(Path(path))
-    table = _joined([_reader(shard)(shard) for shard in shards], shards)
+    table = _joined([_plain(_reader(shard)(shard)) for shard in shards], shards)
     if table.num_rows == 0:
         raise DataError(f"data set {str(path)!r}", got="no rows", need="at least one", do="name a file that has some")
     return table
@@ -124,6 +124,33 @@ def _reader(path: Path) -> Callable[[Path], pa.Table]:
     if path.suffix not in readers:
         raise DataError(f"data set {str(path)!r}", got=f"a file that ends in {path.suffix!r}", need=_NEED)
     return readers[path.suffix]
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """`table` with types that all of Arrow's functions take: see `_plain_type`."""
+    import pyarrow as pa
+
+    schema = pa.schema([field.with_type(_plain_type(field.type)) for field in table.schema])
+    return table if table.schema.equals(schema) else table.cast(schema)
+
+
+def _plain_type(kind: Any) -> pa.DataType:
+    """The Arrow type `kind` without dictionaries, as pandas' categories have, and without views of strings."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.string() if types.is_string_view(kind) else pa.binary()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)), kind.list_size)
+    for is_such, made in ((types.is_list, pa.list_), (types.is_large_list, pa.large_list)):
+        if is_such(kind):
+            return made(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
 
 
 def _parquet(path: Path) -> pa.Table:

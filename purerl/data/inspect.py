@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attrs import frozen
 
 from purerl.data.chat import Chat, Row, continued, open_chat, prompts
-from purerl.data.columns import Layout, Style, form_of, ground_truth, layouts_of, style_of
+from purerl.data.columns import Layout, Style, form_of, ground_truth, is_whole, layouts_of, style_of
 from purerl.data.examples import Example, answers_of, prompt_of
 from purerl.data.files import read_table
 from purerl.errors import ConfigError, DataError
@@ -114,16 +114,25 @@ def _type(kind: pa.DataType) -> str:
 # --- problems ----------------------------------------------------------------------------------------------------
 
 
-def _unsound(layout: Layout, example: Example) -> Iterator[str]:
-    """What is wrong with a row by itself; of a row that misses something, only that."""
+def _gap(layout: Layout, example: Example) -> str | None:
+    """What a row misses."""
     empty = [name for name in layout.columns if example[name] is None]
     if empty:
-        yield f"nothing in column {empty[0]!r}"
+        return f"nothing in column {empty[0]!r}"
+    whole = all(is_whole(one) for one in _messages(layout, example))
+    return None if whole else "a message without a role or without content"
+
+
+def _messages(layout: Layout, example: Example) -> list[Mapping[str, Any]]:
+    return [one for name in layout.columns if layout.form == "messages" for one in example[name]]
+
+
+def _unsound(layout: Layout, example: Example) -> Iterator[str]:
+    """What is wrong with a row by itself; of a row that misses something, only that."""
+    if gap := _gap(layout, example):
+        yield gap
         return
-    messages = [one for name in layout.columns if layout.form == "messages" for one in example[name]]
-    if any(one is None or one["role"] is None or one["content"] is None for one in messages):
-        yield "a message without a role or without content"
-        return
+    messages = _messages(layout, example)
     strange = [one["role"] for one in messages if one["role"] not in _ROLES]
     if strange:
         yield f"a message of the role {strange[0]!r}"
@@ -141,7 +150,7 @@ def _unsound(layout: Layout, example: Example) -> Iterator[str]:
 def _repeated(layout: Layout, rows: Sequence[Example]) -> Iterator[tuple[int, str]]:
     seen: set[str] = set()
     for row, example in enumerate(rows):
-        if all(example[name] is not None for name in layout.columns):
+        if not _gap(layout, example):
             prompt = repr(prompt_of(layout, example))
             if prompt in seen:
                 yield row, "the prompt of an earlier row"

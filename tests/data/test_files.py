@@ -77,6 +77,34 @@ def test_blank_lines_and_the_mark_of_utf8_are_no_rows(tmp_path: Path) -> None:
     assert read_table(tmp_path / "rows.jsonl").to_pylist() == [{"prompt": "a"}, {"prompt": "b"}]
 
 
+@pytest.mark.parametrize("place", ["column", "inside"])
+@pytest.mark.parametrize("kind", ["category", "view", "binary view", "fixed list", "large list"])
+def test_types_that_few_of_arrows_functions_take_are_read_as_plain_ones(kind: str, place: str, tmp_path: Path) -> None:
+    text = pa.array(["a", None, "a"])
+    made, plain = {
+        "category": (text.dictionary_encode(), pa.string()),
+        "view": (text.cast(pa.string_view()), pa.string()),
+        "binary view": (text.cast(pa.binary()).cast(pa.binary_view()), pa.binary()),
+        "fixed list": (
+            pa.FixedSizeListArray.from_arrays(pa.array(list("abcaba")).dictionary_encode(), 2),
+            pa.list_(pa.string(), 2),
+        ),
+        "large list": (
+            pa.LargeListArray.from_arrays([0, 1, 1, 3], text.dictionary_encode()),
+            pa.large_list(pa.string()),
+        ),
+    }[kind]
+    if place == "inside":
+        made = pa.ListArray.from_arrays([0, 1, 1, 3], pa.StructArray.from_arrays([made], ["x"]))
+        plain = pa.list_(pa.struct([("x", plain)]))
+    table = pa.table({"rows": made})
+    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    column = read_table(tmp_path / "rows.arrow").column("rows")
+    assert (column.type, column.to_pylist()) == (plain, made.to_pylist())
+    assert column.take([2]).to_pylist() == made.to_pylist()[2:]
+
+
 def test_nested_columns_come_back_as_they_are(tmp_path: Path) -> None:
     row = {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"style": "rule", "ground_truth": "1"}}
     for name in ("rows.parquet", "rows.jsonl"):

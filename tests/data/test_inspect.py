@@ -96,6 +96,14 @@ def test_problems_of_answers_are_named_with_their_rows(tmp_path: Path) -> None:
     assert _problems(inspect(write(tmp_path / "pairs.jsonl", pairs))) == {"the chosen answer is the rejected one": (0,)}
 
 
+@pytest.mark.parametrize("broken", [None, {"role": "user", "content": None}, {"role": None, "content": "a"}])
+def test_messages_that_are_not_whole_are_named_wherever_they_are(broken: Any, tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    talks = [[user("a"), broken], [user("b"), call], [broken, assistant("b")], [user("c"), assistant("b"), broken]]
+    path = write(tmp_path / "talks.parquet", [{"messages": talk} for talk in talks])
+    assert _problems(inspect(path)) == {"a message without a role or without content": (0, 2, 3)}
+
+
 def test_rows_that_the_template_refuses_are_named(tmp_path: Path) -> None:
     rows = [{"prompt": [user("a")]}, {"prompt": [system("s"), user("b")]}]
     report = inspect(write(tmp_path / "rows.jsonl", rows), tokenizer(STRICT))
