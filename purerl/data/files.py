@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ def read_table(path: str | Path) -> pa.Table:
     directory, a line that is no JSON object, files or rows that differ in their types.
     """
     shards = _shards(Path(path))
-    table = _joined([_plain(_reader(shard)(shard)) for shard in shards], shards)
+    table = _joined([_read(shard) for shard in shards], shards)
     if table.num_rows == 0:
         raise DataError(f"data set {str(path)!r}", got="no rows", need="at least one", do="name a file that has some")
     return table
@@ -117,6 +118,15 @@ def _several_splits(path: Path, splits: Mapping[str, Path]) -> DataError:
 
 
 # --- one file ----------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> pa.Table:
+    table = _reader(path)(path)
+    for name, count in Counter(table.column_names).items():
+        if count > 1:
+            got, do = f"{count} columns of that name", "rename all but one of them, or leave them out"
+            raise DataError(f"column {name!r} of {str(path)!r}", got=got, need="one", do=do)
+    return _plain(table)
 
 
 def _reader(path: Path) -> Callable[[Path], pa.Table]:

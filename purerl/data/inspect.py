@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import ceil
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from attrs import frozen
 
 from purerl.data.chat import Chat, Row, continued, open_chat, prompts
-from purerl.data.columns import Layout, Style, form_of, ground_truth, is_whole, layouts_of, style_of
+from purerl.data.columns import Layout, Purpose, Style, form_of, ground_truth, is_whole, layouts_of, recognise, style_of
 from purerl.data.examples import Example, answers_of, prompt_of
 from purerl.data.files import read_table
 from purerl.errors import ConfigError, DataError
@@ -57,6 +57,7 @@ class Report:
     lengths    of prompts, in tokens: up to how many the given share of them has; empty without a tokenizer
     sample     a row as the model sees it, each answer on its own; what is learnt stands between ⟦ and ⟧
     problems   what is wrong with which rows
+    reasons    why it cannot be used, for each purpose; none where it can be
     """
 
     path: str
@@ -68,6 +69,7 @@ class Report:
     lengths: Mapping[str, int]
     sample: tuple[str, ...]
     problems: tuple[Problem, ...]
+    reasons: tuple[str, ...] = ()
 
 
 def inspect(
@@ -91,7 +93,8 @@ def inspect(
     layouts, truth, style = layouts_of(table.schema), ground_truth(table.schema), style_of(table.schema)
     rows = table.to_pylist()
     if not layouts:
-        return Report(path, len(rows), tuple(columns), style, (), truth, {}, (), ())
+        reasons = tuple(_reasons(table.schema, path))
+        return Report(path, len(rows), tuple(columns), style, (), truth, {}, (), (), reasons)
     # What asks most of a row comes last, and its prompt is that of the others.
     layout = layouts[-1]
     unsound = [(row, what) for row, example in enumerate(rows) for what in _unsound(layout, example)]
@@ -109,6 +112,14 @@ def inspect(
 
 def _type(kind: pa.DataType) -> str:
     return "messages" if form_of(kind) == "messages" else str(kind)
+
+
+def _reasons(schema: pa.Schema, path: str) -> Iterator[str]:
+    for purpose in get_args(Purpose):
+        try:
+            recognise(schema, purpose, path)
+        except DataError as error:
+            yield f"{purpose}: {error}"
 
 
 # --- problems ----------------------------------------------------------------------------------------------------

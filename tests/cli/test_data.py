@@ -74,9 +74,17 @@ def test_many_rows_with_one_problem_are_cut_short(tmp_path: Path) -> None:
 
 
 def test_a_file_without_use_leaves_with_2_and_is_described(tmp_path: Path) -> None:
-    result = _data("inspect", write(tmp_path / "rows.jsonl", [{"text": "a"}]))
+    path = write(tmp_path / "rows.jsonl", [{"text": "a"}])
+    result = _data("inspect", path)
     assert result.exit_code == 2
-    assert _lines(result.stdout)[1] == "  nothing: no columns of prompts or of answers"
+    assert _lines(result.stdout)[:6] == [
+        f"{path}: 1 rows",
+        "  nothing that a run can learn from",
+        f"  prompts: data set {path!r} has no column 'prompt'",
+        "    got:  text",
+        "    need: a column 'prompt' of text or messages, for prompts",
+        "    do:   rename the column 'text' if it is what to continue, or split it into 'prompt' and 'completion'",
+    ]
 
 
 def test_mistakes_are_told(tmp_path: Path) -> None:

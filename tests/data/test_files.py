@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from purerl.data.files import read_table
@@ -103,6 +104,17 @@ def test_types_that_few_of_arrows_functions_take_are_read_as_plain_ones(kind: st
     column = read_table(tmp_path / "rows.arrow").column("rows")
     assert (column.type, column.to_pylist()) == (plain, made.to_pylist())
     assert column.take([2]).to_pylist() == made.to_pylist()[2:]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"])] * 3, names=["prompt", "answer", "prompt"])
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path / "rows.parquet")
+    assert str(caught.value) == (
+        f"column 'prompt' of {str(tmp_path / 'rows.parquet')!r}\n  got:  2 columns of that name\n  need: one\n"
+        "  do:   rename all but one of them, or leave them out"
+    )
 
 
 def test_nested_columns_come_back_as_they_are(tmp_path: Path) -> None:
