@@ -95,6 +95,7 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         (["inspect", path, "--system", "be"], "system has no effect\n  need: a tokenizer\n"),
         (["inspect", path, "--template", "a"], "setting 'template.a'\n  need: key=value"),
         (["convert", "gsm", path, tmp_path / "t"], "no data set is called 'gsm'\n  do:   did you mean 'gsm8k'?"),
+        (["convert", "gsm8k", path, tmp_path], f"target '{tmp_path}'\n  got:  a directory\n"),
         (["convert", "gsm8k", path, tmp_path / "t"], f"{path!r} is not openai/gsm8k: no column 'question'\n"),
     ):
         result = _data(*arguments)
