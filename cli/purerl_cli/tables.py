@@ -81,9 +81,10 @@ def show_findings(findings: Iterable[Finding]) -> bool:
 def show_report(report: Report) -> None:
     """A report on a file: its uses, columns, lengths and problems, and a row as the model sees it."""
     columns = {"verl": "verl's columns", "TRL": "TRL's columns", "plain": "plain columns"}[report.style]
-    uses = [f"{layout}, {columns}" for layout in report.layouts] or ["nothing: no columns of prompts or of answers"]
+    uses = [f"{layout}, {columns}" for layout in report.layouts] or ["nothing that a run can learn from"]
     facts = [f"{report.path}: {report.rows:,} rows", *(f"  {use}" for use in uses)]
     facts += [f"  right answers: {report.truth}"] if report.truth else []
+    facts += [f"  {line}" for reason in report.reasons for line in reason.splitlines()]
     typer.echo("\n".join(facts))
     show("column", "type", "nothing in", rows=((c.name, c.type, f"{c.nulls:,}") for c in report.columns))
     if report.lengths:

@@ -7,6 +7,7 @@ differ in columns that are the reward functions' business, and those stay in the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -25,6 +26,7 @@ __all__ = [
     "check_rows",
     "form_of",
     "ground_truth",
+    "is_whole",
     "layouts_of",
     "recognise",
     "style_of",
@@ -111,7 +113,8 @@ def recognise(schema: pa.Schema, purpose: Purpose, path: str) -> Layout:
     for name, form in forms.items():
         if form is None:
             need = "text, or messages: a list of {role, content}, both text"
-            raise DataError(f"column {name!r} of {path!r}", got=f"type {schema.field(name).type}", need=need)
+            kind = schema.field(name).type
+            raise DataError(f"column {name!r} of {path!r}", got=f"type {kind}", need=need, do=_mend(name, kind))
     got = ", ".join(f"{name!r} holds {form}" for name, form in forms.items())
     raise DataError(f"columns of {path!r}", got=got, need="text in all of them, or messages in all of them")
 
@@ -120,9 +123,39 @@ def _missing(schema: pa.Schema, purpose: Purpose, name: str, path: str) -> DataE
     others = [layout.purpose for layout in layouts_of(schema)]
     near = get_close_matches(name, schema.names, n=1)
     do = f"it holds {' and '.join(others)}: choose an algorithm that learns from those" if others else None
-    do = f"rename the column {near[0]!r}" if near else do or "rename the column that holds it"
+    do = f"rename the column {near[0]!r}" if near else do or _known(schema) or "rename the column that holds it"
     need = f"a column {name!r} of text or messages, for {purpose}"
     return DataError(f"data set {path!r} has no column {name!r}", got=", ".join(schema.names), need=need, do=do)
+
+
+def _known(schema: pa.Schema) -> str | None:
+    """The remedy where a column is one that other software names or writes in its own manner."""
+    talks = (_mend_talk(field.name, field.type) for field in schema)
+    named = (f"rename the column {field.name!r}" for field in schema if form_of(field.type) == "messages")
+    text = "rename the column 'text' if it is what to continue, or split it into 'prompt' and 'completion'"
+    return next(filter(None, talks), None) or next(named, text if "text" in schema.names else None)
+
+
+def _mend_talk(name: str, kind: Any) -> str | None:
+    """The remedy for a column of conversations in another manner than ours."""
+    fields = {field.name: field.type for field in _inside(getattr(kind, "value_type", None))}
+    if {"from", "value"} <= fields.keys():
+        names = "'from' to 'role' (human to user, gpt to assistant) and 'value' to 'content'"
+        return f"in {name!r} rename {names}, and the column to 'messages'"
+    if {"role", "content"} <= fields.keys() and _inside(getattr(fields["content"], "value_type", None)):
+        return f"make each content in {name!r} one text: join the texts of its parts"
+    return None
+
+
+def _mend(name: str, kind: pa.DataType) -> str | None:
+    """The remedy for a column of the wrong type."""
+    from pyarrow import types
+
+    if types.is_null(kind) or types.is_null(getattr(kind, "value_type", kind)):
+        return f"fill {name!r}: it is empty in every row"
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return f"decode {name!r} from bytes to text"
+    return _mend_talk(name, kind)
 
 
 def ground_truth(schema: pa.Schema) -> str | None:
@@ -142,33 +175,59 @@ def style_of(schema: pa.Schema) -> Style:
     return "plain" if len(schema.names) == 2 and ground_truth(schema) else "TRL"
 
 
-def _inside(kind: pa.DataType) -> list[pa.Field]:
+def _inside(kind: pa.DataType | None) -> list[pa.Field]:
     from pyarrow import types
 
-    return list(kind) if types.is_struct(kind) else []
+    return list(kind) if kind is not None and types.is_struct(kind) else []
 
 
 def check_rows(table: pa.Table, layout: Layout, path: str) -> None:
-    """Refuse rows of `table` that miss a column of `layout`, or have nothing to continue.
+    """Refuse rows of `table` that miss a column of `layout`, a message's role or content, or have nothing to continue.
 
     Raises: DataError with the number of the first.
     """
     import pyarrow.compute
 
     pc: Any = pyarrow.compute  # it makes its functions as it is imported, where types do not see them
+    do = "purerl data inspect lists all such rows; take them out"
     for name in layout.columns:
-        column = table.column(name)
+        column, what = table.column(name), f"column {name!r} of {path!r}"
         if column.null_count:
             row = column.is_null().index(True).as_py()
-            raise DataError(
-                f"column {name!r} of {path!r}", got=f"nothing in row {row}", need=f"{layout.form} in every row"
-            )
+            raise DataError(what, got=f"nothing in row {row}", need=f"{layout.form} in every row", do=do)
+        row = _first_broken(column) if layout.form == "messages" else None
+        if row is not None:
+            got, need = f"a message without a role or without content in row {row}", "both in every message"
+            raise DataError(what, got=got, need=need, do=do)
     first = table.column(layout.columns[0])
     lengths = pc.utf8_length(first) if layout.form == "text" else pc.list_value_length(first)
     row = lengths.index(0).as_py()
     if row >= 0:
-        got, do = f"an empty one in row {row}", "purerl data inspect lists all such rows; take them out"
-        raise DataError(f"column {layout.columns[0]!r} of {path!r}", got=got, need="something to continue", do=do)
+        got, what = f"an empty one in row {row}", f"column {layout.columns[0]!r} of {path!r}"
+        raise DataError(what, got=got, need="something to continue", do=do)
+
+
+def _first_broken(column: pa.ChunkedArray) -> int | None:
+    """The first row of conversations with a message that is not whole."""
+    import pyarrow.compute
+
+    pc: Any = pyarrow.compute
+    begin = 0
+    for chunk in column.chunks:
+        messages = pc.list_flatten(chunk)
+        missing = pc.or_(*(pc.is_null(pc.struct_field(messages, name)) for name in ("role", "content")))
+        for place in pc.indices_nonzero(missing).to_pylist():
+            if not is_whole(messages[place].as_py()):
+                return begin + pc.list_parent_indices(chunk)[place].as_py()
+        begin += len(chunk)
+    return None
+
+
+def is_whole(message: Mapping[str, Any] | None) -> bool:
+    """Whether `message` has a role, and content; calls of tools do instead in a turn of the assistant's."""
+    if message is None or message["role"] is None:
+        return False
+    return message["content"] is not None or (message["role"] == "assistant" and bool(message.get("tool_calls")))
 
 
 def all_begin_with(table: pa.Table, layout: Layout, role: str) -> bool:

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import ceil
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from attrs import frozen
 
 from purerl.data.chat import Chat, Row, continued, open_chat, prompts
-from purerl.data.columns import Layout, Style, form_of, ground_truth, layouts_of, style_of
+from purerl.data.columns import Layout, Purpose, Style, form_of, ground_truth, is_whole, layouts_of, recognise, style_of
 from purerl.data.examples import Example, answers_of, prompt_of
 from purerl.data.files import read_table
 from purerl.errors import ConfigError, DataError
@@ -57,6 +57,7 @@ class Report:
     lengths    of prompts, in tokens: up to how many the given share of them has; empty without a tokenizer
     sample     a row as the model sees it, each answer on its own; what is learnt stands between ⟦ and ⟧
     problems   what is wrong with which rows
+    reasons    why it cannot be used, for each purpose; none where it can be
     """
 
     path: str
@@ -68,6 +69,7 @@ class Report:
     lengths: Mapping[str, int]
     sample: tuple[str, ...]
     problems: tuple[Problem, ...]
+    reasons: tuple[str, ...] = ()
 
 
 def inspect(
@@ -91,7 +93,8 @@ def inspect(
     layouts, truth, style = layouts_of(table.schema), ground_truth(table.schema), style_of(table.schema)
     rows = table.to_pylist()
     if not layouts:
-        return Report(path, len(rows), tuple(columns), style, (), truth, {}, (), ())
+        reasons = tuple(_reasons(table.schema, path))
+        return Report(path, len(rows), tuple(columns), style, (), truth, {}, (), (), reasons)
     # What asks most of a row comes last, and its prompt is that of the others.
     layout = layouts[-1]
     unsound = [(row, what) for row, example in enumerate(rows) for what in _unsound(layout, example)]
@@ -111,19 +114,36 @@ def _type(kind: pa.DataType) -> str:
     return "messages" if form_of(kind) == "messages" else str(kind)
 
 
+def _reasons(schema: pa.Schema, path: str) -> Iterator[str]:
+    for purpose in get_args(Purpose):
+        try:
+            recognise(schema, purpose, path)
+        except DataError as error:
+            yield f"{purpose}: {error}"
+
+
 # --- problems ----------------------------------------------------------------------------------------------------
+
+
+def _gap(layout: Layout, example: Example) -> str | None:
+    """What a row misses."""
+    empty = [name for name in layout.columns if example[name] is None]
+    if empty:
+        return f"nothing in column {empty[0]!r}"
+    whole = all(is_whole(one) for one in _messages(layout, example))
+    return None if whole else "a message without a role or without content"
+
+
+def _messages(layout: Layout, example: Example) -> list[Mapping[str, Any]]:
+    return [one for name in layout.columns if layout.form == "messages" for one in example[name]]
 
 
 def _unsound(layout: Layout, example: Example) -> Iterator[str]:
     """What is wrong with a row by itself; of a row that misses something, only that."""
-    empty = [name for name in layout.columns if example[name] is None]
-    if empty:
-        yield f"nothing in column {empty[0]!r}"
+    if gap := _gap(layout, example):
+        yield gap
         return
-    messages = [one for name in layout.columns if layout.form == "messages" for one in example[name]]
-    if any(one is None or one["role"] is None or one["content"] is None for one in messages):
-        yield "a message without a role or without content"
-        return
+    messages = _messages(layout, example)
     strange = [one["role"] for one in messages if one["role"] not in _ROLES]
     if strange:
         yield f"a message of the role {strange[0]!r}"
@@ -141,7 +161,7 @@ def _unsound(layout: Layout, example: Example) -> Iterator[str]:
 def _repeated(layout: Layout, rows: Sequence[Example]) -> Iterator[tuple[int, str]]:
     seen: set[str] = set()
     for row, example in enumerate(rows):
-        if all(example[name] is not None for name in layout.columns):
+        if not _gap(layout, example):
             prompt = repr(prompt_of(layout, example))
             if prompt in seen:
                 yield row, "the prompt of an earlier row"

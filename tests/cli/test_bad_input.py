@@ -72,7 +72,7 @@ DATA = {
     ),
     "a missing column, and none that is near": (
         lambda folder: write(folder / "rows.jsonl", [{"text": "a", "answer": "2"}]),
-        {"got": "text, answer", "need": "a column 'prompt' of text or messages", "do": "rename the column that"},
+        {"got": "text, answer", "need": "a column 'prompt' of text or messages", "do": "rename the column 'text'"},
     ),
     "no right answers": (
         lambda folder: write(folder / "rows.jsonl", [{"prompt": "a", "level": 1}] * 40),

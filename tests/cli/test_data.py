@@ -74,9 +74,17 @@ def test_many_rows_with_one_problem_are_cut_short(tmp_path: Path) -> None:
 
 
 def test_a_file_without_use_leaves_with_2_and_is_described(tmp_path: Path) -> None:
-    result = _data("inspect", write(tmp_path / "rows.jsonl", [{"text": "a"}]))
+    path = write(tmp_path / "rows.jsonl", [{"text": "a"}])
+    result = _data("inspect", path)
     assert result.exit_code == 2
-    assert _lines(result.stdout)[1] == "  nothing: no columns of prompts or of answers"
+    assert _lines(result.stdout)[:6] == [
+        f"{path}: 1 rows",
+        "  nothing that a run can learn from",
+        f"  prompts: data set {path!r} has no column 'prompt'",
+        "    got:  text",
+        "    need: a column 'prompt' of text or messages, for prompts",
+        "    do:   rename the column 'text' if it is what to continue, or split it into 'prompt' and 'completion'",
+    ]
 
 
 def test_mistakes_are_told(tmp_path: Path) -> None:
@@ -87,6 +95,7 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         (["inspect", path, "--system", "be"], "system has no effect\n  need: a tokenizer\n"),
         (["inspect", path, "--template", "a"], "setting 'template.a'\n  need: key=value"),
         (["convert", "gsm", path, tmp_path / "t"], "no data set is called 'gsm'\n  do:   did you mean 'gsm8k'?"),
+        (["convert", "gsm8k", path, tmp_path], f"target '{tmp_path}'\n  got:  a directory\n"),
         (["convert", "gsm8k", path, tmp_path / "t"], f"{path!r} is not openai/gsm8k: no column 'question'\n"),
     ):
         result = _data(*arguments)

@@ -129,7 +129,12 @@ def test_what_is_not_recognised_is_told(row: dict[str, Any], purpose: Any, messa
     [
         (
             [{"prompt": "a"}, {"prompt": None}],
-            "column 'prompt' of 'f'\n  got:  nothing in row 1\n  need: text in every row",
+            (
+                "column 'prompt' of 'f'\n"
+                "  got:  nothing in row 1\n"
+                "  need: text in every row\n"
+                "  do:   purerl data inspect lists all such rows; take them out"
+            ),
         ),
         (
             [{"prompt": "a"}, {"prompt": "b"}, {"prompt": ""}],
@@ -156,6 +161,39 @@ def test_a_row_without_a_prompt_is_named(rows: list[dict[str, Any]], message: st
     with pytest.raises(DataError) as caught:
         check_rows(table, layouts_of(table.schema)[0], "f")
     assert str(caught.value) == message
+
+
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+BROKEN = [
+    None,
+    {"role": "user", "content": None},
+    {"role": None, "content": "a"},
+    {"role": "assistant", "content": None},
+    {**CALL, "tool_calls": []},
+    {**CALL, "role": "user"},
+    {**CALL, "role": None},
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("kind", ["list", "large list", "chunks"])
+def test_a_message_that_is_not_whole_is_named_with_its_row(broken: dict[str, Any] | None, kind: str) -> None:
+    sound = {"messages": [user("a"), CALL, {"role": "tool", "content": "2"}, assistant("b")]}
+    bad = {"messages": [user("a"), broken, assistant("b")]}
+    table = _table(*[sound] * 30, bad, bad)
+    if kind == "large list":
+        table = table.cast(pa.schema([("messages", pa.large_list(table.schema.field(0).type.value_type))]))
+    if kind == "chunks":
+        table = pa.concat_tables([table.slice(0, 7), table.slice(7, 20), table.slice(27)])
+    with pytest.raises(DataError) as caught:
+        check_rows(table, layouts_of(table.schema)[0], "f")
+    assert str(caught.value) == (
+        "column 'messages' of 'f'\n"
+        "  got:  a message without a role or without content in row 30\n"
+        "  need: both in every message\n"
+        "  do:   purerl data inspect lists all such rows; take them out"
+    )
+    check_rows(table.slice(3, 27), layouts_of(table.schema)[0], "f")
 
 
 def test_whether_all_conversations_begin_with_a_system_prompt() -> None:

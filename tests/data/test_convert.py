@@ -88,6 +88,77 @@ def test_what_is_no_such_data_set_is_refused_and_nothing_is_written(tmp_path: Pa
         convert("gsm8", path, str(tmp_path / "out"))
 
 
+BAD_SUMS = {
+    "null": (None, "nothing in column 'answer'", "a text"),
+    "a number": (3, "a value of type int in column 'answer'", "a text"),
+    "no mark": ("It is 3", "no right answer in column 'answer': 'It is 3'", "a solution, #### and the result"),
+    "nothing after it": ("It is 3\n#### ", "no right answer in column 'answer': 'It is 3\\n#### '", "a solution, "),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SUMS)
+def test_a_row_that_says_no_right_answer_is_named(name: str, tmp_path: Path) -> None:
+    answer, got, need = BAD_SUMS[name]
+    sums = [{"question": "a", "answer": answer}] if isinstance(answer, int) else [*SUMS, {**SUMS[0], "answer": answer}]
+    path = write(tmp_path / "train.jsonl", sums)
+    with pytest.raises(DataError) as caught:
+        convert("gsm8k", path, str(tmp_path / "t.parquet"))
+    assert str(caught.value).startswith(f"row {len(sums) - 1} of {path!r}\n  got:  {got}\n  need: {need}")
+    assert str(caught.value).endswith("\n  do:   mend that row, or take it out")
+    assert not (tmp_path / "t.parquet").exists()
+
+
+@pytest.mark.parametrize(("name", "got"), [("prompt", "nothing in column 'prompt'"), ("test", "no right answer in")])
+def test_a_row_of_code_that_misses_something_is_named(name: str, got: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "test.jsonl", [CODE, {**CODE, name: " " if name == "test" else None}])
+    with pytest.raises(DataError) as caught:
+        convert("humaneval", path, str(tmp_path / "t.parquet"))
+    assert str(caught.value).startswith(f"row 1 of {path!r}\n  got:  {got}")
+
+
+def test_a_target_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("in/train.jsonl", "in/test.parquet", "file"):
+        (tmp_path / name).write_text("never read")
+    (tmp_path / "out" / "train.parquet").mkdir(parents=True)
+    for source, target, message in (
+        ("in/train.jsonl", "out", f"target '{tmp_path}/out'\n  got:  a directory\n"),
+        ("in", "out", f"target '{tmp_path}/out/train.parquet'\n  got:  a directory\n"),
+        ("in", "file", f"target '{tmp_path}/file/train.parquet'\n  got:  '{tmp_path}/file', a file\n"),
+        ("in/train.jsonl", "file/t", f"target '{tmp_path}/file/t'\n  got:  '{tmp_path}/file', a file\n"),
+        ("in", "in", f"target '{tmp_path}/in/test.parquet'\n  got:  the file that is read\n"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            convert("gsm8k", str(tmp_path / source), str(tmp_path / target))
+        assert str(caught.value).startswith(message)
+        assert "\n  do:   name " in str(caught.value)
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
+    for name in ("test.jsonl", "test.parquet", "train.jsonl"):
+        write(tmp_path / "in" / name, SUMS)
+    with pytest.raises(DataError) as caught:
+        convert("gsm8k", str(tmp_path / "in"), str(tmp_path / "out"))
+    assert str(caught.value) == (
+        f"data set {str(tmp_path / 'in')!r}\n"
+        "  got:  test.jsonl and test.parquet, which would both become test.parquet\n"
+        "  need: one file for each split\n"
+        "  do:   take one of them out, or convert them one by one"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="full"):
+        convert("gsm8k", write(tmp_path / "in" / "train.jsonl", SUMS), str(tmp_path / "out" / "t.parquet"))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 @pytest.mark.skipif(not (PUBLISHED / "gsm8k").is_dir(), reason="GSM8K is not there: set PURERL_TEST_DATA to its folder")
 def test_all_of_gsm8k(tmp_path: Path) -> None:
     found = convert("gsm8k", str(PUBLISHED / "gsm8k"), str(tmp_path))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from purerl.data.files import read_table
@@ -45,6 +46,77 @@ def test_a_column_that_is_empty_in_one_shard_has_the_type_of_the_others(tmp_path
     assert read_table(tmp_path).column("note").to_pylist() == [None, "x"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"note": None}, {"note": "x"}),
+        ({"note": None}, {"note": {"a": [1]}}),
+        ({"note": []}, {"note": [{"a": 1}]}),
+        ({"note": [{"a": None, "b": []}]}, {"note": [{"b": ["x"], "a": 1}]}),
+    ],
+)
+def test_what_is_empty_inside_one_shard_has_the_type_of_the_others(one: dict, other: dict, tmp_path: Path) -> None:
+    for order in ((one, other, one), (other, one, other)):
+        for number, inside in enumerate(order):
+            write(tmp_path / f"{number}.jsonl", [{"prompt": "a", "info": inside}])
+        assert [row["info"] for row in read_table(tmp_path).to_pylist()] == list(order)
+
+
+def test_shards_that_differ_from_a_later_one_than_the_first_are_named(tmp_path: Path) -> None:
+    for number, note in enumerate((None, "x", None, 3)):
+        write(tmp_path / f"{number}.jsonl", [{"info": {"note": note}}])
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path)
+    assert str(caught.value).startswith(
+        f"{str(tmp_path / '1.jsonl')!r} and '3.jsonl' are no parts of one data set\n"
+        "  got:  column 'info' is struct<note: string> here, struct<note: int64> there\n"
+    )
+
+
+def test_blank_lines_and_the_mark_of_utf8_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('\ufeff\n{"prompt": "a"}\n \t\n{"prompt": "b"}\n\n', encoding="utf-8")
+    assert read_table(tmp_path / "rows.jsonl").to_pylist() == [{"prompt": "a"}, {"prompt": "b"}]
+
+
+@pytest.mark.parametrize("place", ["column", "inside"])
+@pytest.mark.parametrize("kind", ["category", "view", "binary view", "fixed list", "large list"])
+def test_types_that_few_of_arrows_functions_take_are_read_as_plain_ones(kind: str, place: str, tmp_path: Path) -> None:
+    text = pa.array(["a", None, "a"])
+    made, plain = {
+        "category": (text.dictionary_encode(), pa.string()),
+        "view": (text.cast(pa.string_view()), pa.string()),
+        "binary view": (text.cast(pa.binary()).cast(pa.binary_view()), pa.binary()),
+        "fixed list": (
+            pa.FixedSizeListArray.from_arrays(pa.array(list("abcaba")).dictionary_encode(), 2),
+            pa.list_(pa.string(), 2),
+        ),
+        "large list": (
+            pa.LargeListArray.from_arrays([0, 1, 1, 3], text.dictionary_encode()),
+            pa.large_list(pa.string()),
+        ),
+    }[kind]
+    if place == "inside":
+        made = pa.ListArray.from_arrays([0, 1, 1, 3], pa.StructArray.from_arrays([made], ["x"]))
+        plain = pa.list_(pa.struct([("x", plain)]))
+    table = pa.table({"rows": made})
+    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    column = read_table(tmp_path / "rows.arrow").column("rows")
+    assert (column.type, column.to_pylist()) == (plain, made.to_pylist())
+    assert column.take([2]).to_pylist() == made.to_pylist()[2:]
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"])] * 3, names=["prompt", "answer", "prompt"])
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path / "rows.parquet")
+    assert str(caught.value) == (
+        f"column 'prompt' of {str(tmp_path / 'rows.parquet')!r}\n  got:  2 columns of that name\n  need: one\n"
+        "  do:   rename all but one of them, or leave them out"
+    )
+
+
 def test_nested_columns_come_back_as_they_are(tmp_path: Path) -> None:
     row = {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"style": "rule", "ground_truth": "1"}}
     for name in ("rows.parquet", "rows.jsonl"):
@@ -57,12 +129,54 @@ def test_one_directory_of_several_splits_is_none(tmp_path: Path) -> None:
         write(tmp_path / "plain" / f"{split}.jsonl", ROWS)
         _saved_to_disk(tmp_path / "dict" / split, ROWS)
     (tmp_path / "dict" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
-    for folder, one in (("hub", "train*.parquet"), ("plain", "train*.jsonl"), ("dict", "train")):
+    for folder, one in (("hub", "train-00000-of-00001.parquet"), ("plain", "train.jsonl"), ("dict", "train")):
         with pytest.raises(DataError) as caught:
             read_table(tmp_path / folder)
         assert "several splits: " in str(caught.value)
         assert f"such as {tmp_path / folder / one}" in str(caught.value)
         assert read_table(tmp_path / folder / one).num_rows == 5
+
+
+@pytest.mark.parametrize(
+    ("files", "splits", "one"),
+    [
+        (["gsm8k_train", "gsm8k_test"], "test, train", "gsm8k_train.jsonl"),
+        (["train-0-of-2-a09b", "train-1-of-2-b3ee", "test-0-of-1-c4"], "test, train", "train*.jsonl"),
+        (["0000_train", "0001_train", "0000.Test"], "test, train", "*train*.jsonl"),
+        (["a_train", "ab_train", "a_val"], "train, val", "*train*.jsonl"),
+        (["train0", "train1", "train-dev"], "train, train-dev", "train0.jsonl"),
+        (["val.0", "val.1", "testing"], "testing, val", "testing.jsonl"),
+        (["extra", "train"], "train, files that name none", "train.jsonl"),
+        (["rows-0", "rows-1", "more-0"], "more, rows", "more-0.jsonl"),
+    ],
+)
+def test_a_split_is_a_word_of_the_name_however_shards_are_numbered(
+    files: list[str], splits: str, one: str, tmp_path: Path
+) -> None:
+    for name in files:
+        write(tmp_path / f"{name}.jsonl", ROWS)
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path)
+    assert str(caught.value) == (
+        f"data set {str(tmp_path)!r}\n  got:  several splits: {splits}\n  need: one of them\n"
+        f"  do:   name it, such as {tmp_path / one}"
+    )
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["latest", "contest"],
+        ["gsm8k_train", "math_train"],
+        ["0000_train", "0001_train"],
+        ["test-0-of-2-a0", "test-1-of-2-b"],
+    ],
+    ids=" ".join,
+)
+def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -> None:
+    for name in files:
+        write(tmp_path / f"{name}.jsonl", ROWS)
+    assert read_table(tmp_path).num_rows == 10
 
 
 @pytest.mark.parametrize(
@@ -85,7 +199,35 @@ def test_one_directory_of_several_splits_is_none(tmp_path: Path) -> None:
         (
             "inside.jsonl",
             '{"truth": {"a": 1}}\n{"truth": {"a": "b"}}\n',
-            "column 'truth' of 'inside.jsonl'\n  got:  values of mixed types: ",
+            "column 'truth.a' of 'inside.jsonl'\n  got:  values of mixed types: int in row 0, str in row 1\n",
+        ),
+        (
+            "parts.jsonl",
+            '{"x": [{"a": null}]}\n\n{"x": [{"a": "b"}]}\n{"x": [null, {"a": [{"b": 1}]}]}\n',
+            "column 'x[].a' of 'parts.jsonl'\n  got:  values of mixed types: str in row 1, list in row 2\n",
+        ),
+        (
+            "great.jsonl",
+            '{"x": 1}\n{"x": null}\n{"x": 9223372036854775808}\n{"x": 2}\n',
+            (
+                "column 'x' of 'great.jsonl'\n  got:  too large an integer in row 2\n"
+                "  need: integers of 64 bits, or of 53 beside fractions\n  do:   write all of them as texts"
+            ),
+        ),
+        (
+            "great_beside.jsonl",
+            '{"x": {"y": 1.5}}\n{"x": {"y": 9007199254740993}}\n',
+            "column 'x' of 'great_beside.jsonl'\n  got:  too large an integer in row 1\n",
+        ),
+        ("digits.jsonl", '{"x": ' + "9" * 5000 + "}\n", "line 1 of 'digits.jsonl'\n  got:  Exceeds the limit"),
+        ("deep.jsonl", "[" * 100_000, "line 1 of 'deep.jsonl'\n  got:  "),
+        (
+            "half.jsonl",
+            '\n{"x": "\\ud83d\\ude00"}\n{"x": "\\ud83d"}\n',
+            (
+                "line 3 of 'half.jsonl'\n  got:  half of a character: '\\ud83d'\n"
+                "  need: texts of whole characters\n  do:   write it whole, or take it out"
+            ),
         ),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from purerl.data.inspect import Column, Report, inspect
@@ -96,6 +98,14 @@ def test_problems_of_answers_are_named_with_their_rows(tmp_path: Path) -> None:
     assert _problems(inspect(write(tmp_path / "pairs.jsonl", pairs))) == {"the chosen answer is the rejected one": (0,)}
 
 
+@pytest.mark.parametrize("broken", [None, {"role": "user", "content": None}, {"role": None, "content": "a"}])
+def test_messages_that_are_not_whole_are_named_wherever_they_are(broken: Any, tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    talks = [[user("a"), broken], [user("b"), call], [broken, assistant("b")], [user("c"), assistant("b"), broken]]
+    path = write(tmp_path / "talks.parquet", [{"messages": talk} for talk in talks])
+    assert _problems(inspect(path)) == {"a message without a role or without content": (0, 2, 3)}
+
+
 def test_rows_that_the_template_refuses_are_named(tmp_path: Path) -> None:
     rows = [{"prompt": [user("a")]}, {"prompt": [system("s"), user("b")]}]
     report = inspect(write(tmp_path / "rows.jsonl", rows), tokenizer(STRICT))
@@ -106,6 +116,66 @@ def test_rows_that_the_template_refuses_are_named(tmp_path: Path) -> None:
 def test_a_file_that_no_run_can_use_is_still_described(tmp_path: Path) -> None:
     report = inspect(write(tmp_path / "rows.jsonl", [{"text": "a"}, {"text": None}]), tokenizer())
     assert (report.layouts, report.columns) == ((), (Column("text", "string", 1),))
+
+
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "a"}]}]
+SHARED = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+USELESS = {
+    "parts": (
+        {"prompt": PARTS},
+        "prompts",
+        "column 'prompt' of",
+        "make each content in 'prompt' one text: join the texts of its parts",
+    ),
+    "parts in a column of another name": (
+        {"talk": PARTS},
+        "demonstrations",
+        "no column 'prompt'",
+        "make each content in 'talk' one text: join the texts of its parts",
+    ),
+    "from and value": (
+        {"id": "x", "conversations": SHARED},
+        "demonstrations",
+        "no column 'prompt'",
+        (
+            "in 'conversations' rename 'from' to 'role' (human to user, gpt to assistant) and 'value' to 'content', "
+            "and the column to 'messages'"
+        ),
+    ),
+    "messages by another name": (
+        {"talk": [user("a")]},
+        "prompts",
+        "no column 'prompt'",
+        "rename the column 'talk'",
+    ),
+    "whole texts": (
+        {"text": "a"},
+        "demonstrations",
+        "no column 'prompt'",
+        "rename the column 'text' if it is what to continue, or split it into 'prompt' and 'completion'",
+    ),
+    "bytes": ({"prompt": b"a"}, "prompts", "got:  type binary", "decode 'prompt' from bytes to text"),
+    "nothing": ({"prompt": None}, "prompts", "got:  type null", "fill 'prompt': it is empty in every row"),
+    "no messages": ({"prompt": []}, "prompts", "got:  type list", "fill 'prompt': it is empty in every row"),
+}
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_why_no_run_can_use_a_file_is_told_for_each_purpose(name: str, tmp_path: Path) -> None:
+    row, purpose, what, do = USELESS[name]
+    report = inspect(write(tmp_path / "rows.parquet", [row]))
+    assert [reason.partition(":")[0] for reason in report.reasons] == ["prompts", "demonstrations", "preferences"]
+    (reason,) = [one for one in report.reasons if one.startswith(purpose)]
+    assert what in reason
+    assert reason.endswith(f"\n  do:   {do}")
+
+
+def test_categories_are_texts(tmp_path: Path) -> None:
+    column = pa.array(["1+1=", "2+2=", "1+1="]).dictionary_encode()
+    pq.write_table(pa.table({"prompt": column, "answer": column}), tmp_path / "rows.parquet")
+    report = inspect(str(tmp_path / "rows.parquet"))
+    assert [str(layout) for layout in report.layouts] == ["prompts: prompt (text)"]
+    assert report.reasons == ()
 
 
 @pytest.mark.parametrize("setting", [{"system": "be"}, {"template": {"a": 1}}, {"max_prompt_tokens": 3}])
