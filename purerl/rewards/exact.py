@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from purerl.rewards.adapters import needs_one_of
+from purerl.rewards.gold import gold
 
 __all__ = ["exact_match"]
 
 
-@needs_one_of("answer")
+@needs_one_of("answer", "reward_model")
 def exact_match(completion: str, example: Mapping[str, Any]) -> float:
-    """1 where `completion` is the example's `answer`, spaces around either aside; 0 where not.
+    """1 where `completion` is the example's answer, spaces around either aside; 0 where not.
 
     >>> exact_match(" 42 ", {"answer": "42"})
     1.0
     """
-    return float(completion.strip() == str(example["answer"]).strip())
+    return float(completion.strip() == gold(example).strip())

@@ -20,14 +20,17 @@ from typing import Any
 
 from purerl.errors import ConfigError
 from purerl.rewards.adapters import needs_one_of
-from purerl.rewards.extraction import LAST, exact_number, extract, first_number, last_boxed, plain
+from purerl.rewards.extraction import compact, exact_number, extract, first_number, last_boxed, measured, places
+from purerl.rewards.gold import gold
 
 __all__ = ["box_in", "boxed", "gsm8k", "has_boxed", "letter_in", "multiple_choice", "number_in", "numeric"]
 
 _SECONDS = 0.5
 _LONGEST_FORMULA = 300
 _CLOSE = Fraction(1, 10**6)
-_FREE = ("boxed", "hashes", "phrase", "letter A", "last number")
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NUMBERS = ("tag", "hashes", "phrase", "letter A", "last number")
+_LETTERS = ("boxed", "tag", "hashes", "phrase", "option", "lone letter", "lettered line")
 
 
 @needs_one_of("answer", "reward_model")
@@ -50,8 +53,8 @@ def numeric(completion: str, example: Mapping[str, Any]) -> float:
     >>> numeric(r"so \boxed{0.3333333}", {"answer": "1/3"}), numeric("about 0.33", {"answer": "1/3"})
     (1.0, 0.0)
     """
-    answer, gold = _answered(completion), _gold_number(example)
-    return float(answer is not None and abs(answer - gold) <= _CLOSE * abs(gold))
+    answer, right = _answered(completion), _gold_number(example)
+    return float(answer is not None and abs(answer - right) <= _CLOSE * abs(right))
 
 
 @needs_one_of("answer", "reward_model")
@@ -63,8 +66,8 @@ def boxed(completion: str, example: Mapping[str, Any]) -> float | None:
     >>> boxed(r"so \boxed{0.5}", {"answer": r"\frac{1}{2}"}), boxed("so 0.5", {"answer": "0.5"})
     (1.0, 0.0)
     """
-    answer, gold = extract(completion, ["boxed"]), _gold(example)
-    return 0.0 if answer is None else _equal(answer, last_boxed(gold) or gold)
+    answer, right = extract(completion, ["boxed"]), _gold_formula(example)
+    return 0.0 if answer is None else _equal(answer, right)
 
 
 @needs_one_of("answer", "reward_model")
@@ -74,9 +77,7 @@ def multiple_choice(completion: str, example: Mapping[str, Any]) -> float:
     >>> multiple_choice("It is warm, so the answer is (B).", {"answer": "B"}), multiple_choice("A", {"answer": 1})
     (1.0, 0.0)
     """
-    gold = _gold(example).strip()
-    gold = chr(ord("A") + int(gold)) if gold.isdecimal() else gold
-    return float(letter_in(completion) == gold.strip("()").upper())
+    return float(letter_in(completion) == _gold_letter(example))
 
 
 def has_boxed(completion: str, example: Mapping[str, Any]) -> float:
@@ -109,54 +110,76 @@ def box_in(completion: str) -> str | None:
     if answer is None:
         return None
     number = exact_number(answer)
-    return "".join(plain(answer).split()) if number is None else str(number)
+    return compact(answer) if number is None else str(number)
 
 
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
-def _gold(example: Mapping[str, Any]) -> str:
-    """The example's answer. Raises KeyError where there is none."""
-    if "answer" in example:
-        return str(example["answer"])
-    return str(example["reward_model"]["ground_truth"])
-
-
 def _gold_number(example: Mapping[str, Any]) -> Fraction:
     """The example's answer as a number. Raises ValueError where it is none."""
-    gold = _gold(example)
-    number = exact_number(extract(gold, ["hashes"]) or gold)
+    text = gold(example)
+    number = measured(extract(text, ["boxed", "hashes"]) or text)
     if number is None:
-        raise ValueError(f"the example's answer is no number: {gold!r:.200}")
+        raise ValueError(f"the example's answer is no number: {text!r:.200}")
     return number
+
+
+def _gold_formula(example: Mapping[str, Any]) -> str:
+    """What the example's answer has in its last box; without one, all of it. Raises ValueError where that is blank."""
+    text = gold(example).strip()
+    formula = last_boxed(text) or text
+    if not formula:
+        raise ValueError("the example's answer is blank")
+    return formula
+
+
+def _gold_letter(example: Mapping[str, Any]) -> str:
+    """The letter that the example's answer is, or whose number, 0 for A. Raises ValueError where it is neither."""
+    text = gold(example).strip()
+    letter = _ALPHABET[int(text) :][:1] if text.isdecimal() else letter_in(text)
+    if not letter:
+        raise ValueError(f"the example's answer is no letter: {text!r:.200}")
+    return letter
 
 
 def _answered(completion: str) -> Fraction | None:
     """The number that the completion comes to. A box has to hold that number and nothing else but units."""
     box = extract(completion, ["boxed"])
     if box is not None:
-        return exact_number(re.sub(r"[A-Za-z\s]+$", "", box.rpartition("=")[2]))
-    answer = extract(completion, _FREE)
-    return None if answer is None else first_number(answer)
+        return measured(box)
+    numbers = (first_number(found) for found in places(completion, _NUMBERS))
+    return next((number for number in numbers if number is not None), None)
 
 
-_OPEN = r"[\s*]*(?:\\text\{|\\mathrm\{)?\(?"
-_LETTER = re.compile(rf"{_OPEN}([A-Z])(?![A-Za-z'])(?!\)?[*\s]{{0,3}}(?:or|and|,|/)\s{{0,3}}\(?[A-Z]\b)")
-_LONE_LETTER = re.compile(r"^[ \t*]*\(?([A-Z])[).:]?[ \t*.]*$", re.MULTILINE)
+_DECORATION = re.compile(r"\\(?:text|math)(?:bf|it|rm)?\{|[\\*_$`\"\[\]{}\u201c\u201d]")
+_REASON = "and|as|based|because|by|due|for|from|given|if|is|nor|or|since|which|with"
+_LETTER = re.compile(
+    rf"""\s* (?:(?i:the|option|choice|letter)\s+){{0,3}} [('\s]{{0,3}}
+    (?P<letter> [A-Z] | (?<=\()[a-z](?=\)) | [a-z](?=[.)]?\s*$)) (?!\w|'\w)
+    (?! (?<=[AI])\s+ (?!(?:{_REASON})\b) [a-z])
+    (?P<another> (?: \)?\s{{0,3}}(?:,|/|;|&|\b(?:or|and|nor)\b)\s{{0,3}} | \s+)
+        (?:(?i:option|choice)\s)? [('\s]{{0,2}} (?!I\s+[a-z]) [A-Z](?![\w']))?""",
+    re.VERBOSE,
+)
 
 
 def letter_in(completion: str) -> str | None:
-    """The letter that a completion chooses, as `multiple_choice` finds it; None without one.
+    """The letter that a completion chooses, as `multiple_choice` finds it; None without one, or where it names two.
 
-    >>> letter_in("It is warm, so the answer is (B)."), letter_in("none")
-    ('B', None)
+    >>> letter_in("It is warm, so the answer is (B)."), letter_in("The answer is A or B."), letter_in("none")
+    ('B', None, None)
     """
-    answer = extract(completion, ["boxed", "hashes", "phrase"])
-    if answer is not None:
-        found = _LETTER.match(answer)
-        return found[1] if found else None
-    lone = _LONE_LETTER.findall(completion[-LAST:])
-    return lone[-1] if lone else None
+    letters = (_letter(found) for found in places(completion, _LETTERS))
+    return next((letter for letter in letters if letter is not None), None) or None
+
+
+def _letter(answer: str) -> str | None:
+    """The letter that `answer` begins with, but for an article or a pronoun; an empty text where it names two."""
+    found = _LETTER.match(_DECORATION.sub("", answer[:_LONGEST_FORMULA]))
+    if found is None:
+        return None
+    return "" if found["another"] else found["letter"].upper()
 
 
 # --- equality ----------------------------------------------------------------------------------------------------
@@ -164,7 +187,7 @@ def letter_in(completion: str) -> str | None:
 
 def _equal(answer: str, gold: str) -> float | None:
     """Whether two answers are equal: as texts, as numbers, and at last as formulas."""
-    if "".join(plain(answer).split()) == "".join(plain(gold).split()):
+    if compact(answer) == compact(gold):
         return 1.0
     one, other = exact_number(answer), exact_number(gold)
     if one is not None and other is not None:

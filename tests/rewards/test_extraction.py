@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from purerl.rewards.extraction import RULES, exact_number, extract, first_number, last_boxed
+from purerl.rewards.extraction import RULES, compact, exact_number, extract, first_number, last_boxed, measured
 from purerl.rewards.math import boxed, gsm8k, has_boxed, multiple_choice, numeric
 
 DOCS = Path(__file__).parents[2] / "docs" / "rewards.md"
@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "rewards.md"
 @pytest.mark.parametrize("name", RULES)
 def test_the_example_of_a_rule_is_true_and_stands_in_the_documentation(name: str) -> None:
     rule = RULES[name]
-    assert rule.find(rule.example) == rule.answer
+    assert next(iter(rule.find(rule.example))) == rule.answer
     example = rule.example.replace("\n", "⏎")
     assert f"| {name} | {rule.takes} | `{example}` | `{rule.answer}` |" in DOCS.read_text(encoding="utf-8").splitlines()
 
@@ -51,6 +51,12 @@ def test_the_last_box_that_is_closed(text: str, found: str | None) -> None:
         ("The answers are many", None),
         ("The answer is", None),
         ("I answered 5", None),
+        ("#### Answer\n72", None),
+        ("#### 5\n#### Step 2: add", "5"),
+        ("#### 5\n#### 2. Add", "5"),
+        ("**Answer:**\n- 72 apples\n- 6 pears", "72 apples"),
+        ("<think>The answer is 5.</think>", None),
+        ("<think>The answer is 5.</think> The answer is 7.", "7."),
         ("x" * 9000 + "the answer is 5" + "x" * 9000, None),
     ],
 )
@@ -78,6 +84,28 @@ def test_the_last_place_is_taken_and_only_the_end_is_read(text: str, found: str 
         (r"6.5 \times 10^{3}", 6500),
         ("1e3", 1000),
         ("1e99999", None),
+        ("1e5000", None),
+        ("1e301", None),
+        ("1e300", 10**300),
+        ("9^{301}", None),
+        ("1.5 \u00d7 10^3", 1500),
+        (r"1.5 \times 10^{-3}", Fraction(15, 10**4)),
+        ("10^3", 1000),
+        ("0^{-1}", None),
+        (r"$-\frac{1}{2}$", Fraction(-1, 2)),
+        (r"5-\frac{1}{2}", 5),
+        (r"1\frac{1}{2}", Fraction(3, 2)),
+        (r"-1\,\frac{1}{2}", Fraction(-3, 2)),
+        ("3 1/2 cups", Fraction(7, 2)),
+        ("- 5.", -5),
+        ("x = - 5", -5),
+        ("6 - 5", 6),
+        ("+5", 5),
+        ("\u00a5500 or \u20b9500", 500),
+        ("12, since x = 9 and y = 3", 12),
+        ("12 because x = 9", 12),
+        ("roughly, 12", 12),
+        ("12 = x", 12),
         ("9" * 65, None),
         (".5", Fraction(1, 2)),
         ("10-5", 10),
@@ -97,6 +125,22 @@ def test_the_first_number_of_an_answer(text: str, number: Fraction | None) -> No
         (r"45^\circ", 45),
         (r"50\%", 50),
         (r"\$1{,}234", 1234),
+        (r"72\text{ cm}^2", 72),
+        (r"72~\mathrm{cm}^{2}", 72),
+        (r"\text{72}", 72),
+        (r"\textbf{72 apples}", 72),
+        (r"-\frac{3}{4}", Fraction(-3, 4)),
+        (r"+\tfrac{3}{4}", Fraction(3, 4)),
+        (r"1\frac34", Fraction(7, 4)),
+        (r"\frac123", None),
+        ("2^{8}", 256),
+        ("-2^2", -4),
+        ("5^{n}", None),
+        ("9^{9^{9}}", None),
+        ("2^{1000}", None),
+        (r"2\frac{1}{3}", Fraction(7, 3)),
+        ("1 2", None),
+        ("72 cm", None),
         ("2x", None),
         ("1, 2", None),
         ("(1,2)", None),
@@ -106,6 +150,38 @@ def test_the_first_number_of_an_answer(text: str, number: Fraction | None) -> No
 )
 def test_what_is_a_number_and_nothing_else(text: str, number: int | None) -> None:
     assert exact_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("72 km/h", 72),
+        ("72 m^2", 72),
+        ("72kg", 72),
+        ("72 kg m^{2}", 72),
+        ("9.8 N", Fraction(98, 10)),
+        (r"\text{72cm}", 72),
+        ("x = 72 apples", 72),
+        (r"2\pi", None),
+        ("2 pi", None),
+        ("5x", None),
+        ("5 xy", None),
+        ("5 sqrt 2", None),
+        (r"5\sqrt{2}", None),
+        ("18 or 20", None),
+        ("many", None),
+    ],
+)
+def test_what_is_a_number_with_units(text: str, number: int | None) -> None:
+    assert measured(text) == number
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(r"1\frac{1}{2}", "11/2"), ("1 2", "12"), ("1\n2", "12"), (r"\frac{1}{2}3", r"\frac{1}{23}")]
+)
+def test_a_space_between_digits_stays(one: str, other: str) -> None:
+    assert compact(one) != compact(other)
+    assert compact(f" ( {one} , x ) ") == f"({compact(one)},x)"
 
 
 MEGABYTE = 2**20
@@ -130,7 +206,20 @@ HOSTILE = {
     "a long sum": r"\boxed{\sum_{n=1}^{10^{9}} \frac{1}{n}}",
     "an integral": r"\boxed{\int_0^1 x^x dx}",
     "a large exponent": "1e999999999",
+    "a large number": r"\boxed{1e5000}",
+    "a large power of a number": r"\boxed{" + "9" * 60 + "^{99999999}}",
     "letters": "(A)" * 100_000,
+    "letters in lines": "A\n" * 100_000 + "nothing else",
+    "lettered points": "A. " * 100_000,
+    "right options": ". A is right" * 100_000,
+    "units without end": r"\boxed{5 " + "ab/" * 2700 + "!}",
+    "letters of a unit": r"\boxed{5 " + "m" * 8000 + "!}",
+    "spaces of a unit": r"\boxed{5 km" + " " * 8000 + "!}",
+    "answers and a long line": "answer is " * 16 + "x, " * 2650,
+    "clauses": "answer is " + "because " * 1000,
+    "mixed numbers": "answer is " + "1 1 " * 2000,
+    "signs and spaces": "= " * 2000 + "- " * 2000,
+    "thoughts": "</think>" * 100_000 + "<answer>" * 100_000,
     "surrogates": "\ud800" * 1000 + r"\boxed{\ud800}",
     "zeros": "\0" * MEGABYTE,
 }

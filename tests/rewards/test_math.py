@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from purerl.rewards.math import boxed, gsm8k, has_boxed, multiple_choice, numeric
+from purerl.rewards.exact import exact_match
+from purerl.rewards.math import boxed, gsm8k, has_boxed, multiple_choice, number_in, numeric
 from tests.data.test_convert import PUBLISHED
 
 FORMATS = {
@@ -108,6 +110,55 @@ def test_the_gold_answer_may_stand_where_verl_has_it() -> None:
         gsm8k("#### 72", {"answer": "many"})
 
 
+@pytest.mark.parametrize("gold", ["+72", "72 apples", "$72", "\u00a572", r"so \boxed{72}", 72, 72.0, "9 * 8\n#### 72"])
+def test_a_gold_number_is_read_as_an_answer_is(gold: Any) -> None:
+    assert gsm8k("#### 72", {"answer": gold}) == numeric("#### 72", {"answer": gold}) == 1.0
+    assert gsm8k("#### 73", {"answer": gold}) == numeric("#### 73", {"answer": gold}) == 0.0
+
+
+@pytest.mark.parametrize("reward", [gsm8k, numeric, boxed, multiple_choice, exact_match])
+def test_without_a_gold_answer_there_is_no_reward(reward: Callable[[str, dict[str, Any]], float | None]) -> None:
+    for missing in (None, math.nan):
+        for row in ({"answer": missing}, {"answer": missing, "reward_model": {"ground_truth": missing}}):
+            with pytest.raises(KeyError, match="neither an 'answer' nor"):
+                reward(str(missing), row)
+        choice = {"answer": missing, "reward_model": {"ground_truth": 2.0}}
+        said = "C" if reward is multiple_choice else "2" if reward is exact_match else r"\boxed{2}"
+        assert (reward(said, choice), reward("D", choice)) == (1.0, 0.0)
+
+
+def test_a_blank_formula_is_no_answer() -> None:
+    with pytest.raises(ValueError, match="blank"):
+        boxed(r"\boxed{}", {"answer": " "})
+
+
+@pytest.mark.parametrize(
+    ("completion", "number"),
+    [
+        ("#### Answer\n72", "72"),
+        ("She needs 72 m^2 or, so to speak, m^{2}.", "72"),
+        ("#### Final answer:\n72", "72"),
+        ("#### Step 1: Add\n...\n#### Step 2: Multiply\n7*10=70\nThe answer is 70.", "70"),
+        ("<think>The answer is 5?</think>\n<answer>72</answer>", "72"),
+        ("<think>maybe the answer is 5?</think>\nShe sold 72 clips.", "72"),
+        (r"<think>\boxed{5}</think> 72", "72"),
+        ("<answer>\nx = 72\n</answer> in 3 steps", "72"),
+        ("The answer is 72. This answer is right.", "72"),
+        ("The answer is 12, since x = 9 and y = 3.", "12"),
+        ("The answer is 10^3", "1000"),
+        (r"The answer is $-\frac{1}{2}$.", "-1/2"),
+        ("The answer is 3 1/2 cups.", "7/2"),
+        (r"\boxed{1\frac{1}{2}}", "3/2"),
+        (r"\boxed{72~\text{cm}}", "72"),
+        (r"\boxed{5x} so 5", None),
+        ("The answer is 1e5000", None),
+        (r"\boxed{1e5000}", None),
+    ],
+)
+def test_the_number_that_is_meant(completion: str, number: str | None) -> None:
+    assert number_in(completion) == number
+
+
 def test_numbers_may_differ_by_a_millionth() -> None:
     assert numeric("The answer is 0.333333333", {"answer": "1/3"}) == 1.0
     assert numeric("The answer is 0.33333", {"answer": "1/3"}) == 0.0
@@ -130,12 +181,22 @@ def test_numbers_may_differ_by_a_millionth() -> None:
         (r"72\text{ cm}", "72", 1.0),
         (r"\text{east}", r"\text{East}", 1.0),
         ("1", r"All in all it is \boxed{1}.", 1.0),
+        ("256", "2^{8}", 1.0),
+        ("2^{5}", "2^{8}", 0.0),
+        ("2^{3}", "2", 0.0),
+        ("5^{n}", "5^{m}", 0.0),
+        (r"-\frac{3}{4}", -0.75, 1.0),
+        ("11/2", r"1\frac{1}{2}", 0.0),
+        ("3/2", r"1\frac{1}{2}", 1.0),
+        (r"\frac{21}{3}", r"2\frac{1}{3}", 0.0),
+        ("1 2", "12", 0.0),
+        ("1e5000", "1", 0.0),
         (r"2^{10^9}", "3x", None),
         ("1" + "+1" * 149, "150", 1.0),
         ("1" + "+1" * 150, "151", 0.0),
     ],
 )
-def test_formulas_are_compared_by_what_they_mean(answer: str, gold: str, score: float | None) -> None:
+def test_formulas_are_compared_by_what_they_mean(answer: str, gold: Any, score: float | None) -> None:
     assert boxed(rf"So \boxed{{{answer}}}.", {"answer": gold}) == score
 
 
@@ -202,9 +263,49 @@ def test_without_a_box_there_is_nothing_to_compare() -> None:
         ("I think A is wrong.\n(D)", "D"),
         ("B", "B"),
         ("Answer: Because", None),
+        ("The answer is C, I believe.", "C"),
+        ("The answer is C and I am sure.", "C"),
+        ("The correct answer is option C.", "C"),
+        ("The answer is Choice C", "C"),
+        ("Answer: Option C", "C"),
+        ("So the correct option is C.", "C"),
+        ("Option C is correct.", "C"),
+        ("Option A is wrong. Option C is correct. Choice B is right, too? No: C is the best.", "C"),
+        ("[C]", "C"),
+        ("$C$", "C"),
+        ('"C"', "C"),
+        ("`C`", "C"),
+        ("answer: (c)", "C"),
+        ("c", "C"),
+        ("<answer>C</answer>", "C"),
+        (r"\boxed{\textbf{(C)}\ 12}", "C"),
+        (r"\boxed{\textbf{C}}", "C"),
+        ("C. Paris", "C"),
+        ("(C) Paris", "C"),
+        ("C) Paris", "C"),
+        ("C. Washington D.C. it is", "C"),
+        ("The answer is (C) A dog.", "C"),
+        ("#### Answer\nC", "C"),
+        ("The answer is clear.\nC", "C"),
+        ("<think>The answer is A.</think>C", "C"),
+        ("The answer is A because it is", "A"),
         ("The answer is A or B", None),
         ("The answer is A, B", None),
+        ("(A) and (B)", None),
+        ("Answer: A/B", None),
+        ("Answer: A B", None),
+        ("Answer: A and option B\nA", None),
+        (r"\boxed{A, B}", None),
+        (r"\boxed{AB}", None),
+        ("A or B", None),
+        ("A good answer is hard to find.", None),
+        ("The answer is A good guess", None),
+        ("The answer is I think B", None),
+        ("Answer: I don't know", None),
         ("A. foo\nB. bar", None),
+        ("A. foo B. bar", None),
+        ("A: Paris", None),
+        (r"\boxed{C_1}", None),
         ("", None),
     ],
 )
@@ -213,7 +314,15 @@ def test_letters(completion: str, letter: str | None) -> None:
     assert scores == {gold: float(gold == letter) for gold in "ABCD"}
 
 
-@pytest.mark.parametrize("gold", ["C", "(C)", "c", 2, "2"])
+@pytest.mark.parametrize(
+    "gold", ["C", "(C)", "c", "C.", "(C) Paris", "C. Paris", r"\boxed{C}", "#### C", "The answer is C.", 2, "2", 2.0]
+)
 def test_a_choice_is_a_letter_or_its_number(gold: Any) -> None:
     assert multiple_choice("The answer is C.", {"answer": gold}) == 1.0
     assert multiple_choice("The answer is B.", {"answer": gold}) == 0.0
+
+
+@pytest.mark.parametrize("gold", ["Paris", "", "A or B", "A good one", "26", -1, 2.5, True])
+def test_a_choice_that_names_no_letter_is_an_error(gold: Any) -> None:
+    with pytest.raises(ValueError, match="the example's answer is no letter: "):
+        multiple_choice("The answer is A.", {"answer": gold})
