@@ -17,7 +17,7 @@ from purerl.store.lines import read_lines
 
 __all__ = ["checked", "labels", "read_run"]
 
-_NO_PHASES = {"time/step", "time/tokens_per_second"}
+_NO_PHASES = {"time/step", "time/cpu", "time/tokens_per_second"}
 _BESIDE_STEPS = ("evaluate", "store")
 
 

@@ -164,6 +164,16 @@ def test_a_metric_is_explained_where_its_name_stands(page: Page) -> None:
     assert "A fall towards 0 ends exploration" in page.one("#tip").text
 
 
+def test_every_phase_has_a_colour_of_its_own(browser: Any, tmp_path: Path) -> None:
+    phases = ("generate", "reward", "score", "advantage", "update", "sync", "evaluate", "store")
+    seconds = {f"time/{phase}": 0.1 for phase in phases} | {"time/step": 1.0, "time/cpu": 3.0}
+    run = hand_made(tmp_path / "run", metrics=lambda step: {"reward/mean": step, **seconds})
+    browser.get(report([run], tmp_path / "page.html", megabytes=5).path.as_uri())
+    page = Page(browser)
+    assert page.texts("#phases .key span") == [*phases, "other"]
+    assert len({_colour(page, cell) for cell in page.all("#phases .phase")}) == 9
+
+
 def test_settings_that_differ_and_constants(page: Page) -> None:
     assert page.texts(".folds > .card:first-child tbody tr") == ["algorithm.kind grpo dapo"]
     assert "policy/skipped = 0" in page.texts(".fact")
