@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
@@ -50,7 +52,7 @@ class Console:
     def __init__(
         self, name: str, steps: int, *, title: str = "", note: str | None = None, rich: RichConsole | None = None
     ) -> None:
-        self._rich = rich or RichConsole(file=sys.stdout)
+        self._rich = rich or _Output(file=sys.stdout)
         self._view = View(name, steps, title)
         self._name, self._printed, self._last = name, float("-inf"), {}
         if note:
@@ -87,6 +89,14 @@ class Console:
 
     def _say(self, text: str) -> None:
         self._rich.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class _Output(RichConsole):
+    """Where nobody reads any more (`| head`), what else is said goes nowhere; Rich would end the run."""
+
+    def on_broken_pipe(self) -> None:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 class _Drawing:

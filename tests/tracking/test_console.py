@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import sys
 import time
@@ -62,6 +63,17 @@ def test_a_terminal_that_cannot_show_the_view_gets_lines() -> None:
     console.close(failed=False)
     rich.file.flush()
     assert rich.file.buffer.getvalue() == b"a run: step 0  reward 1.000\n"
+
+
+def test_where_nobody_reads_any_more_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        console = Console("a run", steps=1, note="going on")
+        console.log({"step": 0})
+        console.close(failed=False)
+        print("what comes after", flush=True)  # noqa: T201 - it would fail as well
 
 
 # --- the view -----------------------------------------------------------------------------------------------------

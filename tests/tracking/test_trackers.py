@@ -262,6 +262,32 @@ def test_the_random_numbers_of_a_run_are_not_a_trackers_to_draw(tmp_path: Path) 
     assert draws() == alone
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_tracker_that_would_leave_does_not_end_the_run(apart: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), Trackers() as trackers:
+        trackers.add("leaves", lambda: Apart(_Leaves) if apart else _Leaves())
+        trackers.log({"step": 0})
+        trackers.completions(1, [{"prompt": ""}])
+    assert [record.getMessage() for record in caplog.records] == [
+        "tracker leaves: SystemExit: no network; the run goes on",
+        "tracker leaves could not be told 3 times",
+    ]
+
+
+@define
+class _Leaves:
+    """A tracker that calls sys.exit whatever it is told."""
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        sys.exit("no network")
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        sys.exit("no network")
+
+    def close(self, *, failed: bool) -> None:
+        sys.exit("no network")
+
+
 def test_an_interruption_goes_through() -> None:
     def stop() -> Tracker:
         raise KeyboardInterrupt
