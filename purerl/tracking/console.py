@@ -23,6 +23,10 @@ __all__ = ["Console", "line"]
 _SHOWN = {
     "eval/accuracy": "accuracy",
     "reward/mean": "reward",
+    "policy/loss/nll": "loss",
+    "policy/loss/preference": "loss",
+    "policy/accuracy": "preferred",
+    "policy/margin": "margin",
     "policy/kl": "kl",
     "policy/entropy": "entropy",
     "time/tokens_per_second": "tokens/s",

@@ -126,6 +126,25 @@ def test_nothing_that_is_said_leaves_its_cell_whatever_the_size(width: int, heig
     assert all(len(line) <= width for line in bare.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("metrics", "shown"),
+    [
+        ({"policy/loss/nll": 0.5}, ["loss 0.500"]),
+        (
+            {"policy/loss/preference": 0.5, "policy/accuracy": 0.75, "policy/margin": 0.25},
+            ["loss 0.500", "preferred 0.750", "margin 0.250"],
+        ),
+    ],
+    ids=["demonstrations", "preferences"],
+)
+def test_what_learns_without_a_reward_shows_its_loss(metrics: dict[str, float], shown: list[str]) -> None:
+    record = {"step": 1, "policy/grad_norm": 1.0, **metrics}
+    assert line(record) == "  ".join(shown)
+    view = View("chat", steps=9)
+    view.told(record, seconds=1.0)
+    assert [" ".join(one.split()[:2]) for one in _drawn(view)[3:]] == shown
+
+
 def test_an_empty_view_can_be_drawn() -> None:
     assert _drawn(View("new", steps=3))[:2][1].endswith("step 0 of 3")
 
