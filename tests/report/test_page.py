@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +18,6 @@ import pytest
 
 from purerl.errors import ConfigError
 from purerl.loop.train import train
-from purerl.report import page as module
 from purerl.report.meanings import meanings
 from purerl.report.page import page, report
 from tests.loop.small import fake
@@ -166,12 +166,12 @@ def test_a_page_beside_its_run_is_written_again(tmp_path: Path) -> None:
 
 
 def test_what_fails_leaves_the_page_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(path: Path, *, size: int) -> dict:
+    def fails(*_: object) -> None:
         raise KeyboardInterrupt
 
     run = hand_made(tmp_path / "run")
     (tmp_path / "page.html").write_text("of before")
-    monkeypatch.setattr(module, "completions", fails)
+    monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(KeyboardInterrupt):
         report([run], tmp_path / "page.html", megabytes=5)
     assert (tmp_path / "page.html").read_text() == "of before"
