@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
+from rich.constrain import Constrain
 from rich.live import Live
 
 from purerl.tracking.marks import number, printable
@@ -109,7 +110,7 @@ class _Drawing:
     def __init__(self, view: View, rich: RichConsole):
         self.lock = threading.RLock()
         self._view, self._rich, self._size = view, rich, rich.size
-        self._live = Live(get_renderable=lambda: view, console=rich, auto_refresh=False, transient=True)
+        self._live = Live(get_renderable=self._narrow, console=rich, auto_refresh=False, transient=True)
         self._over, self._held = threading.Event(), ExitStack()
         self._held.enter_context(overheard(self._hear))
         self._held.enter_context(self._live)
@@ -120,6 +121,10 @@ class _Drawing:
         self._over.set()
         self._thread.join()
         self._held.close()
+
+    def _narrow(self) -> Constrain:
+        """The view, beside which a terminal has room for the ^C that it echoes: no line is wrapped by it."""
+        return Constrain(self._view, max(1, self._rich.width - 2))
 
     def _hear(self, text: str) -> None:
         self._view.warnings[text] += 1  # without the lock: drawing may itself be warned of something

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console as RichConsole
 
 from purerl.tracking.console import Console, line
@@ -168,6 +169,20 @@ def test_a_view_is_drawn_while_the_run_goes_on_and_gone_when_it_is_over() -> Non
     assert re.search(r"warning: .*a warning \[bold\]", text)
     assert "warning: an error �[31m\n" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h"), "the cursor is there again"
+
+
+@pytest.mark.parametrize("width", [2, 40, 100])
+def test_beside_the_view_there_is_room_for_what_ctrl_c_echoes(width: int) -> None:
+    rich = _terminal(width)
+    console = Console("a run", steps=9, title="title " * 40, rich=rich)
+    warnings.warn("a long warning " * 40, stacklevel=1)
+    console.log(_record(0))
+    console.completions(0, [{"prompt": HOSTILE, "completion": HOSTILE, "reward": 1.0}])
+    with console._drawing.lock:
+        console._drawing._draw()
+    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", _text(rich))
+    console.close(failed=True)
+    assert max(cell_len(line) for line in re.split("[\r\n]", drawn)) <= max(1, width - 2)
 
 
 def test_drawing_takes_its_share_of_a_core() -> None:
