@@ -100,6 +100,40 @@ def test_a_missing_library_is_refused_before_anything_is_done(tmp_path: Path, mo
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("uri", [None, "sqlite:///runs.db", "file:runs", "runs"])
+def test_mlflow_without_databases_is_refused_where_no_server_is_named(
+    uri: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_mlflow(monkeypatch, whole=False)
+    with pytest.raises(ConfigError) as caught:
+        train(fake(trackers=(mlflow.Config(uri=uri),)), directory=tmp_path / "run")
+    assert str(caught.value).splitlines() == [
+        "trackers.uri",
+        "  got:  " + ("nothing, and no MLFLOW_TRACKING_URI" if uri is None else repr(uri)),
+        "  need: the address of a server, such as http://localhost:5000; mlflow-skinny alone keeps no runs",
+        "  do:   name a server, or pip install mlflow for a database",
+    ]
+    assert not (tmp_path / "run").exists()
+
+
+def test_mlflow_takes_a_server_and_all_of_it_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_mlflow(monkeypatch, whole=False)
+    mlflow.check(mlflow.Config(uri="https://example.org"))
+    mlflow.check(mlflow.Config(uri="databricks"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
+    mlflow.check(mlflow.Config())
+    _with_mlflow(monkeypatch, whole=True)
+    mlflow.check(mlflow.Config(uri="sqlite:///runs.db"))
+    mlflow.check(mlflow.Config())
+
+
+def _with_mlflow(monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> None:
+    monkeypatch.setattr(mlflow, "needs", lambda library, *, extra: None)
+    monkeypatch.setattr(mlflow, "_is_whole", lambda: whole)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def test_a_folder_that_bears_the_librarys_name_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "no_such_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
