@@ -39,7 +39,7 @@ REQUIRED = {
 EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
     "math": ("math-verify", "judges answers that are formulas"),
-    "mlflow": ("mlflow-skinny", "tells runs to MLflow"),
+    "mlflow": ("mlflow-skinny", "tells runs to an MLflow server; pip install mlflow for a database"),
     "swanlab": ("swanlab", "tells runs to SwanLab"),
     "tensorboard": ("tensorboard", "tells runs to TensorBoard"),
     "testing": ("hypothesis", "the laws of algorithms, the suites of engines"),

@@ -61,8 +61,7 @@ def _and_gap(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
     return {**metrics(batch), "gap": Weighted(gap, count(mask).sum(-1))}
 
 
-def time_metrics(clock: Clock, batch: TensorDict | None) -> dict[str, float]:
-    """Seconds by phase, CPU seconds, and action tokens a second over the whole step."""
-    tokens = 0 if batch is None else int(batch["action"].sum())
+def time_metrics(clock: Clock, tokens: float) -> dict[str, float]:
+    """Seconds by phase, CPU seconds, and of `tokens` how many a second over the whole step."""
     seconds = {f"time/{phase}": seconds for phase, seconds in clock.seconds.items()}
     return seconds | {"time/cpu": clock.cpu, "time/tokens_per_second": tokens / clock.seconds["step"]}

@@ -72,10 +72,11 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
         kept += _selected(run, samples)
         if _groups(kept) == wanted:
             break
-    facts = {"rollout/sampled": len(sampled), "rollout/kept": len(kept) / len(sampled)}
+    lengths = [sum(sample.fields["action"]) for sample in sampled]
+    facts = {"rollout/sampled": len(sampled), "rollout/tokens": sum(lengths), "rollout/kept": len(kept) / len(sampled)}
     facts |= reward_metrics([sample.verdict for sample in sampled])
     if run.config.rollout.overlong:
-        penalties = _penalties(run.config.rollout, [sum(sample.fields["action"]) for sample in sampled])
+        penalties = _penalties(run.config.rollout, lengths)
         facts["reward/overlong"] = sum(penalties) / len(penalties)
     return state, _extended(run, kept, greedy), facts
 

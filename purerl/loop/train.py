@@ -182,7 +182,8 @@ def advance(run: Run, state: State, place: RunDirectory, watch: Tracker) -> tupl
     if config.rollout and batch is not None:
         with clock("store"):
             write_rollouts(place.rollouts, state.step, batch, [sample.texts for sample in samples])
-    record |= time_metrics(clock, batch)
+    given = 0 if batch is None else int(batch["action"].sum())
+    record |= time_metrics(clock, record.get("rollout/tokens", given))
     place.log(record)
     if rows := shown(samples):
         watch.completions(state.step, rows)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
@@ -41,19 +44,50 @@ def report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Report:
 
     Raises: DataError for what is no run, ConfigError where `output` cannot be, and where the curves alone need more.
     """
-    if output.is_dir() or not output.absolute().parent.is_dir():
+    if not math.isfinite(megabytes * 1e6):
+        raise ConfigError("the size of the report", got=f"{megabytes:g} MB", need="a number of megabytes")
+    with _at_once(output) as write:
+        runs = _runs(checked(paths))
+        room = round(megabytes * 1e6) - len(page(runs).encode())
+        if room < 0:
+            got, do = f"{megabytes:g} MB", "give fewer runs, or allow more"
+            need = f"{megabytes - room / 1e6:.1f} MB for the curves and settings alone"
+            raise ConfigError("the size of the report", got=got, need=need, do=do)
+        for run, path in zip(runs, paths, strict=True):
+            run["completions"] = completions(path, size=room // len(runs))
+        data = page(runs).encode()
+        write(data)
+    return Report(output, len(data), sum(run["completions"]["rows"] for run in runs))
+
+
+@contextmanager
+def _at_once(output: Path) -> Iterator[Callable[[bytes], object]]:
+    """What writes the file `output`, which is there, whole, when the block has ended well, and otherwise as before.
+
+    Raises: ConfigError where no file can be, or one of a run would be replaced.
+    """
+    path = output.resolve()
+    if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         raise ConfigError("the report's file", got=repr(str(output)), need="a file in a folder that exists")
-    runs = _runs(checked(paths))
-    room = round(megabytes * 1e6) - len(page(runs).encode())
-    if room < 0:
-        got, do = f"{megabytes:g} MB", "give fewer runs, or allow more"
-        need = f"{megabytes - room / 1e6:.1f} MB for the curves and settings alone"
-        raise ConfigError("the size of the report", got=got, need=need, do=do)
-    for run, path in zip(runs, paths, strict=True):
-        run["completions"] = completions(path, size=room // len(runs))
-    text = page(runs)
-    output.write_text(text, encoding="utf-8")
-    return Report(output, len(text.encode()), sum(run["completions"]["rows"] for run in runs))
+    if path.suffix != ".html" and any(_is_run(folder) for folder in path.parents):
+        need, do = "a file outside of runs, or an .html file", "name another file"
+        raise ConfigError("the report's file", got=repr(str(output)), need=need, do=do)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        file = partial.open("wb")
+    except OSError as error:
+        need, do = "a file that can be written", "name another file"
+        raise ConfigError("the report's file", got=error, need=need, do=do) from error
+    try:
+        with file:
+            yield file.write
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.toml").exists() and (folder / "metrics.jsonl").exists()
 
 
 def _runs(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from purerl.store.lines import read_lines
 
 __all__ = ["checked", "labels", "read_run"]
 
-_NO_PHASES = {"time/step", "time/tokens_per_second"}
+_NO_PHASES = {"time/step", "time/cpu", "time/tokens_per_second"}
 _BESIDE_STEPS = ("evaluate", "store")
 
 
@@ -57,9 +57,9 @@ def labels(paths: Sequence[Path]) -> list[str]:
 def read_run(path: Path, *, lines: int) -> dict[str, Any]:
     """What the run at `path` is and how far it is, and its metrics at about `lines` of its steps.
 
-    It began when its config.toml was written.
+    It began when its config.toml was written. Raises: DataError for a file of it that is broken.
     """
-    config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    config = _config(path / "config.toml")
     records = read_lines(path / "metrics.jsonl")
     began = datetime.fromtimestamp((path / "config.toml").stat().st_mtime, UTC)
     return {
@@ -74,6 +74,17 @@ def read_run(path: Path, *, lines: int) -> dict[str, Any]:
         "seconds": {name: short(total) for name, total in _seconds(records).items()},
         **_curves(records, lines),
     }
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{str(path)!r} is broken", got=error, need="TOML", do="mend the file") from error
+    if not isinstance(config.get("steps"), int):
+        got, need = repr(config.get("steps")), "a whole number: the steps of the run"
+        raise DataError(f"steps in {str(path)!r}", got=got, need=need, do="mend the file")
+    return config
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -6,10 +6,26 @@ import json
 from pathlib import Path
 from typing import Any
 
+from purerl.errors import DataError
+
 __all__ = ["read_lines"]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects in the file, none where there is no file; a line that a kill cut short is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """The objects in the file, none where there is no file; a line that a kill cut short is left out.
+
+    Raises: DataError for a line that is none with a step.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [_read(path, number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
+
+
+def _read(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+        got, need = repr(line[:60].decode(errors="replace")), "a JSON object with a step"
+        raise DataError(f"line {number} of {str(path)!r} is broken", got=got, need=need, do="mend or remove the line")
+    return record

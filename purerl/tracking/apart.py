@@ -54,7 +54,7 @@ class Apart:
         while self._answer or self._untold:
             try:
                 whole = self._caught_up(end)
-            except Exception as error:  # noqa: BLE001 - it is raised below, once all is told
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it is raised below, once all is told
                 errors.append(error)
                 continue
             if not whole:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
+from rich.constrain import Constrain
 from rich.live import Live
 
 from purerl.tracking.marks import number, printable
@@ -21,6 +24,10 @@ __all__ = ["Console", "line"]
 _SHOWN = {
     "eval/accuracy": "accuracy",
     "reward/mean": "reward",
+    "policy/loss/nll": "loss",
+    "policy/loss/preference": "loss",
+    "policy/accuracy": "preferred",
+    "policy/margin": "margin",
     "policy/kl": "kl",
     "policy/entropy": "entropy",
     "time/tokens_per_second": "tokens/s",
@@ -50,7 +57,7 @@ class Console:
     def __init__(
         self, name: str, steps: int, *, title: str = "", note: str | None = None, rich: RichConsole | None = None
     ) -> None:
-        self._rich = rich or RichConsole(file=sys.stdout)
+        self._rich = rich or _Output(file=sys.stdout)
         self._view = View(name, steps, title)
         self._name, self._printed, self._last = name, float("-inf"), {}
         if note:
@@ -89,13 +96,21 @@ class Console:
         self._rich.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+class _Output(RichConsole):
+    """Where nobody reads any more (`| head`), what else is said goes nowhere; Rich would end the run."""
+
+    def on_broken_pipe(self) -> None:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
+
+
 class _Drawing:
     """Draws a view again and again, in a thread of its own, at the cost of a hundredth of a core at most."""
 
     def __init__(self, view: View, rich: RichConsole):
         self.lock = threading.RLock()
         self._view, self._rich, self._size = view, rich, rich.size
-        self._live = Live(get_renderable=lambda: view, console=rich, auto_refresh=False, transient=True)
+        self._live = Live(get_renderable=self._narrow, console=rich, auto_refresh=False, transient=True)
         self._over, self._held = threading.Event(), ExitStack()
         self._held.enter_context(overheard(self._hear))
         self._held.enter_context(self._live)
@@ -106,6 +121,10 @@ class _Drawing:
         self._over.set()
         self._thread.join()
         self._held.close()
+
+    def _narrow(self) -> Constrain:
+        """The view, beside which a terminal has room for the ^C that it echoes: no line is wrapped by it."""
+        return Constrain(self._view, max(1, self._rich.width - 2))
 
     def _hear(self, text: str) -> None:
         self._view.warnings[text] += 1  # without the lock: drawing may itself be warned of something

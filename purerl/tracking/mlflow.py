@@ -8,13 +8,16 @@ told again. Completions are JSON files under ``completions/`` of the run's artif
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from attrs import define, field, frozen
 
+from purerl.errors import ConfigError
 from purerl.protocols import Subject, Tracker
 from purerl.tracking.library import needs
 
@@ -32,13 +35,31 @@ class Config:
     experiment: str = field(default="purerl", metadata={"help": "the experiment that the run belongs to"})
     name: str | None = field(default=None, metadata={"help": "how the run is shown; its name if not given"})
     uri: str | None = field(
-        default=None, metadata={"help": "a server or a database, as MLflow writes it; MLFLOW_TRACKING_URI if not given"}
+        default=None,
+        metadata={"help": "a server, or with all of mlflow a database; MLFLOW_TRACKING_URI if not given"},
     )
 
 
 def check(config: Config) -> None:
-    """Refuse a machine without mlflow."""
+    """Refuse a machine without mlflow, and one whose mlflow has no database where no server is named."""
     needs("mlflow", extra="mlflow")
+    uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if not (_is_whole() or _is_served(uri or "") or os.environ.get("MLFLOW_ALLOW_FILE_STORE")):
+        got = "nothing, and no MLFLOW_TRACKING_URI" if uri is None else repr(uri)
+        need = "the address of a server, such as http://localhost:5000; mlflow-skinny alone keeps no runs"
+        raise ConfigError("uri", got=got, need=need, do="name a server, or pip install mlflow for a database")
+
+
+def _is_whole() -> bool:
+    """Whether all of mlflow is installed, and not only mlflow-skinny, which is without databases."""
+    try:
+        return bool(version("mlflow"))
+    except PackageNotFoundError:
+        return False
+
+
+def _is_served(uri: str) -> bool:
+    return uri.startswith(("http://", "https://", "databricks"))
 
 
 def build(config: Config, *, subject: Subject) -> Tracker:

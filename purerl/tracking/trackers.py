@@ -73,7 +73,7 @@ class Trackers:
         try:
             with _randomness_kept(), redirect_stdout(sys.stderr):
                 yield
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong in a tracker, the run goes on
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever goes wrong in a tracker, the run goes on
             self.failures[name] += 1
             if self.failures[name] == 1:
                 _LOG.warning("tracker %s: %s: %s; the run goes on", name, type(error).__name__, error)

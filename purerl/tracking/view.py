@@ -19,11 +19,15 @@ from purerl.tracking.marks import number, printable, shares, span, sparkline
 __all__ = ["View"]
 
 _CURVES = {
-    "reward": "reward/mean",
-    "accuracy": "eval/accuracy",
-    "length": "rollout/length",
-    "entropy": "policy/entropy",
-    "kl": "policy/kl",
+    "reward/mean": "reward",
+    "eval/accuracy": "accuracy",
+    "policy/loss/nll": "loss",
+    "policy/loss/preference": "loss",
+    "policy/accuracy": "preferred",
+    "policy/margin": "margin",
+    "rollout/length": "length",
+    "policy/entropy": "entropy",
+    "policy/kl": "kl",
 }
 _PHASES = {
     "generate": "cyan",
@@ -60,7 +64,7 @@ class View:
         self.record, self.now = record, seconds
         self._begun = seconds if self._begun is None else self._begun
         self._recent.append((seconds, record["step"]))
-        for label, metric in _CURVES.items():
+        for metric, label in _CURVES.items():
             if metric in record:
                 self._curves.setdefault(label, deque(maxlen=_REMEMBERED)).append(record[metric])
 

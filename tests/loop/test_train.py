@@ -165,8 +165,12 @@ def test_what_cannot_be_read_is_refused_before_a_run_is_thrown_away(tmp_path: Pa
 
 def test_where_no_group_is_kept_nothing_is_learnt(tmp_path: Path) -> None:
     summary = train(fake(algorithm=dapo.Config()), rewards=[never], directory=tmp_path / "run")
-    assert all(line["rollout/kept"] == 0 and "policy/grad_norm" not in line for line in records(summary)[1:])
+    lines = records(summary)[1:]
+    assert all(line["rollout/kept"] == 0 and "policy/grad_norm" not in line for line in lines)
     assert summary.before == summary.after
+    for line in lines:  # what was sampled took its time
+        assert line["rollout/tokens"] >= line["rollout/sampled"]
+        assert line["time/tokens_per_second"] == pytest.approx(line["rollout/tokens"] / line["time/step"])
 
 
 def test_where_no_group_is_kept_a_schedule_goes_on(tmp_path: Path) -> None:

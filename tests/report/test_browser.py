@@ -164,6 +164,29 @@ def test_a_metric_is_explained_where_its_name_stands(page: Page) -> None:
     assert "A fall towards 0 ends exploration" in page.one("#tip").text
 
 
+def test_every_phase_has_a_colour_of_its_own(browser: Any, tmp_path: Path) -> None:
+    phases = ("generate", "reward", "score", "advantage", "update", "sync", "evaluate", "store")
+    seconds = {f"time/{phase}": 0.1 for phase in phases} | {"time/step": 1.0, "time/cpu": 3.0}
+    run = hand_made(tmp_path / "run", metrics=lambda step: {"reward/mean": step, **seconds})
+    browser.get(report([run], tmp_path / "page.html", megabytes=5).path.as_uri())
+    page = Page(browser)
+    assert page.texts("#phases .key span") == [*phases, "other"]
+    assert len({_colour(page, cell) for cell in page.all("#phases .phase")}) == 9
+
+
+def test_a_run_without_rewards_shows_what_it_learns(browser: Any, tmp_path: Path) -> None:
+    def pairs(step: int) -> dict[str, float]:
+        return {"policy/loss/preference": 1 / step, "policy/accuracy": step / 4, "policy/margin": step}
+
+    run = hand_made(tmp_path / "run", metrics=pairs, algorithm="dpo")
+    browser.get(report([run], tmp_path / "page.html", megabytes=5).path.as_uri())
+    page = Page(browser)
+    learning = ["policy/loss/preference", "policy/accuracy"]
+    assert page.texts("#runs > .wide thead th")[3:-3] == ["eval/accuracy", *learning]
+    assert page.texts("#runs tbody .journey")[1:] == ["1 → 0.25", "0.25 → 1"]
+    assert page.texts("#curves > .charts figcaption") == [*learning, "policy/margin", "time by phase"]
+
+
 def test_settings_that_differ_and_constants(page: Page) -> None:
     assert page.texts(".folds > .card:first-child tbody tr") == ["algorithm.kind grpo dapo"]
     assert "policy/skipped = 0" in page.texts(".fact")

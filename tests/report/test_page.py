@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
+import os
 import re
 import shutil
 import subprocess
@@ -126,6 +128,54 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(tmp_pa
         f"  got:  {str(tmp_path / name)!r}",
         "  need: a file in a folder that exists",
     ]
+
+
+def test_a_folder_that_takes_no_file_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    if not Path("/proc/self").exists():
+        pytest.skip("needs /proc")
+    with pytest.raises(ConfigError, match=r"got:  .*No such file.*\n  need: a file that can be written"):
+        report([tmp_path / "no run"], Path("/proc/page.html"), megabytes=5)
+
+
+@pytest.mark.parametrize("megabytes", [math.nan, math.inf, 1e308])
+def test_a_size_that_is_no_number_is_refused_before_anything_is_read(tmp_path: Path, megabytes: float) -> None:
+    with pytest.raises(ConfigError, match="the size of the report\n  got:  .* MB\n  need: a number of megabytes"):
+        report([tmp_path / "no run"], tmp_path / "page.html", megabytes=megabytes)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts/000001.parquet", "notes.txt", "link"])
+def test_a_file_of_a_run_is_not_replaced(tmp_path: Path, name: str) -> None:
+    run, other = hand_made(tmp_path / "run"), hand_made(tmp_path / "other")
+    (run / "link").symlink_to(run / "metrics.jsonl")
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError) as caught:
+        report([other], run / name, megabytes=5)
+    assert str(caught.value).splitlines() == [
+        "the report's file",
+        f"  got:  {str(run / name)!r}",
+        "  need: a file outside of runs, or an .html file",
+        "  do:   name another file",
+    ]
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_page_beside_its_run_is_written_again(tmp_path: Path) -> None:
+    run = hand_made(tmp_path / "run")
+    for _ in range(2):
+        assert report([run], run / "page.html", megabytes=5).size == (run / "page.html").stat().st_size
+
+
+def test_what_fails_leaves_the_page_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    run = hand_made(tmp_path / "run")
+    (tmp_path / "page.html").write_text("of before")
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(KeyboardInterrupt):
+        report([run], tmp_path / "page.html", megabytes=5)
+    assert (tmp_path / "page.html").read_text() == "of before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run"]
 
 
 def test_it_needs_no_torch() -> None:

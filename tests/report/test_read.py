@@ -58,6 +58,39 @@ def test_a_line_that_is_half_written_does_not_count(tmp_path: Path) -> None:
     assert read_run(run, lines=9)["done"] == 3
 
 
+@pytest.mark.parametrize("line", ['{"step": 2, "rew', "[]", "{}", '{"step": null}', "\udcff"])
+def test_a_line_that_is_broken_is_named(tmp_path: Path, line: str) -> None:
+    run = hand_made(tmp_path / "run", steps=3)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join([*lines[:2], line, *lines[3:], ""]), errors="surrogateescape")
+    with pytest.raises(DataError) as caught:
+        checked([run])
+    assert str(caught.value).splitlines() == [
+        f"line 3 of {str(run / 'metrics.jsonl')!r} is broken",
+        f"  got:  {line + chr(10)!r}".replace("\\udcff", "\ufffd"),
+        "  need: a JSON object with a step",
+        "  do:   mend or remove the line",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "need"),
+    [
+        ("steps = ", "need: TOML"),
+        ("\udcff = 1", "need: TOML"),
+        ("name = 'x'", "got:  None"),
+        ("steps = 'x'", "got:  'x'"),
+    ],
+)
+def test_a_configuration_that_is_broken_is_named(tmp_path: Path, text: str, need: str) -> None:
+    run = hand_made(tmp_path / "run")
+    (run / "config.toml").write_text(text, errors="surrogateescape")
+    with pytest.raises(DataError) as caught:
+        read_run(run, lines=9)
+    assert str(run / "config.toml") in str(caught.value)
+    assert need in str(caught.value)
+
+
 def test_a_finished_run_says_so(tmp_path: Path) -> None:
     run = hand_made(tmp_path / "run", steps=3)
     (run / "summary.json").write_text("{}")

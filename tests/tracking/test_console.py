@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console as RichConsole
 
 from purerl.tracking.console import Console, line
@@ -62,6 +64,17 @@ def test_a_terminal_that_cannot_show_the_view_gets_lines() -> None:
     console.close(failed=False)
     rich.file.flush()
     assert rich.file.buffer.getvalue() == b"a run: step 0  reward 1.000\n"
+
+
+def test_where_nobody_reads_any_more_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        console = Console("a run", steps=1, note="going on")
+        console.log({"step": 0})
+        console.close(failed=False)
+        print("what comes after", flush=True)  # noqa: T201 - it would fail as well
 
 
 # --- the view -----------------------------------------------------------------------------------------------------
@@ -114,6 +127,25 @@ def test_nothing_that_is_said_leaves_its_cell_whatever_the_size(width: int, heig
     assert all(len(line) <= width for line in bare.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("metrics", "shown"),
+    [
+        ({"policy/loss/nll": 0.5}, ["loss 0.500"]),
+        (
+            {"policy/loss/preference": 0.5, "policy/accuracy": 0.75, "policy/margin": 0.25},
+            ["loss 0.500", "preferred 0.750", "margin 0.250"],
+        ),
+    ],
+    ids=["demonstrations", "preferences"],
+)
+def test_what_learns_without_a_reward_shows_its_loss(metrics: dict[str, float], shown: list[str]) -> None:
+    record = {"step": 1, "policy/grad_norm": 1.0, **metrics}
+    assert line(record) == "  ".join(shown)
+    view = View("chat", steps=9)
+    view.told(record, seconds=1.0)
+    assert [" ".join(one.split()[:2]) for one in _drawn(view)[3:]] == shown
+
+
 def test_an_empty_view_can_be_drawn() -> None:
     assert _drawn(View("new", steps=3))[:2][1].endswith("step 0 of 3")
 
@@ -137,6 +169,20 @@ def test_a_view_is_drawn_while_the_run_goes_on_and_gone_when_it_is_over() -> Non
     assert re.search(r"warning: .*a warning \[bold\]", text)
     assert "warning: an error �[31m\n" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h"), "the cursor is there again"
+
+
+@pytest.mark.parametrize("width", [2, 40, 100])
+def test_beside_the_view_there_is_room_for_what_ctrl_c_echoes(width: int) -> None:
+    rich = _terminal(width)
+    console = Console("a run", steps=9, title="title " * 40, rich=rich)
+    warnings.warn("a long warning " * 40, stacklevel=1)
+    console.log(_record(0))
+    console.completions(0, [{"prompt": HOSTILE, "completion": HOSTILE, "reward": 1.0}])
+    with console._drawing.lock:
+        console._drawing._draw()
+    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", _text(rich))
+    console.close(failed=True)
+    assert max(cell_len(line) for line in re.split("[\r\n]", drawn)) <= max(1, width - 2)
 
 
 def test_drawing_takes_its_share_of_a_core() -> None:

@@ -100,6 +100,40 @@ def test_a_missing_library_is_refused_before_anything_is_done(tmp_path: Path, mo
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("uri", [None, "sqlite:///runs.db", "file:runs", "runs"])
+def test_mlflow_without_databases_is_refused_where_no_server_is_named(
+    uri: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_mlflow(monkeypatch, whole=False)
+    with pytest.raises(ConfigError) as caught:
+        train(fake(trackers=(mlflow.Config(uri=uri),)), directory=tmp_path / "run")
+    assert str(caught.value).splitlines() == [
+        "trackers.uri",
+        "  got:  " + ("nothing, and no MLFLOW_TRACKING_URI" if uri is None else repr(uri)),
+        "  need: the address of a server, such as http://localhost:5000; mlflow-skinny alone keeps no runs",
+        "  do:   name a server, or pip install mlflow for a database",
+    ]
+    assert not (tmp_path / "run").exists()
+
+
+def test_mlflow_takes_a_server_and_all_of_it_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_mlflow(monkeypatch, whole=False)
+    mlflow.check(mlflow.Config(uri="https://example.org"))
+    mlflow.check(mlflow.Config(uri="databricks"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
+    mlflow.check(mlflow.Config())
+    _with_mlflow(monkeypatch, whole=True)
+    mlflow.check(mlflow.Config(uri="sqlite:///runs.db"))
+    mlflow.check(mlflow.Config())
+
+
+def _with_mlflow(monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> None:
+    monkeypatch.setattr(mlflow, "needs", lambda library, *, extra: None)
+    monkeypatch.setattr(mlflow, "_is_whole", lambda: whole)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def test_a_folder_that_bears_the_librarys_name_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "no_such_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
@@ -260,6 +294,32 @@ def test_the_random_numbers_of_a_run_are_not_a_trackers_to_draw(tmp_path: Path) 
     trackers.add("notes", lambda: Notes.build(NotesConfig(("log",)), subject=subject))
     trackers.log({"step": 0})
     assert draws() == alone
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_tracker_that_would_leave_does_not_end_the_run(apart: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), Trackers() as trackers:
+        trackers.add("leaves", lambda: Apart(_Leaves) if apart else _Leaves())
+        trackers.log({"step": 0})
+        trackers.completions(1, [{"prompt": ""}])
+    assert [record.getMessage() for record in caplog.records] == [
+        "tracker leaves: SystemExit: no network; the run goes on",
+        "tracker leaves could not be told 3 times",
+    ]
+
+
+@define
+class _Leaves:
+    """A tracker that calls sys.exit whatever it is told."""
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        sys.exit("no network")
+
+    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        sys.exit("no network")
+
+    def close(self, *, failed: bool) -> None:
+        sys.exit("no network")
 
 
 def test_an_interruption_goes_through() -> None:

@@ -60,6 +60,9 @@ const rows = runs.flatMap((run) =>
   }),
 );
 
+/** What tells that a run learns: of reinforcement learning, of demonstrations, of preference pairs. */
+const LEARNING = ["eval/accuracy", "reward/mean", "policy/loss/nll", "policy/loss/preference", "policy/accuracy"];
+
 const metricNames = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))];
 
 /** Unit and meaning of a metric, as a tooltip. */

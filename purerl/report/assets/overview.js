@@ -15,7 +15,7 @@ function state(run) {
 }
 
 function runsTable() {
-  const metrics = ["eval/accuracy", "reward/mean"].filter((name) => metricNames.includes(name));
+  const metrics = LEARNING.filter((name) => metricNames.includes(name));
   const heads = ["Run", "Algorithm", "Progress", ...metrics, "Tokens", "Time", "Began"];
   const lines = runs.map((run) =>
     h(
