@@ -86,6 +86,8 @@ def test_settings_complete_with_their_values(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "mine.toml").write_text(dumps(addition()).replace("steps = 240", "steps = 12"))
     monkeypatch.chdir(tmp_path)
     assert _offered("purerl train mine.toml --set step").split() == ["steps=12"]
+    assert _offered("purerl train gsm8k --set model=x --set tes").split() == ["test="]
+    assert "trainer.lr=1e-06" in _offered("purerl config gsm8k --set trai").split()
     nothing = SimpleNamespace(args=[], params={"recipe": "no-such-recipe"})
     assert setting_keys(nothing, "step") == []
 

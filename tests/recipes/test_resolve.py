@@ -92,6 +92,11 @@ def test_a_text_is_a_model_in_any_recipe(tmp_path: Path) -> None:
         ("chat", [*GIVEN, "model.revison=v2"], "model.revison\n  got:  no such setting\n  need: one that"),
         ("chat", ["model=m", "data.held_out=2"], "data.files is missing\n"),
         ("chat", [*GIVEN, "test=t"], "test\n  got:  no such setting\n"),
+        (
+            "gsm8k",
+            [*GIVEN, "tets=z"],
+            "tets\n  got:  no such setting\n  need: one that `purerl config` lists\n  do:   did you mean 'test'?",
+        ),
         (f"{HERE}:mine", ["model=m", "size=many"], 'size\n  got:  "many"\n  need: a whole number'),
         (f"{HERE}:mine", ["model=3", "size=1"], "model\n  got:  3\n  need: a section: keys and values"),
     ],
