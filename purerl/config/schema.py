@@ -253,6 +253,10 @@ class Stop:
     metric: str = _setting("name of the metric, such as eval/accuracy")
     at_least: float = _setting("the value that ends the run")
 
+    def __attrs_post_init__(self) -> None:
+        if not math.isfinite(self.at_least):
+            raise ConfigError("at_least", got=self.at_least, need="a finite number")
+
 
 @frozen(kw_only=True)
 class RunConfig:
