@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -61,6 +63,7 @@ def errors_reported(*, debug: bool, interrupted: str = _GOES_ON) -> Iterator[Non
     try:
         with _termination_raised(), _interruptions_kept():
             yield
+            sys.stdout.flush()
     except PurerlError as error:
         if debug:
             traceback.print_exc()
@@ -71,6 +74,7 @@ def errors_reported(*, debug: bool, interrupted: str = _GOES_ON) -> Iterator[Non
             raise
         need, do = "room on the disk, and permission", "make room, mend the permissions, or name another file"
         typer.echo(f"error: {PurerlError('a file is refused', got=error, need=need, do=do)}", err=True)
+        _drop_output()
         raise typer.Exit(1) from error
     except _Terminated as stop:
         typer.echo(f"terminated; {interrupted}", err=True)
@@ -78,6 +82,14 @@ def errors_reported(*, debug: bool, interrupted: str = _GOES_ON) -> Iterator[Non
     except KeyboardInterrupt as stop:
         typer.echo(f"interrupted; {interrupted}", err=True)
         raise typer.Exit(130) from stop
+
+
+def _drop_output() -> None:
+    """Have Python not try again, when it ends, to write what stdout refuses."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Terminated(KeyboardInterrupt):

@@ -199,7 +199,9 @@ def _value(text: str) -> Any:
 def _scalar(kind: type, need: str, do: str | None = None) -> Any:
     def structure(value: Any, _: Any) -> Any:
         if type(value) is not kind:
-            raise ConfigError("", got=_show(value), need=need, do=do)
+            within = [key for key in value if key != _TEXT] if isinstance(value, Mapping) else []
+            remedy = f"leave out what is set within it: {', '.join(within)}" if within else do
+            raise ConfigError("", got=_show(value), need=need, do=remedy)
         return value
 
     return structure
@@ -379,4 +381,7 @@ def _named(key: str, message: str, fields: set[str]) -> str:
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, Mapping) and _TEXT in value:
+        rest = {key: item for key, item in value.items() if key != _TEXT}
+        return f"{_show(value[_TEXT])} and {_show(rest)}"
     return json.dumps(value, default=str)

@@ -11,10 +11,12 @@ What a recipe cannot know, such as the model, is a parameter of its function: ``
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, signature
 from pkgutil import iter_modules
+from traceback import extract_tb
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import attrs
@@ -22,7 +24,7 @@ import attrs
 from purerl.config.explain import Setting, explain, toml
 from purerl.config.schema import RunConfig
 from purerl.config.structure import apply, build, flat, read_table, read_toml, unknown
-from purerl.errors import ConfigError, nearest
+from purerl.errors import ConfigError, PurerlError, nearest
 from purerl.plugins import locate
 
 __all__ = ["arguments", "explained", "find", "names", "resolve"]
@@ -65,11 +67,30 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     for setting in settings:
         sides[_first_key(setting) in parameters].append(setting)
     others, own = sides
-    config = function(**_arguments(recipe, function, parameters, own)) if parameters else function()
+    arguments = _arguments(recipe, function, parameters, own) if parameters else {}
+    config = _called(recipe, function, arguments)
     if not isinstance(config, RunConfig):
         raise ConfigError(f"recipe {recipe!r}", got=f"it returned {config!r}", need="a RunConfig")
     _check_known(others, {*parameters, *attrs.fields_dict(RunConfig)})
     return apply(config, others)
+
+
+def _called(recipe: str, function: Callable, arguments: Mapping[str, Any]) -> Any:
+    """What `function` returns; where one of somebody else's raises, a ConfigError that says in which of its lines."""
+    try:
+        return function(**arguments)
+    except PurerlError:
+        raise
+    except Exception as error:
+        if ":" not in recipe:
+            raise
+        file = getattr(sys.modules[function.__module__], "__file__", None)
+        frames = [one for one in extract_tb(error.__traceback__) if one.filename == file]
+        lines = ", ".join(f"line {one.lineno} in {one.name}" for one in frames)
+        need, do = "a function that returns a RunConfig", f"mend it in {file}{', ' if lines else ''}{lines}"
+        raise ConfigError(
+            f"recipe {recipe!r} fails", got=f"{type(error).__name__}: {error}", need=need, do=do
+        ) from error
 
 
 def _check_known(settings: Iterable[str], known: Iterable[str]) -> None:

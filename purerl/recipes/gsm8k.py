@@ -62,7 +62,7 @@ def gsm8k(
         generator=generator.Config(max_rows=512),  # all of a step at once
         trainer=trainer.Config(
             lr=1e-6,
-            warm_up=min(10, steps),
+            warm_up=max(0, min(10, steps)),
             autocast="bfloat16",
             gradient_checkpointing=True,
             tokens_per_microbatch=16384,
