@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +61,7 @@ Settings = Annotated[
 
 
 @app.command()
-@reported
+@partial(reported, interrupted="the same command goes on from the last checkpoint, if there is one")
 def train(
     recipe: Recipe = "addition",
     settings: Settings = None,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,11 +37,8 @@ _DEBUG = inspect.Parameter(
 )
 
 
-_GOES_ON = "the same command goes on from the last checkpoint"
-
-
-def reported(command: Callable[..., None], *, interrupted: str = _GOES_ON) -> Callable[..., None]:
-    """`command` with `--debug`, and with its errors reported as `errors_reported` does."""
+def reported(command: Callable[..., None], *, interrupted: str = "") -> Callable[..., None]:
+    """`command` with `--debug`, and with its errors reported as `errors_reported` does, which see."""
     signature = inspect.signature(command, eval_str=True)
 
     @wraps(command)
@@ -53,14 +53,16 @@ def reported(command: Callable[..., None], *, interrupted: str = _GOES_ON) -> Ca
 
 
 @contextmanager
-def errors_reported(*, debug: bool, interrupted: str = _GOES_ON) -> Iterator[None]:
+def errors_reported(*, debug: bool, interrupted: str = "") -> Iterator[None]:
     """Leave with 2 where the input is wrong, with 1 where a run failed, with 130 on Ctrl-C, with 143 on SIGTERM.
 
-    Any other error is a bug and keeps its traceback; with `debug` all do.
+    `interrupted` is what is said of the last two, beside that it is so. Any other error is a bug and keeps its
+    traceback; with `debug` all do.
     """
     try:
         with _termination_raised(), _interruptions_kept():
             yield
+            sys.stdout.flush()
     except PurerlError as error:
         if debug:
             traceback.print_exc()
@@ -71,13 +73,22 @@ def errors_reported(*, debug: bool, interrupted: str = _GOES_ON) -> Iterator[Non
             raise
         need, do = "room on the disk, and permission", "make room, mend the permissions, or name another file"
         typer.echo(f"error: {PurerlError('a file is refused', got=error, need=need, do=do)}", err=True)
+        _drop_output()
         raise typer.Exit(1) from error
     except _Terminated as stop:
-        typer.echo(f"terminated; {interrupted}", err=True)
+        typer.echo("; ".join(filter(None, ["terminated", interrupted])), err=True)
         raise typer.Exit(143) from stop
     except KeyboardInterrupt as stop:
-        typer.echo(f"interrupted; {interrupted}", err=True)
+        typer.echo("; ".join(filter(None, ["interrupted", interrupted])), err=True)
         raise typer.Exit(130) from stop
+
+
+def _drop_output() -> None:
+    """Have Python not try again, when it ends, to write what stdout refuses."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Terminated(KeyboardInterrupt):
@@ -137,12 +148,14 @@ def finished(config: RunConfig, summary: Summary) -> str:
         label = "accuracy" if set(config.evaluate.data.values()) & set(config.data.files) else "held-out accuracy"
         lines = [(label, f"{before:.3f} before, {after:.3f} after {summary.steps} steps"), *lines]
     # The file has every setting that was made, whatever the recipe is.
-    same = f"purerl train {summary.directory / 'config.toml'}"
-    again = f"{same} --set seed={config.seed + 1} --directory {summary.directory}-{config.seed + 1}"
+    same = f"purerl train {quote(str(summary.directory / 'config.toml'))}"
+    # What is called . or .. has its name from where it is.
+    place = summary.directory if summary.directory.name not in ("", "..") else summary.directory.resolve()
+    again = f"{same} --set seed={config.seed + 1} --directory {quote(f'{place}-{config.seed + 1}')}"
     lines += [("metrics", str(summary.directory / "metrics.jsonl")), ("next", f"{again}    another seed")]
     if config.rollout is not None:
         other = "dr_grpo" if kind_of(config.algorithm) != "dr_grpo" else "grpo"
-        settings = f"--set algorithm.kind={other} --directory {summary.directory}-{other}"
+        settings = f"--set algorithm.kind={other} --directory {quote(f'{place}-{other}')}"
         lines += [("", f"{same} {settings}    another algorithm")]
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)

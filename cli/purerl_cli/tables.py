@@ -1,15 +1,20 @@
-"""Tables that commands print: as wide as the terminal, without colours where there is none."""
+"""Tables that commands print: as wide as the terminal, without colours where there is none.
+
+A table that is too wide is folded at words, in its widest column; where no room is left for that, each row is a
+paragraph. Where there is no terminal nothing is folded, so that whatever reads it finds each row in a line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
-from rich.table import Table
+from rich.padding import Padding
+from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -21,21 +26,55 @@ if TYPE_CHECKING:
 __all__ = ["show", "show_algorithms", "show_findings", "show_recipes", "show_report", "show_settings"]
 
 _SHOWN_ROWS = 8
+_NARROWEST = 20  # characters of a column in which words are folded
 _STATES = {"good": "green", "missing": "yellow", "bad": "red bold"}
 
 
-def show(*head: str, rows: Iterable[Iterable[str | Text]], whole: bool = False) -> None:
-    """Print a table; with `whole` nothing in it is broken, be it wider than the terminal."""
+def show(
+    *head: str,
+    rows: Iterable[Iterable[str | Text]],
+    whole: bool = False,
+    paragraph: Callable[[Sequence[str], Sequence[Text]], RenderableType] | None = None,
+) -> None:
+    """Print a table; with `whole` nothing in it is broken, be it wider than the terminal.
+
+    `paragraph` makes what stands for a row, of the head and its cells, where the terminal is too narrow for a table.
+    """
+    lists = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    columns = [(Text(name), *cells) for name, *cells in zip(head, *lists, strict=True)]
+    widths = [max(len(line) for cell in cells for line in str(cell).split("\n")) for cells in columns]
+    broad = max(range(len(head)), key=lambda k: widths[k])
     table = Table(box=SIMPLE_HEAD)
     for k, name in enumerate(head):
-        table.add_column(name, no_wrap=whole or k == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        table.add_column(name, no_wrap=k != broad)
+    for cells in lists:
+        table.add_row(*cells)
     console = Console(highlight=False)
-    if whole:
-        unbounded = console.options.update(max_width=10_000)
-        console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
-    console.print(table)
+    most = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    if whole or not console.is_terminal:
+        console.width = max(console.width, most)
+    word = max(len(word) for cell in columns[broad] for word in str(cell).split())
+    if most - widths[broad] + max(word, _NARROWEST) <= console.width or most <= console.width:
+        console.print(table)
+        return
+    for cells in lists:
+        console.print((paragraph or _labelled)(head, cells), "")
+
+
+def _labelled(head: Sequence[str], cells: Sequence[Text]) -> RenderableType:
+    """A row: its first cell, and below it the others that say something, each beside the head of its column."""
+    grid = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
+    for name, cell in zip(head[1:], cells[1:], strict=True):
+        if cell:
+            grid.add_row(name, cell)
+    return Group(cells[0], Padding(grid, (0, 0, 0, 2)))
+
+
+def _setting(head: Sequence[str], cells: Sequence[Text]) -> RenderableType:
+    """A setting as one makes it, with where it came from; below it what it means."""
+    key, value, unit, meaning, source = cells
+    made = Text(" ").join(part for part in (key, Text("="), value, unit) if part)
+    return Group(Text.assemble(made, "  (", source, ")"), Padding(meaning, (0, 0, 0, 4)))
 
 
 def show_algorithms(entries: Iterable[Entry]) -> None:
@@ -61,7 +100,7 @@ def show_settings(settings: Iterable[Setting]) -> None:
         (Text(s.key, styles.get(s.source, "")), s.value, s.unit, s.meaning, Text(s.source, styles.get(s.source, "")))
         for s in settings
     )
-    show("setting", "value", "unit", "meaning", "from", rows=rows)
+    show("setting", "value", "unit", "meaning", "from", rows=rows, paragraph=_setting)
 
 
 def show_findings(findings: Iterable[Finding]) -> bool:

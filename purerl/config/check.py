@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -146,6 +148,8 @@ def _check_problems(config: RunConfig, algorithm: Algorithm) -> None:
     if evaluate and evaluate.data and held_out:
         because = "an evaluation without data of its own"
         raise _refuse("data.held_out", held_out, because, "leave data.held_out or evaluate.data out")
+    if held_out and not evaluate:
+        raise _refuse("data.held_out", held_out, "an evaluation", "set evaluate.max_tokens, or leave data.held_out out")
 
 
 def _check_supply(config: RunConfig, algorithm: Algorithm) -> None:
@@ -163,6 +167,10 @@ def _check_supply(config: RunConfig, algorithm: Algorithm) -> None:
 
 
 def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
+    for name, model in (("model", config.model), ("teacher", config.teacher)):
+        if model and model.revision is not None and (model.path.startswith("{run}") or Path(model.path).is_dir()):
+            because = f"a name on the hub; {model.path!r} is a directory"
+            raise _refuse(f"{name}.revision", model.revision, because, f"leave {name}.revision out")
     if config.critic is not None and "critic" not in roles(algorithm, FIELDS):
         because = f"an algorithm with a critic; {kind_of(config.algorithm)} has none"
         raise _refuse("critic", config.critic, because, "leave critic out")
@@ -213,7 +221,12 @@ def _check_weights(config: RunConfig, algorithm: Algorithm) -> None:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(key, got=f"{name!r} {names.count(name)} times", do="name it once, with a weight")
-    if config.rollout is None or "reward" in algorithm.reads:
+    if config.rollout is None:
+        return
+    if "reward" in algorithm.reads:
+        if not any(one.weight for one in config.rewards):
+            need = "one that is not 0: every reward would be"
+            raise ConfigError("rewards.weight", got="0 for each function", need=need, do="set the weight of one")
         return
     kind = kind_of(config.algorithm)
     if config.rollout.overlong:
@@ -304,13 +317,45 @@ def _learns(algorithm: Algorithm, samples: int) -> bool:
     return bool(batch["advantage"].any())
 
 
+_JUDGED = ("mean", "judged", "failed", "timed_out")
+_SAMPLED = ("sampled", "kept", "truncated", "gap", "gap_max")
+_LEARNT = (
+    "accuracy", "chi2", "clip_fraction", "coverage", "dropped", "entropy", "forward_kl", "gap", "grad_norm", "kl",
+    "kl_reference", "kl_sampler", "learning_rate", "log_partition", "log_perplexity_gap", "margin", "ratio", "rejected",
+    "reverse_kl", "skipped", "value_error", "weight", "weight_square",
+)  # fmt: skip
+_TIMED = (
+    "advantage", "cpu", "evaluate", "generate", "reward", "score", "step", "store", "sync", "tokens_per_second",
+    "update",
+)  # fmt: skip
+
+
+def _measured(config: RunConfig, algorithm: Algorithm) -> dict[str, tuple[str, ...]]:
+    """What is known of the metrics that the run has: by what stands before the stroke, what stands behind it."""
+    found: dict[str, tuple[str, ...]] = {one.role: _LEARNT for one in (*algorithm.before, *algorithm.objectives)}
+    found |= {"rollout": ("length", "length_max"), "time": _TIMED}
+    if config.evaluate:
+        found["eval"] = tuple(name.removeprefix("eval/") for name in evaluated(config.evaluate))
+    if config.rollout:
+        named = (one.rpartition(":")[2] for one in (*(one.function for one in config.rewards), *config.gates))
+        found["reward"] = (*_JUDGED, *(["overlong"] if config.rollout.overlong else []), *named)
+        found["rollout"] += _SAMPLED
+    return found
+
+
 def _check_stop(config: RunConfig, algorithm: Algorithm) -> None:
-    if config.stop and config.stop.metric.startswith("eval/") and config.evaluate is None:
+    """Rewards and trainers give metrics of their own: of theirs only what is nearly one that is known is a mistake."""
+    if config.stop is None or config.stop.metric == "step":
+        return
+    if config.stop.metric.startswith("eval/") and config.evaluate is None:
         raise _refuse("stop", config.stop, "an evaluation", "set evaluate, or leave stop out")
-    if config.stop and config.stop.metric.startswith("eval/"):
-        known = evaluated(config.evaluate)
-        if config.stop.metric not in known:
-            raise ConfigError("stop.metric", got=config.stop.metric, do=nearest(config.stop.metric, known))
+    (head, _, tail), measured = config.stop.metric.partition("/"), _measured(config, algorithm)
+    known = measured.get(head, ())
+    open_ended = bool(tail) and head in measured and head not in ("eval", "rollout", "time")
+    if tail not in known and not (open_ended and not get_close_matches(tail, known, n=1, cutoff=0.75)):
+        names = ["step", *(f"{above}/{name}" for above, below in measured.items() for name in below)]
+        do = nearest(config.stop.metric, names)
+        raise ConfigError("stop.metric", got=config.stop.metric, need="a metric that the run has", do=do)
 
 
 def _check_cut(config: RunConfig, algorithm: Algorithm) -> None:

@@ -11,12 +11,12 @@ from attrs import frozen
 
 from purerl.plugins import kind_of
 
-__all__ = ["Setting", "explain"]
+__all__ = ["Setting", "explain", "toml"]
 
 
 @frozen
 class Setting:
-    """One setting: `value` as TOML writes it, empty where nothing is set; `source` is where it came from."""
+    """One setting: `value` as `--set` takes it, empty where nothing is set; `source` is where it came from."""
 
     key: str
     value: str
@@ -25,23 +25,25 @@ class Setting:
     source: str
 
 
-def explain(config: Any, *, made: Collection[str] = (), written: Collection[str] = (), recipe: str) -> list[Setting]:
+def explain(
+    config: Any, *, otherwise: Any = None, made: Collection[str] = (), written: Collection[str] = (), recipe: str
+) -> list[Setting]:
     """All settings of `config`, sections opened, in the order of their classes.
 
-    `made` are the keys that `--set` gave, and `written` those of `recipe`, what the configuration was read from. A
-    value came from `--set` if its key is one of them, or that of a section around it and the value is not the default;
-    from `recipe` if its key is written there, or it is not the default; and else it is the default.
+    `made` are the keys that `--set` gave, `otherwise` is what `config` is without them, and `written` are the keys of
+    `recipe`, what the configuration was read from. A value came from `--set` if its key is one of those, or if it would
+    be another otherwise and is not the default; from `recipe` if its key is written there, or it is not the default;
+    and else it is the default.
     """
+    before = {key: value for key, value, *_ in _leaves(otherwise or config)}
 
     def source(key: str, value: Any, default: Any) -> str:
-        parts = key.split(".")
-        around = {".".join(parts[:n]) for n in range(1, len(parts))}
-        if key in made or (value != default and around & {*made}):
+        if key in made or value not in (default, before.get(key, default)):
             return "--set"
         return recipe if key in written or value != default else "default"
 
     return [
-        Setting(key, _toml(value), about.get("unit", ""), about.get("help", ""), source(key, value, default))
+        Setting(key, toml(value), about.get("unit", ""), about.get("help", ""), source(key, value, default))
         for key, value, about, default in _leaves(config)
     ]
 
@@ -50,15 +52,17 @@ def _leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any, Mapping[st
     """Dotted key, value, what its field says of itself, and default of everything in `config` that is no section."""
     for field in attrs.fields(type(config)):
         key, value = above + field.name, getattr(config, field.name)
-        several = "plugin" in field.metadata and isinstance(value, tuple) and value
-        sections = {f"{key}.{k}": one for k, one in enumerate(value)} if several else {key: value}
-        for name, section in sections.items():
-            if not attrs.has(type(section)):
-                yield name, section, field.metadata, _default(field)
-                continue
-            if "plugin" in field.metadata:
-                yield f"{name}.kind", kind_of(section), field.metadata, None
-            yield from _leaves(section, f"{name}.")
+        if not attrs.has(type(value)):
+            yield key, _kinds_told(value) if "plugin" in field.metadata else value, field.metadata, _default(field)
+            continue
+        if "plugin" in field.metadata:
+            yield f"{key}.kind", kind_of(value), field.metadata, None
+        yield from _leaves(value, f"{key}.")
+
+
+def _kinds_told(configs: Any) -> Any:
+    """Several plugins' Configs as tables, each with its kind; a single one that is not set as it is."""
+    return configs and tuple({"kind": kind_of(one)} | attrs.asdict(one, recurse=False) for one in configs)
 
 
 def _default(field: attrs.Attribute) -> Any:
@@ -66,11 +70,12 @@ def _default(field: attrs.Attribute) -> Any:
     return factory() if factory else field.default
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """`value` as `--set` takes it."""
     if attrs.has(type(value)):
         value = attrs.asdict(value, recurse=False)
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name} = {_toml(part)}' for name, part in value.items() if part is not None)}}}"
+        return f"{{{', '.join(f'{name} = {toml(part)}' for name, part in value.items() if part is not None)}}}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml, value))}]"
     return "" if value is None else tomli_w.dumps({"value": value}).strip().removeprefix("value = ")

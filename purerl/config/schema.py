@@ -23,12 +23,17 @@ from purerl.protocols import Model
 __all__ = ["Checkpoint", "Data", "Evaluate", "Judging", "Overlong", "Reward", "Rollout", "RunConfig", "Stop"]
 
 
-def _at_least(bound: int) -> Any:
+def _within(least: int, most: float, need: str) -> Any:
     def validate(instance: Any, attribute: Attribute, value: Any) -> None:
-        if value is not None and value < bound:
-            raise ConfigError(attribute.name, got=value, need=f"at least {bound}")
+        if value is not None and not least <= value <= most:
+            raise ConfigError(attribute.name, got=value, need=need)
 
     return validate
+
+
+def _check_texts(name: str, texts: Iterable[str]) -> None:
+    if not all(texts):
+        raise ConfigError(name, got="an empty text", need="texts of at least one character", do="leave it out")
 
 
 def _setting(
@@ -36,6 +41,7 @@ def _setting(
     *,
     unit: str = "",
     least: int | None = None,
+    most: float = math.inf,
     plugin: str = "",
     short: Any = False,
     read: Callable[[Any], Any] | None = None,
@@ -46,9 +52,10 @@ def _setting(
     With `list` for `short`, it is the only one of this field's values. `read` makes what the field's type needs of
     other ways to say it.
     """
-    metadata = {"help": help, "unit": unit, "need": "" if least is None else f"at least {least}", "short": short}
+    need = "" if least is None else f"at least {least}" if most == math.inf else f"from {least} to {most}"
+    metadata = {"help": help, "unit": unit, "need": need, "short": short}
     metadata |= ({"plugin": plugin} if plugin else {}) | ({"read": read} if read else {})
-    return field(metadata=metadata, validator=[] if least is None else [_at_least(least)], **kwargs)
+    return field(metadata=metadata, validator=[] if least is None else [_within(least, most, need)], **kwargs)
 
 
 @frozen(kw_only=True)
@@ -130,6 +137,7 @@ class Rollout:
         if not 0 < self.temperature < math.inf:
             need = "above 0, and finite"
             raise ConfigError("temperature", got=self.temperature, need=need, do="only evaluation is greedy")
+        _check_texts("stop", self.stop)
         if self.lag > 1:
             raise ConfigError("lag", got=self.lag, need="0 or 1")
         if self.overlong and self.overlong.buffer > self.max_tokens:
@@ -219,6 +227,7 @@ class Evaluate:
                 raise ConfigError("data", got=repr(file), need="a file, as a text")
             if not re.fullmatch(r"[\w.-]+", name):
                 raise ConfigError("data", got=f"the name {name!r}", need="letters, digits, ., - and _")
+        _check_texts("stop", self.stop)
         if not 0 <= self.temperature < math.inf:
             raise ConfigError("temperature", got=self.temperature, need="0 or above, and finite")
         if self.samples > 1 and self.temperature == 0:
@@ -252,6 +261,10 @@ class Stop:
 
     metric: str = _setting("name of the metric, such as eval/accuracy")
     at_least: float = _setting("the value that ends the run")
+
+    def __attrs_post_init__(self) -> None:
+        if not math.isfinite(self.at_least):
+            raise ConfigError("at_least", got=self.at_least, need="a finite number")
 
 
 @frozen(kw_only=True)
@@ -293,5 +306,12 @@ class RunConfig:
     prepare: str | None = _setting(
         "module:function, called with (directory, seed) to write files into {run}/prepared", default=None
     )
-    threads: int | None = _setting("CPU threads of torch; its own choice if not given", default=None, least=1)
-    seed: int = _setting("of everything random", default=0, least=0)
+    threads: int | None = _setting(
+        "CPU threads of torch; its own choice if not given", default=None, least=1, most=1024
+    )
+    seed: int = _setting("of everything random", default=0, least=0, most=2**63 - 1)
+
+    def __attrs_post_init__(self) -> None:
+        if not re.fullmatch(r"[\w., -]{1,100}", self.name) or not self.name.strip(". "):
+            need = "letters, digits, spaces and . , - _, 100 at most, not dots alone: it names a folder"
+            raise ConfigError("name", got=repr(self.name), need=need, do="train --directory names any other")

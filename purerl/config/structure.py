@@ -43,6 +43,7 @@ __all__ = [
     "read_table",
     "read_toml",
     "to_dict",
+    "unknown",
 ]
 
 T = TypeVar("T")
@@ -198,7 +199,9 @@ def _value(text: str) -> Any:
 def _scalar(kind: type, need: str, do: str | None = None) -> Any:
     def structure(value: Any, _: Any) -> Any:
         if type(value) is not kind:
-            raise ConfigError("", got=_show(value), need=need, do=do)
+            within = [key for key in value if key != _TEXT] if isinstance(value, Mapping) else []
+            remedy = f"leave out what is set within it: {', '.join(within)}" if within else do
+            raise ConfigError("", got=_show(value), need=need, do=remedy)
         return value
 
     return structure
@@ -355,18 +358,19 @@ def _problems(error: BaseException, above: tuple[str, ...] = (), cls: Any = None
                 yield from _problems(inner, here, error.cl)
         case ForbiddenExtraKeysError():
             for name in sorted(error.extra_fields):
-                known = attrs.fields_dict(error.cl)
-                need = "one that `purerl config` lists"
-                problem = ConfigError(
-                    ".".join((*here, name)), got="no such setting", need=need, do=nearest(name, known)
-                )
-                yield str(problem)
+                yield str(unknown(".".join((*here, name)), name, attrs.fields_dict(error.cl)))
         case KeyError() if here != above:
             yield str(ConfigError(f"{key} is missing", need=attrs.fields_dict(cls)[here[-1]].metadata.get("help")))
         case ConfigError():
             yield _named(key, str(error), {"kind", *attrs.fields_dict(cls)})
         case _:
             yield str(ConfigError(key, got=error.args[0] if error.args else repr(error)))
+
+
+def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error that there is no setting `key`, whose last part, `name`, is none of the `known`."""
+    need = "one that `purerl config` lists"
+    return ConfigError(key, got="no such setting", need=need, do=nearest(name, known))
 
 
 def _named(key: str, message: str, fields: set[str]) -> str:
@@ -377,4 +381,7 @@ def _named(key: str, message: str, fields: set[str]) -> str:
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, Mapping) and _TEXT in value:
+        rest = {key: item for key, item in value.items() if key != _TEXT}
+        return f"{_show(value[_TEXT])} and {_show(rest)}"
     return json.dumps(value, default=str)

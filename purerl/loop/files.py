@@ -18,6 +18,9 @@ REFUSED = frozenset(
 )
 """Numbers of the errors by which a disk refuses to be written, or to be read."""
 
+_NO_PLACE = frozenset(getattr(errno, name) for name in ("EEXIST", "EISDIR", "ELOOP", "ENAMETOOLONG", "ENOENT"))
+"""Numbers of those by which it refuses a directory: within one that is there they are mistakes of ours."""
+
 
 def write_at_once(path: Path, text: str) -> None:
     """Write `text` to `path`: whoever reads it sees the file before or the file after, whatever is killed when."""
@@ -49,8 +52,9 @@ def refusals_told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        above = error.filename is not None and path.is_relative_to(str(error.filename))
         there = error.filename is None or str(error.filename).startswith(str(path))
-        if error.errno not in REFUSED or not (there or path.is_relative_to(str(error.filename))):
+        if not (error.errno in REFUSED and (there or above)) and not (error.errno in _NO_PLACE and above):
             raise
         raise RunDirectoryError(
             f"run directory {str(path)!r} cannot be written",

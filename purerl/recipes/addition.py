@@ -51,7 +51,7 @@ def addition(steps: int = 240) -> RunConfig:
             lr=7e-4,
             betas=_BETAS,
             schedule="cosine",
-            warm_up=steps * minibatches // 16,
+            warm_up=max(steps, 0) * minibatches // 16,
             clip_norm=0.3,
             tokens_per_microbatch=1024,
         ),

@@ -23,6 +23,8 @@ Why it is set so:
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from attrs import evolve
 
 from purerl.algos import grpo
@@ -36,10 +38,13 @@ _HELD_OUT = 0.05
 _TOKENS = 512
 
 
-def gsm8k(model: str | Model, data: str | Data, test: str | None = None, steps: int = 230) -> RunConfig:
+def gsm8k(
+    model: str | Model,
+    data: str | Data,
+    test: Annotated[str | None, "a file of problems to evaluate on, in place of a share of the data"] = None,
+    steps: int = 230,
+) -> RunConfig:
     """GRPO on grade-school problems: the number that a completion comes to is right, or not.
-
-    `test` is a file of problems to evaluate on.
 
     >>> gsm8k(model="Qwen/Qwen2.5-0.5B-Instruct", data="gsm8k/train.parquet").data.held_out
     0.05
@@ -57,7 +62,7 @@ def gsm8k(model: str | Model, data: str | Data, test: str | None = None, steps: 
         generator=generator.Config(max_rows=512),  # all of a step at once
         trainer=trainer.Config(
             lr=1e-6,
-            warm_up=min(10, steps),
+            warm_up=max(0, min(10, steps)),
             autocast="bfloat16",
             gradient_checkpointing=True,
             tokens_per_microbatch=16384,

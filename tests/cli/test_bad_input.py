@@ -336,3 +336,11 @@ def test_other_commands_tell_what_the_disk_refuses_too(tmp_path: Path) -> None:
     (tmp_path / "closed").write_text("")
     result = CliRunner().invoke(app, ["data", "convert", "gsm8k", source, f"{tmp_path}/closed/gsm8k/train.parquet"])
     _check_told(result, 1, got="Not a directory", need="permission", do="name another file", about="a file is refused")
+
+
+@pytest.mark.parametrize("command", ["recipes", "config", "config --toml"])
+def test_a_full_disk_behind_the_output_is_told(command: str) -> None:
+    ran = _shell(f"$PURERL {command} >/dev/full")
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("error: a file is refused\n  got:  [Errno 28] No space left on device\n")
+    assert len(ran.stderr.splitlines()) == 4, ran.stderr

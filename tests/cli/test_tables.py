@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -38,6 +39,26 @@ def test_settings_are_shown_with_where_they_came_from() -> None:
     steps, epochs = (next(line for line in lines if line.startswith(f"  {key} ")) for key in ("steps", "epochs"))
     assert steps.split() == ["steps", "7", "steps", "steps", "of", "the", "loop", "--set"]
     assert (epochs.split()[1], epochs.split()[-1]) == ("1", "default")
+
+
+@pytest.mark.parametrize("width", [30, 40, 80, 120, 160, 300])
+@pytest.mark.parametrize("command", ["config", "algo list", "recipes"])
+def test_a_terminal_of_any_width_shows_every_word(command: str, width: int) -> None:
+    shown = CliRunner().invoke(app, command.split(), env={"COLUMNS": str(width), "FORCE_COLOR": "1"}).stdout
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines()]
+    assert max(map(len, lines)) <= width
+    found = {word.strip("()") for line in lines for word in line.split()}
+    rows = _purerl(*command.split()).stdout.splitlines()[3:]
+    words = {word.strip("()") for row in rows for word in row.split() if len(word) < width // 2}
+    assert words - found == set()
+
+
+def test_elsewhere_each_row_is_a_line() -> None:
+    lines = CliRunner().invoke(app, ["config"], env={"COLUMNS": "40"}).stdout.splitlines()
+    row = next(line for line in lines if line.startswith("  start.trainer.tokens_per_microbatch "))
+    assert row.split()[1] == "1024"
+    assert row.split()[-1] == "recipe"
+    assert len([line for line in lines if "final_fraction" in line and "as a fraction of lr" in line]) == 2
 
 
 def test_a_configuration_is_printed_as_a_file() -> None:
@@ -86,6 +107,8 @@ def test_settings_complete_with_their_values(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "mine.toml").write_text(dumps(addition()).replace("steps = 240", "steps = 12"))
     monkeypatch.chdir(tmp_path)
     assert _offered("purerl train mine.toml --set step").split() == ["steps=12"]
+    assert _offered("purerl train gsm8k --set model=x --set tes").split() == ["test="]
+    assert "trainer.lr=1e-06" in _offered("purerl config gsm8k --set trai").split()
     nothing = SimpleNamespace(args=[], params={"recipe": "no-such-recipe"})
     assert setting_keys(nothing, "step") == []
 

@@ -15,12 +15,14 @@ import torch
 from typer.testing import CliRunner, Result
 
 import purerl
-from purerl import RunConfig
+from purerl import RunConfig, doctor
 from purerl.config.structure import dumps, from_dict
 from purerl.errors import EngineError
 from purerl.loop.checkpoint import newest
+from purerl.loop.train import Summary
 from purerl.recipes.addition import addition
 from purerl_cli.main import app
+from purerl_cli.output import finished
 
 from .terminal import in_terminal
 
@@ -99,6 +101,26 @@ def test_a_run_ends_with_a_model_and_is_not_done_twice(tmp_path: Path) -> None:
     assert _train(*run, "--fresh").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("directory", "file", "place"),
+    [
+        ("runs/a", "runs/a/config.toml", "runs/a-1"),
+        ("runs/it's $HOME", "'runs/it'\"'\"'s $HOME/config.toml'", "'runs/it'\"'\"'s $HOME-1'"),
+        (".", "config.toml", "{here}-1"),
+        ("a/..", "a/../config.toml", "{here}-1"),
+    ],
+)
+def test_what_to_type_next_is_for_a_shell_and_another_directory(
+    directory: str, file: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    said = finished(addition(), Summary(Path(directory), 1, {}, {}))
+    line = next(line for line in said.splitlines() if line.endswith("another seed"))
+    expected = f"purerl train {file} --set seed=1 --directory {place.format(here=tmp_path)}"
+    assert line.split(None, 1)[1].rpartition("    ")[0] == expected
+
+
 # --- mistakes ----------------------------------------------------------------------------------------------------
 
 
@@ -135,7 +157,7 @@ def test_debug_shows_where_a_mistake_comes_from() -> None:
     ("raised", "code", "message"),
     [
         (EngineError("the sampler failed"), 1, "error: the sampler failed\n"),
-        (KeyboardInterrupt(), 130, "interrupted; the same command goes on from the last checkpoint\n"),
+        (KeyboardInterrupt(), 130, "interrupted; the same command goes on from the last checkpoint, if there is one\n"),
     ],
 )
 def test_a_run_that_fails_says_so_in_its_exit_code(
@@ -147,6 +169,15 @@ def test_a_run_that_fails_says_so_in_its_exit_code(
     monkeypatch.setattr(purerl, "train", fail, raising=False)
     result = _train()
     assert (result.exit_code, result.stderr) == (code, message)
+
+
+def test_only_a_run_is_said_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "examine", stop)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +196,7 @@ def test_a_run_that_is_told_to_stop_gives_the_terminal_back_and_keeps_its_checkp
     seen, found = in_terminal([sys.executable, *command, str(tmp_path / "run")], hear)
     assert found == code, seen
     assert seen.rfind(_SHOWN) > seen.rfind(_HIDDEN) > 0, "the cursor is there again"
-    assert seen.endswith(f"{said}; the same command goes on from the last checkpoint\n"), seen[-500:]
+    assert seen.endswith(f"{said}; the same command goes on from the last checkpoint, if there is one\n"), seen[-500:]
     assert "Traceback" not in seen
     assert newest(checkpoints) is not None
     assert not (tmp_path / "run" / "summary.json").exists()
@@ -191,7 +222,7 @@ def test_a_run_that_is_told_to_stop_while_torch_writes_a_file_says_that_it_was_t
     monkeypatch.setattr(purerl, "train", save, raising=False)
     result = _train()
     assert result.exit_code == code, result.exception
-    assert result.stderr == f"{said}; the same command goes on from the last checkpoint\n"
+    assert result.stderr == f"{said}; the same command goes on from the last checkpoint, if there is one\n"
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,21 @@ def test_a_mistake_in_the_first_run_is_named_with_its_place() -> None:
     [
         ("rollout.temperature=inf", "rollout.temperature\n  got:  inf\n  need: above 0, and finite\n"),
         ("rollout.temperature=nan", "rollout.temperature\n  got:  nan\n  need: above 0, and finite\n"),
+        (
+            "seed=99999999999999999999999",
+            "seed\n  got:  99999999999999999999999\n  need: from 0 to 922337",
+        ),
+        ("threads=100000", "threads\n  got:  100000\n  need: from 1 to 1024"),
+        ("threads=0", "threads\n  got:  0\n  need: from 1 to 1024"),
+        ('rollout.stop=[""]', "rollout.stop\n  got:  an empty text\n  need: texts of at least one character"),
+        ('evaluate.stop=["a", ""]', "evaluate.stop\n  got:  an empty text\n  need: texts of at least one character"),
+        ('name="a\\u0000b"', "name\n  got:  'a\\x00b'\n  need: letters, digits, spaces and . , - _, 100 at most"),
+        (f"name={'a' * 300}", "name\n  got:  'aaa"),
+        ("name=../x", "name\n  got:  '../x'\n"),
+        ("name=a/b", "name\n  got:  'a/b'\n"),
+        ("name=..", "name\n  got:  '..'\n"),
+        ("name=' '", "name\n  got:  ' '\n"),
+        ("name=''", "name\n  got:  ''\n"),
         ("model.dtype=bf16", "model.dtype\n  got:  'bf16'\n  do:   did you mean 'bfloat16'?"),
     ],
 )

@@ -21,6 +21,9 @@ from purerl.loop.files import folder_at_once, refusals_told
         PermissionError(errno.EACCES, "Permission denied", "/runs/a/metrics.jsonl"),
         NotADirectoryError(errno.ENOTDIR, "Not a directory", "/runs"),
         OSError(errno.EROFS, "Read-only file system", "/runs/a/x.partial", None, "/runs/a/x"),
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "/runs/a"),  # as from making it in /proc
+        FileExistsError(errno.EEXIST, "File exists", "/runs"),
+        OSError(errno.ENAMETOOLONG, "File name too long", "/runs/a"),
     ],
 )
 def test_a_refusal_is_the_run_directorys(error: OSError) -> None:
@@ -33,6 +36,8 @@ def test_a_refusal_is_the_run_directorys(error: OSError) -> None:
     "error",
     [
         FileNotFoundError(errno.ENOENT, "No such file or directory", "/runs/a/data.json"),
+        IsADirectoryError(errno.EISDIR, "Is a directory", "/runs/a/metrics.jsonl"),
+        FileNotFoundError(errno.ENOENT, "No such file or directory"),
         PermissionError(errno.EACCES, "Permission denied", "/data/rows.parquet"),
         ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,25 @@ GIVEN = ("model=m", "data=d.parquet")
 def mine(model: str | Model, size: int, *, share: float = 0.5, note: str | None = None, **more: Any) -> RunConfig:
     """A recipe with parameters of several sorts."""
     return evolve(addition(), model=model, examples=size, name=f"{share} {note}", **more)
+
+
+def texts(data: str) -> RunConfig:
+    """A recipe that takes its data as a text, and fails."""
+    return _read(data)
+
+
+def _read(data: str) -> RunConfig:
+    return addition()[data]
+
+
+def test_a_recipe_that_fails_is_named_with_its_lines() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(f"{HERE}:texts", ["data=d"])
+    what, got, need, do = str(caught.value).splitlines()
+    assert what == f"recipe '{HERE}:texts' fails"
+    assert got.startswith("  got:  TypeError: 'RunConfig' object")
+    assert need == "  need: a function that returns a RunConfig"
+    assert re.fullmatch(rf"  do:   mend it in {re.escape(__file__)}, line \d+ in texts, line \d+ in _read", do)
 
 
 def test_settings_of_parameters_are_arguments() -> None:
@@ -92,7 +112,26 @@ def test_a_text_is_a_model_in_any_recipe(tmp_path: Path) -> None:
         ("chat", [*GIVEN, "model.revison=v2"], "model.revison\n  got:  no such setting\n  need: one that"),
         ("chat", ["model=m", "data.held_out=2"], "data.files is missing\n"),
         ("chat", [*GIVEN, "test=t"], "test\n  got:  no such setting\n"),
+        (
+            "gsm8k",
+            [*GIVEN, "tets=z"],
+            "tets\n  got:  no such setting\n  need: one that `purerl config` lists\n  do:   did you mean 'test'?",
+        ),
         (f"{HERE}:mine", ["model=m", "size=many"], 'size\n  got:  "many"\n  need: a whole number'),
+        ("addition", ["steps=-5"], "steps\n  got:  -5\n  need: at least 1"),
+        ("gsm8k", [*GIVEN, "steps=-1"], "steps\n  got:  -1\n  need: at least 1"),
+        ("chat", [*GIVEN, "steps=-30"], "steps\n  got:  -30\n  need: at least 1"),
+        ("preferences", [*GIVEN, "steps=-30"], "steps\n  got:  -30\n  need: at least 1"),
+        (
+            f"{HERE}:mine",
+            ["model=m", "size=1", "note=y", "note.held_out=0.1"],
+            'note\n  got:  "y" and {"held_out": 0.1}\n',
+        ),
+        (
+            f"{HERE}:texts",
+            ["data=y", "data.held_out=0.1"],
+            'data\n  got:  "y" and {"held_out": 0.1}\n  need: a text\n  do:   leave out what is set within it: h',
+        ),
         (f"{HERE}:mine", ["model=3", "size=1"], "model\n  got:  3\n  need: a section: keys and values"),
     ],
 )  # fmt: skip
