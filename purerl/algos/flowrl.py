@@ -67,6 +67,7 @@ def clipped_row_weight(
 def balance_loss(log_partition: RowFloat, log_ratio: RowFloat, advantage: RowFloat, *, beta: float) -> RowFloat:
     """(log Z + log-ratio - beta * A)^2: by how much the balance of flows is off, squared.
 
+    >>> import torch
     >>> balance_loss(torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([0.5]), beta=2.0)
     tensor([4.])
     """
