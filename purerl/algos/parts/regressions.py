@@ -18,6 +18,7 @@ __all__ = ["gvpo_loss", "sppo_loss"]
 def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFloat:
     """(L - eta * A)^2, with the row's win rate less 1/2 as A. Source: SPPO (2405.00675).
 
+    >>> import torch
     >>> sppo_loss(torch.tensor([3.0]), torch.tensor([0.5]), eta=4.0)
     tensor([1.])
     """
@@ -31,6 +32,7 @@ def gvpo_loss(log_ratio: RowFloat, advantage: RowFloat, group: RowInt, counted: 
     constant in L, such as the logarithm of a partition function, drops out: it need not be known. In a group of one it
     is 0. Source: GVPO (2504.19599).
 
+    >>> import torch
     >>> yes, group = torch.tensor([True, True]), torch.tensor([5, 5])
     >>> gvpo_loss(torch.tensor([2.0, 0.0]), torch.tensor([0.5, -0.5]), group, yes, beta=1.0)
     tensor([0.2500, 0.2500])

@@ -20,6 +20,7 @@ def overlong_penalty(length: RowFloat, *, longest: float, buffer: float, factor:
     Nothing up to longest - buffer tokens, then linearly down, to -factor at `longest` and beyond.
     Source: DAPO (2503.14476, eq. 13).
 
+    >>> import torch
     >>> overlong_penalty(torch.tensor([50.0, 90.0, 100.0, 300.0]), longest=100.0, buffer=20.0, factor=1.0)
     tensor([ 0.0000, -0.5000, -1.0000, -1.0000])
     """
