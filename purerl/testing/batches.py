@@ -34,7 +34,7 @@ Layout = tuple[tuple[int, str], ...]
 
 # Sparse, negative and large: labels are names, and nothing may be counted from them.
 _LABELS = (-7, 3, 2**40, -(2**62))
-_SIZES = (1, 1, 2, 2, 3, 5, 8)
+_SIZES = (1, 1, 2, 2, 3, 4, 5, 6, 7, 8)
 _LENGTH = 7
 
 

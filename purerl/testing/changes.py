@@ -112,13 +112,18 @@ def drive_apart(batch: TensorDict) -> TensorDict:
 
 
 def agree(batch: TensorDict) -> TensorDict:
-    """All policies give all tokens the same log-probability."""
+    """The policy's logp, and what it was and is measured from, are the same; a teacher's stays, for it is a reward."""
     policies = [name for name in _POLICIES if name in batch.keys()]
     shared = next((batch[name] for name in policies), None)
     return put(batch, **dict.fromkeys(policies, shared))
 
 
-_POLICIES = [f.name for f in FIELDS.values() if f.unit == "nats" and f.axes == "rows time" and "entropy" not in f.name]
+_TEACHERS = ("teacher_logp", "reward_model_logp")
+_POLICIES = [
+    f.name
+    for f in FIELDS.values()
+    if f.unit == "nats" and f.axes == "rows time" and "entropy" not in f.name and f.name not in _TEACHERS
+]
 
 
 def exaggerate(batch: TensorDict, rows: Tensor) -> TensorDict:
