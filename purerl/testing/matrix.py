@@ -31,10 +31,10 @@ def matrix() -> str:
 
 _INTRODUCTION = """\
 Every algorithm, with each of its optional terms switched on, is held to every law: in `nox -s laws` on two batches on
-which each mutant shows and on two that Hypothesis draws, or on one where that is enough; with `PURERL_PROFILE=thorough`
-on two hundred. Where a law cannot hold, the module says why, and the tests look for a batch that breaks it. Beside these
-laws, every setting of every algorithm has an effect (`check_settings`). A law about rewards has nothing to compare where
-an algorithm reads none.
+which each mutant shows and on two that Hypothesis draws, or on one where that is enough; on two hundred with
+`PURERL_PROFILE=thorough`. Where a law cannot hold, the module says why, and the tests look for a batch that breaks it.
+Beside these laws, every setting of every algorithm has an effect (`check_settings`). A law about rewards has nothing to
+compare where an algorithm reads none.
 
 The laws say what must be so whatever an algorithm is for. They do not say that it is the one that was meant: on policy
 they know its gradient from its advantage, but another clip, another reduction or another divergence is lawful too. That
