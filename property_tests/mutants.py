@@ -63,6 +63,10 @@ def reward_of_last_action_token(batch):
     return batch["reward"].gather(1, last)[:, 0]
 
 
+def lost_rewards(batch):
+    return -batch["reward"].sum(-1)
+
+
 def centred_over_padding(batch):
     return batch["reward"].sum(-1) - batch["reward"].mean()
 
@@ -263,7 +267,10 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     },
     "dealing_is_invisible": {"a rank has no longest row": (_term(reduce=divided_by_the_longest_row), "Error: ")},
     "metrics_merge": {"metrics have no weights": (_objective(metrics=mean_without_weight), "'logp'")},
-    "no_reward_is_lost": {"masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect")},
+    "no_reward_is_lost": {
+        "masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect"),
+        "the advantage has the wrong sign": (_score(lost_rewards), "a reward more has an advantage of -1, none 0"),
+    },
     "shifting_rewards_is_invisible": {"a row alone keeps its score": (_score(raw_where_alone), "field advantage")},
     "scaling_rewards_scales": {"scores are clipped": (_score(clipped_score), "field advantage is neither")},
     "nothing_counted_is_zero": {"0 divided by 0": (_term(reduce=divided_by_zero), "not finite")},
