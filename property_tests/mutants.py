@@ -1,7 +1,7 @@
 """Broken algorithms, and the law that must catch each: bugs that were shipped elsewhere, put into GRPO or DPO.
 
 A law that catches nothing proves nothing. With each mutant stands a part of the message that its law must give, so that
-it is caught for what is wrong with it.
+it is caught for what is wrong with it; that of a mutant that crashes names the error.
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ def reward_of_last_action_token(batch):
     return batch["reward"].gather(1, last)[:, 0]
 
 
+def lost_rewards(batch):
+    return -batch["reward"].sum(-1)
+
+
 def centred_over_padding(batch):
     return batch["reward"].sum(-1) - batch["reward"].mean()
 
@@ -83,6 +87,11 @@ def centred_by_label_as_index(batch):
     return score - torch.zeros_like(score).index_add(0, batch["group"], score)[batch["group"]]
 
 
+def centred_by_parity(batch):
+    score, parity = batch["reward"].sum(-1), batch["group"].remainder(2)
+    return score - torch.zeros_like(score).index_add(0, parity, score)[parity]
+
+
 def centred_by_a_loop(batch):
     score, baseline = batch["reward"].sum(-1), torch.zeros_like(batch["reward"][:, 0])
     for label in batch["group"].unique():
@@ -94,6 +103,31 @@ def centred_by_a_loop(batch):
 def centred_if_they_differ(batch):
     score = batch["reward"].sum(-1)
     return score - score.mean() if score.max() > score.min() else score
+
+
+class Centred(torch.autograd.Function):
+    """Its rule for vmap takes the mapped axis for the rows."""
+
+    @staticmethod
+    def forward(score):
+        return score - score.mean(0)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def vmap(info, in_dims, score):
+        return score - score.mean(0), 0
+
+
+def centred_by_a_function_of_its_own(batch):
+    return Centred.apply(batch["reward"].sum(-1))
+
+
+def centred_unless_compiled(batch):
+    score = batch["reward"].sum(-1)
+    return score if torch.compiler.is_compiling() else score - score.mean()
 
 
 def centred_over_the_batch(batch):
@@ -196,6 +230,10 @@ def mean_over_width(loss, mask, counts):
     return torch.where(mask, loss, 0).mean(-1).sum() / counts.rows.clamp(min=1)
 
 
+def mean_over_rows_of_the_part(loss, mask, counts):
+    return token_sum(loss, mask, counts) / max(1, len(mask))
+
+
 def divided_by_the_longest_row(loss, mask, counts):
     return token_sum(loss, mask, counts) / mask.sum(-1).amax()
 
@@ -230,15 +268,21 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     "nothing_is_hidden": {"dropout": (_term(loss=with_dropout), "gradient of logp")},
     "dtype_is_kept": {"a bool times a float": (_score(sign), "field advantage is torch.float32")},
     "it_travels": {
-        "a lambda": (_term(loss=lambda batch: batch["logp"]), "lambda"),
+        "a lambda": (_term(loss=lambda batch: batch["logp"]), "PicklingError: "),
         "a description with an address": (_objective(prepare=NamedByAddress()), "another fingerprint"),
     },
     "device_is_kept": {
-        "a value is asked for": (_score(best_possible_score), "Tensor.item() cannot be called on meta tensors"),
-        "a tensor is made elsewhere": (_score(discounted_on_the_host), "expected device"),
+        "a value is asked for": (_score(best_possible_score), "RuntimeError: Tensor.item() cannot be called on meta"),
+        "a tensor is made elsewhere": (_score(discounted_on_the_host), "RuntimeError: Tensor on device cpu is not"),
     },
-    "vmap_is_a_loop": {"a loop over groups": (_score(centred_by_a_loop), "vmap")},
-    "compiled_is_eager": {"a branch on values": (_score(centred_if_they_differ), "Data-dependent branching")},
+    "vmap_is_a_loop": {
+        "a loop over groups": (_score(centred_by_a_loop), "RuntimeError: vmap: "),
+        "the mapped axis is taken for the rows": (_score(centred_by_a_function_of_its_own), "field advantage"),
+    },
+    "compiled_is_eager": {
+        "a branch on values": (_score(centred_if_they_differ), "Unsupported: Data-dependent branching"),
+        "a branch on being compiled": (_score(centred_unless_compiled), "field advantage"),
+    },
     "padding_is_invisible": {
         "the mean is over padding": (_score(centred_over_padding), "field advantage"),
         "the numerator is not masked": (_term(loss=softplus, reduce=numerator_without_mask), "loss"),
@@ -253,7 +297,10 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     "uncounted_rows_are_absent": {
         "rejected rows stay in the baseline": (_score(centred_over_rejected_rows), "field advantage")
     },
-    "labels_are_names": {"labels are indices": (_score(centred_by_label_as_index), "Error: ")},
+    "labels_are_names": {
+        "labels are indices": (_score(centred_by_label_as_index), "IndexError: "),
+        "labels of one parity are one group": (_score(centred_by_parity), "field advantage"),
+    },
     "masked_out_is_inert": {"versions of tool tokens": (_score(less_the_staler, "version"), "field advantage")},
     "groups_are_apart": {"the baseline is that of the batch": (_score(centred_over_the_batch), "field advantage")},
     "splitting_is_invisible": {
@@ -261,12 +308,21 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
         "the part is whitened": (_term(loss=whitened_in_the_loss), "gradient of logp"),
         "pairs are cut": (_objective(DPO, unit="row"), "gradient of logp"),
     },
-    "dealing_is_invisible": {"a rank has no longest row": (_term(reduce=divided_by_the_longest_row), "Error: ")},
+    "dealing_is_invisible": {
+        "a rank has no longest row": (_term(reduce=divided_by_the_longest_row), "RuntimeError: amax()"),
+        "the rows of the part divide": (_term(reduce=mean_over_rows_of_the_part), "gradient of logp"),
+    },
     "metrics_merge": {"metrics have no weights": (_objective(metrics=mean_without_weight), "'logp'")},
-    "no_reward_is_lost": {"masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect")},
+    "no_reward_is_lost": {
+        "masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect"),
+        "the advantage has the wrong sign": (_score(lost_rewards), "a reward more has an advantage of -1, none 0"),
+    },
     "shifting_rewards_is_invisible": {"a row alone keeps its score": (_score(raw_where_alone), "field advantage")},
     "scaling_rewards_scales": {"scores are clipped": (_score(clipped_score), "field advantage is neither")},
-    "nothing_counted_is_zero": {"0 divided by 0": (_term(reduce=divided_by_zero), "not finite")},
+    "nothing_counted_is_zero": {
+        "0 divided by 0": (_term(reduce=divided_by_zero), "not finite"),
+        "the numerator is not masked": (_term(loss=softplus, reduce=numerator_without_mask), "and nothing counts"),
+    },
     "extreme_ratios_are_finite": {"a ratio overflows": (_term(loss=unclamped_ratio), "not finite")},
     "gradients_flow_through_outputs_only": {
         "the gradient is stopped": (_term(loss=detached), "gradients reach []"),

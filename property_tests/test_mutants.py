@@ -23,8 +23,10 @@ CAUGHT = [
 
 @pytest.mark.parametrize(("law", "algorithm", "says"), CAUGHT)
 def test_mutant_is_caught(law: Law, algorithm: Algorithm, says: str):
-    with pytest.raises(AssertionError, match=rf"^{law.__name__}: .*{re.escape(says)}"):
+    with pytest.raises(AssertionError, match=rf"^{law.__name__}: .*{re.escape(says)}") as caught:
         hold(law, algorithm, phases=UNSHRUNK)
+    cause = caught.value.__cause__
+    assert isinstance(cause, AssertionError) or type(cause).__name__ in says, f"it is caught by its crash: {cause!r}"
 
 
 def test_every_law_has_a_mutant():

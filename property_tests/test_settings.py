@@ -1,4 +1,4 @@
-"""Every setting of every algorithm has an effect."""
+"""Every setting of every algorithm has an effect on what is learnt."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from attrs import frozen
 from test_laws import MODULES
 
 from purerl.algos import grpo
+from purerl.algos.algebra import Algorithm
 from purerl.testing import check_settings
 
 
@@ -30,4 +31,23 @@ def test_a_setting_that_is_never_handed_on_is_found():
         __name__="forgetful", Config=Forgetful, algorithm=lambda c: grpo.algorithm(grpo.Config(clip_high=c.clip_high))
     )
     with pytest.raises(AssertionError, match="forgetful: the setting 'dual_clip' has no effect"):
+        check_settings(module, batches=5)
+
+
+@frozen
+class Measured:
+    """A Config with a setting that reaches a metric, and no loss."""
+
+    clip_high: float = 0.2
+
+
+def measured(config: Measured) -> Algorithm:
+    algorithm, other = grpo.algorithm(), grpo.algorithm(grpo.Config(clip_high=config.clip_high))
+    (policy,), (watched,) = algorithm.objectives, other.objectives
+    return algorithm._replace(objectives=(policy._replace(metrics=watched.metrics),))
+
+
+def test_a_setting_that_reaches_only_a_metric_is_found():
+    module = SimpleNamespace(__name__="measured", Config=Measured, algorithm=measured)
+    with pytest.raises(AssertionError, match="measured: the setting 'clip_high' has no effect on what is learnt"):
         check_settings(module, batches=5)

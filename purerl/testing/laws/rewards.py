@@ -17,7 +17,11 @@ __all__ = ["no_reward_is_lost", "scaling_rewards_scales", "shifting_rewards_is_i
 
 @law
 def no_reward_is_lost(algorithm: Algorithm, batch: TensorDict) -> None:
-    """A reward on the last token of one of two equal rows, masked out or a tool's as it may be, tells them apart."""
+    """A reward on the last token of one of two equal rows, masked out or a tool's, tells it apart, never as the worse.
+
+    Where there is an advantage, that of the row with the reward, summed over tokens that count, is not below the
+    other's.
+    """
     counted = batch["mask"].any(-1).nonzero()[:, 0].tolist() if "reward" in algorithm.reads else []
     for row in counted[:1]:
         twins = put(batch[[row, row]], row=torch.arange(2))
@@ -27,6 +31,10 @@ def no_reward_is_lost(algorithm: Algorithm, batch: TensorDict) -> None:
         # Selection would show it too, but only that rows differ: it does not say which of them is better.
         results = [run(algorithm._replace(select=keep_all), put(twins, reward=reward)) for reward in (none, one)]
         assert difference(*results), "a reward on the last token has no effect"
+        advantage = results[1].rows.get("field advantage")
+        if advantage is not None:
+            better, worse = torch.where(twins["mask"], advantage, 0).sum(-1).tolist()
+            assert better >= worse - 1e-9, f"a reward more has an advantage of {better:.6g}, none {worse:.6g}"
 
 
 @law
