@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import Tensor
@@ -55,6 +55,14 @@ from purerl.testing import example_batch, fields_of, layouts
 from purerl.testing.outcome import Outcome, difference, run
 
 SEEDS = st.integers(0, 2**16)
+
+
+def at_least(examples: int) -> settings:
+    """Two batches seldom tell one function from another; equations on few tensors can afford more than algorithms."""
+    return settings(max_examples=max(examples, settings.default.max_examples))
+
+
+SOME, MANY = at_least(10), at_least(50)
 
 
 # --- algorithms --------------------------------------------------------------------------------------------------
@@ -141,6 +149,7 @@ def fields(*algorithms: Algorithm) -> list[str]:
 
 @pytest.mark.parametrize(("one", "other"), ANYWHERE.values(), ids=ANYWHERE)
 def test_anywhere(one, other):
+    @SOME
     @given(layout=layouts(), seed=SEEDS)
     def holds(layout, seed):
         same(one, other, example_batch(fields(one, other), layout, seed=seed))
@@ -150,6 +159,7 @@ def test_anywhere(one, other):
 
 @pytest.mark.parametrize(("one", "other"), AT_ONE_TOKEN.values(), ids=AT_ONE_TOKEN)
 def test_at_one_token(one, other):
+    @SOME
     @given(layout=layouts(), seed=SEEDS)
     def holds(layout, seed):
         layout = tuple((label, ".a") for label, _ in layout)
@@ -160,6 +170,7 @@ def test_at_one_token(one, other):
 
 @pytest.mark.parametrize(("one", "other", "field", "source"), WHERE_FIELDS_AGREE.values(), ids=WHERE_FIELDS_AGREE)
 def test_where_fields_agree(one, other, field, source):
+    @SOME
     @given(layout=layouts(pairs="chosen" in fields(one)), seed=SEEDS)
     def holds(layout, seed):
         batch = example_batch(fields(one, other), layout, seed=seed)
@@ -168,6 +179,7 @@ def test_where_fields_agree(one, other, field, source):
     holds()
 
 
+@SOME
 @given(layout=layouts(), seed=SEEDS)
 def test_reinforce_plus_plus_is_ppo_without_a_critic(layout, seed):
     one = reinforce_plus_plus.algorithm(reinforce_plus_plus.Config(discount=0.9, kl_reward_coef=0.1))
@@ -190,6 +202,7 @@ def scores(layout: tuple, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return reward.sum(-1), batch["group"], batch["mask"].any(-1)
 
 
+@MANY
 @given(layout=layouts(), seed=SEEDS)
 def test_leaving_one_out_is_centring_times_n_over_n_less_1(layout, seed):
     of = score, group, counted = scores(layout, seed)
@@ -198,6 +211,7 @@ def test_leaving_one_out_is_centring_times_n_over_n_less_1(layout, seed):
     torch.testing.assert_close(leave_one_out_advantage(*of), expected)
 
 
+@MANY
 @given(layout=layouts(), seed=SEEDS)
 def test_with_equal_lengths_the_weighted_baseline_is_the_mean(layout, seed):
     score, group, counted = scores(layout, seed)
@@ -205,6 +219,7 @@ def test_with_equal_lengths_the_weighted_baseline_is_the_mean(layout, seed):
     torch.testing.assert_close(found, group_centred_advantage(score, group, counted))
 
 
+@MANY
 @given(layout=layouts(), seed=SEEDS)
 def test_one_attempt_at_a_time_is_normalised_by_the_deviation_of_a_coin(layout, seed):
     score, group, counted = scores(layout, seed)
@@ -237,6 +252,7 @@ def tokens(batch: TensorDict, row: int) -> tuple[Tensor, list[float], list[float
     return place, reward, value, [*value[1:], 0.0][: len(value)]
 
 
+@MANY
 @given(layout=layouts(), seed=SEEDS, setting=SETTINGS)
 def test_gae_is_its_double_sum(layout, seed, setting):
     """A_t = sum_k (discount lambda)^k delta_{t+k}."""
@@ -250,6 +266,7 @@ def test_gae_is_its_double_sum(layout, seed, setting):
         torch.testing.assert_close(found[row, place].tolist(), expected)
 
 
+@MANY
 @given(layout=layouts(), seed=SEEDS, setting=SETTINGS, clips=CLIPS)
 def test_vtrace_is_its_sum_of_products(layout, seed, setting, clips):
     """v_t = V_t + sum_{s >= t} (prod_{t <= i < s} discount c_i) delta_s, A_t = rho_t (r_t + discount v_{t+1} - V_t)."""
@@ -272,6 +289,7 @@ def test_vtrace_is_its_sum_of_products(layout, seed, setting, clips):
         torch.testing.assert_close(found[row, place].tolist(), expected)
 
 
+@MANY
 @given(layout=layouts(), seed=SEEDS, setting=SETTINGS)
 def test_vtrace_on_policy_is_the_lambda_return(layout, seed, setting):
     batch = rows(layout, seed)
@@ -281,6 +299,7 @@ def test_vtrace_on_policy_is_the_lambda_return(layout, seed, setting):
     torch.testing.assert_close(target, expected)
 
 
+@MANY
 @given(layout=layouts(), seed=SEEDS, setting=SETTINGS)
 def test_with_lambda_one_gae_is_the_return_less_the_value(layout, seed, setting):
     batch, discount = rows(layout, seed), setting["discount"]
@@ -289,6 +308,7 @@ def test_with_lambda_one_gae_is_the_return_less_the_value(layout, seed, setting)
     torch.testing.assert_close(found, torch.where(batch["action"], returns - batch["old_value"], 0))
 
 
+@MANY
 @given(layout=layouts(), seed=SEEDS)
 def test_undiscounted_the_first_return_is_the_score(layout, seed):
     batch = rows(layout, seed)

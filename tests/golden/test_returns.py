@@ -71,6 +71,13 @@ def test_vtrace_by_hand():
     close(found, [1, 1])
 
 
+def test_the_trace_of_vtrace_decays_with_lambda():
+    # As above, with lambda_ = 1/4: c = 1/4 * 1/2, e = 0 + 1/2 * 1/8 * 1, 1 = 1/16, 1.
+    value, reward = f64([1, 2]), f64([0, 4])
+    target = vtrace_target(reward, value, RATIO, MU, YES, discount=0.5, lambda_=0.25, rho_clip=2.0, trace_clip=0.5)
+    close(target, [1.0625, 3])
+
+
 def test_vtrace_reads_nothing_outside_of_actions():
     value, reward, none, first = f64([1, math.nan]), f64([2, 0]), f64([0, math.nan]), where("x.")
     target = vtrace_target(reward, value, none, MU, first, discount=0.5, lambda_=1.0, rho_clip=2.0, trace_clip=0.5)
