@@ -315,7 +315,7 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     "metrics_merge": {"metrics have no weights": (_objective(metrics=mean_without_weight), "'logp'")},
     "no_reward_is_lost": {
         "masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect"),
-        "the advantage has the wrong sign": (_score(lost_rewards), "a reward more has an advantage of -1, none 0"),
+        "the advantage has the wrong sign": (_score(lost_rewards), "a reward more has an advantage of -"),
     },
     "shifting_rewards_is_invisible": {"a row alone keeps its score": (_score(raw_where_alone), "field advantage")},
     "scaling_rewards_scales": {"scores are clipped": (_score(clipped_score), "field advantage is neither")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from itertools import zip_longest
 
 import torch
@@ -18,6 +19,7 @@ __all__ = [
     "compact",
     "drive_apart",
     "exaggerate",
+    "on_policy",
     "pad",
     "poison",
     "raise_scores",
@@ -112,18 +114,22 @@ def drive_apart(batch: TensorDict) -> TensorDict:
 
 
 def agree(batch: TensorDict) -> TensorDict:
-    """The policy's logp, and what it was and is measured from, are the same; a teacher's stays, for it is a reward."""
-    policies = [name for name in _POLICIES if name in batch.keys()]
-    shared = next((batch[name] for name in policies), None)
-    return put(batch, **dict.fromkeys(policies, shared))
+    """All policies give all tokens the same log-probability."""
+    return _sharing(batch, _POLICIES)
 
 
-_TEACHERS = ("teacher_logp", "reward_model_logp")
-_POLICIES = [
-    f.name
-    for f in FIELDS.values()
-    if f.unit == "nats" and f.axes == "rows time" and "entropy" not in f.name and f.name not in _TEACHERS
-]
+def on_policy(batch: TensorDict) -> TensorDict:
+    """As `agree`, but for a teacher and a reward model: what makes a reward of theirs stays as it is."""
+    return _sharing(batch, [name for name in _POLICIES if name not in ("teacher_logp", "reward_model_logp")])
+
+
+def _sharing(batch: TensorDict, names: Iterable[str]) -> TensorDict:
+    there = [name for name in names if name in batch.keys()]
+    shared = next((batch[name] for name in there), None)
+    return put(batch, **dict.fromkeys(there, shared))
+
+
+_POLICIES = [f.name for f in FIELDS.values() if f.unit == "nats" and f.axes == "rows time" and "entropy" not in f.name]
 
 
 def exaggerate(batch: TensorDict, rows: Tensor) -> TensorDict:

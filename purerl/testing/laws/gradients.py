@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from purerl.algos.algebra import Algorithm, Objective, on
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.batch import put
-from purerl.testing.changes import agree, cast, drive_apart, uncount
+from purerl.testing.changes import cast, drive_apart, on_policy, uncount
 from purerl.testing.laws.law import law, same
 from purerl.testing.outcome import Outcome, learn, run, steps
 
@@ -101,7 +101,7 @@ def _near(expected: float, found: float, *, loss: float) -> bool:
 @law
 def on_policy_it_is_reinforce(algorithm: Algorithm, batch: TensorDict) -> None:
     """Where all policies agree, the policy's gradient is that of -A logp, reduced as its first term is."""
-    for objective, step in steps(algorithm, agree(batch)):
+    for objective, step in steps(algorithm, on_policy(batch)):
         if objective.role == "policy":
             reinforce = objective.terms[0]._replace(loss=on(policy_gradient, "logp", "advantage"))
             one, other = (learn(o, step).rows for o in (objective._replace(terms=(reinforce,)), objective))
