@@ -14,8 +14,11 @@ import nox
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "types", "tests", "laws", "docs"]
 
-# Several threads fight over the cores of a small machine, and spin while they wait.
+# More threads than cores slow each other down, because OpenMP's threads spin while they wait.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+# One process per core. `tests/conftest.py` keeps tests that share an expensive fixture in one process.
+_PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "loadgroup")
 
 
 def _python(session: nox.Session, *arguments: str) -> None:
@@ -38,13 +41,13 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Examples, oracles, messages and library rules; the examples in docstrings."""
-    _python(session, "pytest", *session.posargs)
+    _python(session, "pytest", *_PARALLEL, *session.posargs)
 
 
 @nox.session
 def laws(session: nox.Session) -> None:
-    """The laws, walked over every algorithm, on all cores: they need nothing but the processor."""
-    _python(session, "pytest", "property_tests", "-n", "auto", "--maxprocesses", "8", *session.posargs)
+    """The laws, for every algorithm."""
+    _python(session, "pytest", "property_tests", *_PARALLEL, *session.posargs)
 
 
 @nox.session

@@ -45,12 +45,15 @@ print(*{name.partition(".")[0] for name in set(sys.modules) - known})
 
 
 def test_importing_the_algorithms_adds_little_to_torch() -> None:
+    """A ratio of CPU times in one process, so that the speed of the machine does not matter."""
     code = """
-import time, torch, tensordict
+import time
 begin = time.process_time()
+import torch, tensordict
+middle = time.process_time()
 import purerl.algos
 from purerl import plugins
 plugins.find("algorithm", "grpo")
-print(time.process_time() - begin)
+print((time.process_time() - middle) / (middle - begin))
 """
-    assert any(float(_run(code)) < 0.15 for _ in range(5)), "not once in five times, so it is not the machine's noise"
+    assert any(float(_run(code)) < 0.1 for _ in range(5))

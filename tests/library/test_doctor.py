@@ -8,6 +8,7 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+import torch
 
 from purerl import doctor
 from purerl.doctor import EXTRAS, REQUIRED, Finding, examine
@@ -41,6 +42,23 @@ def test_a_missing_extra_is_no_illness_and_a_missing_package_is(monkeypatch: pyt
 def test_what_fails_when_tried_is_told_by_its_error() -> None:
     found = doctor._try("tried", "it", lambda: str(1 / 0))
     assert (found.state, found.text) == ("bad", "ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("error", "is_rounding"), [(1.3e-7, True), (3e-6, True), (0.3, False), (float("nan"), False)])
+def test_a_matrix_product_is_wrong_only_beyond_the_bound_of_rounding(
+    dtype: str, error: float, is_rounding: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = torch.Tensor.__matmul__
+
+    def inexact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Every entry off by `error` times the norms of the factors, spread over the entries."""
+        size = a.double().norm() * b.double().norm() / a.shape[0]
+        return product(a, b) if a.dtype == torch.float64 else (product(a.double(), b.double()) + error * size).to(a)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", inexact)
+    found = doctor._try("tried", "matrix product", lambda: doctor._product(dtype))
+    assert (found.state == "good") == is_rounding, found.text
 
 
 def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

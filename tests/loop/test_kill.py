@@ -20,6 +20,8 @@ from purerl.store.rollouts import read_rollouts
 from .killed import count_events, run
 from .small import small
 
+pytestmark = pytest.mark.slow
+
 
 def _outcome(directory: Path) -> dict[str, Any]:
     """All that a run leaves behind, timings aside."""

@@ -18,6 +18,8 @@ from purerl.recipes.addition import addition, prepare
 
 from . import shuffled
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:

@@ -226,10 +226,10 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_graded_or_refused_within_a_second(name: str) -> None:
+def test_hostile_text_is_graded_or_refused_in_seconds(name: str) -> None:
     boxed(r"\boxed{x + x}", {"answer": "2x"})  # sympy is loaded
     for reward in (gsm8k, numeric, boxed, multiple_choice, has_boxed):
         begin = time.process_time()
         found = reward(HOSTILE[name], {"answer": "7"})
-        assert time.process_time() - begin < 1.0
+        assert time.process_time() - begin < 5.0, "backtracking takes minutes"
         assert found in (0.0, None) or reward is has_boxed

@@ -223,7 +223,7 @@ def test_the_deadline_holds_in_finalisers_and_leaves_no_trace(finalisers: int, m
     monkeypatch.setattr("purerl.rewards.math._math_verify", lambda: same)
     begin = time.process_time()
     assert boxed(r"\boxed{x}", {"answer": "y"}) is None
-    assert time.process_time() - begin < 1.0
+    assert time.process_time() - begin < 4.0, "a finalizer alone takes five seconds"
     assert (sys.unraisablehook, signal.getsignal(signal.SIGPROF)) == before
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
     assert not reported

@@ -7,9 +7,11 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 import unicodedata
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
 
-from purerl.tracking.console import Console, line
+from purerl.tracking.console import Console, _Drawing, line
 from purerl.tracking.marks import printable, shares, sparkline
 from purerl.tracking.overheard import overheard
 from purerl.tracking.view import View
@@ -185,23 +187,17 @@ def test_beside_the_view_there_is_room_for_what_ctrl_c_echoes(width: int) -> Non
     assert max(cell_len(line) for line in re.split("[\r\n]", drawn)) <= max(1, width - 2)
 
 
-def test_drawing_takes_its_share_of_a_core() -> None:
-    rich = _terminal()
-    console = Console("a run", steps=9, rich=rich)
-    console.log(_record(0))
-    drawing = console._drawing
-    view, slow = drawing._draw, []
+def test_drawing_takes_its_share_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, pauses = iter([0.0, 0.02, 1.0, 1.001]), []  # CPU time: a draw of 20 ms, and one of 1 ms
 
-    def draw() -> None:
-        begin = time.thread_time()
-        while time.thread_time() - begin < 0.02:
-            view()
-        slow.append(time.monotonic())
+    def over(pause: float) -> bool:
+        pauses.append(pause)
+        return len(pauses) == 3
 
-    drawing._draw = draw
-    time.sleep(3)
-    console.close(failed=False)
-    assert 1 <= len(slow) <= 2, "20 ms of work are followed by two seconds of rest"
+    monkeypatch.setattr("purerl.tracking.console.time.thread_time", lambda: next(seconds))
+    drawing = SimpleNamespace(_over=SimpleNamespace(wait=over), lock=threading.Lock(), _draw=lambda: None)
+    _Drawing._draw_on(drawing)
+    assert pauses == [0.0, pytest.approx(2.0), 0.5], "one percent of a core, and at most two frames a second"
 
 
 # --- pieces -------------------------------------------------------------------------------------------------------

@@ -405,7 +405,7 @@ def test_a_tracker_that_wakes_is_told_all_that_it_missed(hangs: type[Hangs]) -> 
         tracker.log({"step": step})
     with pytest.raises(TimeoutError):
         tracker.log({"step": 5})  # four wait already
-    assert time.monotonic() - begin < 0.9, "none of these is waited for"
+    assert time.monotonic() - begin < 3.5, "to wait for each takes four seconds"
     hangs.woken.set()
     with pytest.raises(OSError, match="the disk is full"):  # of step 3; what comes after it is told all the same
         tracker.close(failed=False)
