@@ -32,7 +32,7 @@ def main(seeds: list[int]) -> None:
         with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
             with redirect_stdout(nowhere):
                 summary = purerl.train(evolve(addition(), seed=seed), directory=Path(folder) / "run")
-            start = json.loads((summary.directory / "start" / "summary.json").read_text())["steps"]
+            start = json.loads((summary.directory / "initial_run" / "summary.json").read_text())["steps"]
         before, after = summary.before["eval/accuracy"], summary.after["eval/accuracy"]
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         print(f"{seed:>4} {before:>7.3f} {after:>6.3f} {start:>12} {cpu:>6.1f} {wall:>7.1f}", flush=True)

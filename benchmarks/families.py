@@ -27,11 +27,11 @@ from attrs import evolve
 
 import purerl
 from purerl.algos import gspo, kl_cov, opd, pf_ppo, ppo, prime, reinforce_plus_plus, remax, sppo
-from purerl.config.schema import RunConfig, Stop
-from purerl.loop.directory import claim
+from purerl.config.schema import RunConfig, StopWhen
 from purerl.protocols import Model
 from purerl.recipes.addition import addition
 from purerl.rewards.exact import exact_match
+from purerl.store.directory import claim
 
 _GOAL = 0.9
 
@@ -46,12 +46,15 @@ def families(base: RunConfig, teacher: Path) -> dict[str, RunConfig]:
     change, trainer = partial(evolve, base), partial(evolve, base.trainer)
     return {
         # The recipe itself, to its end: its model is OPD's teacher.
-        "dapo": change(stop=None),
+        "dapo": change(stop_when=None),
         "ppo": change(algorithm=ppo.Config()),
         # Nothing is clipped, and the greedy answer is right three times as often as a sampled one, so that as a
         # baseline it adds noise: whole batches, smaller steps, and a learning rate that falls four times as slowly.
         "remax": change(
-            algorithm=remax.Config(), minibatches=1, trainer=trainer(lr=4e-4, warm_up=15), steps=4 * base.steps
+            algorithm=remax.Config(),
+            num_minibatches=1,
+            trainer=trainer(lr=4e-4, warmup_steps=15),
+            max_steps=4 * base.max_steps,
         ),
         # Nothing is clipped: smaller steps.
         "kl_cov": change(algorithm=kl_cov.Config(), trainer=trainer(lr=3e-4)),
@@ -63,7 +66,7 @@ def families(base: RunConfig, teacher: Path) -> dict[str, RunConfig]:
         "pf_ppo": change(algorithm=pf_ppo.Config(), rewards=("families:signed",), trainer=trainer(lr=5e-4)),
         # A goal that one update can reach; the default is the paper's, hundreds of nats, and far beyond any. Nothing is
         # clipped: smaller steps, and a learning rate that falls half as fast.
-        "sppo": change(algorithm=sppo.Config(eta=2.0), trainer=trainer(lr=3e-4), steps=2 * base.steps),
+        "sppo": change(algorithm=sppo.Config(eta=2.0), trainer=trainer(lr=3e-4), max_steps=2 * base.max_steps),
         "opd": change(algorithm=opd.Config(), teacher=Model(str(teacher))),
     }
 
@@ -83,15 +86,15 @@ def configs(root: Path, seed: int) -> dict[str, RunConfig]:
     """Each family's run with `seed`, after the supervised start that all of them share."""
     recipe = evolve(addition(), seed=seed)
     start = root / f"start-{seed}"
-    run(evolve(recipe.start, prepare=recipe.prepare, seed=seed), start)
+    run(evolve(recipe.initial_run, prepare_data=recipe.prepare_data, seed=seed), start)
     base = evolve(
         recipe,
-        start=None,
-        prepare=None,
+        initial_run=None,
+        prepare_data=None,
         model=Model(str(start / "final")),
         data=str(start / "prepared" / "train.parquet"),
         evaluate=evolve(recipe.evaluate, data=str(start / "prepared" / "held_out.parquet"), every=10),
-        stop=Stop(metric="eval/accuracy", at_least=_GOAL),
+        stop_when=StopWhen(metric="eval/accuracy", at_least=_GOAL),
     )
     return families(base, root / f"dapo-{seed}" / "final")
 

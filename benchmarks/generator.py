@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from purerl.backends.hf.generator import Config, EmbeddedGenerator
-from purerl.backends.hf.texts import Texts
+from purerl.backends.hf.stop_strings import Texts
 from purerl.protocols import Model, Request, Sampling, generate
 
 PROMPT, NEW, VOCABULARY, ROWS = 16, 64, 512, 64
@@ -68,7 +68,7 @@ def plain_loop(model: torch.nn.Module) -> Way:
 
 
 def embedded(model: torch.nn.Module, rows: int) -> Way:
-    generator = EmbeddedGenerator(Config(max_rows=rows, device=model.device.type), model, Texts(Model("none")))
+    generator = EmbeddedGenerator(Config(max_num_seqs=rows, device=model.device.type), model, Texts(Model("none")))
 
     def run(prompts: Tensor, lengths: list[int]) -> None:
         pairs = enumerate(zip(prompts.tolist(), lengths, strict=True))

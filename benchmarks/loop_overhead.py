@@ -1,4 +1,4 @@
-"""How much of a step is the loop's own: everything but generating, forward, backward, optimising and judging.
+"""How much of a step is the loop's own: everything but generating, forward, backward, optimizing and judging.
 
     python benchmarks/loop_overhead.py
 
@@ -49,10 +49,10 @@ def config(folder: Path) -> RunConfig:
         model=Model(str(folder / "model")),
         data=str(folder / "prompts.jsonl"),
         algorithm=grpo.Config(),
-        steps=STEPS,
-        examples=16,
+        max_steps=STEPS,
+        batch_size=16,
         # What ends a completion has to be said; none of these tokens spells it.
-        rollout=Rollout(samples=8, max_tokens=32, stop=("\n",)),
+        rollout=Rollout(samples_per_prompt=8, max_tokens=32, stop_strings=("\n",)),
         generator=generator.Config(),
         trainer=trainer.Config(),
         rewards=("benchmarks.loop_overhead:reward",),
@@ -98,7 +98,7 @@ def main() -> None:
         run = loop.open_run(settings, place, {settings.rewards[0].function: timed(reward, spent, "reward")})
         trainer = run.trainers["policy"]
         work = {"generate": (run.generator, "submit", "collect"), "forward": (trainer.module, "forward")}
-        work |= {"backward": (torch.Tensor, "backward"), "optimise": (trainer.optimiser, "step")}
+        work |= {"backward": (torch.Tensor, "backward"), "optimize": (trainer.optimizer, "step")}
         for part, (owner, *methods) in work.items():
             for method in methods:
                 setattr(owner, method, timed(getattr(owner, method), spent, part))

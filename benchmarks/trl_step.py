@@ -5,7 +5,7 @@
     .venv-trl/bin/python benchmarks/trl_step.py [--rounds 3] [--steps 6]
 
 16 prompts of 16 tokens x 8 completions, on a Qwen2 model with hidden size 128, 4 layers, MLP 512 and 64 tokens, from
-the same files, with the same loss (row mean, clip .2 and .28, no divergence, one optimiser step). The sides take turns
+the same files, with the same loss (row mean, clip .2 and .28, no divergence, one optimizer step). The sides take turns
 in processes of their own; the best round of each counts. Loads:
 
     equal     no completion ends before 32 tokens: both sides work on as many tokens, and the same prompts
@@ -105,11 +105,11 @@ def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         model=Model(str(folder)),
         data=str(folder / "prompts.jsonl"),
         algorithm=grpo.Config(clip_high=0.28),
-        steps=steps,
-        examples=PROMPTS,
-        rollout=Rollout(samples=SAMPLES, max_tokens=load.tokens),
-        generator=generator.Config(max_rows=PROMPTS * SAMPLES),
-        trainer=trainer.Config(autocast="bfloat16" if load.bfloat16 else "off", tokens_per_microbatch=8192),
+        max_steps=steps,
+        batch_size=PROMPTS,
+        rollout=Rollout(samples_per_prompt=SAMPLES, max_tokens=load.tokens),
+        generator=generator.Config(max_num_seqs=PROMPTS * SAMPLES),
+        trainer=trainer.Config(mixed_precision="bfloat16" if load.bfloat16 else "off", max_tokens_per_microbatch=8192),
         rewards=("benchmarks.trl_step:reward",),
         checkpoint=Checkpoint(every=1000),
     )
@@ -136,7 +136,7 @@ def bound(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     from purerl.protocols import Model, Request, Sampling, generate
 
     torch.set_num_threads(1)
-    sampler = build(Config(max_rows=PROMPTS * SAMPLES), model=Model(str(folder)), seed=0)
+    sampler = build(Config(max_num_seqs=PROMPTS * SAMPLES), model=Model(str(folder)), seed=0)
     model, sampling = load_model(Model(str(folder))), Sampling(1.0, load.tokens, (1,))
     prompt, found = list(range(2, 2 + PROMPT)), []
     for step in range(steps):

@@ -10,7 +10,7 @@ from shape_checks import unchecked
 
 from purerl.algos.algebra import Algorithm
 from purerl.testing import ONCE, Law, Layout, example_batch, fields_of, layouts, random_layout
-from purerl.testing.laws import compiled_is_eager
+from purerl.testing.laws import compiled_equals_eager
 
 __all__ = ["hold"]
 
@@ -23,7 +23,7 @@ def hold(law: Law, algorithm: Algorithm, **options) -> None:
     pairs = "chosen" in fields
 
     def holds(layout: Layout, seed: int) -> None:
-        with unchecked() if law is compiled_is_eager else nullcontext():
+        with unchecked() if law is compiled_equals_eager else nullcontext():
             law(algorithm, example_batch(fields, layout, seed=seed))
 
     if law in ONCE:

@@ -11,11 +11,11 @@ import torch
 
 from purerl.algos import dpo, grpo
 from purerl.algos.algebra import Algorithm, Term, Weighted, stateless, writes
-from purerl.algos.estimators.group_relative import group_centred_advantage, score_of_the_single
+from purerl.algos.estimators.group_relative import group_centered_advantage, singleton_score
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_sum
 from purerl.algos.parts.whiten import whiten
-from purerl.batch import put
+from purerl.batch import with_fields
 
 __all__ = ["MUTANTS"]
 
@@ -67,32 +67,32 @@ def lost_rewards(batch):
     return -batch["reward"].sum(-1)
 
 
-def centred_over_padding(batch):
+def centered_over_padding(batch):
     return batch["reward"].sum(-1) - batch["reward"].mean()
 
 
-def centred_over_rejected_rows(batch):
+def centered_over_rejected_rows(batch):
     score, same = batch["reward"].sum(-1), (batch["group"][:, None] == batch["group"]).to(batch["reward"])
     return score - same @ score / same.sum(-1)
 
 
-def centred_by_position(batch):
+def centered_by_position(batch):
     score = batch["reward"].sum(-1)
     pair = torch.arange(len(score)) // 2
     return score - torch.zeros_like(score).index_add(0, pair, score)[pair] / 2
 
 
-def centred_by_label_as_index(batch):
+def centered_by_label_as_index(batch):
     score = batch["reward"].sum(-1)
     return score - torch.zeros_like(score).index_add(0, batch["group"], score)[batch["group"]]
 
 
-def centred_by_parity(batch):
+def centered_by_parity(batch):
     score, parity = batch["reward"].sum(-1), batch["group"].remainder(2)
     return score - torch.zeros_like(score).index_add(0, parity, score)[parity]
 
 
-def centred_by_a_loop(batch):
+def centered_by_a_loop(batch):
     score, baseline = batch["reward"].sum(-1), torch.zeros_like(batch["reward"][:, 0])
     for label in batch["group"].unique():
         mine = batch["group"] == label
@@ -100,12 +100,12 @@ def centred_by_a_loop(batch):
     return score - baseline
 
 
-def centred_if_they_differ(batch):
+def centered_if_they_differ(batch):
     score = batch["reward"].sum(-1)
     return score - score.mean() if score.max() > score.min() else score
 
 
-class Centred(torch.autograd.Function):
+class Centered(torch.autograd.Function):
     """Its rule for vmap takes the mapped axis for the rows."""
 
     @staticmethod
@@ -121,16 +121,16 @@ class Centred(torch.autograd.Function):
         return score - score.mean(0), 0
 
 
-def centred_by_a_function_of_its_own(batch):
-    return Centred.apply(batch["reward"].sum(-1))
+def centered_by_a_function_of_its_own(batch):
+    return Centered.apply(batch["reward"].sum(-1))
 
 
-def centred_unless_compiled(batch):
+def centered_unless_compiled(batch):
     score = batch["reward"].sum(-1)
     return score if torch.compiler.is_compiling() else score - score.mean()
 
 
-def centred_over_the_batch(batch):
+def centered_over_the_batch(batch):
     score, counted = batch["reward"].sum(-1), batch["mask"].any(-1)
     return score - (score * counted).sum() / counted.sum().clamp(min=1)
 
@@ -145,7 +145,7 @@ def discounted_on_the_host(batch):
 
 def raw_where_alone(batch):
     of_rows = batch["reward"].sum(-1), batch["group"], batch["mask"].any(-1)
-    return score_of_the_single(*of_rows, estimator=group_centred_advantage)
+    return singleton_score(*of_rows, estimator=group_centered_advantage)
 
 
 def clipped_score(batch):
@@ -163,12 +163,12 @@ def less_the_staler(batch):
 def returns_through_tools(batch):
     discounts = 0.9 ** torch.arange(batch["reward"].shape[1]).to(batch["reward"])
     returns = (batch["reward"] * discounts).flip(-1).cumsum(-1).flip(-1) / discounts
-    return put(batch, advantage=torch.where(batch["mask"], returns, 0))
+    return with_fields(batch, advantage=torch.where(batch["mask"], returns, 0))
 
 
-def centred_in_place(batch):
+def centered_in_place(batch):
     batch["reward"].sub_(batch["reward"].mean())
-    return put(batch, advantage=_spread(batch["reward"].sum(-1), batch))
+    return with_fields(batch, advantage=_spread(batch["reward"].sum(-1), batch))
 
 
 def written_into_the_argument(batch):
@@ -257,79 +257,79 @@ class NamedByAddress:
 
 
 MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
-    "what_is_declared_is_read": {
+    "reads_are_declared": {
         "a read is not declared": (_objective(reads=("advantage",)), "KeyError"),
         "a reference is scored for nothing": (_objective(reads=(*POLICY.reads, "ref_logp")), "'ref_logp' is declared"),
     },
-    "inputs_are_unchanged": {
-        "rewards are centred in place": (_transform(centred_in_place), "centred_in_place"),
+    "inputs_unchanged": {
+        "rewards are centered in place": (_transform(centered_in_place), "centered_in_place"),
         "a field is written into the argument": (_transform(written_into_the_argument), "written_into_the_argument"),
     },
-    "nothing_is_hidden": {"dropout": (_term(loss=with_dropout), "gradient of logp")},
-    "dtype_is_kept": {"a bool times a float": (_score(sign), "field advantage is torch.float32")},
-    "it_travels": {
+    "no_hidden_state": {"dropout": (_term(loss=with_dropout), "gradient of logp")},
+    "dtype_preserved": {"a bool times a float": (_score(sign), "field advantage is torch.float32")},
+    "picklable": {
         "a lambda": (_term(loss=lambda batch: batch["logp"]), "PicklingError: "),
         "a description with an address": (_objective(prepare=NamedByAddress()), "another fingerprint"),
     },
-    "device_is_kept": {
+    "device_preserved": {
         "a value is asked for": (_score(best_possible_score), "RuntimeError: Tensor.item() cannot be called on meta"),
         "a tensor is made elsewhere": (_score(discounted_on_the_host), "RuntimeError: Tensor on device cpu is not"),
     },
-    "vmap_is_a_loop": {
-        "a loop over groups": (_score(centred_by_a_loop), "RuntimeError: vmap: "),
-        "the mapped axis is taken for the rows": (_score(centred_by_a_function_of_its_own), "field advantage"),
+    "vmap_equals_loop": {
+        "a loop over groups": (_score(centered_by_a_loop), "RuntimeError: vmap: "),
+        "the mapped axis is taken for the rows": (_score(centered_by_a_function_of_its_own), "field advantage"),
     },
-    "compiled_is_eager": {
-        "a branch on values": (_score(centred_if_they_differ), "Unsupported: Data-dependent branching"),
-        "a branch on being compiled": (_score(centred_unless_compiled), "field advantage"),
+    "compiled_equals_eager": {
+        "a branch on values": (_score(centered_if_they_differ), "Unsupported: Data-dependent branching"),
+        "a branch on being compiled": (_score(centered_unless_compiled), "field advantage"),
     },
-    "padding_is_invisible": {
-        "the mean is over padding": (_score(centred_over_padding), "field advantage"),
+    "padding_invariance": {
+        "the mean is over padding": (_score(centered_over_padding), "field advantage"),
         "the numerator is not masked": (_term(loss=softplus, reduce=numerator_without_mask), "loss"),
         "the padded width divides": (_term(reduce=mean_over_width), "gradient of logp"),
     },
-    "compaction_is_invisible": {
+    "compaction_invariance": {
         "rewards of tools are lost": (_score(reward_of_last_action_token), "field advantage"),
         "returns are discounted by tools": (_transform(returns_through_tools), "field advantage"),
         "probabilities are shifted by one": (_term(loss=shifted_ratio), "gradient of logp"),
     },
-    "permuting_rows_permutes": {"groups go by position": (_score(centred_by_position), "field advantage")},
-    "uncounted_rows_are_absent": {
-        "rejected rows stay in the baseline": (_score(centred_over_rejected_rows), "field advantage")
+    "permutation_equivariance": {"groups go by position": (_score(centered_by_position), "field advantage")},
+    "masked_row_invariance": {
+        "rejected rows stay in the baseline": (_score(centered_over_rejected_rows), "field advantage")
     },
-    "labels_are_names": {
-        "labels are indices": (_score(centred_by_label_as_index), "IndexError: "),
-        "labels of one parity are one group": (_score(centred_by_parity), "field advantage"),
+    "group_label_invariance": {
+        "labels are indices": (_score(centered_by_label_as_index), "IndexError: "),
+        "labels of one parity are one group": (_score(centered_by_parity), "field advantage"),
     },
-    "masked_out_is_inert": {"versions of tool tokens": (_score(less_the_staler, "version"), "field advantage")},
-    "groups_are_apart": {"the baseline is that of the batch": (_score(centred_over_the_batch), "field advantage")},
-    "splitting_is_invisible": {
+    "masked_token_invariance": {"versions of tool tokens": (_score(less_the_staler, "version"), "field advantage")},
+    "group_independence": {"the baseline is that of the batch": (_score(centered_over_the_batch), "field advantage")},
+    "microbatch_invariance": {
         "the tokens of the part divide": (_term(reduce=mean_of_the_part), "gradient of logp"),
         "the part is whitened": (_term(loss=whitened_in_the_loss), "gradient of logp"),
         "pairs are cut": (_objective(DPO, unit="row"), "gradient of logp"),
     },
-    "dealing_is_invisible": {
+    "rank_invariance": {
         "a rank has no longest row": (_term(reduce=divided_by_the_longest_row), "RuntimeError: amax()"),
         "the rows of the part divide": (_term(reduce=mean_over_rows_of_the_part), "gradient of logp"),
     },
     "metrics_merge": {"metrics have no weights": (_objective(metrics=mean_without_weight), "'logp'")},
-    "no_reward_is_lost": {
+    "no_reward_lost": {
         "masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect"),
         "the advantage has the wrong sign": (_score(lost_rewards), "a reward more has an advantage of -"),
     },
-    "shifting_rewards_is_invisible": {"a row alone keeps its score": (_score(raw_where_alone), "field advantage")},
-    "scaling_rewards_scales": {"scores are clipped": (_score(clipped_score), "field advantage is neither")},
-    "nothing_counted_is_zero": {
+    "reward_shift_invariance": {"a row alone keeps its score": (_score(raw_where_alone), "field advantage")},
+    "reward_scale_equivariance": {"scores are clipped": (_score(clipped_score), "field advantage is neither")},
+    "zero_loss_without_counted_tokens": {
         "0 divided by 0": (_term(reduce=divided_by_zero), "not finite"),
         "the numerator is not masked": (_term(loss=softplus, reduce=numerator_without_mask), "and nothing counts"),
     },
-    "extreme_ratios_are_finite": {"a ratio overflows": (_term(loss=unclamped_ratio), "not finite")},
-    "gradients_flow_through_outputs_only": {
+    "finite_at_extreme_ratios": {"a ratio overflows": (_term(loss=unclamped_ratio), "not finite")},
+    "gradients_only_through_outputs": {
         "the gradient is stopped": (_term(loss=detached), "gradients reach []"),
         "a bonus on what is only watched": (_second_term(entropy_bonus), "gradients reach ['entropy', 'logp']"),
     },
-    "gradient_is_the_derivative": {
+    "gradient_matches_finite_differences": {
         "a divergence under no_grad": (_second_term(divergence_without_gradient), "gradient of logp")
     },
-    "on_policy_it_is_reinforce": {"the ratio is squared": (_term(loss=squared_ratio), "gradient of logp")},
+    "reinforce_gradient_on_policy": {"the ratio is squared": (_term(loss=squared_ratio), "gradient of logp")},
 }

@@ -32,12 +32,12 @@ from purerl.algos import (
     vespo,
 )
 from purerl.algos.algebra import Algorithm, advantages, begin, bind, evaluate
-from purerl.algos.parts.bypass import bypassed
+from purerl.algos.parts.bypass import bypass_old_logp
 from purerl.algos.parts.corrections import corrected, reject_rows, token_weight, truncated, whole_row_weight
-from purerl.algos.parts.divergences import absolute, importance_k3, straight_through, weighed_k2, weighed_k3
+from purerl.algos.parts.divergences import absolute, importance_k3, straight_through, weighted_k2, weighted_k3
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import at_last_action, row_mean
-from purerl.batch import STRUCTURE, put
+from purerl.batch import STRUCTURE, with_fields
 from purerl.plugins import find, names
 from purerl.testing import fields_of
 
@@ -135,7 +135,7 @@ def _loss(batch: TensorDict, *, algorithm: Algorithm) -> Tensor:
     given = {name: batch[name] for name in (*policy.outputs, *policy.watches)}
     _, after = advantages(algorithm, algorithm.advantage.init(), batch.exclude(*given))
     step, counts = begin(policy, after)
-    return evaluate(policy, put(step, **given), counts)[0]
+    return evaluate(policy, with_fields(step, **given), counts)[0]
 
 
 EXACT = gradient(lambda logits: -(probability(logits) * REWARD).sum())
@@ -286,7 +286,7 @@ def test_a_bypassed_ratio_is_that_of_the_policy_that_sampled():
     policy = plain.objectives[0]._replace(reads=("old_logp", "advantage"))
     ratio = policy._replace(terms=(policy.terms[0]._replace(loss=_whole_ratio),))
     algorithm = plain._replace(objectives=(ratio,))
-    assert against(expected_gradient(bypassed(algorithm), SAMPLER), EXACT) == pytest.approx((1, 1), abs=1e-9)
+    assert against(expected_gradient(bypass_old_logp(algorithm), SAMPLER), EXACT) == pytest.approx((1, 1), abs=1e-9)
     assert against(expected_gradient(algorithm, SAMPLER), EXACT) != pytest.approx((1, 1), abs=1e-2)
 
 
@@ -334,8 +334,8 @@ ESTIMATORS = {
     "absolute": (unweighed(absolute), 1.75302, REVERSE, 0.76138, 0.85140),
     "straight_through": (k3_with_the_gradient_of_k2, 1, REVERSE, 1, 1),
     "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
-    "weighed_k3": (weighed_k3, 1, FORWARD, 1, 1),
-    "weighed_k2": (weighed_k2, 1.13385, REVERSE, 1, 1),
+    "weighed_k3": (weighted_k3, 1, FORWARD, 1, 1),
+    "weighed_k2": (weighted_k2, 1.13385, REVERSE, 1, 1),
 }
 
 ESTIMATORS_OFF_POLICY = {
@@ -343,8 +343,8 @@ ESTIMATORS_OFF_POLICY = {
     "k3": (unweighed(k3), 0.95744, FORWARD, 0.81532, 0.89880),
     "absolute": (unweighed(absolute), 1.55382, REVERSE, 0.20359, 0.20642),
     "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
-    "weighed_k3": (weighed_k3, 1, FORWARD, 1, 1),
-    "weighed_k2": (weighed_k2, 1.09824, REVERSE, 1, 1),
+    "weighed_k3": (weighted_k3, 1, FORWARD, 1, 1),
+    "weighed_k2": (weighted_k2, 1.09824, REVERSE, 1, 1),
 }
 
 

@@ -30,7 +30,7 @@ from purerl.algos import (
     forking_tokens,
     gae,
     gmpo,
-    group_centred_advantage,
+    group_centered_advantage,
     group_size,
     grpo,
     gspo,
@@ -50,7 +50,7 @@ from purerl.algos import (
 from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.parts.groups import group_sum
 from purerl.algos.parts.reductions import constant_norm, sequence_mean_of_token_mean
-from purerl.batch import put
+from purerl.batch import with_fields
 from purerl.testing import example_batch, fields_of, layouts
 from purerl.testing.outcome import Outcome, difference, run
 
@@ -174,7 +174,7 @@ def test_where_fields_agree(one, other, field, source):
     @given(layout=layouts(pairs="chosen" in fields(one)), seed=SEEDS)
     def holds(layout, seed):
         batch = example_batch(fields(one, other), layout, seed=seed)
-        same(one, other, put(batch, **{field: batch[source]}))
+        same(one, other, with_fields(batch, **{field: batch[source]}))
 
     holds()
 
@@ -185,7 +185,7 @@ def test_reinforce_plus_plus_is_ppo_without_a_critic(layout, seed):
     one = reinforce_plus_plus.algorithm(reinforce_plus_plus.Config(discount=0.9, kl_reward_coef=0.1))
     other = policy_of(ppo.algorithm(ppo.Config(discount=0.9, lambda_=1.0, kl_reward_coef=0.1)))
     batch = example_batch(fields(one, other), layout, seed=seed)
-    same(one, other, put(batch, old_value=torch.zeros_like(batch["old_value"])))
+    same(one, other, with_fields(batch, old_value=torch.zeros_like(batch["old_value"])))
 
 
 def test_forking_tokens_selects_as_dapo_does():
@@ -207,7 +207,7 @@ def scores(layout: tuple, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 def test_leaving_one_out_is_centring_times_n_over_n_less_1(layout, seed):
     of = score, group, counted = scores(layout, seed)
     size = group_size(counted, group, dtype=score.dtype)
-    expected = group_centred_advantage(*of) * torch.where(size > 1, size / (size - 1), 1)
+    expected = group_centered_advantage(*of) * torch.where(size > 1, size / (size - 1), 1)
     torch.testing.assert_close(leave_one_out_advantage(*of), expected)
 
 
@@ -216,15 +216,15 @@ def test_leaving_one_out_is_centring_times_n_over_n_less_1(layout, seed):
 def test_with_equal_lengths_the_weighted_baseline_is_the_mean(layout, seed):
     score, group, counted = scores(layout, seed)
     found = length_weighted_advantage(score, torch.full_like(score, 3), group, counted)
-    torch.testing.assert_close(found, group_centred_advantage(score, group, counted))
+    torch.testing.assert_close(found, group_centered_advantage(score, group, counted))
 
 
 @MANY
 @given(layout=layouts(), seed=SEEDS)
-def test_one_attempt_at_a_time_is_normalised_by_the_deviation_of_a_coin(layout, seed):
+def test_one_attempt_at_a_time_is_normalized_by_the_deviation_of_a_coin(layout, seed):
     score, group, counted = scores(layout, seed)
     right = (score > 0).double()
-    deviation = group_centred_advantage(right, group, counted)
+    deviation = group_centered_advantage(right, group, counted)
     variance = group_sum(deviation.square(), group) / group_size(counted, group, dtype=score.dtype)
     expected = torch.where(variance > 0, deviation / torch.where(variance > 0, variance, 1).sqrt(), 0)
     torch.testing.assert_close(pass_k_advantage(right, group, counted, k=1), expected)
@@ -241,7 +241,7 @@ CLIPS = st.sampled_from([dict(rho_clip=1.0, trace_clip=1.0), dict(rho_clip=2.0, 
 
 def rows(layout: tuple, seed: int) -> TensorDict:
     batch = example_batch(["reward", "old_value", "logp", "rollout_logp"], layout, seed=seed)
-    return put(batch, reward=torch.where(batch["attention_mask"], batch["reward"], 0))
+    return with_fields(batch, reward=torch.where(batch["attention_mask"], batch["reward"], 0))
 
 
 def tokens(batch: TensorDict, row: int) -> tuple[Tensor, list[float], list[float], list[float]]:

@@ -52,9 +52,13 @@ def test_exemptions_are_needed(module: ModuleType):
 @pytest.mark.parametrize(
     ("exemption", "error", "says"),
     [
-        ({"labels_are_names": "they are not"}, AssertionError, "exempt from labels_are_names, and satisfies it"),
-        ({"labels_are_names": ""}, AssertionError, "exempt from labels_are_names without a reason"),
-        ({"labels_are_nmes": "they are not"}, ConfigError, "did you mean 'labels_are_names'"),
+        (
+            {"group_label_invariance": "they are not"},
+            AssertionError,
+            "exempt from group_label_invariance, and satisfies it",
+        ),
+        ({"group_label_invariance": ""}, AssertionError, "exempt from group_label_invariance without a reason"),
+        ({"labels_are_nmes": "they are not"}, ConfigError, "did you mean 'group_label_invariance'"),
     ],
 )
 def test_an_exemption_is_refused(exemption, error, says):
@@ -67,7 +71,7 @@ def test_a_module_that_breaks_a_law_is_told_how():
     broken = SimpleNamespace(
         __name__="broken", Config=grpo.Config, algorithm=lambda config: grpo.algorithm(config)._replace(reads=())
     )
-    with pytest.raises(AssertionError, match=r"^what_is_declared_is_read: KeyError: .*reward") as caught:
+    with pytest.raises(AssertionError, match=r"^reads_are_declared: KeyError: .*reward") as caught:
         check_module(broken)
     batch, algorithm = caught.value.__notes__
     assert batch.startswith("batch = example_batch(('old_logp', 'logp', 'entropy'), ((")

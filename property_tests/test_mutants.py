@@ -33,9 +33,9 @@ def test_every_law_has_a_mutant():
     assert list(MUTANTS) == [law.__name__ for law in LAWS]
 
 
-def test_a_verb_that_does_not_neutralise_is_caught(monkeypatch):
+def test_a_verb_that_does_not_neutralize_is_caught(monkeypatch):
     """0 times NaN: `torch.where` in the reduction keeps NaN out of the loss, but not out of its gradient."""
-    monkeypatch.setattr(algebra, "neutralise", lambda batch, where: batch)
-    (law,) = (law for law in LAWS if law.__name__ == "masked_out_is_inert")
+    monkeypatch.setattr(algebra, "neutralize", lambda batch, where: batch)
+    (law,) = (law for law in LAWS if law.__name__ == "masked_token_invariance")
     with pytest.raises(AssertionError, match=r"gradient of value.*found nan"):
         hold(law, ppo.algorithm(), phases=UNSHRUNK)

@@ -1,4 +1,4 @@
-"""Every setting of every algorithm has an effect on what is learnt."""
+"""Every setting of every algorithm has an effect on what is learned."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def measured(config: Measured) -> Algorithm:
 
 def test_a_setting_that_reaches_only_a_metric_is_found():
     module = SimpleNamespace(__name__="measured", Config=Measured, algorithm=measured)
-    with pytest.raises(AssertionError, match="measured: the setting 'clip_high' has no effect on what is learnt"):
+    with pytest.raises(AssertionError, match="measured: the setting 'clip_high' has no effect on what is learned"):
         check_settings(module, batches=5)

@@ -22,7 +22,17 @@ from torch import Tensor
 
 from purerl.errors import BatchError, nearest
 
-__all__ = ["FIELDS", "ROW_FIELDS", "SCHEMA", "STRUCTURE", "Field", "check_batch", "collate", "no_rows", "put"]
+__all__ = [
+    "FIELDS",
+    "ROW_FIELDS",
+    "SCHEMA",
+    "STRUCTURE",
+    "Field",
+    "check_batch",
+    "collate",
+    "empty_batch",
+    "with_fields",
+]
 
 
 class Field(NamedTuple):
@@ -101,7 +111,7 @@ SCHEMA: tuple[Field, ...] = (
     Field("entropy_coef", _ROW, _F, "", "estimator", "what the entropy bonus of the row is multiplied by"),
     Field("weight", _TOKEN, _F, "", "estimator", "detached importance weight that a policy loss is multiplied by"),
     Field("rejected", _TOKEN, _B, "", "estimator", "counted before the corrections, and rejected by them"),
-    Field("penalised", _TOKEN, _B, "", "prepare", "KL-Cov's choice of tokens"),
+    Field("penalized", _TOKEN, _B, "", "prepare", "KL-Cov's choice of tokens"),
     Field("dropped", _TOKEN, _B, "", "prepare", "the policy loss leaves the token out"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the model now, with gradient"),
     Field(
@@ -142,7 +152,7 @@ _ALIASES = {
 }
 
 
-def put(batch: TensorDict, **fields: Tensor) -> TensorDict:
+def with_fields(batch: TensorDict, **fields: Tensor) -> TensorDict:
     """A new batch that shares everything with `batch` but `fields`; the argument is unchanged."""
     return batch.copy().update(fields)
 
@@ -177,10 +187,10 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
     return TensorDict(fields, batch_size=[len(rows)])
 
 
-def no_rows() -> TensorDict:
+def empty_batch() -> TensorDict:
     """A batch without rows, which has every field.
 
-    >>> no_rows()["components"].shape
+    >>> empty_batch()["components"].shape
     torch.Size([0, 1])
     """
     fields = {field.name: torch.zeros([0] + [1] * field.axes.count(" "), dtype=field.dtype) for field in SCHEMA}

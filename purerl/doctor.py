@@ -161,14 +161,14 @@ def _run() -> str:
     config = addition()
     small = evolve(
         config,
-        start=None,
+        initial_run=None,
         model=evolve(config.model, path="{run}/prepared/model"),
-        steps=1,
-        examples=4,
-        minibatches=1,
-        rollout=evolve(config.rollout, samples=4),
-        trainer=evolve(config.trainer, warm_up=0),
-        evaluate=evolve(config.evaluate, examples=4),
+        max_steps=1,
+        batch_size=4,
+        num_minibatches=1,
+        rollout=evolve(config.rollout, samples_per_prompt=4),
+        trainer=evolve(config.trainer, warmup_steps=0),
+        evaluate=evolve(config.evaluate, max_examples=4),
         algorithm=grpo.Config(),
     )
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):

@@ -6,7 +6,7 @@ A module, or a class named as ``package.module:Class``, *is* a plugin if it expo
     algorithm(config), or build(config, ...)    what makes one: the first for an algorithm, the second for the others
 
 A trainer may also expose ``check(config, role, outputs, updates)``, which refuses what does not fit the run before
-anything is loaded: the role of the model, what the algorithm wants of it, and the optimiser steps of the run. A tracker
+anything is loaded: the role of the model, what the algorithm wants of it, and the optimizer steps of the run. A tracker
 may expose ``check(config)``, which refuses a machine without its library.
 
 It is known by its *kind*: the name of a module of ours (``grpo``, ``hf``), a name that a distribution declares as an

@@ -25,8 +25,8 @@ __all__ = [
     "Metrics",
     "Model",
     "Request",
+    "RunInfo",
     "Sampling",
-    "Subject",
     "Tracker",
     "Trainer",
     "generate",
@@ -68,13 +68,13 @@ class Sampling:
     temperature   logits are divided by it; 0 takes the likeliest token, and log-probabilities are then at temperature 1
     max_tokens    at most so many new tokens
     stop_tokens   ids that end a completion; the one that ended it is part of it
-    stop          texts that end a completion, likewise
+    stop_strings  texts that end a completion, likewise
     """
 
     temperature: float = 1.0
     max_tokens: int = 16
     stop_tokens: tuple[int, ...] = ()
-    stop: tuple[str, ...] = ()
+    stop_strings: tuple[str, ...] = ()
 
 
 @frozen
@@ -142,7 +142,7 @@ class Generator(Protocol):
 
 @runtime_checkable
 class Trainer(Protocol):
-    """One model and its optimiser. Collective: every rank calls every method, in the same order, with its rows."""
+    """One model and its optimizer. Collective: every rank calls every method, in the same order, with its rows."""
 
     def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
         """The model's `outputs` ("logp", "entropy", "value"), [rows, time] each, without gradient.
@@ -152,10 +152,10 @@ class Trainer(Protocol):
         ...
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
-        """One optimiser step on `batch`: micro-batches, backward, clip, optimise.
+        """One optimizer step on `batch`: micro-batches, backward, clip, optimize.
 
         `counts` are those of the whole step, over all ranks. Where nothing is counted, and where the gradient is not
-        finite, neither weights nor optimiser change; of the latter the metric `skipped` tells: 1 then, 0 otherwise. In
+        finite, neither weights nor optimizer change; of the latter the metric `skipped` tells: 1 then, 0 otherwise. In
         a schedule of the learning rate every call is a step, even one without rows.
         """
         ...
@@ -181,7 +181,7 @@ class Trainer(Protocol):
 
 
 @frozen
-class Subject:
+class RunInfo:
     """The run that a tracker is told of.
 
     name       of the run

@@ -26,7 +26,7 @@ from benchmarks.peers.batch import SLACK, Batch, Row, draw
 from benchmarks.peers.estimators import GROUPS, RECURRENCES
 from benchmarks.peers.laws import broken
 from benchmarks.peers.objectives import LOSSES
-from purerl.backends.hf.host import keep_memory
+from purerl.backends.hf.allocator import keep_memory
 
 MANY_ROWS = (4096, 256)
 COPY = "copy"

@@ -10,20 +10,20 @@ from torch import Tensor
 
 from benchmarks.peers.batch import Batch, Row, Settings, Side, row
 from benchmarks.peers.libraries import core_algos, experience, torchrl_values, verl_torch
-from purerl.algos.estimators.components import component_normalised_advantage
+from purerl.algos.estimators.components import component_normalized_advantage
 from purerl.algos.estimators.group_relative import (
-    group_centred_advantage,
-    group_normalised_advantage,
+    gpg_advantage,
+    group_centered_advantage,
+    group_normalized_advantage,
     leave_one_out_advantage,
     length_weighted_advantage,
-    share_scaled_advantage,
 )
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
 from purerl.algos.estimators.pass_k import leave_one_out_max_advantage
 from purerl.algos.estimators.returns import discounted_returns, gae
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.whiten import whiten
-from purerl.kernels.masks import anywhere, count
+from purerl.kernels.masks import any_true, count_true
 
 __all__ = ["GROUPS", "RECURRENCES"]
 
@@ -100,18 +100,22 @@ RECURRENCES: list[Row] = [
 
 
 def _outcome(estimator: Callable) -> Side:
-    return lambda b: spread(estimator(b.reward.sum(-1), b.group, anywhere(b.action)), b.action)
+    return lambda b: broadcast_to_tokens(estimator(b.reward.sum(-1), b.group, any_true(b.action)), b.action)
 
 
 def _opo(b: Batch) -> Tensor:
-    length = count(b.action).to(b.reward.dtype)
-    return spread(length_weighted_advantage(b.reward.sum(-1), length, b.group, anywhere(b.action)), b.action)
+    length = count_true(b.action).to(b.reward.dtype)
+    return broadcast_to_tokens(
+        length_weighted_advantage(b.reward.sum(-1), length, b.group, any_true(b.action)), b.action
+    )
 
 
 def _gdpo(b: Batch) -> Tensor:
     components = b.reward.sum(-1).unsqueeze(-1)
     return whiten(
-        spread(component_normalised_advantage(components, b.group, anywhere(b.action), weights=()), b.action),
+        broadcast_to_tokens(
+            component_normalized_advantage(components, b.group, any_true(b.action), weights=()), b.action
+        ),
         b.action,
     )
 
@@ -121,11 +125,11 @@ def _otb(b: Batch) -> Tensor:
     return optimal_token_advantage(returns, b.old_logp, b.sum_pi_squared, b.action, b.action, b.group)
 
 
-def _group(name: str, ours: Side, theirs: str, vectorised: str | None = None, **options: Any) -> Row:
+def _group(name: str, ours: Side, theirs: str, vectorized: str | None = None, **options: Any) -> Row:
     fields = ("reward", "mask", "uid")
     sides = {"verl": verl(f"{theirs}_outcome_advantage", *fields, **options)}
-    if vectorised:
-        sides["verl vec"] = verl(f"{vectorised}_outcome_advantage", *fields, **options)
+    if vectorized:
+        sides["verl vec"] = verl(f"{vectorized}_outcome_advantage", *fields, **options)
     return row(name, ours, 2, sides=sides, grouped=True, faster=10)
 
 
@@ -133,11 +137,11 @@ NO_STD = dict(norm_adv_by_std_in_grpo=False)
 VERL_OTB = verl("optimal_token_baseline_advantage", "reward", "mask", "uid", "old_logp", "sum_pi_squared")
 
 GROUPS: list[Row] = [
-    _group("grpo", _outcome(group_normalised_advantage), "grpo", "grpo_vectorized"),
-    _group("grpo without std", _outcome(group_centred_advantage), "grpo", "grpo_vectorized", **NO_STD),
+    _group("grpo", _outcome(group_normalized_advantage), "grpo", "grpo_vectorized"),
+    _group("grpo without std", _outcome(group_centered_advantage), "grpo", "grpo_vectorized", **NO_STD),
     _group("rloo", _outcome(leave_one_out_advantage), "rloo", "rloo_vectorized"),
     _group("opo", _opo, "opo"),
-    _group("gpg", _outcome(share_scaled_advantage), "gpg"),
+    _group("gpg", _outcome(gpg_advantage), "gpg"),
     _group("pass@k, leave one out", _outcome(leave_one_out_max_advantage), "grpo_passk", config=Settings(NO_STD)),
     _group("gdpo", _gdpo, "gdpo"),
     row("optimal token baseline", _otb, 4, sides={"verl": VERL_OTB}, grouped=True),

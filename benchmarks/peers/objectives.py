@@ -12,7 +12,7 @@ from benchmarks.peers.batch import Batch, Row, Side, row
 from benchmarks.peers.libraries import actor, core_algos, kl, losses
 from purerl.algos.kl_cov import distance_penalty
 from purerl.algos.parts import divergences, reductions
-from purerl.algos.parts.selection import drawn_covariance, largest_covariance
+from purerl.algos.parts.selection import largest_covariance, sampled_covariance
 from purerl.algos.parts.surrogates import (
     clip_surrogate,
     dual_clip_surrogate,
@@ -107,7 +107,7 @@ def _cispo(b: Batch, logp: Tensor) -> Tensor:
 
 def _clip_cov(b: Batch, logp: Tensor) -> Tensor:
     bounds = dict(fraction=2e-4, cov_low=1.0, cov_high=5.0)
-    return torch.where(drawn_covariance(b.old_logp, b.advantage, b.noise, b.action, **bounds), 0, _ppo(b, logp))
+    return torch.where(sampled_covariance(b.old_logp, b.advantage, b.noise, b.action, **bounds), 0, _ppo(b, logp))
 
 
 def _kl_cov(b: Batch, logp: Tensor) -> Tensor:

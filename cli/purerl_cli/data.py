@@ -22,10 +22,10 @@ def inspect(
     model: Annotated[
         str | None, typer.Option(metavar="DIR", help="Count tokens and render a row with this model's tokenizer.")
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System prompt, as data.system of a run.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt, as data.system_prompt of a run.")] = None,
     template: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Argument of the chat template, as data.template; repeatable."),
+        typer.Option(metavar="KEY=VALUE", help="Argument of the chat template; repeatable."),
     ] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="Name the rows with longer prompts.")] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Look only at the first so many rows.")] = None,
@@ -40,12 +40,14 @@ def inspect(
     from purerl.data.inspect import inspect
     from purerl.protocols import Model
 
-    arguments = apply(Data(files=(file,)), [f"template.{one}" for one in template or ()]).template
+    arguments = apply(
+        Data(files=(file,)), [f"chat_template_kwargs.{one}" for one in template or ()]
+    ).chat_template_kwargs
     report = inspect(
         file,
         load_tokenizer(Model(model)) if model else None,
-        system=system,
-        template=arguments,
+        system_prompt=system,
+        chat_template_kwargs=arguments,
         max_prompt_tokens=max_prompt_tokens,
         limit=rows,
     )

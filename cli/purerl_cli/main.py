@@ -16,7 +16,7 @@ import typer
 import purerl
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
-from purerl_cli.exam import evaluate, sample
+from purerl_cli.evaluate import evaluate, sample
 from purerl_cli.output import EXIT_CODES, described, finished, reported
 from purerl_cli.report import report
 
@@ -136,10 +136,10 @@ app.add_typer(algo, name="algo")
 @reported
 def algo_list() -> None:
     """Every algorithm: its papers, what it is made of, what it needs."""
-    from purerl.config.catalogue import catalogue
+    from purerl.config.catalog import catalog
     from purerl_cli.tables import show_algorithms
 
-    show_algorithms(catalogue())
+    show_algorithms(catalog())
 
 
 app.command()(report)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from purerl.errors import InputError, PurerlError
-from purerl.loop.files import REFUSED
+from purerl.files import REFUSED
 from purerl.plugins import kind_of
 
 if TYPE_CHECKING:

@@ -17,17 +17,20 @@ __all__ = ["harmless", "show_scores", "texts"]
 
 def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> None:
     """A row for each data set. What could not be told for want of judged completions is left empty."""
-    from purerl.evaluation.results import measured
+    from purerl.evaluation.results import dataset_metrics
 
-    several = [*(f"pass@{k}" for k in settings.passes), *([f"maj@{settings.samples}"] if settings.answer else [])]
-    shown = [*several, "reward", "length", "truncated", "judged", "failed"]
+    several = [
+        *(f"pass@{k}" for k in settings.passes),
+        *([f"maj@{settings.samples_per_prompt}"] if settings.answer_extractor else []),
+    ]
+    shown = [*several, "reward", "length", "truncated", "valid_fraction", "failed"]
     rows = []
     for name, problems in results.items():
-        found = measured(problems, settings)
+        found = dataset_metrics(problems, settings)
         sure = f"{found['accuracy_low']:.3f} to {found['accuracy_high']:.3f}" if "accuracy" in found else ""
         facts = [name, f"{len(problems):,}", _number(found.get("accuracy")), sure]
         rows.append([*facts, *(_number(found.get(measure)) for measure in shown)])
-    mean = "accuracy" if settings.samples == 1 else f"mean@{settings.samples}"
+    mean = "accuracy" if settings.samples_per_prompt == 1 else f"mean@{settings.samples_per_prompt}"
     show("data set", "problems", mean, "95 % interval", *shown, rows=rows, whole=True)
 
 
@@ -43,13 +46,13 @@ def texts(results: Mapping[str, Sequence[Problem]]) -> str:
 def _told(name: str, problem: Problem) -> Iterator[str]:
     yield f"{name}, problem {problem.index}\n{_quoted(problem.prompt)}"
     for number, attempt in enumerate(problem.attempts, start=1):
-        yield f"attempt {number}: {_judgement(attempt)}\n{_quoted(attempt.completion)}"
+        yield f"attempt {number}: {_judgment(attempt)}\n{_quoted(attempt.completion)}"
         if attempt.verdict.failure and attempt.verdict.failure.traceback:
             yield indent(harmless(attempt.verdict.failure.traceback.rstrip()), "    ")
     yield ""
 
 
-def _judgement(attempt: Attempt) -> str:
+def _judgment(attempt: Attempt) -> str:
     verdict, length = attempt.verdict, f"{attempt.tokens} tokens, ended by {attempt.finish}"
     if verdict.failure:
         return f"{verdict.failure.function} {verdict.failure.kind}; {length}"

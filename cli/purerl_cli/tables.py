@@ -1,4 +1,4 @@
-"""Tables that commands print: as wide as the terminal, without colours where there is none.
+"""Tables that commands print: as wide as the terminal, without colors where there is none.
 
 A table that is too wide is folded at words, in its widest column; where no room is left for that, each row is a
 paragraph. Where there is no terminal nothing is folded, so that whatever reads it finds each row in a line.
@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from purerl.config.catalogue import Entry
+    from purerl.config.catalog import Entry
     from purerl.config.explain import Setting
     from purerl.data.inspect import Report
     from purerl.doctor import Finding
@@ -58,10 +58,10 @@ def show(
         console.print(table)
         return
     for cells in lists:
-        console.print((paragraph or _labelled)(head, cells), "")
+        console.print((paragraph or _labeled)(head, cells), "")
 
 
-def _labelled(head: Sequence[str], cells: Sequence[Text]) -> RenderableType:
+def _labeled(head: Sequence[str], cells: Sequence[Text]) -> RenderableType:
     """A row: its first cell, and below it the others that say something, each beside the head of its column."""
     grid = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for name, cell in zip(head[1:], cells[1:], strict=True):

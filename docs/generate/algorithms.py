@@ -14,7 +14,7 @@ from docs.generate.markdown import linked, settings, table
 from docs.generate.metrics import meaning, metrics
 from purerl.algos.algebra import Algorithm, roles
 from purerl.batch import FIELDS, STRUCTURE
-from purerl.config.catalogue import Entry, catalogue, equations
+from purerl.config.catalog import Entry, catalog, equations
 from purerl.config.check import WITHIN, check, outputs_of, reads_of
 from purerl.errors import ConfigError
 from purerl.plugins import find
@@ -26,7 +26,7 @@ __all__ = ["page", "pages"]
 
 def pages() -> Iterator[tuple[str, str]]:
     """(name, Markdown) of the index and of the page of every algorithm."""
-    entries = catalogue()
+    entries = catalog()
     yield "index", index(entries)
     yield from ((entry.name, page(entry)) for entry in entries)
 

@@ -45,8 +45,8 @@ def _steps(transform: Transform) -> Iterator[str]:
 def written(value: Any) -> str:
     """`value` as one would write it: functions by their short names, applied to fields where they are bound to some.
 
-    >>> from purerl.algos.algebra import on, stateless, writes
-    >>> written(stateless(writes("ratio", on(max, "logp", "old_logp", default=0.5))).apply)
+    >>> from purerl.algos.algebra import of_fields, stateless, writes
+    >>> written(stateless(writes("ratio", of_fields(max, "logp", "old_logp", default=0.5))).apply)
     'ratio = max(logp, old_logp, default=0.5)'
     """
     match value:

@@ -15,14 +15,14 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective, begin
-from purerl.batch import put
+from purerl.batch import with_fields
 from purerl.testing import example_batch
 
 __all__ = ["Curves", "curves", "figure", "thumbnail"]
 
 # One less, and points would lie on the bounds of clips, where there is no gradient to speak of.
 _POINTS = 302
-_BEHAVIOUR = {"old_logp", "rollout_logp"}
+_BEHAVIOR = {"old_logp", "rollout_logp"}
 _FLAT = 0.02
 
 
@@ -40,7 +40,7 @@ def curves(algorithm: Algorithm, config: Any) -> Curves | None:
     They reach three times as far from 1 as the bounds of the clip in `config`, where it has them.
     """
     [policy] = [one for one in algorithm.objectives if one.role == "policy"]
-    if not _BEHAVIOUR & set(policy.reads) or "advantage" not in policy.reads:
+    if not _BEHAVIOR & set(policy.reads) or "advantage" not in policy.reads:
         return None
     reach = min(3 * max(getattr(config, "clip_low", 0.0), getattr(config, "clip_high", 0.0)) or 1.5, 6.0)
     ratio = torch.linspace(max(0.01, 1 - reach), 1 + reach, _POINTS, dtype=torch.float64)
@@ -55,7 +55,7 @@ def _evaluated(policy: Objective, ratio: Tensor, seed: int) -> tuple[Tensor, Ten
     """Loss of each token, all terms added up, and its gradient by logp: [2, points] each."""
     step, _ = begin(policy, _tokens(policy, ratio, seed))
     logp = step["logp"].requires_grad_()
-    losses = [term.weight * term.loss(put(step, logp=logp)) for term in policy.terms if term.where == "mask"]
+    losses = [term.weight * term.loss(with_fields(step, logp=logp)) for term in policy.terms if term.where == "mask"]
     loss = torch.stack(losses).sum(0)
     [gradient] = torch.autograd.grad(loss.sum(), logp)
     return loss.detach()[:, 1].reshape(2, -1), gradient[:, 1].reshape(2, -1)
@@ -69,7 +69,7 @@ def _tokens(policy: Objective, ratio: Tensor, seed: int) -> TensorDict:
     before = batch["logp"]
     agreed = {"old_logp": before, "rollout_logp": before, "weight": torch.ones_like(before)}
     given = {name: value for name, value in agreed.items() if name in policy.reads}
-    return put(batch, logp=before + ratio.log(), advantage=advantage.expand_as(before), **given)
+    return with_fields(batch, logp=before + ratio.log(), advantage=advantage.expand_as(before), **given)
 
 
 # --- drawing -----------------------------------------------------------------------------------------------------

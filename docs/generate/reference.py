@@ -78,10 +78,10 @@ def _settings() -> str:
         "`rollout`": schema.Rollout,
         "`rollout.overlong`": schema.Overlong,
         "`rewards`": schema.Reward,
-        "`judging`": schema.Judging,
+        "`reward_workers`": schema.RewardWorkers,
         "`evaluate`": schema.Evaluate,
         "`checkpoint`": schema.Checkpoint,
-        "`stop`": schema.Stop,
+        "`stop_when`": schema.StopWhen,
         "`model`, `teacher`": Model,
         **{f"`{group}.kind={kind}`": find(group, kind).Config for group in _PLUGINS for kind in names(group)},
     }
@@ -91,8 +91,8 @@ def _settings() -> str:
 
 _PLUGINS = ("trainer", "generator", "tracker")
 _ABOUT = """\
-A recipe sets them, `purerl train RECIPE --set KEY=VALUE` sets them otherwise, with dots between a section and its
-fields: `--set rollout.samples=8`. What an algorithm can be set to is on [its own page](../algorithms/index.md)."""
+A recipe sets them, and `purerl train RECIPE --set KEY=VALUE` changes them. A dot separates a section from its fields:
+`--set rollout.samples_per_prompt=8`. The settings of an algorithm are on [its own page](../algorithms/index.md)."""
 
 
 # --- docstrings --------------------------------------------------------------------------------------------------

@@ -16,16 +16,16 @@ tensor([[-3.]])
 from __future__ import annotations
 
 from purerl.algos.algebra import Counts
-from purerl.algos.estimators.components import component_normalised_advantage, weighted_sum
+from purerl.algos.estimators.components import component_normalized_advantage, weighted_sum
 from purerl.algos.estimators.group_relative import (
-    batch_normalised_advantage,
-    group_centred_advantage,
-    group_normalised_advantage,
+    batch_normalized_advantage,
+    gpg_advantage,
+    group_centered_advantage,
+    group_normalized_advantage,
     leave_one_out_advantage,
     length_weighted_advantage,
-    mean_normalised_advantage,
-    score_of_the_single,
-    share_scaled_advantage,
+    mean_normalized_advantage,
+    singleton_score,
     win_rate_advantage,
 )
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
@@ -44,17 +44,17 @@ from purerl.algos.parts.corrections import banded, effective_sample_size, stale,
 from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.divergences import (
     absolute,
-    adapted,
+    adapt_kl_coef,
     importance_k3,
     k1,
     k2,
     k3,
     kl_reward,
     straight_through,
-    weighed_k2,
-    weighed_k3,
+    weighted_k2,
+    weighted_k3,
 )
-from purerl.algos.parts.entropy import adapted_entropy_coef
+from purerl.algos.parts.entropy import adapt_entropy_coef
 from purerl.algos.parts.groups import (
     group_deviation,
     group_max,
@@ -74,14 +74,14 @@ from purerl.algos.parts.reductions import (
 )
 from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
 from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
-from purerl.algos.parts.rows import at_last_action, first_counted, row_max, row_mean, row_sum, spread
+from purerl.algos.parts.rows import at_last_action, broadcast_to_tokens, first_counted, row_max, row_mean, row_sum
 from purerl.algos.parts.selection import (
-    drawn_covariance,
     excess_moment,
+    has_variance,
     in_band,
     largest_covariance,
     least_uncertain,
-    varies,
+    sampled_covariance,
 )
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.algos.parts.surrogates import (
@@ -112,23 +112,23 @@ from purerl.algos.parts.whiten import whiten, whiten_rows
 __all__ = [
     "Counts",
     "absolute",
-    "adapted",
-    "adapted_entropy_coef",
+    "adapt_entropy_coef",
+    "adapt_kl_coef",
     "anchored_step_advantage",
     "at_last_action",
     "banded",
-    "batch_normalised_advantage",
+    "batch_normalized_advantage",
     "best_weight",
     "beta_update",
+    "broadcast_to_tokens",
     "clip_surrogate",
     "clipped",
     "clipped_value_loss",
     "clipped_weight",
-    "component_normalised_advantage",
+    "component_normalized_advantage",
     "constant_norm",
     "discounted_returns",
     "dpo_loss",
-    "drawn_covariance",
     "dual_clip_surrogate",
     "effective_sample_size",
     "excess_moment",
@@ -139,16 +139,18 @@ __all__ = [
     "gae",
     "gamma_weight",
     "geometric_ratio",
-    "group_centred_advantage",
+    "gpg_advantage",
+    "group_centered_advantage",
     "group_deviation",
     "group_max",
     "group_mean",
-    "group_normalised_advantage",
+    "group_normalized_advantage",
     "group_size",
     "group_sum",
     "group_token_max",
     "group_token_sum",
     "gvpo_loss",
+    "has_variance",
     "importance_k3",
     "importance_surrogate",
     "in_band",
@@ -164,7 +166,7 @@ __all__ = [
     "length_adaptive_lambda",
     "length_weighted_advantage",
     "look_up",
-    "mean_normalised_advantage",
+    "mean_normalized_advantage",
     "moving_average_update",
     "optimal_token_advantage",
     "overlong_penalty",
@@ -178,15 +180,14 @@ __all__ = [
     "row_max",
     "row_mean",
     "row_sum",
-    "score_of_the_single",
+    "sampled_covariance",
     "sequence_log_ratio",
     "sequence_mean_of_token_mean",
     "sequence_mean_of_token_sum",
     "sequence_ratio",
-    "share_scaled_advantage",
+    "singleton_score",
     "soft_gate_surrogate",
     "sppo_loss",
-    "spread",
     "squared_error",
     "stale",
     "straight_through",
@@ -200,11 +201,10 @@ __all__ = [
     "topk_reverse_kl",
     "truncated",
     "trusted_weight",
-    "varies",
     "vtrace_advantage",
     "vtrace_target",
-    "weighed_k2",
-    "weighed_k3",
+    "weighted_k2",
+    "weighted_k3",
     "weighted_sum",
     "whiten",
     "whiten_rows",

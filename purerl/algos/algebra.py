@@ -4,7 +4,7 @@ An `Algorithm` is a tuple of functions of a batch. Four verbs give it its meanin
 
     select(algorithm, batch)            which rows to keep; the loop draws others for the rest
     advantages(algorithm, state, batch) shaping, corrections, estimator: one `Transform` of the whole batch
-    begin(objective, step)              on a whole optimiser step: `prepare`, then count what each term divides by
+    begin(objective, step)              on a whole optimizer step: `prepare`, then count what each term divides by
     evaluate(objective, part, counts)   the loss of any part of that step
 
 Statistics are taken by the first three, over everything; `evaluate` only ever divides by the counts that it is given.
@@ -25,8 +25,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.batch import ROW_FIELDS, put
-from purerl.kernels.masks import anywhere, count
+from purerl.batch import ROW_FIELDS, with_fields
+from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowBool, Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "Transform",
     "Weighted",
     "advantages",
-    "as_it_is",
     "begin",
     "bind",
     "chain",
@@ -49,12 +48,13 @@ __all__ = [
     "identity",
     "keep_all",
     "merge",
-    "neutralise",
+    "neutralize",
     "no_metrics",
-    "on",
+    "of_fields",
     "roles",
     "select",
     "stateless",
+    "unchanged",
     "writes",
 ]
 
@@ -84,7 +84,7 @@ def bind(function: Callable, /, **keywords: Any) -> Bound:
     return Bound(function, tuple(sorted(keywords.items())))
 
 
-def on(function: Callable, /, *fields: str, **keywords: Any) -> Bound:
+def of_fields(function: Callable, /, *fields: str, **keywords: Any) -> Bound:
     """`function` of tensors as a function of a batch: batch -> function(*(batch[f] for f in fields), **keywords)."""
     return bind(_on, function=bind(function, **keywords), fields=fields)
 
@@ -95,7 +95,7 @@ def _on(batch: TensorDict, *, function: Callable, fields: tuple[str, ...]) -> An
 
 def read(field: str) -> Bound:
     """`field` of a batch."""
-    return on(_itself, field)
+    return of_fields(_itself, field)
 
 
 def _itself(value: Tensor) -> Tensor:
@@ -108,13 +108,13 @@ def writes(field: str, function: Callable[[TensorDict], Tensor]) -> Bound:
 
 
 def _writes(batch: TensorDict, *, field: str, function: Callable) -> TensorDict:
-    return put(batch, **{field: function(batch)})
+    return with_fields(batch, **{field: function(batch)})
 
 
 def describe(value: Any) -> str:
     """`value` in words that are the same in every process: functions by name, tuples part by part.
 
-    >>> describe(on(torch.clamp, "reward", min=0.0).keywords[0])
+    >>> describe(of_fields(torch.clamp, "reward", min=0.0).keywords[0])
     "('fields', ('reward'))"
     """
     if isinstance(value, Bound):
@@ -144,7 +144,7 @@ class Transform(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What a term divides by: tokens that it covers, and rows with at least one, in a whole optimiser step."""
+    """What a term divides by: tokens that it covers, and rows with at least one, in a whole optimizer step."""
 
     tokens: Scalar
     rows: Scalar
@@ -171,7 +171,7 @@ class Term(NamedTuple):
     weight: float = 1.0
 
 
-def as_it_is(batch: TensorDict) -> TensorDict:
+def unchanged(batch: TensorDict) -> TensorDict:
     """The batch."""
     return batch
 
@@ -182,12 +182,12 @@ def no_metrics(batch: TensorDict) -> dict[str, Weighted]:
 
 
 class Objective(NamedTuple):
-    """What one model, in its `role`, minimises in one optimiser step.
+    """What one model, in its `role`, minimizes in one optimizer step.
 
     reads     fields that its functions read, beside those of `STRUCTURE`
     outputs   what the forward pass supplies with gradient
     watches   what the forward pass supplies without gradient, for the metrics
-    prepare   batch -> batch on the whole optimiser step, before any forward pass
+    prepare   batch -> batch on the whole optimizer step, before any forward pass
     metrics   batch -> {name: Weighted}, without gradient
     unit      "row", or "group" where a loss couples the rows of a group: what a micro-batch must not cut
     """
@@ -197,7 +197,7 @@ class Objective(NamedTuple):
     outputs: tuple[str, ...]
     terms: tuple[Term, ...]
     watches: tuple[str, ...] = ()
-    prepare: Callable[[TensorDict], TensorDict] = as_it_is
+    prepare: Callable[[TensorDict], TensorDict] = unchanged
     metrics: Callable[[TensorDict], Mapping[str, Weighted]] = no_metrics
     unit: str = "row"
 
@@ -267,15 +267,15 @@ identity = chain()
 # --- the verbs ---------------------------------------------------------------------------------------------------
 
 
-def neutralise(batch: TensorDict, where: TokenBool) -> TensorDict:
+def neutralize(batch: TensorDict, where: TokenBool) -> TensorDict:
     """`batch` with every float outside `where`, and every float of a row that `where` leaves empty, set to 0.
 
     What is masked out must be inert, and `torch.where` after the equation is too late: the gradient of
     where(mask, exp(x), 0) at an x of infinity is NaN. So it is done before, once, and equations stay bare.
     """
-    rows = anywhere(where)
+    rows = any_true(where)
     floats = {name: value for name, value in batch.items() if value.is_floating_point()}
-    return put(batch, **{name: _neutral(name, value, where, rows) for name, value in floats.items()})
+    return with_fields(batch, **{name: _neutral(name, value, where, rows) for name, value in floats.items()})
 
 
 def _neutral(name: str, value: Tensor, where: TokenBool, rows: RowBool) -> Tensor:
@@ -289,7 +289,7 @@ def select(algorithm: Algorithm, batch: TensorDict) -> RowBool:
 
 
 def advantages(algorithm: Algorithm, state: State, batch: TensorDict) -> tuple[State, TensorDict]:
-    """Apply `algorithm.advantage` to the whole batch, neutralised.
+    """Apply `algorithm.advantage` to the whole batch, neutralized.
 
     Recurrences follow action tokens, so those are what stays, in rows where anything counts at all. A reward stays
     wherever there is a token: an environment may leave it on a token that is not the policy's.
@@ -298,37 +298,37 @@ def advantages(algorithm: Algorithm, state: State, batch: TensorDict) -> tuple[S
 
 
 def _neutral_rows(batch: TensorDict) -> TensorDict:
-    counts = anywhere(batch["mask"]).unsqueeze(-1)
-    neutral = neutralise(batch, batch["action"] & counts)
+    counts = any_true(batch["mask"]).unsqueeze(-1)
+    neutral = neutralize(batch, batch["action"] & counts)
     if "reward" in batch.keys():
-        neutral = put(neutral, reward=torch.where(batch["attention_mask"] & counts, batch["reward"], 0))
+        neutral = with_fields(neutral, reward=torch.where(batch["attention_mask"] & counts, batch["reward"], 0))
     return neutral
 
 
 def begin(objective: Objective, step: TensorDict) -> tuple[TensorDict, dict[str, Counts]]:
-    """Prepare a whole optimiser step, neutralised, and count what each of its terms divides by."""
-    step = objective.prepare(neutralise(step, step["mask"]))
+    """Prepare a whole optimizer step, neutralized, and count what each of its terms divides by."""
+    step = objective.prepare(neutralize(step, step["mask"]))
     return step, {term.name: _count(step[term.where]) for term in objective.terms}
 
 
 def _count(where: TokenBool) -> Counts:
-    return Counts(count(where).sum(-1), count(anywhere(where)))
+    return Counts(count_true(where).sum(-1), count_true(any_true(where)))
 
 
 def evaluate(
     objective: Objective, part: TensorDict, counts: Mapping[str, Counts]
 ) -> tuple[Scalar, dict[str, Weighted]]:
-    """The loss of `part`, any set of whole units of an optimiser step, and its metrics.
+    """The loss of `part`, any set of whole units of an optimizer step, and its metrics.
 
     `part` holds `objective.reads`, and the model's `outputs` and `watches`. The loss of a step is the sum of the losses
     of its parts. Each term's own value is among the metrics as ``loss/<term>``.
     """
-    neutral = {where: neutralise(part, part[where]) for where in {term.where for term in objective.terms}}
+    neutral = {where: neutralize(part, part[where]) for where in {term.where for term in objective.terms}}
     losses = [t.weight * t.reduce(t.loss(neutral[t.where]), part[t.where], counts[t.name]) for t in objective.terms]
-    metrics = dict(objective.metrics(neutralise(part.detach(), part["mask"])))
+    metrics = dict(objective.metrics(neutralize(part.detach(), part["mask"])))
     for term, loss in zip(objective.terms, losses, strict=True):
         # A loss is divided already: its parts just add up, and the shares of a step's parts add up to 1.
-        share = count(anywhere(part[term.where])).to(loss.dtype) / counts[term.name].rows.clamp(min=1)
+        share = count_true(any_true(part[term.where])).to(loss.dtype) / counts[term.name].rows.clamp(min=1)
         metrics[f"loss/{term.name}"] = Weighted(loss.detach(), share)
     return torch.stack(losses).sum(0), metrics
 

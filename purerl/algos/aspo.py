@@ -1,4 +1,4 @@
-"""ASPO, asymmetric importance-sampling policy optimisation: Wang et al. 2025 (2510.06062).
+"""ASPO, asymmetric importance-sampling policy optimization: Wang et al. 2025 (2510.06062).
 
 In GRPO a token's gradient is multiplied by its ratio. Among the tokens that are to become likelier, that is more for
 those that already have, and less for those that are left behind: the wrong way round. ASPO inverts the ratio where the
@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import weighted_policy
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
@@ -33,7 +33,7 @@ from purerl.algos.parts.weights import flipped_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_is_the_derivative": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
 
 
 @frozen(kw_only=True)
@@ -49,7 +49,7 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """ASPO as `config` sets it."""
-    weight = on(
+    weight = of_fields(
         flipped_weight,
         "logp",
         "old_logp",
@@ -61,8 +61,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
     policy = weighted_policy(
         weight,
         token_mean,
-        behaviour="old_logp",
+        behavior="old_logp",
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))

@@ -1,4 +1,4 @@
-"""CISPO, clipped importance-sampling policy optimisation: MiniMax 2025, MiniMax-M1 (2506.13585).
+"""CISPO, clipped importance-sampling policy optimization: MiniMax 2025, MiniMax-M1 (2506.13585).
 
 PPO's clipping takes the gradient from the tokens that move most, and these are often the rare ones at which reasoning
 turns. CISPO clips the weight instead of the loss: every token keeps a gradient, of bounded size.
@@ -9,7 +9,7 @@ turns. CISPO clips the weight instead of the loss: every token keeps a gradient,
 
 Choices, where libraries differ: `clip_high` is an offset from 1, as everywhere, so that the default weight is at most 5
 (some libraries give the bound itself); the standard deviation divides by N_g - 1; a group of one has advantage 0;
-"tokens" are those of the optimiser step.
+"tokens" are those of the optimizer step.
 
 Differences from the paper:
 
@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import weighted_policy
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
@@ -32,7 +32,7 @@ from purerl.algos.parts.weights import clipped_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_is_the_derivative": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
 
 
 @frozen(kw_only=True)
@@ -48,10 +48,10 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """CISPO as `config` sets it."""
     policy = weighted_policy(
-        on(clipped_weight, "logp", "old_logp", clip_low=config.clip_low, clip_high=config.clip_high),
+        of_fields(clipped_weight, "logp", "old_logp", clip_low=config.clip_low, clip_high=config.clip_high),
         token_mean,
-        behaviour="old_logp",
+        behavior="old_logp",
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))

@@ -17,7 +17,7 @@ advantage 0.
 
 Differences from the paper:
 
-1. Covariances are taken over the whole optimiser step, from `old_logp` (the authors' code: over a micro-batch, from the
+1. Covariances are taken over the whole optimizer step, from `old_logp` (the authors' code: over a micro-batch, from the
    log-probabilities now): so the choice does not depend on how a step is cut.
 2. For the same reason a token may be drawn that is clipped anyway, and has no gradient to lose (the authors' code draws
    from the others).
@@ -28,19 +28,19 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import clipped_policy, dropping, per_token
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.selection import drawn_covariance
+from purerl.algos.parts.selection import sampled_covariance
 from purerl.algos.parts.settings import in_order, number
 from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "groups_are_apart": "tokens are chosen over the whole step",
-    "on_policy_it_is_reinforce": "the tokens that it chooses have no policy loss, wherever the policy is",
+    "group_independence": "tokens are chosen over the whole step",
+    "reinforce_gradient_on_policy": "the tokens that it chooses have no policy loss, wherever the policy is",
 }
 
 
@@ -71,5 +71,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     bounds = dict(fraction=config.fraction, cov_low=config.cov_low, cov_high=config.cov_high)
-    choice = on(drawn_covariance, "old_logp", "advantage", "noise", "mask", **bounds)
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (dropping(policy, choice, "noise"),))
+    choice = of_fields(sampled_covariance, "old_logp", "advantage", "noise", "mask", **bounds)
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (dropping(policy, choice, "noise"),))

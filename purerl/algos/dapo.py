@@ -1,4 +1,4 @@
-"""DAPO, decoupled clip and dynamic sampling policy optimisation: Yu et al. 2025 (2503.14476).
+"""DAPO, decoupled clip and dynamic sampling policy optimization: Yu et al. 2025 (2503.14476).
 
 GRPO with three changes. Rare tokens may become likelier by more than others may become rarer (clip-higher), which keeps
 entropy up. Groups whose completions are all equally good are dropped, and others drawn in their place (dynamic
@@ -9,7 +9,7 @@ sampling), so that no part of a batch is without gradient. And every token weigh
     l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
     loss = sum over rows and tokens of l_it / tokens
 
-Choices, where libraries differ: the standard deviation divides by N_g - 1; "tokens" are those of the optimiser step, as
+Choices, where libraries differ: the standard deviation divides by N_g - 1; "tokens" are those of the optimizer step, as
 in the authors' code (the paper's formula divides within each group); a group is dropped when its scores are all equal,
 whatever they are (the paper: all right or all wrong).
 
@@ -24,10 +24,10 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.selection import groups_that_vary
+from purerl.algos.parts.selection import groups_with_variance
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
 
@@ -54,4 +54,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,), select=groups_that_vary)
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), select=groups_with_variance)

@@ -32,8 +32,8 @@ from purerl.algos.parts.settings import number
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "groups_are_apart": "advantages are whitened over the batch",
-    "shifting_rewards_is_invisible": "the baseline is the critic's, and does not see the shift",
+    "group_independence": "advantages are whitened over the batch",
+    "reward_shift_invariance": "the baseline is the critic's, and does not see the shift",
 }
 
 

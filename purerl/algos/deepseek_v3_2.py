@@ -1,6 +1,6 @@
 """GRPO as in DeepSeek-V3.2: DeepSeek-AI 2025 (2512.02556).
 
-GRPO, with remedies for rows of which the sampler was another policy: bad rows that have become unlikely are not learnt
+GRPO, with remedies for rows of which the sampler was another policy: bad rows that have become unlikely are not learned
 from, and the divergence from the reference is estimated without bias though the policy has moved.
 
     A_i  = s_i - mean_g
@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, on
-from purerl.algos.estimators.group_relative import group_centred_advantage
-from purerl.algos.parts.bypass import bypassed
+from purerl.algos.algebra import Algorithm, Objective, of_fields
+from purerl.algos.estimators.group_relative import group_centered_advantage
+from purerl.algos.parts.bypass import bypass_old_logp
 from purerl.algos.parts.corrections import sequence_masked
 from purerl.algos.parts.divergences import importance_k3
 from purerl.algos.parts.policy import clipped_policy, per_token
@@ -45,7 +45,7 @@ class Config:
 
     clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
     clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    delta: float = number("mean distance beyond which a bad row is not learnt from", 0.1, least=0, unit="nats")
+    delta: float = number("mean distance beyond which a bad row is not learned from", 0.1, least=0, unit="nats")
     kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
     entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
 
@@ -60,10 +60,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    plain = Algorithm(("reward",), outcome_advantage(group_centred_advantage), (_unbiased(policy),))
-    return bypassed(sequence_masked(plain, delta=config.delta))
+    plain = Algorithm(("reward",), outcome_advantage(group_centered_advantage), (_unbiased(policy),))
+    return bypass_old_logp(sequence_masked(plain, delta=config.delta))
 
 
 def _unbiased(policy: Objective) -> Objective:
-    kl = on(importance_k3, "logp", "old_logp", "ref_logp")
-    return policy._replace(terms=tuple(t._replace(loss=kl) if t.name == "kl_reference" else t for t in policy.terms))
+    kl = of_fields(importance_k3, "logp", "old_logp", "ref_logp")
+    return policy._replace(terms=tuple(t._replace(loss=kl) if t.name == "ref_kl" else t for t in policy.terms))

@@ -1,4 +1,4 @@
-"""DPO, direct preference optimisation: Rafailov et al. 2023 (2305.18290).
+"""DPO, direct preference optimization: Rafailov et al. 2023 (2305.18290).
 
 Learns from pairs of completions of one prompt, one of them preferred. The two are rows of one group; `chosen` tells
 which is which. Nothing is sampled and nothing is rewarded: the log-ratio of policy and reference is the reward.
@@ -25,7 +25,7 @@ from purerl.algos.parts.settings import number
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"on_policy_it_is_reinforce": "it learns from pairs and has no advantage"}
+EXEMPTIONS = {"reinforce_gradient_on_policy": "it learns from pairs and has no advantage"}
 
 
 @frozen(kw_only=True)

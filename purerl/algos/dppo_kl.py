@@ -14,7 +14,7 @@ ones. DPPO drops a token when the divergence of the policy from the sampler is t
 The policy is compared with the sampler, not with itself when the update began, so that the difference between two
 engines counts as well.
 
-Choices, where libraries differ: every token of an optimiser step weighs the same. The standard deviation divides by
+Choices, where libraries differ: every token of an optimizer step weighs the same. The standard deviation divides by
 N_g - 1; a group of one has advantage 0.
 
 Differences from the paper:
@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import weighted_policy
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
@@ -37,7 +37,7 @@ from purerl.algos.parts.weights import token_kl, trusted_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_is_the_derivative": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
 
 
 @frozen(kw_only=True)
@@ -53,7 +53,7 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """DPPO by Kullback-Leibler divergence, as `config` sets it."""
-    weight = on(
+    weight = of_fields(
         trusted_weight,
         "logp",
         "rollout_logp",
@@ -66,8 +66,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
     policy = weighted_policy(
         weight,
         token_mean,
-        behaviour="rollout_logp",
+        behavior="rollout_logp",
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, bind
-from purerl.algos.estimators.group_relative import group_centred_advantage
+from purerl.algos.estimators.group_relative import group_centered_advantage
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import constant_norm
 from purerl.algos.parts.settings import number
@@ -50,4 +50,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_centred_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,))

@@ -12,7 +12,7 @@ is the prompt's partition function Z, which the policy learns along with it, by 
 `log_partition` is an output at each token, like a critic's value a function of what precedes it; a row's log Z is the
 one at its first counted token: a function of the prompt alone, unless a correction has rejected what stood before it.
 
-Choices, where libraries differ: log-probabilities are averaged over counted tokens (length normalisation); the
+Choices, where libraries differ: log-probabilities are averaged over counted tokens (length normalization); the
 standard deviation divides by N_g - 1; a group of one has A = 0.
 
 Metrics, each a mean over counted tokens: `kl`, how far the policy has moved, k3, nats; `weight`; `log_partition`, at
@@ -31,11 +31,11 @@ from attrs import frozen
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind, read
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.corrections import whole_row_ratio
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.rows import first_counted, row_mean, spread
+from purerl.algos.parts.rows import broadcast_to_tokens, first_counted, row_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
 from purerl.types import RowFloat, TokenBool, TokenFloat
@@ -43,8 +43,8 @@ from purerl.types import RowFloat, TokenBool, TokenFloat
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "balance_loss", "clipped_row_weight"]
 
 EXEMPTIONS = {
-    "gradient_is_the_derivative": "a row's weight follows the policy as it is now, and its gradient is stopped",
-    "on_policy_it_is_reinforce": "it regresses on the reference's log-probability and a partition function",
+    "gradient_matches_finite_differences": "the gradient of a row's weight is stopped",
+    "reinforce_gradient_on_policy": "it regresses on the reference's log-probability and a partition function",
 }
 
 
@@ -81,12 +81,12 @@ def algorithm(config: Config = Config()) -> Algorithm:
         bind(_loss, beta=config.beta, **clip),
         sequence_mean_of_token_mean,
         reads=("old_logp", "ref_logp", "advantage"),
-        metrics={"kl": moved, "weight": bind(_weight, **clip), "log_partition": read("log_partition")},
+        metrics={"approx_kl": moved, "weight": bind(_weight, **clip), "log_partition": read("log_partition")},
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )
     outputs = (*policy.outputs, "log_partition")
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy._replace(outputs=outputs),))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy._replace(outputs=outputs),))
 
 
 def _loss(batch: TensorDict, *, beta: float, clip_low: float, clip_high: float) -> TokenFloat:
@@ -95,10 +95,10 @@ def _loss(batch: TensorDict, *, beta: float, clip_low: float, clip_high: float) 
     error = balance_loss(
         first_counted(batch["log_partition"], mask), log_ratio, row_mean(batch["advantage"], mask), beta=beta
     )
-    return spread(error, mask) * _weight(batch, clip_low=clip_low, clip_high=clip_high)
+    return broadcast_to_tokens(error, mask) * _weight(batch, clip_low=clip_low, clip_high=clip_high)
 
 
 def _weight(batch: TensorDict, *, clip_low: float, clip_high: float) -> TokenFloat:
     mask = batch["mask"]
     weight = clipped_row_weight(batch["logp"], batch["old_logp"], mask, clip_low=clip_low, clip_high=clip_high)
-    return spread(weight, mask)
+    return broadcast_to_tokens(weight, mask)

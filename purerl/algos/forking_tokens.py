@@ -9,12 +9,12 @@ these alone carry what reinforcement learning teaches. So DAPO's policy loss is 
     l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high)) where it in F, else 0
     loss = sum over rows and tokens of l_it / tokens
 
-Choices, where libraries differ: "tokens" are all counted tokens of the optimiser step, not those of F alone, as in
+Choices, where libraries differ: "tokens" are all counted tokens of the optimizer step, not those of F alone, as in
 TRL (the paper [unverified]); the rest is as in DAPO.
 
 Differences from the paper:
 
-1. Entropies are those of the policy when the update began (`old_entropy`), and F is chosen over the whole optimiser
+1. Entropies are those of the policy when the update began (`old_entropy`), and F is chosen over the whole optimizer
    step (the paper: over a micro-batch [unverified]): the choice does not depend on how a step is cut.
 2. With the last token of F those come that equal it.
 3. Overlong reward shaping is left to the reward.
@@ -25,19 +25,19 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import clipped_policy, dropping, per_token
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.selection import groups_that_vary, least_uncertain
+from purerl.algos.parts.selection import groups_with_variance, least_uncertain
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "groups_are_apart": "tokens are chosen over the whole step",
-    "on_policy_it_is_reinforce": "most tokens have no policy loss, wherever the policy is",
+    "group_independence": "tokens are chosen over the whole step",
+    "reinforce_gradient_on_policy": "most tokens have no policy loss, wherever the policy is",
 }
 
 
@@ -62,10 +62,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    choice = on(least_uncertain, "old_entropy", "mask", top_fraction=config.top_fraction)
+    choice = of_fields(least_uncertain, "old_entropy", "mask", top_fraction=config.top_fraction)
     return Algorithm(
         ("reward",),
-        outcome_advantage(group_normalised_advantage),
+        outcome_advantage(group_normalized_advantage),
         (dropping(policy, choice, "old_entropy"),),
-        select=groups_that_vary,
+        select=groups_with_variance,
     )

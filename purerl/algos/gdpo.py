@@ -1,7 +1,7 @@
-"""GDPO, group reward-decoupled normalisation policy optimisation: 2026 (2601.05242).
+"""GDPO, group reward-decoupled normalization policy optimization: 2026 (2601.05242).
 
-GRPO for several rewards. Added up first and normalised then, rewards with a large range drown the others, and rows with
-the same sum of different rewards look the same. So each reward is normalised within the group by itself; then they are
+GRPO for several rewards. Added up first and normalized then, rewards with a large range drown the others, and rows with
+the same sum of different rewards look the same. So each reward is normalized within the group by itself; then they are
 added up, and their sum is whitened over the batch, so that its size does not depend on how many there are. Its mean is
 0 already, for it is in every group.
 
@@ -26,18 +26,18 @@ from attrs import frozen
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind, stateless, writes
-from purerl.algos.estimators.components import component_normalised_advantage
+from purerl.algos.estimators.components import component_normalized_advantage
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number, numbers
 from purerl.algos.parts.whiten import EPS, deviation
-from purerl.kernels.masks import anywhere
+from purerl.kernels.masks import any_true
 from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
+EXEMPTIONS = {"group_independence": "advantages are whitened over the batch"}
 
 
 @frozen(kw_only=True)
@@ -61,12 +61,12 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    advantage = stateless(writes("advantage", bind(_component_normalised_advantage, weights=config.weights)))
+    advantage = stateless(writes("advantage", bind(_component_normalized_advantage, weights=config.weights)))
     return Algorithm(("components",), advantage, (policy,))
 
 
-def _component_normalised_advantage(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:
-    counted = anywhere(batch["mask"])
-    advantage = component_normalised_advantage(batch["components"], batch["group"], counted, weights=weights)
+def _component_normalized_advantage(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:
+    counted = any_true(batch["mask"])
+    advantage = component_normalized_advantage(batch["components"], batch["group"], counted, weights=weights)
     std = deviation(advantage.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
-    return spread(advantage / (std + EPS), batch["mask"])
+    return broadcast_to_tokens(advantage / (std + EPS), batch["mask"])

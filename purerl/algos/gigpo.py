@@ -1,4 +1,4 @@
-"""GiGPO, group-in-group policy optimisation: Feng et al. 2025 (2505.10978).
+"""GiGPO, group-in-group policy optimization: Feng et al. 2025 (2505.10978).
 
 GRPO for agents that act in many steps. Rows of one prompt often come to the same state of the environment; the steps
 that they take from there form groups within the group, and say which step was good, where the score of the whole row
@@ -19,7 +19,7 @@ gives 0; two states are the same if their labels are.
 Differences from the paper:
 
 1. A divergence from the reference (`kl_loss_coef`) is off unless it is set, and an entropy bonus may be added.
-2. The mean is over all rows of an optimiser step, not first over the rows of each group.
+2. The mean is over all rows of an optimizer step, not first over the rows of each group.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from attrs import frozen
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind, stateless, writes
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.estimators.steps import anchored_step_advantage
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number
-from purerl.kernels.masks import anywhere
+from purerl.kernels.masks import any_true
 from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "shifting_rewards_is_invisible": "returns of steps are discounted: an outcome counts for more in a later step",
+    "reward_shift_invariance": "returns of steps are discounted: an outcome counts for more in a later step",
 }
 
 
@@ -72,7 +72,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def _group_in_group_advantage(batch: TensorDict, *, step_coef: float, discount: float) -> TokenFloat:
     reward, group, mask = batch["reward"], batch["group"], batch["mask"]
-    episode = spread(group_normalised_advantage(reward.sum(-1), group, anywhere(mask)), mask)
+    episode = broadcast_to_tokens(group_normalized_advantage(reward.sum(-1), group, any_true(mask)), mask)
     steps = anchored_step_advantage(
         reward, batch["turn"], batch["anchor"], group, batch["action"], mask, discount=discount
     )

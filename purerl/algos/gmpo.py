@@ -1,4 +1,4 @@
-"""GMPO, geometric-mean policy optimisation: Zhao et al. 2025 (2507.20673).
+"""GMPO, geometric-mean policy optimization: Zhao et al. 2025 (2507.20673).
 
 GRPO averages the ratios of a row's tokens, and a mean follows its outliers. GMPO takes their geometric mean. Each token
 is clipped before, so that one that has moved far neither has a gradient nor drags the row along.
@@ -15,7 +15,7 @@ from 1.
 Differences from the paper:
 
 1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimiser step, not first over the rows of each group: the same where groups are of
+2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
    one size.
 """
 
@@ -26,8 +26,8 @@ from collections.abc import Callable
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, bind, on
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.algebra import Algorithm, bind, of_fields
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
@@ -53,17 +53,17 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """GMPO as `config` sets it."""
     bounds = dict(log_clip_low=config.log_clip_low, log_clip_high=config.log_clip_high)
-    ratio = on(geometric_ratio, "logp", "old_logp", "advantage", "mask", **bounds)
+    ratio = of_fields(geometric_ratio, "logp", "old_logp", "advantage", "mask", **bounds)
     policy = policy_objective(
         bind(_surrogate, ratio=ratio),
         # A row's value at each of its tokens: the mean over tokens is the row's value.
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"kl": moved, "ratio": ratio},
+        metrics={"approx_kl": moved, "ratio": ratio},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
 
 
 def _surrogate(batch: TensorDict, *, ratio: Callable) -> TokenFloat:

@@ -7,7 +7,7 @@ Groups whose scores are all equal add nothing to the sum and yet enlarge what it
     loss = -sum_it A_i logp_it / tokens
 
 Choices, where libraries differ: the deviation is not divided by a standard deviation (the paper's F_norm is 1); every
-token weighs the same; a group of one has advantage 0 and counts as one that does not vary. One optimiser step for each
+token weighs the same; a group of one has advantage 0 and counts as one that does not vary. One optimizer step for each
 batch is the algorithm.
 
 Differences from the paper:
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import share_scaled_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import gpg_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
@@ -31,7 +31,7 @@ from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"groups_are_apart": "advantages are scaled by the share of groups that vary"}
+EXEMPTIONS = {"group_independence": "advantages are scaled by the share of groups that vary"}
 
 
 @frozen(kw_only=True)
@@ -44,11 +44,11 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """GPG as `config` sets it."""
     policy = policy_objective(
-        on(policy_gradient, "logp", "advantage"),
+        of_fields(policy_gradient, "logp", "advantage"),
         token_mean,
         reads=("advantage",),
         metrics={},
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(share_scaled_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(gpg_advantage), (policy,))

@@ -1,4 +1,4 @@
-"""GRPO, group relative policy optimisation: Shao et al. 2024, DeepSeekMath (2402.03300).
+"""GRPO, group relative policy optimization: Shao et al. 2024, DeepSeekMath (2402.03300).
 
 Several completions are sampled for each prompt. A completion's advantage is its reward relative to the others', in
 standard deviations; no critic is needed. Each token of it gets that advantage, in PPO's clipped surrogate.
@@ -15,7 +15,7 @@ Differences from the paper:
 
 1. There is no divergence term unless `kl_loss_coef` is set (the paper: 0.04), and so no reference model.
 2. An entropy bonus may be added.
-3. The mean is over all rows of an optimiser step, not first over the rows of each group: the same where groups are of
+3. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
    one size.
 """
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
@@ -53,4 +53,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))

@@ -1,4 +1,4 @@
-"""GSPO, group sequence policy optimisation: Zheng et al. 2025 (2507.18071).
+"""GSPO, group sequence policy optimization: Zheng et al. 2025 (2507.18071).
 
 GRPO with one ratio for each row. A row is rewarded as a whole, so it is weighed, and clipped, as a whole: by the
 geometric mean of its tokens' ratios. That keeps the noise of single tokens out, which long rows and mixtures of experts
@@ -17,7 +17,7 @@ Choices, where libraries differ: the standard deviation divides by N_g - 1; a gr
 Differences from the paper:
 
 1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimiser step, not first over the rows of each group: the same where groups are of
+2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
    one size.
 """
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import clipped_policy, per_sequence
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
@@ -55,4 +55,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))

@@ -18,7 +18,7 @@ to go, whitened, as in REINFORCE++; any other chain that writes `advantage` can 
 Differences from the paper:
 
 1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimiser step, not first over the rows of each group: the same where groups are of
+2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
    one size.
 """
 
@@ -35,10 +35,10 @@ from purerl.algos.parts.transforms import return_advantage, whitened
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "gradient_is_the_derivative": "the ratio is the row's in value and the token's in gradient, on purpose: "
+    "gradient_matches_finite_differences": "the ratio is the row's in value and the token's in gradient, on purpose: "
     "the two agree where all tokens of a row have one advantage",
-    "groups_are_apart": "advantages are whitened over the batch",
-    "shifting_rewards_is_invisible": "returns have no baseline but the mean of the batch",
+    "group_independence": "advantages are whitened over the batch",
+    "reward_shift_invariance": "returns have no baseline but the mean of the batch",
 }
 
 

@@ -1,4 +1,4 @@
-"""GVPO, group variance policy optimisation: Zhang et al. 2025 (2504.19599).
+"""GVPO, group variance policy optimization: Zhang et al. 2025 (2504.19599).
 
 The policy that is best in rewards, less what it pays for its distance from where it was, has log-ratios of rewards /
 beta, up to one constant for each prompt. Differences within a group are free of that constant. So they are regressed on
@@ -28,20 +28,20 @@ from attrs import frozen
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind
-from purerl.algos.estimators.group_relative import group_centred_advantage
+from purerl.algos.estimators.group_relative import group_centered_advantage
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.regressions import gvpo_loss
-from purerl.algos.parts.rows import row_mean, spread
+from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import outcome_advantage
-from purerl.kernels.masks import anywhere
+from purerl.kernels.masks import any_true
 from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"on_policy_it_is_reinforce": "it is a regression: its gradient is beta N / (N - 1) times as large"}
+EXEMPTIONS = {"reinforce_gradient_on_policy": "it is a regression: its gradient is beta N / (N - 1) times as large"}
 
 
 @frozen(kw_only=True)
@@ -57,11 +57,11 @@ def algorithm(config: Config = Config()) -> Algorithm:
         bind(_loss, beta=config.beta),
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"kl": moved},
+        metrics={"approx_kl": moved},
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )
-    return Algorithm(("reward",), outcome_advantage(group_centred_advantage), (policy._replace(unit="group"),))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy._replace(unit="group"),))
 
 
 def _loss(batch: TensorDict, *, beta: float) -> TokenFloat:
@@ -70,4 +70,4 @@ def _loss(batch: TensorDict, *, beta: float) -> TokenFloat:
         sequence_log_ratio(batch["logp"], batch["old_logp"], mask),
         row_mean(batch["advantage"], mask),
     )
-    return spread(gvpo_loss(log_ratio, advantage, batch["group"], anywhere(mask), beta=beta), mask)
+    return broadcast_to_tokens(gvpo_loss(log_ratio, advantage, batch["group"], any_true(mask), beta=beta), mask)

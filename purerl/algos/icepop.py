@@ -2,7 +2,7 @@
 
 GRPO for rows that were sampled by an engine whose arithmetic differs from the trainer's, as it does much in mixtures of
 experts. Where both give a token about the same probability, it is weighed by their ratio; where they do not, it is not
-learnt from.
+learned from.
 
     k_t  = exp(old_logp_t - rollout_logp_t)
     w_t  = k_t where least <= k_t <= most, else 0; without gradient
@@ -35,7 +35,7 @@ __all__ = ["Config", "algorithm"]
 class Config(grpo.Config):
     """The hyper-parameters of GRPO, and the band of weights."""
 
-    least: float = number("the smallest ratio of trainer and sampler that is learnt from", 0.5, above=0)
+    least: float = number("the smallest ratio of trainer and sampler that is learned from", 0.5, above=0)
     most: float = number("the largest", 5.0, above=0)
 
     def __attrs_post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""IPO, identity preference optimisation: Azar et al. 2023 (2310.12036).
+"""IPO, identity preference optimization: Azar et al. 2023 (2310.12036).
 
 DPO takes every preference for certain as soon as it has been seen once, and then nothing holds the policy back. IPO
 gives the margin between the two completions of a pair a goal, and pulls it back once it is beyond that.
@@ -27,7 +27,7 @@ from purerl.algos.parts.settings import number
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"on_policy_it_is_reinforce": "it learns from pairs and has no advantage"}
+EXEMPTIONS = {"reinforce_gradient_on_policy": "it learns from pairs and has no advantage"}
 
 
 @frozen(kw_only=True)

@@ -9,7 +9,7 @@ their covariance is what entropy falls by. So just these tokens are held near to
     l_it   = -A_i r_it + penalty_coef * [it in P] * abs(logp_it - old_logp_it)
     loss   = sum over rows and tokens of l_it / tokens
 
-The penalty has a gradient only once the policy has moved: in a batch's first optimiser step there is none, so it takes
+The penalty has a gradient only once the policy has moved: in a batch's first optimizer step there is none, so it takes
 two or more for the algorithm to differ from an unclipped one.
 
 Choices, where libraries differ: `top_fraction` is the paper's for 7B models (32B: 2e-4), `penalty_coef` the paper's
@@ -17,7 +17,7 @@ Choices, where libraries differ: `top_fraction` is the paper's for 7B models (32
 
 Differences from the paper:
 
-1. Covariances are taken over the whole optimiser step, from `old_logp` (the authors' code: over a micro-batch, from the
+1. Covariances are taken over the whole optimizer step, from `old_logp` (the authors' code: over a micro-batch, from the
    log-probabilities now): so the choice does not depend on how a step is cut.
 2. Only covariances above 0 are chosen, and with the last one those that equal it: so the choice does not depend on the
    order of rows. The paper takes exactly so many.
@@ -29,8 +29,8 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, Term, on, writes
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.algebra import Algorithm, Objective, Term, of_fields, writes
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import moved, per_token, policy_objective
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.selection import largest_covariance
@@ -41,39 +41,39 @@ from purerl.types import TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "distance_penalty"]
 
-EXEMPTIONS = {"groups_are_apart": "tokens are chosen over the whole step"}
+EXEMPTIONS = {"group_independence": "tokens are chosen over the whole step"}
 
 
 @frozen(kw_only=True)
 class Config:
     """The hyper-parameters of KL-Cov."""
 
-    top_fraction: float = number("share of the tokens that is penalised", 2e-3, above=0, most=1)
+    top_fraction: float = number("share of the tokens that is penalized", 2e-3, above=0, most=1)
     penalty_coef: float = number("weight of their distance from where they were", 1.0, above=0)
     kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
     entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
 
 
-def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalised: TokenBool) -> TokenFloat:
-    """abs(logp - old_logp) at penalised tokens, 0 elsewhere."""
-    return torch.where(penalised, (logp - old_logp).abs(), 0)
+def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalized: TokenBool) -> TokenFloat:
+    """abs(logp - old_logp) at penalized tokens, 0 elsewhere."""
+    return torch.where(penalized, (logp - old_logp).abs(), 0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """KL-Cov as `config` sets it."""
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (_policy(config),))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (_policy(config),))
 
 
 def _policy(config: Config) -> Objective:
-    choice = on(largest_covariance, "old_logp", "advantage", "mask", top_fraction=config.top_fraction)
-    penalty = on(distance_penalty, "logp", "old_logp", "penalised")
+    choice = of_fields(largest_covariance, "old_logp", "advantage", "mask", top_fraction=config.top_fraction)
+    penalty = of_fields(distance_penalty, "logp", "old_logp", "penalized")
     policy = policy_objective(
-        on(importance_surrogate, "logp", "old_logp", "advantage"),
+        of_fields(importance_surrogate, "logp", "old_logp", "advantage"),
         token_mean,
-        reads=("old_logp", "advantage", "penalised"),
-        metrics={"kl": moved, "ratio": per_token},
+        reads=("old_logp", "advantage", "penalized"),
+        metrics={"approx_kl": moved, "ratio": per_token},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
     terms = (*policy.terms, Term("penalty", penalty, token_mean, weight=config.penalty_coef))
-    return policy._replace(prepare=writes("penalised", choice), terms=terms)
+    return policy._replace(prepare=writes("penalized", choice), terms=terms)

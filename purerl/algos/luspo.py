@@ -1,4 +1,4 @@
-"""LUSPO, length-unbiased sequence policy optimisation: Liu et al. 2026 (2602.05261).
+"""LUSPO, length-unbiased sequence policy optimization: Liu et al. 2026 (2602.05261).
 
 GSPO gives every row the same weight, whatever its length, so that a token of a long row counts for less: policies learn
 to answer briefly. LUSPO multiplies a row's loss by its length, and every token counts the same.
@@ -15,7 +15,7 @@ grows with length, and so does a divergence or a bonus, which are summed in the 
 Differences from the paper:
 
 1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimiser step, not first over the rows of each group: the same where groups are of
+2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
    one size.
 """
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import clipped_policy, per_sequence
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.settings import number
@@ -53,4 +53,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))

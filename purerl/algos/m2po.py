@@ -1,4 +1,4 @@
-"""M2PO, second-moment trust policy optimisation: Zheng et al. 2025 (2510.01161).
+"""M2PO, second-moment trust policy optimization: Zheng et al. 2025 (2510.01161).
 
 Rows may be many updates old. Clipping every token at the same ratio throws away most of what is rare and informative.
 M2PO bounds the second moment of the log-ratios of the whole step instead: as few tokens are left out as it takes, those
@@ -17,8 +17,8 @@ The standard deviation divides by N_g - 1; a group of one has advantage 0.
 
 Differences from the paper:
 
-1. Tokens are chosen over the whole optimiser step, from `old_logp` (the paper: from the log-probabilities now): the
-   choice does not depend on how a step is cut, and the two are the same in the first optimiser step after rollouts.
+1. Tokens are chosen over the whole optimizer step, from `old_logp` (the paper: from the log-probabilities now): the
+   choice does not depend on how a step is cut, and the two are the same in the first optimizer step after rollouts.
 2. With the last token of P those go that equal it.
 3. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
 """
@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import dropping, from_sampler, policy_objective
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.selection import excess_moment
@@ -38,7 +38,7 @@ from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"groups_are_apart": "tokens are chosen over the whole step"}
+EXEMPTIONS = {"group_independence": "tokens are chosen over the whole step"}
 
 
 @frozen(kw_only=True)
@@ -53,14 +53,14 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """M2PO as `config` sets it."""
     policy = policy_objective(
-        on(importance_surrogate, "logp", "rollout_logp", "advantage"),
+        of_fields(importance_surrogate, "logp", "rollout_logp", "advantage"),
         token_mean,
         reads=("rollout_logp", "advantage"),
-        metrics={"kl_sampler": from_sampler, "weight": on(token_ratio, "logp", "rollout_logp")},
+        metrics={"sampler_kl": from_sampler, "weight": of_fields(token_ratio, "logp", "rollout_logp")},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    choice = on(excess_moment, "old_logp", "rollout_logp", "advantage", "mask", moment_bound=config.moment_bound)
+    choice = of_fields(excess_moment, "old_logp", "rollout_logp", "advantage", "mask", moment_bound=config.moment_bound)
     return Algorithm(
-        ("reward",), outcome_advantage(group_normalised_advantage), (dropping(policy, choice, "old_logp"),)
+        ("reward",), outcome_advantage(group_normalized_advantage), (dropping(policy, choice, "old_logp"),)
     )

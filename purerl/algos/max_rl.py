@@ -8,7 +8,7 @@ alone estimates it, to the order N of an expansion in pass@k; less the mean over
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
 Choices, where libraries differ: log-probabilities are summed over tokens, as the derivation has it (the reduction of
-the authors' code: [unverified]); a group of one has advantage 0. One optimiser step for each batch is the algorithm.
+the authors' code: [unverified]); a group of one has advantage 0. One optimizer step for each batch is the algorithm.
 
 Differences from the paper:
 
@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import mean_normalised_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import mean_normalized_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.settings import number
@@ -30,7 +30,7 @@ from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"shifting_rewards_is_invisible": "the mean of the group is divided by"}
+EXEMPTIONS = {"reward_shift_invariance": "the mean of the group is divided by"}
 
 
 @frozen(kw_only=True)
@@ -43,11 +43,11 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """MaxRL as `config` sets it."""
     policy = policy_objective(
-        on(policy_gradient, "logp", "advantage"),
+        of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(mean_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(mean_normalized_advantage), (policy,))

@@ -1,7 +1,7 @@
 """On-policy distillation, from the sampled tokens: Agarwal et al. 2023, GKD (2306.13649), with the reverse divergence.
 
 The policy samples, and a teacher says of each token how likely it would have been to say it: a reward at every token,
-where an outcome is one number for a whole row. What the policy minimises is the divergence from itself to the teacher,
+where an outcome is one number for a whole row. What the policy minimizes is the divergence from itself to the teacher,
 prefix by prefix.
 
     A_t  = distillation_coef * (teacher_logp_t - old_logp_t) + reward_coef * (s_i - mean_g)
@@ -16,17 +16,17 @@ Differences from the paper:
 
 1. The divergence is estimated from the sampled token, as a policy gradient; the paper sums over the vocabulary. Their
    gradients have the same mean. (`opd_top_k` sums.)
-2. The policy is measured when the update began: the same on the first optimiser step of an update.
+2. The policy is measured when the update began: the same on the first optimizer step of an update.
 3. All completions are the policy's own (the paper's lambda is 1).
-4. What is rewarded may be learnt along with it, if `reward_coef` is set.
+4. What is rewarded may be learned along with it, if `reward_coef` is set.
 """
 
 from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, chain, on
-from purerl.algos.estimators.group_relative import group_centred_advantage
+from purerl.algos.algebra import Algorithm, chain, of_fields
+from purerl.algos.estimators.group_relative import group_centered_advantage
 from purerl.algos.parts.distillation import distilled, no_advantage, scaled
 from purerl.algos.parts.policy import moved, per_token, policy_objective
 from purerl.algos.parts.reductions import token_mean
@@ -49,10 +49,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
     """On-policy distillation as `config` sets it."""
     coef = config.reward_coef
     policy = policy_objective(
-        on(importance_surrogate, "logp", "old_logp", "advantage"),
+        of_fields(importance_surrogate, "logp", "old_logp", "advantage"),
         token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"kl": moved, "ratio": per_token},
+        metrics={"approx_kl": moved, "ratio": per_token},
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )
@@ -60,7 +60,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("old_logp", "teacher_logp", *optional(coef, "reward")),
         advantage=chain(
             no_advantage,
-            *optional(coef, outcome_advantage(group_centred_advantage), scaled(factor=coef)),
+            *optional(coef, outcome_advantage(group_centered_advantage), scaled(factor=coef)),
             distilled(distillation_coef=config.distillation_coef),
         ),
         objectives=(policy,),

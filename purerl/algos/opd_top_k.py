@@ -14,7 +14,7 @@ and above 0 elsewhere. Over the whole vocabulary they cancel, and R and F are th
 
 `topk_logp` is an output of the model: its log-probabilities of `teacher_topk_tokens`.
 
-Choices, where libraries differ: the k probabilities are those among all tokens, not renormalised; the teacher, not the
+Choices, where libraries differ: the k probabilities are those among all tokens, not renormalized; the teacher, not the
 policy, says which k; teacher and policy share a tokenizer.
 
 Metrics, each a mean over counted tokens: `reverse_kl` and `forward_kl`, nats; `coverage`, the probability that the
@@ -22,7 +22,7 @@ policy gives to the k tokens; `entropy`, nats.
 
 Differences from the paper:
 
-1. Its generalised Jensen-Shannon divergence, of which these are the two ends, is not there, but sums of both are.
+1. Its generalized Jensen-Shannon divergence, of which these are the two ends, is not there, but sums of both are.
 2. Its temperature of the distillation is 1, and all completions are the policy's own (its lambda is 1).
 3. Only k tokens are compared.
 """
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, Term, identity, on, read
+from purerl.algos.algebra import Algorithm, Objective, Term, identity, of_fields, read
 from purerl.algos.parts.distillation import topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.reductions import token_mean
@@ -41,7 +41,7 @@ from purerl.types import ChoiceFloat, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"on_policy_it_is_reinforce": "it imitates a teacher's distribution and has no advantage"}
+EXEMPTIONS = {"reinforce_gradient_on_policy": "it imitates a teacher's distribution and has no advantage"}
 
 
 @frozen(kw_only=True)
@@ -58,8 +58,8 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """On-policy distillation from the teacher's likeliest tokens, as `config` sets it."""
-    reverse = on(topk_reverse_kl, "topk_logp", "teacher_topk_logp")
-    forward = on(topk_forward_kl, "topk_logp", "teacher_topk_logp")
+    reverse = of_fields(topk_reverse_kl, "topk_logp", "teacher_topk_logp")
+    forward = of_fields(topk_forward_kl, "topk_logp", "teacher_topk_logp")
     policy = Objective(
         role="policy",
         reads=("teacher_topk_logp",),
@@ -70,7 +70,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
             *optional(config.forward_coef, Term("forward_kl", forward, token_mean, weight=config.forward_coef)),
         ),
         metrics=token_means(
-            reverse_kl=reverse, forward_kl=forward, coverage=on(_coverage, "topk_logp"), entropy=read("entropy")
+            reverse_kl=reverse, forward_kl=forward, coverage=of_fields(_coverage, "topk_logp"), entropy=read("entropy")
         ),
     )
     return Algorithm(reads=(), advantage=identity, objectives=(policy,))

@@ -8,7 +8,7 @@ strictly on-policy, no ratio, no clipping, no divergence and no bonus is needed.
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
 Choices, where libraries differ: log-probabilities are summed over tokens, which is what the baseline is optimal for
-(the reduction of the authors' code: [unverified]); a group of one has advantage 0. One optimiser step for each batch is
+(the reduction of the authors' code: [unverified]); a group of one has advantage 0. One optimizer step for each batch is
 the algorithm.
 
 Differences from the paper:
@@ -21,14 +21,14 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, on, stateless, writes
+from purerl.algos.algebra import Algorithm, of_fields, stateless, writes
 from purerl.algos.estimators.group_relative import length_weighted_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
-from purerl.kernels.masks import anywhere, count
+from purerl.kernels.masks import any_true, count_true
 from purerl.types import TokenFloat
 
 __all__ = ["Config", "algorithm"]
@@ -44,7 +44,7 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """OPO as `config` sets it."""
     policy = policy_objective(
-        on(policy_gradient, "logp", "advantage"),
+        of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
@@ -56,5 +56,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def _length_weighted_advantage(batch: TensorDict) -> TokenFloat:
     score, mask = batch["reward"].sum(-1), batch["mask"]
-    length = count(mask).to(score.dtype)
-    return spread(length_weighted_advantage(score, length, batch["group"], anywhere(mask)), mask)
+    length = count_true(mask).to(score.dtype)
+    return broadcast_to_tokens(length_weighted_advantage(score, length, batch["group"], any_true(mask)), mask)

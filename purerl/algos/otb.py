@@ -13,7 +13,7 @@ a critic.
 
 Choices, where libraries differ: where one row alone reaches t its advantage is 0, as it is in any group of one (the
 authors' code sets the baseline to 0 there, and keeps the whole return); tokens that are masked out are in no baseline.
-There is no ratio and nothing is clipped, so one optimiser step for each batch is the algorithm.
+There is no ratio and nothing is clipped, so one optimizer step for each batch is the algorithm.
 
 Differences from the paper:
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, on, stateless, writes
+from purerl.algos.algebra import Algorithm, of_fields, stateless, writes
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
 from purerl.algos.estimators.returns import discounted_returns
 from purerl.algos.parts.policy import policy_objective
@@ -48,7 +48,7 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """OTB as `config` sets it."""
     policy = policy_objective(
-        on(policy_gradient, "logp", "advantage"),
+        of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},

@@ -34,8 +34,8 @@ from purerl.algos.parts.transforms import outcome_advantage
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "no_reward_is_lost": "a set of k, of which one is right already, gains nothing from a second right one",
-    "shifting_rewards_is_invisible": "a row is right if its score is above 0",
+    "no_reward_lost": "a set of k, of which one is right already, gains nothing from a second right one",
+    "reward_shift_invariance": "a row is right if its score is above 0",
 }
 
 

@@ -8,7 +8,7 @@ the row, so the gradient is that of the expected maximum over the group.
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
 Choices, where libraries differ: k is the size of the group; the advantage is not divided by the group's standard
-deviation, which verl has as an option; where two are best all get 0; a group of one has advantage 0. One optimiser step
+deviation, which verl has as an option; where two are best all get 0; a group of one has advantage 0. One optimizer step
 for each batch is the algorithm.
 
 Differences from the paper:
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
+from purerl.algos.algebra import Algorithm, of_fields
 from purerl.algos.estimators.pass_k import leave_one_out_max_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
@@ -41,7 +41,7 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """leave-one-out pass@k as `config` sets it."""
     policy = policy_objective(
-        on(policy_gradient, "logp", "advantage"),
+        of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},

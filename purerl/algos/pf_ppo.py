@@ -17,7 +17,7 @@ first action token of each row.
 Differences from the paper:
 
 1. The filter is verl's [unverified]; the paper's keeps rows by the rank of their rewards.
-2. A batch of several optimiser steps is divided by the tokens of all rows, drawn or not, in each step: a step that has
+2. A batch of several optimizer steps is divided by the tokens of all rows, drawn or not, in each step: a step that has
    more of the rows that were drawn weighs more.
 3. As in `ppo`.
 """
@@ -37,15 +37,15 @@ from purerl.algos.parts.rows import first_counted
 from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.transforms import gae_advantage, kl_in_reward, whitened
 from purerl.algos.parts.values import critic_objective
-from purerl.kernels.masks import anywhere, count
+from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "drawn_only"]
 
 EXEMPTIONS = {
-    "groups_are_apart": "advantages are whitened over the batch, and rows are drawn from all of it",
-    "shifting_rewards_is_invisible": "the baseline is the critic's, and rows are drawn by the size of their score",
-    "on_policy_it_is_reinforce": "a row weighs as often as it is drawn",
+    "group_independence": "advantages are whitened over the batch, and rows are drawn from all of it",
+    "reward_shift_invariance": "the baseline is the critic's, and rows are drawn by the size of their score",
+    "reinforce_gradient_on_policy": "a row weighs as often as it is drawn",
 }
 
 
@@ -100,7 +100,7 @@ def _times_copies(batch: TensorDict, *, loss: Callable[[TensorDict], TokenFloat]
 def _power_weighted_copies(batch: TensorDict, *, power: float) -> RowFloat:
     action, mask = batch["action"], batch["mask"]
     noise = first_counted(batch["noise"], action)
-    copies = resample(power_weight(batch["reward"].sum(-1), power=power), noise, anywhere(mask))
-    tokens = count(mask).to(copies.dtype)
+    copies = resample(power_weight(batch["reward"].sum(-1), power=power), noise, any_true(mask))
+    tokens = count_true(mask).to(copies.dtype)
     drawn = (copies * tokens).sum(-1, keepdim=True)
     return copies * tokens.sum(-1, keepdim=True) / drawn.clamp(min=1)

@@ -1,4 +1,4 @@
-"""PPO, proximal policy optimisation, with a critic: Schulman et al. 2017 (1707.06347).
+"""PPO, proximal policy optimization, with a critic: Schulman et al. 2017 (1707.06347).
 
 A second model, the critic, estimates at each token the reward that is still to come. A token's advantage is how much
 better things went from there than the critic had thought. The critic is updated first, then the policy.
@@ -36,8 +36,8 @@ from purerl.algos.parts.values import critic_objective
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "groups_are_apart": "advantages are whitened over the batch",
-    "shifting_rewards_is_invisible": "the baseline is the critic's, and does not see the shift",
+    "group_independence": "advantages are whitened over the batch",
+    "reward_shift_invariance": "the baseline is the critic's, and does not see the shift",
 }
 
 

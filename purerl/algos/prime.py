@@ -1,9 +1,9 @@
 """PRIME, process reinforcement through implicit rewards: Cui et al. 2025 (2502.01456).
 
-A reward model is learnt online, from outcomes alone, and yet it rewards every token: it is a language model, and what
+A reward model is learned online, from outcomes alone, and yet it rewards every token: it is a language model, and what
 it rewards is by how much it finds a token likelier than a reference does. It is updated first, on the rows that the
 policy has just sampled; then it scores them, and then the policy is updated. Only prompts of which some completions are
-right and some wrong are learnt from. Where all are wrong, the outcome is silent, and the policy would run to what the
+right and some wrong are learned from. Where all are wrong, the outcome is silent, and the policy would run to what the
 reward model likes best: whatever it has not seen yet.
 
     keep g where the scores of g differ
@@ -42,17 +42,17 @@ from purerl.algos.estimators.returns import discounted_returns
 from purerl.algos.parts.groups import group_size, group_sum
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean
-from purerl.algos.parts.rows import at_last_action, row_mean, spread
-from purerl.algos.parts.selection import groups_that_vary
+from purerl.algos.parts.rows import at_last_action, broadcast_to_tokens, row_mean
+from purerl.algos.parts.selection import groups_with_variance
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import whitened
-from purerl.kernels.masks import anywhere
+from purerl.kernels.masks import any_true
 from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process"]
 
-EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
+EXEMPTIONS = {"group_independence": "advantages are whitened over the batch"}
 
 
 @frozen(kw_only=True)
@@ -89,7 +89,7 @@ def leave_one_out_process(process: TokenFloat, group: RowInt, mask: TokenBool) -
     tensor([[-6., -2.],
             [ 4.,  0.]])
     """
-    size = group_size(anywhere(mask), group, dtype=process.dtype)
+    size = group_size(any_true(mask), group, dtype=process.dtype)
     total = group_sum(row_mean(process, mask), group)
     against = (size.unsqueeze(-1) * process - total.unsqueeze(-1)) / (size - 1).clamp(min=1).unsqueeze(-1)
     return torch.where(mask & (size > 1).unsqueeze(-1), against, 0)
@@ -110,7 +110,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("reward", "reward_model_logp", "ref_logp"),
         advantage=chain(stateless(writes("advantage", advantage)), whitened),
         objectives=(policy,),
-        select=groups_that_vary,
+        select=groups_with_variance,
         before=(_reward_model(config),),
     )
 
@@ -130,11 +130,11 @@ def _log_ratio(batch: TensorDict) -> RowFloat:
 
 
 def _loss(batch: TensorDict, *, beta: float) -> TokenFloat:
-    return spread(implicit_reward_loss(_log_ratio(batch), batch["score"], beta=beta), batch["mask"])
+    return broadcast_to_tokens(implicit_reward_loss(_log_ratio(batch), batch["score"], beta=beta), batch["mask"])
 
 
 def _accuracy(batch: TensorDict) -> dict[str, Weighted]:
-    counted = anywhere(batch["mask"])
+    counted = any_true(batch["mask"])
     right = counted & ((_log_ratio(batch) > 0) == (batch["score"] > 0.5))
     return {"accuracy": Weighted(right.sum(-1), counted.sum(-1))}
 
@@ -142,6 +142,6 @@ def _accuracy(batch: TensorDict) -> dict[str, Weighted]:
 def _advantage(batch: TensorDict, *, beta: float, process_coef: float, outcome_coef: float) -> TokenFloat:
     mask, action, group = batch["mask"], batch["action"], batch["group"]
     process = leave_one_out_process(beta * (batch["reward_model_logp"] - batch["ref_logp"]), group, mask)
-    outcome = leave_one_out_advantage(batch["reward"].sum(-1), group, anywhere(mask))
+    outcome = leave_one_out_advantage(batch["reward"].sum(-1), group, any_true(mask))
     reward = process_coef * process + outcome_coef * at_last_action(outcome, action)
     return torch.where(mask, discounted_returns(reward, action, discount=1.0), 0)

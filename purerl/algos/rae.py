@@ -1,6 +1,6 @@
 """RAE, role-conditioned advantage estimation: Liu et al. 2025, SPIRAL (2506.24119).
 
-In self-play a game may favour one player. A baseline for each role, that is for each game and seat, takes that out: a
+In self-play a game may favor one player. A baseline for each role, that is for each game and seat, takes that out: a
 moving average of the scores that the role has had, kept from batch to batch.
 
     A_i  = s_i - b_role                                          b as it was before the batch; 0 at first
@@ -11,7 +11,7 @@ moving average of the scores that the role has had, kept from batch to batch.
 places of earlier ones.
 
 Choices, where libraries differ: the baseline is used before it is updated, as in the authors' code (the paper updates
-first, so that its advantage is decay times this one). There is no ratio and nothing is clipped, so one optimiser step
+first, so that its advantage is decay times this one). There is no ratio and nothing is clipped, so one optimizer step
 for each batch is the algorithm.
 
 Differences from the paper:
@@ -28,19 +28,19 @@ from attrs import frozen
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, Transform, bind, on
+from purerl.algos.algebra import Algorithm, Transform, bind, of_fields
 from purerl.algos.estimators.trackers import look_up, moving_average_update
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number, whole
 from purerl.algos.parts.surrogates import policy_gradient
-from purerl.batch import put
-from purerl.kernels.masks import anywhere
+from purerl.batch import with_fields
+from purerl.kernels.masks import any_true
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "role_advantage"]
 
-EXEMPTIONS = {"shifting_rewards_is_invisible": "the baseline is the role's mean so far, and does not see the shift"}
+EXEMPTIONS = {"reward_shift_invariance": "the baseline is the role's mean so far, and does not see the shift"}
 
 
 @frozen(kw_only=True)
@@ -67,14 +67,14 @@ def _no_baseline(*, roles: int) -> Tensor:
 def _role_advantage(table: Tensor, batch: TensorDict, *, decay: float, roles: int) -> tuple[Tensor, TensorDict]:
     score, mask, key = batch["reward"].sum(-1), batch["mask"], batch["role"] % roles
     advantage = score - look_up(table, key).to(score.dtype)
-    table = moving_average_update(table, score, key, anywhere(mask), decay=decay)
-    return table, put(batch, advantage=spread(advantage, mask))
+    table = moving_average_update(table, score, key, any_true(mask), decay=decay)
+    return table, with_fields(batch, advantage=broadcast_to_tokens(advantage, mask))
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """RAE as `config` sets it."""
     policy = policy_objective(
-        on(policy_gradient, "logp", "advantage"),
+        of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},

@@ -7,7 +7,7 @@ baseline, no group, no critic; unbiased, and of the highest variance. The others
     loss = -(1 / rows) sum_it G_it logp_it
 
 Choices, where libraries differ: there is no ratio and nothing is clipped, so the rows must come from the policy as it
-is: one optimiser step for each batch is the algorithm, further ones are biased.
+is: one optimizer step for each batch is the algorithm, further ones are biased.
 
 Differences from the paper:
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, chain, on
+from purerl.algos.algebra import Algorithm, chain, of_fields
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.settings import number, optional
@@ -29,7 +29,7 @@ from purerl.algos.parts.transforms import kl_in_reward, return_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"shifting_rewards_is_invisible": "there is no baseline"}
+EXEMPTIONS = {"reward_shift_invariance": "there is no baseline"}
 
 
 @frozen(kw_only=True)
@@ -45,7 +45,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
     """REINFORCE as `config` sets it."""
     kl = config.kl_reward_coef
     policy = policy_objective(
-        on(policy_gradient, "logp", "advantage"),
+        of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},

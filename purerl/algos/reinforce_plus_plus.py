@@ -30,8 +30,8 @@ from purerl.algos.parts.transforms import kl_in_reward, return_advantage, whiten
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "groups_are_apart": "advantages are whitened over the batch",
-    "shifting_rewards_is_invisible": "returns have no baseline but the mean of the batch",
+    "group_independence": "advantages are whitened over the batch",
+    "reward_shift_invariance": "returns have no baseline but the mean of the batch",
 }
 
 

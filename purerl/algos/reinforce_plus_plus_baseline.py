@@ -22,7 +22,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, chain
-from purerl.algos.estimators.group_relative import group_centred_advantage
+from purerl.algos.estimators.group_relative import group_centered_advantage
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
@@ -30,7 +30,7 @@ from purerl.algos.parts.transforms import outcome_advantage, whitened
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"groups_are_apart": "advantages are whitened over the batch"}
+EXEMPTIONS = {"group_independence": "advantages are whitened over the batch"}
 
 
 @frozen(kw_only=True)
@@ -53,4 +53,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), chain(outcome_advantage(group_centred_advantage), whitened), (policy,))
+    return Algorithm(("reward",), chain(outcome_advantage(group_centered_advantage), whitened), (policy,))

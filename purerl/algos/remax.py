@@ -12,7 +12,7 @@ up.
 which whoever generates has to supply.
 
 Choices, where libraries differ: nothing is discounted; the greedy score carries no divergence; there is no ratio and
-nothing is clipped, so one optimiser step for each batch is the algorithm.
+nothing is clipped, so one optimizer step for each batch is the algorithm.
 
 Differences from the paper:
 
@@ -25,10 +25,10 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, chain, on, stateless, writes
+from purerl.algos.algebra import Algorithm, chain, of_fields, stateless, writes
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import kl_in_reward, return_advantage
@@ -49,7 +49,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
     """ReMax as `config` sets it."""
     kl = config.kl_reward_coef
     policy = policy_objective(
-        on(policy_gradient, "logp", "advantage"),
+        of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
@@ -68,4 +68,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 
 def _above_greedy(batch: TensorDict) -> TokenFloat:
-    return batch["advantage"] - spread(batch["greedy_score"], batch["mask"])
+    return batch["advantage"] - broadcast_to_tokens(batch["greedy_score"], batch["mask"])

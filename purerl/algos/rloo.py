@@ -9,7 +9,7 @@ sum of its tokens'.
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
 Choices, where libraries differ: there is no ratio and nothing is clipped, so the rows must come from the policy as it
-is: one optimiser step for each batch is the algorithm, further ones are biased. A group of one has advantage 0.
+is: one optimizer step for each batch is the algorithm, further ones are biased. A group of one has advantage 0.
 
 Differences from the paper:
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, chain, on
+from purerl.algos.algebra import Algorithm, chain, of_fields
 from purerl.algos.estimators.group_relative import leave_one_out_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
@@ -44,7 +44,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
     """RLOO as `config` sets it."""
     kl = config.kl_reward_coef
     policy = policy_objective(
-        on(policy_gradient, "logp", "advantage"),
+        of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},

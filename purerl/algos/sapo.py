@@ -1,4 +1,4 @@
-"""SAPO, soft adaptive policy optimisation: Gao et al. 2025 (2511.20347).
+"""SAPO, soft adaptive policy optimization: Gao et al. 2025 (2511.20347).
 
 GRPO without a hard clip. A sigmoid of the ratio closes the gate smoothly as a token leaves the policy that it was
 sampled from, and faster for bad tokens than for good ones: making one token rarer makes all others likelier, and that
@@ -14,7 +14,7 @@ temperatures tau are `gate_positive` and `gate_negative` here, since a temperatu
 Differences from the paper:
 
 1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimiser step, not first over the rows of each group: the same where groups are of
+2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
    one size.
 """
 
@@ -24,7 +24,7 @@ from attrs import frozen
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import moved, per_token, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
@@ -51,11 +51,11 @@ def algorithm(config: Config = Config()) -> Algorithm:
         bind(_surrogate, gate_positive=config.gate_positive, gate_negative=config.gate_negative),
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"kl": moved, "ratio": per_token},
+        metrics={"approx_kl": moved, "ratio": per_token},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
 
 
 def _surrogate(batch: TensorDict, **gates: float) -> TokenFloat:

@@ -29,7 +29,7 @@ from purerl.algos.parts.settings import number
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"on_policy_it_is_reinforce": "it learns from pairs and has no advantage"}
+EXEMPTIONS = {"reinforce_gradient_on_policy": "it learns from pairs and has no advantage"}
 
 
 @frozen(kw_only=True)

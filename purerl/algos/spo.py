@@ -1,4 +1,4 @@
-"""SPO, single-stream policy optimisation: Xu and Ding 2025 (2509.13232).
+"""SPO, single-stream policy optimization: Xu and Ding 2025 (2509.13232).
 
 One completion for each prompt, and no critic: the baseline is the prompt's own rate of success, remembered from the
 times that it was drawn before, older ones weighing less. Advantages are whitened over the whole batch, so there is no
@@ -37,17 +37,17 @@ from purerl.algos.algebra import Algorithm, Transform, bind
 from purerl.algos.estimators.trackers import beta_update, look_up
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number, whole
 from purerl.algos.parts.whiten import whiten_rows
-from purerl.batch import put
-from purerl.kernels.masks import anywhere
+from purerl.batch import with_fields
+from purerl.kernels.masks import any_true
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "tracked_advantage"]
 
 EXEMPTIONS = {
-    "groups_are_apart": "advantages are whitened over the batch",
-    "shifting_rewards_is_invisible": "the baseline is the prompt's rate of success so far, and does not see the shift",
+    "group_independence": "advantages are whitened over the batch",
+    "reward_shift_invariance": "the baseline is the prompt's rate of success so far, and does not see the shift",
 }
 
 
@@ -80,10 +80,10 @@ def _tracked_advantage(
 ) -> tuple[tuple[Tensor, Tensor], TensorDict]:
     alpha, beta = state
     score, mask, key = batch["reward"].sum(-1), batch["mask"], batch["example"] % prompts
-    counted = anywhere(mask)
+    counted = any_true(mask)
     advantage = whiten_rows(score - look_up(alpha / (alpha + beta), key).to(score.dtype), counted)
     state = beta_update(alpha, beta, score, key, counted, decay=decay)
-    return state, put(batch, advantage=spread(advantage, mask))
+    return state, with_fields(batch, advantage=broadcast_to_tokens(advantage, mask))
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

@@ -1,4 +1,4 @@
-"""SPPO, self-play preference optimisation: Wu et al. 2024 (2405.00675).
+"""SPPO, self-play preference optimization: Wu et al. 2024 (2405.00675).
 
 A policy is to win against itself. Each completion is compared with the others of its prompt; the more of them it beats,
 the likelier it is to become, and by exactly so much as one step of a game's exponential weights would make it.
@@ -17,7 +17,7 @@ Differences from the paper:
 
 1. Rows are compared by their rewards, not by a preference model: a win is a higher reward. (verl: A is the reward less
    a softmax-weighted mean of them.)
-2. All rows of a group are learnt from. The paper's code trains on the best and the worst of five.
+2. All rows of a group are learned from. The paper's code trains on the best and the worst of five.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.policy import moved, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.regressions import sppo_loss
-from purerl.algos.parts.rows import row_mean, spread
+from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import outcome_advantage
@@ -38,7 +38,7 @@ from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"on_policy_it_is_reinforce": "it is a regression: its gradient is 2 eta times as large"}
+EXEMPTIONS = {"reinforce_gradient_on_policy": "it is a regression: its gradient is 2 eta times as large"}
 
 
 @frozen(kw_only=True)
@@ -54,7 +54,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         bind(_loss, eta=config.eta),
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"kl": moved},
+        metrics={"approx_kl": moved},
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )
@@ -64,4 +64,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
 def _loss(batch: TensorDict, *, eta: float) -> TokenFloat:
     mask = batch["mask"]
     log_ratio = sequence_log_ratio(batch["logp"], batch["old_logp"], mask)
-    return spread(sppo_loss(log_ratio, row_mean(batch["advantage"], mask), eta=eta), mask)
+    return broadcast_to_tokens(sppo_loss(log_ratio, row_mean(batch["advantage"], mask), eta=eta), mask)

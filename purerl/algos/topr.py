@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import group_centred_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import group_centered_advantage
 from purerl.algos.parts.policy import weighted_policy
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.settings import number
@@ -33,7 +33,7 @@ from purerl.algos.parts.weights import tapered_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_is_the_derivative": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
 
 
 @frozen(kw_only=True)
@@ -46,10 +46,10 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """TOPR as `config` sets it."""
     policy = weighted_policy(
-        on(tapered_weight, "logp", "rollout_logp", "advantage", "mask"),
+        of_fields(tapered_weight, "logp", "rollout_logp", "advantage", "mask"),
         sequence_mean_of_token_sum,
-        behaviour="rollout_logp",
+        behavior="rollout_logp",
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_centred_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,))

@@ -28,7 +28,7 @@ import torch
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, Term, bind, chain, on, stateless
+from purerl.algos.algebra import Algorithm, Objective, Term, bind, chain, of_fields, stateless
 from purerl.algos.estimators.returns import discounted_returns, gae, length_adaptive_lambda
 from purerl.algos.parts.policy import clipped_policy, per_token
 from purerl.algos.parts.reductions import token_mean
@@ -36,14 +36,14 @@ from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.transforms import whitened
 from purerl.algos.parts.values import critic_objective
 from purerl.algos.sft import negative_log_likelihood
-from purerl.batch import put
+from purerl.batch import with_fields
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "groups_are_apart": "advantages are whitened over the batch",
-    "shifting_rewards_is_invisible": "the baseline is the critic's, and a row is right above a fixed score",
-    "on_policy_it_is_reinforce": "the likelihood of right rows has a gradient of its own",
+    "group_independence": "advantages are whitened over the batch",
+    "reward_shift_invariance": "the baseline is the critic's, and a row is right above a fixed score",
+    "reinforce_gradient_on_policy": "the likelihood of right rows has a gradient of its own",
 }
 
 
@@ -82,7 +82,7 @@ def _policy(config: Config) -> Objective:
     )
     imitation = Term(
         "imitation",
-        on(negative_log_likelihood, "logp"),
+        of_fields(negative_log_likelihood, "logp"),
         token_mean,
         where="correct",
         weight=config.imitation_coef,
@@ -98,7 +98,7 @@ def _decoupled_gae(batch: TensorDict, *, discount: float, trace_alpha: float, ri
     trace = length_adaptive_lambda(action, alpha=trace_alpha, dtype=reward.dtype)
     advantage = gae(reward, value, action, discount=discount, lambda_=trace)
     returns = discounted_returns(reward, action, discount=discount)
-    return put(
+    return with_fields(
         batch,
         advantage=torch.where(mask, advantage, 0),
         returns=torch.where(mask, returns, 0),

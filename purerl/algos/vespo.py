@@ -1,4 +1,4 @@
-"""VESPO, variational sequence-level soft policy optimisation: Shen et al. 2026 (2602.10693).
+"""VESPO, variational sequence-level soft policy optimization: Shen et al. 2026 (2602.10693).
 
 The importance weight of a whole row is right in the mean, and of a variance that nobody can use. VESPO reshapes it: the
 weight that is both near to the right one and of bounded second moment is a gamma-shaped function of it. Rows that have
@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, on
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import weighted_policy
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
@@ -33,7 +33,7 @@ from purerl.algos.parts.weights import gamma_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_is_the_derivative": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
 
 
 @frozen(kw_only=True)
@@ -50,7 +50,7 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """VESPO as `config` sets it."""
-    weight = on(
+    weight = of_fields(
         gamma_weight,
         "logp",
         "rollout_logp",
@@ -64,8 +64,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
     policy = weighted_policy(
         weight,
         token_mean,
-        behaviour="rollout_logp",
+        behavior="rollout_logp",
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalised_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))

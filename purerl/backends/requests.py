@@ -11,7 +11,7 @@ from attrs import define, field
 from purerl.errors import InputError
 from purerl.protocols import Completion, Finish, Request
 
-__all__ = ["Row", "check_requests"]
+__all__ = ["PendingRequest", "check_requests"]
 
 
 def check_requests(
@@ -40,7 +40,7 @@ def _check_request(request: Request, vocabulary: int, longest: int | None) -> No
         (not request.inputs, f"inputs {sorted(request.inputs)}", "tokens only: this generator reads nothing else"),
         (0 <= sampling.temperature < math.inf, f"temperature {sampling.temperature}", "0 or above, and finite"),
         (sampling.max_tokens >= 1, f"max_tokens {sampling.max_tokens}", "at least 1"),
-        (all(sampling.stop), "an empty stop text", "texts of at least one character"),
+        (all(sampling.stop_strings), "an empty stop text", "texts of at least one character"),
         (longest is None or total <= longest, f"{total} tokens, new ones included", f"at most {longest}"),
     )
     for right, got, need in rules:
@@ -52,7 +52,7 @@ def _check_request(request: Request, vocabulary: int, longest: int | None) -> No
 
 
 @define(eq=False)
-class Row:
+class PendingRequest:
     """A request under way, and what was sampled for it so far."""
 
     request: Request

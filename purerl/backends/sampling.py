@@ -28,7 +28,7 @@ def uniform(seed: Tensor, index: Tensor) -> Tensor:
 
         u = (floor(mix(mix(seed) + index * step) / 2**41) + 1/2) / 2**23
 
-    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighbouring seeds give unrelated streams. u is
+    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighboring seeds give unrelated streams. u is
     never 0, which would draw the first token however unlikely that is, and never 1.
 
     Shapes: int64 tensors that broadcast; any value is a seed. The answer is float32.

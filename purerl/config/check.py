@@ -15,11 +15,11 @@ import torch
 
 from purerl.algos.algebra import Algorithm, advantages, chain, identity, keep_all, roles
 from purerl.algos.parts.shaping import overlong_in_reward
-from purerl.batch import FIELDS, STRUCTURE, collate, put
-from purerl.config.schema import Evaluate, Judging, RunConfig
+from purerl.batch import FIELDS, STRUCTURE, collate, with_fields
+from purerl.config.schema import Evaluate, RewardWorkers, RunConfig
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, locate
-from purerl.rewards.adapters import RewardFunction, is_async, load_reward, scorer
+from purerl.rewards.adapters import RewardFunction, as_reward, is_async, load_reward
 
 __all__ = [
     "SUPPLIED",
@@ -54,14 +54,14 @@ def algorithm_of(config: RunConfig) -> Algorithm:
 
 
 def updates_of(config: RunConfig) -> int:
-    """Optimiser steps of each model that learns, in the whole run."""
-    return config.steps * config.epochs * config.minibatches
+    """Optimizer steps of each model that learns, in the whole run."""
+    return config.max_steps * config.ppo_epochs * config.num_minibatches
 
 
 def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) -> None:
     """Refuse `config` where a setting is missing or has no effect; `given` are reward functions that are objects.
 
-    Raises: ConfigError, for the first that is found; those of a `start` run begin with ``start.``.
+    Raises: ConfigError, for the first that is found; those of a `start` run begin with ``initial_run.``.
     """
     algorithm = algorithm_of(config)
     for rule in (
@@ -79,21 +79,21 @@ def check(config: RunConfig, given: Mapping[str, RewardFunction] | None = None) 
     ):
         rule(config, algorithm)
     _check_functions(config, given or {})
-    if config.prepare is not None:
-        locate(config.prepare)
-    if config.start is not None:
-        _check_start(config.start)
-        _named("start", check, config.start)
+    if config.prepare_data is not None:
+        locate(config.prepare_data)
+    if config.initial_run is not None:
+        _check_start(config.initial_run)
+        _named("initial_run", check, config.initial_run)
 
 
-def _check_start(start: RunConfig) -> None:
+def _check_start(initial_run: RunConfig) -> None:
     """What comes before both, the run sees to and not its start."""
-    if start.prepare is not None:
+    if initial_run.prepare_data is not None:
         because = "a run that is no start: what it prepares is there for its start too"
-        raise _refuse("start.prepare", start.prepare, because, "set prepare in its place")
-    if start.start is not None:
-        because, do = "a run that is no start", "do that run by itself first, and set start.model to its final/"
-        raise _refuse("start.start", start.start.name, because, do)
+        raise _refuse("initial_run.prepare_data", initial_run.prepare_data, because, "set prepare_data in its place")
+    if initial_run.initial_run is not None:
+        because, do = "a run that is no start", "do that run by itself first, and set initial_run.model to its final/"
+        raise _refuse("initial_run.initial_run", initial_run.initial_run.name, because, do)
 
 
 def reads_of(algorithm: Algorithm) -> set[str]:
@@ -113,13 +113,17 @@ def needs_rollouts(algorithm: Algorithm) -> set[str]:
 
 
 _MEASURES = (
-    "accuracy", "accuracy_high", "accuracy_low", "failed", "judged", "length", "reward", "timed_out", "truncated",
+    "accuracy", "accuracy_high", "accuracy_low", "failed", "length", "reward", "timed_out", "truncated",
+    "valid_fraction",
 )  # fmt: skip
 
 
 def evaluated(settings: Evaluate) -> tuple[str, ...]:
     """Metrics of an evaluation: those of its data set; of several those of each, and the mean accuracy."""
-    several = [*(f"pass@{k}" for k in settings.passes), *([f"maj@{settings.samples}"] if settings.answer else [])]
+    several = [
+        *(f"pass@{k}" for k in settings.passes),
+        *([f"maj@{settings.samples_per_prompt}"] if settings.answer_extractor else []),
+    ]
     measures = [*_MEASURES, *several]
     if len(settings.data) < 2:
         return tuple(f"eval/{measure}" for measure in measures)
@@ -134,22 +138,31 @@ def _check_source(config: RunConfig, algorithm: Algorithm) -> None:
     kind, needs = kind_of(config.algorithm), needs_rollouts(algorithm)
     if needs and config.rollout is None:
         need = f"completions of the policy's own: {kind} reads {', '.join(sorted(needs))}"
-        raise ConfigError("rollout is missing", need=need, do="set rollout.samples and rollout.max_tokens")
+        raise ConfigError("rollout is missing", need=need, do="set rollout.samples_per_prompt and rollout.max_tokens")
     if config.rollout and not needs and "teacher" not in roles(algorithm, FIELDS):
         because = f"an algorithm that learns from rewards or a teacher; {kind} learns from data"
         raise _refuse("rollout", config.rollout, because, "leave rollout out")
 
 
 def _check_problems(config: RunConfig, algorithm: Algorithm) -> None:
-    evaluate, held_out = config.evaluate, config.data.held_out
+    evaluate, held_out = config.evaluate, config.data.validation_fraction
     if evaluate and not evaluate.data and not held_out:
         need = "problems to evaluate on"
-        raise ConfigError("evaluate.data is missing", need=need, do="set it, or data.held_out to a share of the data")
+        raise ConfigError(
+            "evaluate.data is missing", need=need, do="set it, or data.validation_fraction to a share of the data"
+        )
     if evaluate and evaluate.data and held_out:
         because = "an evaluation without data of its own"
-        raise _refuse("data.held_out", held_out, because, "leave data.held_out or evaluate.data out")
+        raise _refuse(
+            "data.validation_fraction", held_out, because, "leave data.validation_fraction or evaluate.data out"
+        )
     if held_out and not evaluate:
-        raise _refuse("data.held_out", held_out, "an evaluation", "set evaluate.max_tokens, or leave data.held_out out")
+        raise _refuse(
+            "data.validation_fraction",
+            held_out,
+            "an evaluation",
+            "set evaluate.max_tokens, or leave data.validation_fraction out",
+        )
 
 
 def _check_supply(config: RunConfig, algorithm: Algorithm) -> None:
@@ -188,9 +201,9 @@ def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
 def outputs_of(algorithm: Algorithm, role: str) -> tuple[str, ...]:
     """What `algorithm` wants of the model in `role`."""
     scored = (FIELDS[name].source for name in sorted(reads_of(algorithm)))
-    learnt = [o for o in (*algorithm.before, *algorithm.objectives) if o.role == role]
+    learned = [o for o in (*algorithm.before, *algorithm.objectives) if o.role == role]
     wanted = [source[1] for source in scored if source[:1] == (role,)]
-    return tuple(dict.fromkeys([*wanted, *(name for o in learnt for name in (*o.outputs, *o.watches))]))
+    return tuple(dict.fromkeys([*wanted, *(name for o in learned for name in (*o.outputs, *o.watches))]))
 
 
 def _named(key: str, function: Callable, *args: Any, **kwargs: Any) -> None:
@@ -207,9 +220,9 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm) -> None:
         if samples and not value:
             needed = "something is sampled and judged: rollout or evaluate is set"
             raise ConfigError(f"{name} is missing", need=needed, do=f"set {name}")
-    judging = config.judging if config.judging != Judging() else None
-    for name in ("generator", "rewards", "gates", "judging"):
-        value = judging if name == "judging" else getattr(config, name)
+    judging = config.reward_workers if config.reward_workers != RewardWorkers() else None
+    for name in ("generator", "rewards", "gates", "reward_workers"):
+        value = judging if name == "reward_workers" else getattr(config, name)
         if value and not samples:
             raise _refuse(name, value, "rollout or evaluate", f"leave {name} out")
     if config.generator is not None:
@@ -244,28 +257,28 @@ def _check_weights(config: RunConfig, algorithm: Algorithm) -> None:
 def _check_functions(config: RunConfig, given: Mapping[str, RewardFunction]) -> None:
     """Every function is found and can be called, and how it is called has an effect."""
     names = dict.fromkeys([*(one.function for one in config.rewards), *config.gates])
-    here = [scorer(name, given[name]) for name in names if name in given]
+    here = [as_reward(name, given[name]) for name in names if name in given]
     elsewhere = [load_reward(name) for name in names if name not in given]
     if config.evaluate:
         check_answer(config.evaluate)
-    judging, do = config.judging, "name the functions, as module:function"
-    if names and not elsewhere and judging.workers is not None:
+    reward_workers, do = config.reward_workers, "name the functions, as module:function"
+    if names and not elsewhere and reward_workers.num_workers is not None:
         because = "a function that runs in worker processes: all are objects of this one"
-        raise _refuse("judging.workers", judging.workers, because, do)
+        raise _refuse("reward_workers.num_workers", reward_workers.num_workers, because, do)
     awaited = any(is_async(one.function) for one in here)
-    if names and not elsewhere and not awaited and judging.deadline != Judging().deadline:
+    if names and not elsewhere and not awaited and reward_workers.timeout != RewardWorkers().timeout:
         because = "a function that can be ended: all are objects of this process, and not async"
-        raise _refuse("judging.deadline", judging.deadline, because, do)
+        raise _refuse("reward_workers.timeout", reward_workers.timeout, because, do)
 
 
 def check_answer(settings: Evaluate) -> None:
     """Refuse an `answer` that is no function of a completion. Raises ConfigError."""
-    if settings.answer is None:
+    if settings.answer_extractor is None:
         return
-    found = locate(settings.answer)
+    found = locate(settings.answer_extractor)
     if not callable(found) or not _takes_one(found):
         got = f"a function {inspect.signature(found)}" if callable(found) else type(found).__name__
-        raise ConfigError("evaluate.answer", got=got, need="a function (completion) -> text or None")
+        raise ConfigError("evaluate.answer_extractor", got=got, need="a function (completion) -> text or None")
 
 
 def _takes_one(function: Callable[..., object]) -> bool:
@@ -282,21 +295,33 @@ def _check_lag(config: RunConfig, algorithm: Algorithm) -> None:
     """A checkpoint and an evaluation hand the sampler the newest weights."""
     for key in ("checkpoint", "evaluate"):
         section = getattr(config, key)
-        if config.rollout and config.rollout.lag and section and section.every == 1:
+        if config.rollout and config.rollout.max_staleness and section and section.every == 1:
             because = f"steps after which the sampler does not get new weights; {key}.every is 1"
-            raise _refuse("rollout.lag", config.rollout.lag, because, f"raise {key}.every, or leave rollout.lag out")
+            raise _refuse(
+                "rollout.max_staleness",
+                config.rollout.max_staleness,
+                because,
+                f"raise {key}.every, or leave rollout.max_staleness out",
+            )
 
 
 def _check_selection(config: RunConfig, algorithm: Algorithm) -> None:
     rollout = config.rollout
     if rollout is None:
         return
-    if rollout.refills and algorithm.select is keep_all:
+    if rollout.max_resample_rounds and algorithm.select is keep_all:
         because = f"an algorithm that drops groups; {kind_of(config.algorithm)} keeps all"
-        raise _refuse("rollout.refills", rollout.refills, because, "leave rollout.refills out")
-    if algorithm.advantage != identity and not _learns(algorithm, rollout.samples):
+        raise _refuse(
+            "rollout.max_resample_rounds", rollout.max_resample_rounds, because, "leave rollout.max_resample_rounds out"
+        )
+    if algorithm.advantage != identity and not _learns(algorithm, rollout.samples_per_prompt):
         because = f"groups that {kind_of(config.algorithm)} can compare; in smaller ones every advantage is 0"
-        raise ConfigError("rollout.samples", got=rollout.samples, need=because, do="set rollout.samples to 2 or more")
+        raise ConfigError(
+            "rollout.samples_per_prompt",
+            got=rollout.samples_per_prompt,
+            need=because,
+            do="set rollout.samples_per_prompt to 2 or more",
+        )
 
 
 def _learns(algorithm: Algorithm, samples: int) -> bool:
@@ -310,18 +335,20 @@ def _learns(algorithm: Algorithm, samples: int) -> bool:
     for name in set(algorithm.reads) - set(STRUCTURE):
         field = FIELDS[name]
         shape = [{"rows": len(batch), "time": 4}.get(axis, 2) for axis in field.axes.split()]
-        batch = put(batch, **{name: torch.rand(shape, generator=generator).to(field.dtype)})
+        batch = with_fields(batch, **{name: torch.rand(shape, generator=generator).to(field.dtype)})
     right = batch["row"] % samples <= batch["group"]
     outcome = torch.nn.functional.pad(right[:, None].float(), (3, 0))
-    _, batch = advantages(algorithm, algorithm.advantage.init(), put(batch, reward=outcome))
+    _, batch = advantages(algorithm, algorithm.advantage.init(), with_fields(batch, reward=outcome))
     return bool(batch["advantage"].any())
 
 
-_JUDGED = ("mean", "judged", "failed", "timed_out")
-_SAMPLED = ("sampled", "kept", "truncated", "gap", "gap_max")
-_LEARNT = (
-    "accuracy", "chi2", "clip_fraction", "coverage", "dropped", "entropy", "forward_kl", "gap", "grad_norm", "kl",
-    "kl_reference", "kl_sampler", "learning_rate", "log_partition", "log_perplexity_gap", "margin", "ratio", "rejected",
+_JUDGED = ("mean", "valid_fraction", "failed", "timed_out")
+_SAMPLED = ("sampled", "kept_fraction", "truncated")
+_LEARNED = (
+    "accuracy", "chi2", "clip_fraction", "coverage", "dropped_fraction", "entropy", "forward_kl", "grad_norm",
+    "approx_kl",
+    "ref_kl", "sampler_kl", "learning_rate", "log_partition", "log_perplexity_gap", "margin", "ratio",
+    "rejected_fraction",
     "reverse_kl", "skipped", "value_error", "weight", "weight_square",
 )  # fmt: skip
 _TIMED = (
@@ -332,7 +359,7 @@ _TIMED = (
 
 def _measured(config: RunConfig, algorithm: Algorithm) -> dict[str, tuple[str, ...]]:
     """What is known of the metrics that the run has: by what stands before the stroke, what stands behind it."""
-    found: dict[str, tuple[str, ...]] = {one.role: _LEARNT for one in (*algorithm.before, *algorithm.objectives)}
+    found: dict[str, tuple[str, ...]] = {one.role: _LEARNED for one in (*algorithm.before, *algorithm.objectives)}
     found |= {"rollout": ("length", "length_max"), "time": _TIMED}
     if config.evaluate:
         found["eval"] = tuple(name.removeprefix("eval/") for name in evaluated(config.evaluate))
@@ -345,25 +372,27 @@ def _measured(config: RunConfig, algorithm: Algorithm) -> dict[str, tuple[str, .
 
 def _check_stop(config: RunConfig, algorithm: Algorithm) -> None:
     """Rewards and trainers give metrics of their own: of theirs only what is nearly one that is known is a mistake."""
-    if config.stop is None or config.stop.metric == "step":
+    if config.stop_when is None or config.stop_when.metric == "step":
         return
-    if config.stop.metric.startswith("eval/") and config.evaluate is None:
-        raise _refuse("stop", config.stop, "an evaluation", "set evaluate, or leave stop out")
-    (head, _, tail), measured = config.stop.metric.partition("/"), _measured(config, algorithm)
+    if config.stop_when.metric.startswith("eval/") and config.evaluate is None:
+        raise _refuse("stop_when", config.stop_when, "an evaluation", "set evaluate, or leave stop_when out")
+    (head, _, tail), measured = config.stop_when.metric.partition("/"), _measured(config, algorithm)
     known = measured.get(head, ())
     open_ended = bool(tail) and head in measured and head not in ("eval", "rollout", "time")
     if tail not in known and not (open_ended and not get_close_matches(tail, known, n=1, cutoff=0.75)):
         names = ["step", *(f"{above}/{name}" for above, below in measured.items() for name in below)]
-        do = nearest(config.stop.metric, names)
-        raise ConfigError("stop.metric", got=config.stop.metric, need="a metric that the run has", do=do)
+        do = nearest(config.stop_when.metric, names)
+        raise ConfigError("stop_when.metric", got=config.stop_when.metric, need="a metric that the run has", do=do)
 
 
 def _check_cut(config: RunConfig, algorithm: Algorithm) -> None:
     whole_groups = any(one.unit == "group" for one in (*algorithm.before, *algorithm.objectives))
-    samples = config.rollout.samples if config.rollout and not whole_groups else 1
-    if config.minibatches > config.examples * samples:
-        need = f"at most the {'groups' if whole_groups else 'rows'} of a step, {config.examples * samples}"
-        raise ConfigError("minibatches", got=config.minibatches, need=need, do="raise examples or lower minibatches")
+    samples = config.rollout.samples_per_prompt if config.rollout and not whole_groups else 1
+    if config.num_minibatches > config.batch_size * samples:
+        need = f"at most the {'groups' if whole_groups else 'rows'} of a step, {config.batch_size * samples}"
+        raise ConfigError(
+            "num_minibatches", got=config.num_minibatches, need=need, do="raise batch_size or lower num_minibatches"
+        )
 
 
 def _check_trackers(config: RunConfig, algorithm: Algorithm) -> None:

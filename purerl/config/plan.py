@@ -13,27 +13,27 @@ __all__ = ["needs", "plan"]
 
 def plan(config: RunConfig) -> str:
     """The plan of `config`, in lines for people: its `start` run first, what each step does, and what it adds up to."""
-    first = [plan(config.start)] if config.start else []
+    first = [plan(config.initial_run)] if config.initial_run else []
     facts = {label: text for label, text in _facts(config).items() if text}
     width = max(map(len, facts))
-    title = f"{config.name}: {kind_of(config.algorithm)}, {config.steps:,} steps"
+    title = f"{config.name}: {kind_of(config.algorithm)}, {config.max_steps:,} steps"
     return "\n".join([*first, title, *(f"  {label:<{width}}  {text}" for label, text in facts.items())])
 
 
 def _facts(config: RunConfig) -> dict[str, str | None]:
     """Label -> text, or None where there is nothing to say."""
-    rows = config.examples * (config.rollout.samples if config.rollout else 1)
-    updates = config.minibatches * config.epochs
+    rows = config.batch_size * (config.rollout.samples_per_prompt if config.rollout else 1)
+    updates = config.num_minibatches * config.ppo_epochs
     return {
-        "prepare": config.prepare,
+        "prepare": config.prepare_data,
         "data": _data(config.data),
         "models": ", ".join(f"{role} ({kind_of(_engine(config, role))})" for role in _roles(config)),
         "sampler": config.generator and kind_of(config.generator),
-        "a step": f"{_source(config)}: {rows:,} rows; optimiser steps: {updates:,}",
-        "in all": f"at most {config.steps * rows:,} rows; optimiser steps: {config.steps * updates:,}",
+        "a step": f"{_source(config)}: {rows:,} rows; optimizer steps: {updates:,}",
+        "in all": f"at most {config.max_steps * rows:,} rows; optimizer steps: {config.max_steps * updates:,}",
         "evaluation": config.evaluate and _evaluation(config.evaluate),
         "checkpoints": f"every {config.checkpoint.every} steps; the newest {config.checkpoint.keep} stay",
-        "ends early": config.stop and f"when {config.stop.metric} is at least {config.stop.at_least:g}",
+        "ends early": config.stop_when and f"when {config.stop_when.metric} is at least {config.stop_when.at_least:g}",
     }
 
 
@@ -47,22 +47,22 @@ def _engine(config: RunConfig, role: str) -> object:
 
 def _source(config: RunConfig) -> str:
     if config.rollout is None:
-        return f"{config.examples:,} examples"
+        return f"{config.batch_size:,} examples"
     tokens = f"at most {config.rollout.max_tokens:,} tokens"
-    return f"{config.examples:,} prompts x {config.rollout.samples} completions of {tokens}"
+    return f"{config.batch_size:,} prompts x {config.rollout.samples_per_prompt} completions of {tokens}"
 
 
 def _data(data: Data) -> str:
     shares = [f" ({weight / sum(data.weights):.0%})" for weight in data.weights] or [""] * len(data.files)
     files = ", ".join(file + share for file, share in zip(data.files, shares, strict=True))
     longest = f"; prompts of at most {data.max_prompt_tokens:,} tokens" if data.max_prompt_tokens else ""
-    return files + longest + (f"; {data.held_out:.1%} held out" if data.held_out else "")
+    return files + longest + (f"; {data.validation_fraction:.1%} held out" if data.validation_fraction else "")
 
 
 def _evaluation(evaluate: Evaluate) -> str:
-    problems = "all problems" if evaluate.examples is None else f"{evaluate.examples:,} problems"
+    problems = "all problems" if evaluate.max_examples is None else f"{evaluate.max_examples:,} problems"
     files = ", ".join(evaluate.data.values()) or "those held out"
-    several = f" x {evaluate.samples} completions" if evaluate.samples > 1 else ""
+    several = f" x {evaluate.samples_per_prompt} completions" if evaluate.samples_per_prompt > 1 else ""
     return f"every {evaluate.every} steps: {problems} of {files}{several}"
 
 
@@ -72,6 +72,6 @@ def needs(config: RunConfig) -> list[str]:
     paths = [(name, model.path) for name, model in models.items() if model]
     paths += [("data", file) for file in config.data.files]
     paths += [("problems", file) for file in (config.evaluate.data.values() if config.evaluate else ())]
-    first = needs(config.start) if config.start else []
+    first = needs(config.initial_run) if config.initial_run else []
     named = [f"{name} {path}" for name, path in paths if not path.startswith("{run}")]
     return list(dict.fromkeys([*first, *named]))

@@ -20,7 +20,7 @@ from attrs.converters import optional
 from purerl.errors import ConfigError
 from purerl.protocols import Model
 
-__all__ = ["Checkpoint", "Data", "Evaluate", "Judging", "Overlong", "Reward", "Rollout", "RunConfig", "Stop"]
+__all__ = ["Checkpoint", "Data", "Evaluate", "Overlong", "Reward", "RewardWorkers", "Rollout", "RunConfig", "StopWhen"]
 
 
 def _within(least: int, most: float, need: str) -> Any:
@@ -84,12 +84,16 @@ class Data:
     weights: tuple[float, ...] = _setting(
         "share of each file among the draws, in proportion; if not given, every row is drawn as often", default=()
     )
-    system: str | None = _setting("system prompt of every conversation that has none of its own", default=None)
-    template: Mapping[str, Any] = _setting("arguments of the chat template, such as enable_thinking", factory=dict)
+    system_prompt: str | None = _setting("system prompt of every conversation that has none of its own", default=None)
+    chat_template_kwargs: Mapping[str, Any] = _setting(
+        "arguments of the chat template, such as enable_thinking", factory=dict
+    )
     max_prompt_tokens: int | None = _setting(
         "rows whose prompt is longer are left out", unit="tokens", default=None, least=1
     )
-    held_out: float = _setting("share of the prompts that is never trained on, chosen by their hash", default=0.0)
+    validation_fraction: float = _setting(
+        "share of the prompts that is never trained on, chosen by their hash", default=0.0
+    )
 
     def __attrs_post_init__(self) -> None:
         if not self.files:
@@ -102,10 +106,12 @@ class Data:
             raise ConfigError("weights", got=f"{len(self.weights)} of them", need=need)
         if not all(0 < weight < math.inf for weight in self.weights):
             raise ConfigError("weights", got=repr(self.weights), need="above 0, and finite", do="leave the file out")
-        if None in self.template.values():
-            raise ConfigError("template", got=repr(self.template), need="values: TOML has no None")
-        if not 0 <= self.held_out < 1:
-            raise ConfigError("held_out", got=self.held_out, need="from 0 to 1, without 1")
+        if None in self.chat_template_kwargs.values():
+            raise ConfigError(
+                "chat_template_kwargs", got=repr(self.chat_template_kwargs), need="values: TOML has no None"
+            )
+        if not 0 <= self.validation_fraction < 1:
+            raise ConfigError("validation_fraction", got=self.validation_fraction, need="from 0 to 1, without 1")
 
 
 def _data(given: str | Data) -> Data:
@@ -120,12 +126,14 @@ def _model(given: str | Model) -> Model:
 class Rollout:
     """How completions are sampled for training."""
 
-    samples: int = _setting("completions of one prompt", least=1)
+    samples_per_prompt: int = _setting("completions of one prompt", least=1)
     max_tokens: int = _setting("new tokens at most", unit="tokens", least=1)
     temperature: float = _setting("logits are divided by it; log-probabilities are at it too", default=1.0)
-    stop: tuple[str, ...] = _setting("texts that end a completion, beside the end tokens", default=())
-    refills: int = _setting("draws at most to replace groups that the algorithm did not keep", default=0, least=0)
-    lag: int = _setting(
+    stop_strings: tuple[str, ...] = _setting("texts that end a completion, beside the end tokens", default=())
+    max_resample_rounds: int = _setting(
+        "draws at most to replace groups that the algorithm did not keep", default=0, least=0
+    )
+    max_staleness: int = _setting(
         "updates that the sampler may be behind: 0, or 1 (one step off policy); after a step with a checkpoint or an "
         "evaluation it is behind by none",
         default=0,
@@ -137,9 +145,9 @@ class Rollout:
         if not 0 < self.temperature < math.inf:
             need = "above 0, and finite"
             raise ConfigError("temperature", got=self.temperature, need=need, do="only evaluation is greedy")
-        _check_texts("stop", self.stop)
-        if self.lag > 1:
-            raise ConfigError("lag", got=self.lag, need="0 or 1")
+        _check_texts("stop_strings", self.stop_strings)
+        if self.max_staleness > 1:
+            raise ConfigError("max_staleness", got=self.max_staleness, need="0 or 1")
         if self.overlong and self.overlong.buffer > self.max_tokens:
             need = f"at most max_tokens, {self.max_tokens}"
             raise ConfigError("overlong", got=f"buffer {self.overlong.buffer}", need=need)
@@ -162,20 +170,20 @@ def _rewards(given: Iterable[str | Reward]) -> tuple[Reward, ...]:
 
 
 @frozen(kw_only=True)
-class Judging:
+class RewardWorkers:
     """How reward functions are called, and how many of their failures a run lives with."""
 
-    deadline: float = _setting("one call of a reward function may take so long", unit="s", default=10.0)
-    workers: int | None = _setting(
+    timeout: float = _setting("one call of a reward function may take so long", unit="s", default=10.0)
+    num_workers: int | None = _setting(
         "processes that run reward functions; one for each core, 8 at most, if not given", default=None, least=1
     )
-    max_failed: float = _setting("share of completions that may fail each time; more stop the run", default=0.1)
+    max_failure_rate: float = _setting("share of completions that may fail each time; more stop the run", default=0.1)
 
     def __attrs_post_init__(self) -> None:
-        if not 0 < self.deadline < math.inf:
-            raise ConfigError("deadline", got=self.deadline, need="above 0, and finite")
-        if not 0 <= self.max_failed <= 1:
-            raise ConfigError("max_failed", got=self.max_failed, need="from 0 to 1")
+        if not 0 < self.timeout < math.inf:
+            raise ConfigError("timeout", got=self.timeout, need="above 0, and finite")
+        if not 0 <= self.max_failure_rate <= 1:
+            raise ConfigError("max_failure_rate", got=self.max_failure_rate, need="from 0 to 1")
 
 
 def _problems(given: str | Sequence[str] | Mapping[str, str]) -> Mapping[str, str]:
@@ -200,7 +208,7 @@ class Evaluate:
 
     data: Mapping[str, str] = _setting(
         "problems: a file as of data.files, a list of such, or a table of them by name; NAME=FILE names one. "
-        "Those that data.held_out sets aside if not given",
+        "Those that data.validation_fraction sets aside if not given",
         factory=dict,
         converter=_problems,
         read=_problems,
@@ -209,17 +217,17 @@ class Evaluate:
         "steps between evaluations; there is one before the first step and one after the last", default=20, least=1
     )
     max_tokens: int = _setting("new tokens at most", unit="tokens", least=1)
-    samples: int = _setting("completions of each problem", default=1, least=1)
+    samples_per_prompt: int = _setting("completions of each problem", default=1, least=1)
     temperature: float = _setting("logits are divided by it; 0 takes the likeliest token", default=0.0)
-    pass_at: tuple[int, ...] = _setting(
+    pass_at_k: tuple[int, ...] = _setting(
         "each k that pass@k is told for; where there are several samples and nothing is given, their number", default=()
     )
-    answer: str | None = _setting(
+    answer_extractor: str | None = _setting(
         "function (completion) -> text or None that finds the answer, as module:function; with it maj@k is told",
         default=None,
     )
-    examples: int | None = _setting("only the first so many problems of each file", default=None, least=1)
-    stop: tuple[str, ...] = _setting("texts that end a completion, beside the end tokens", default=())
+    max_examples: int | None = _setting("only the first so many problems of each file", default=None, least=1)
+    stop_strings: tuple[str, ...] = _setting("texts that end a completion, beside the end tokens", default=())
 
     def __attrs_post_init__(self) -> None:
         for name, file in self.data.items():
@@ -227,24 +235,36 @@ class Evaluate:
                 raise ConfigError("data", got=repr(file), need="a file, as a text")
             if not re.fullmatch(r"[\w.-]+", name):
                 raise ConfigError("data", got=f"the name {name!r}", need="letters, digits, ., - and _")
-        _check_texts("stop", self.stop)
+        _check_texts("stop_strings", self.stop_strings)
         if not 0 <= self.temperature < math.inf:
             raise ConfigError("temperature", got=self.temperature, need="0 or above, and finite")
-        if self.samples > 1 and self.temperature == 0:
+        if self.samples_per_prompt > 1 and self.temperature == 0:
             need = "a temperature above 0: greedy completions of a problem are all the same"
-            raise ConfigError("samples has no effect", got=self.samples, need=need, do="set temperature, to 1.0 say")
-        if not all(1 <= k <= self.samples for k in self.pass_at):
-            raise ConfigError("pass_at", got=self.pass_at, need=f"from 1 to samples, {self.samples}")
-        if len(set(self.pass_at)) < len(self.pass_at):
-            raise ConfigError("pass_at", got=self.pass_at, do="name each k once")
-        if self.answer is not None and self.samples == 1:
+            raise ConfigError(
+                "samples_per_prompt has no effect",
+                got=self.samples_per_prompt,
+                need=need,
+                do="set temperature, to 1.0 say",
+            )
+        if not all(1 <= k <= self.samples_per_prompt for k in self.pass_at_k):
+            raise ConfigError(
+                "pass_at_k", got=self.pass_at_k, need=f"from 1 to samples_per_prompt, {self.samples_per_prompt}"
+            )
+        if len(set(self.pass_at_k)) < len(self.pass_at_k):
+            raise ConfigError("pass_at_k", got=self.pass_at_k, do="name each k once")
+        if self.answer_extractor is not None and self.samples_per_prompt == 1:
             need = "several samples, to find the most frequent answer"
-            raise ConfigError("answer has no effect", got=repr(self.answer), need=need, do="set samples")
+            raise ConfigError(
+                "answer_extractor has no effect",
+                got=repr(self.answer_extractor),
+                need=need,
+                do="set samples_per_prompt",
+            )
 
     @property
     def passes(self) -> tuple[int, ...]:
         """Each k that pass@k is told for."""
-        return self.pass_at or ((self.samples,) if self.samples > 1 else ())
+        return self.pass_at_k or ((self.samples_per_prompt,) if self.samples_per_prompt > 1 else ())
 
 
 @frozen(kw_only=True)
@@ -256,7 +276,7 @@ class Checkpoint:
 
 
 @frozen(kw_only=True)
-class Stop:
+class StopWhen:
     """End the run early, once a metric is high enough."""
 
     metric: str = _setting("name of the metric, such as eval/accuracy")
@@ -275,10 +295,10 @@ class RunConfig:
     model: Model = _setting("where the policy starts from", converter=_model)
     data: Data = _setting("what it learns from: prompts, demonstrations or preference pairs", converter=_data)
     algorithm: Any = _setting("the algorithm", plugin="algorithm")
-    steps: int = _setting("steps of the loop", unit="steps", least=1)
-    examples: int = _setting("prompts, demonstrations or pairs of one step", least=1)
-    minibatches: int = _setting("optimiser steps that one pass over a step's rows is cut into", default=1, least=1)
-    epochs: int = _setting("passes over a step's rows", default=1, least=1)
+    max_steps: int = _setting("steps of the loop", unit="steps", least=1)
+    batch_size: int = _setting("prompts, demonstrations or pairs of one step", least=1)
+    num_minibatches: int = _setting("optimizer steps that one pass over a step's rows is cut into", default=1, least=1)
+    ppo_epochs: int = _setting("passes over a step's rows", default=1, least=1)
     trainer: Any = _setting("the engine that trains the policy, and scores under the reference", plugin="trainer")
     critic: Any = _setting(
         "the engine that trains the critic; as the trainer if not given", default=None, plugin="trainer"
@@ -293,20 +313,20 @@ class RunConfig:
         "reward functions that must be at least 1, or the reward is 0, as module:function or file.py:function",
         default=(),
     )
-    judging: Judging = _setting("how reward functions are called", factory=Judging)
+    reward_workers: RewardWorkers = _setting("how reward functions are called", factory=RewardWorkers)
     evaluate: Evaluate | None = _setting("how the policy is evaluated", default=None)
     checkpoint: Checkpoint = _setting("when the run is saved", factory=Checkpoint)
     trackers: tuple[Any, ...] = _setting(
         "what is told of the run beside its own directory: wandb, tensorboard, ...", default=(), plugin="tracker"
     )
-    stop: Stop | None = _setting("when to end the run early", default=None)
-    start: RunConfig | None = _setting(
-        "a run that comes first, in {run}/start; its model is {run}/start/final", default=None
+    stop_when: StopWhen | None = _setting("when to end the run early", default=None)
+    initial_run: RunConfig | None = _setting(
+        "a run that comes first, in {run}/initial_run; its model is {run}/initial_run/final", default=None
     )
-    prepare: str | None = _setting(
+    prepare_data: str | None = _setting(
         "module:function, called with (directory, seed) to write files into {run}/prepared", default=None
     )
-    threads: int | None = _setting(
+    num_threads: int | None = _setting(
         "CPU threads of torch; its own choice if not given", default=None, least=1, most=1024
     )
     seed: int = _setting("of everything random", default=0, least=0, most=2**63 - 1)

@@ -86,8 +86,8 @@ def apply(config: T, settings: Iterable[str]) -> T:
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 
     >>> from purerl.protocols import Sampling
-    >>> apply(Sampling(), ["max_tokens=8", 'stop=["."]'])
-    Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop=('.',))
+    >>> apply(Sampling(), ["max_tokens=8", 'stop_strings=["."]'])
+    Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop_strings=('.',))
     """
     return from_dict(type(config), _made(to_dict(config), settings))
 

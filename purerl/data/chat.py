@@ -1,6 +1,6 @@
 """From prompts and conversations to tokens, and which of them are the assistant's.
 
-A text is tokenised as it is. Messages are rendered through the tokenizer's chat template; special tokens are then the
+A text is tokenized as it is. Messages are rendered through the tokenizer's chat template; special tokens are then the
 template's business. A prompt ends with the header of the assistant's turn, so that what follows is the answer.
 """
 
@@ -20,7 +20,17 @@ from purerl.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Chat", "Given", "Messages", "Prompt", "Row", "check_settings", "continued", "open_chat", "prompts"]
+__all__ = [
+    "Chat",
+    "Given",
+    "Messages",
+    "Prompt",
+    "TokenizedExample",
+    "check_settings",
+    "open_chat",
+    "tokenize_answer",
+    "tokenize_prompts",
+]
 
 Messages = Sequence[Mapping[str, Any]]
 Given = str | Messages
@@ -38,15 +48,15 @@ class Chat:
     tokenizer   the model's
     ends        ids that end an answer as it is written, the likeliest first; none where nothing does
     stops       ids that end a completion: those, and what the model itself says
-    system      the system prompt of conversations that have none of their own
-    template    arguments of the chat template
+    system_prompt         the system prompt of conversations that have none of their own
+    chat_template_kwargs  arguments of the chat template
     """
 
     tokenizer: Any  # transformers' own types leave open what its calls return
     ends: tuple[int, ...]
     stops: tuple[int, ...]
-    system: str | None = None
-    template: Mapping[str, Any] = field(factory=dict)
+    system_prompt: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(factory=dict)
 
 
 class Prompt(NamedTuple):
@@ -56,16 +66,16 @@ class Prompt(NamedTuple):
     tokens: list[int]
 
 
-class Row(NamedTuple):
-    """A whole sequence, and which of its tokens are to be learnt."""
+class TokenizedExample(NamedTuple):
+    """A whole sequence, and which of its tokens are to be learned."""
 
     tokens: list[int]
     action: list[bool]
 
 
-def check_settings(form: Form, *, system: str | None, template: Mapping[str, Any]) -> None:
+def check_settings(form: Form, *, system_prompt: str | None, chat_template_kwargs: Mapping[str, Any]) -> None:
     """Refuse settings of conversations where prompts are texts. Raises ConfigError."""
-    for name, value in (("system", system), ("template", template)):
+    for name, value in (("system_prompt", system_prompt), ("chat_template_kwargs", chat_template_kwargs)):
         if value and form == "text":
             do = f"leave {name} out, or write the prompts as messages"
             raise ConfigError(f"{name} has no effect", got="prompts that are texts", need="chat messages", do=do)
@@ -75,8 +85,8 @@ def open_chat(
     tokenizer: PreTrainedTokenizerBase,
     form: Form,
     *,
-    system: str | None = None,
-    template: Mapping[str, Any] = _NONE,
+    system_prompt: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] = _NONE,
     ends: Sequence[int] = (),
 ) -> Chat:
     """How prompts of `form` become tokens. `ends` are ids that the model says end a completion.
@@ -84,7 +94,7 @@ def open_chat(
     Raises: ConfigError for settings without effect: of conversations where there are none, and arguments that the
     chat template does not read; and for messages where there is no chat template.
     """
-    check_settings(form, system=system, template=template)
+    check_settings(form, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
     known = [token for token in ends if token < len(tokenizer)]
     if form == "text":
         return _ending(Chat(tokenizer, (), ()), _end(tokenizer), known)
@@ -96,14 +106,18 @@ def open_chat(
             do="name a model that has one, put chat_template.jinja beside its tokenizer, or make the prompts texts",
         )
     words = set(re.findall(r"[A-Za-z_]\w*", str(tokenizer.get_chat_template())))
-    for name in template:
+    for name in chat_template_kwargs:
         if name in _OURS:
-            raise ConfigError(f"template.{name}", got="an argument that is set for every prompt", do="leave it out")
+            raise ConfigError(
+                f"chat_template_kwargs.{name}", got="an argument that is set for every prompt", do="leave it out"
+            )
         if name not in words:
             near = get_close_matches(name, words, n=1)
             do = f"did you mean {near[0]!r}?" if near else "leave it out"
-            raise ConfigError(f"template.{name} has no effect", need="an argument that the chat template reads", do=do)
-    chat = Chat(tokenizer, (), (), system, template)
+            raise ConfigError(
+                f"chat_template_kwargs.{name} has no effect", need="an argument that the chat template reads", do=do
+            )
+    chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs)
     return _ending(chat, [*_end_of_turn(chat), *_end(tokenizer)], known)
 
 
@@ -126,7 +140,7 @@ def _end_of_turn(chat: Chat) -> list[int]:
 # --- prompts -----------------------------------------------------------------------------------------------------
 
 
-def prompts(chat: Chat, given: Sequence[Given]) -> list[Prompt]:
+def tokenize_prompts(chat: Chat, given: Sequence[Given]) -> list[Prompt]:
     """Each of `given` as the model sees it: a text as it is, messages with the header of the assistant's turn.
 
     Raises: DataError where the template refuses a conversation, or a prompt has no tokens.
@@ -146,7 +160,7 @@ def _opened(chat: Chat, messages: Messages) -> str:
 
 def _with_system(chat: Chat, messages: Messages) -> list[Mapping[str, Any]]:
     own = bool(messages) and messages[0]["role"] == "system"
-    system = [] if own or chat.system is None else [{"role": "system", "content": chat.system}]
+    system = [] if own or chat.system_prompt is None else [{"role": "system", "content": chat.system_prompt}]
     if not system and not messages:
         raise DataError("a conversation that the assistant begins", need="a message before it: something to answer")
     return [*system, *messages]
@@ -160,7 +174,7 @@ def _applied(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
     from jinja2 import TemplateError
 
     try:
-        return chat.tokenizer.apply_chat_template(list(messages), **kwargs, **chat.template)
+        return chat.tokenizer.apply_chat_template(list(messages), **kwargs, **chat.chat_template_kwargs)
     except (TemplateError, TypeError, ValueError) as error:
         roles = ", ".join(str(one["role"]) for one in messages) or "no messages"
         raise DataError(f"the chat template refuses a conversation: {error}", got=roles) from error
@@ -173,8 +187,8 @@ def _ids(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
 # --- what follows a prompt ---------------------------------------------------------------------------------------
 
 
-def continued(chat: Chat, prompt: Given, answer: Given) -> Row:
-    """`prompt` and the `answer` to it, both texts or both messages, and what in them is to be learnt.
+def tokenize_answer(chat: Chat, prompt: Given, answer: Given) -> TokenizedExample:
+    """`prompt` and the `answer` to it, both texts or both messages, and what in them is to be learned.
 
     Of a text that is all of the answer, and the end token after it. Of messages it is every turn of the assistant's in
     the answer, with the token that ends it, and no other's: as the template marks them with ``{% generation %}``, or
@@ -184,14 +198,14 @@ def continued(chat: Chat, prompt: Given, answer: Given) -> Row:
     renders the beginning of a conversation in another way than the whole.
     """
     if isinstance(prompt, str):
-        before = prompts(chat, [prompt])[0].tokens
+        before = tokenize_prompts(chat, [prompt])[0].tokens
         after = [*_ids(chat, [str(answer)])[0], *_end(chat.tokenizer)]
-        return Row(before + after, [False] * len(before) + [True] * len(after))
+        return TokenizedExample(before + after, [False] * len(before) + [True] * len(after))
     before = _with_system(chat, prompt)
     messages, first = [*before, *answer], len(before)
     learn = _marked if _marks(chat) else _added
     has_turn = any(one["role"] == "assistant" for one in answer)
-    row = learn(chat, messages, first) if has_turn else Row([], [])
+    row = learn(chat, messages, first) if has_turn else TokenizedExample([], [])
     if not any(row.action):
         got = ", ".join(str(one["role"]) for one in messages)
         raise DataError("a conversation without anything to learn", got=got, need="a turn of the assistant's")
@@ -202,16 +216,16 @@ def _marks(chat: Chat) -> bool:
     return re.search(r"{%-?\s*generation\s*-?%}", str(chat.tokenizer.get_chat_template())) is not None
 
 
-def _marked(chat: Chat, messages: Messages, first: int) -> Row:
+def _marked(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
     """What the template itself marks, from message `first` on."""
     found = _applied(chat, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
     tokens = list(found["input_ids"])
     answers = messages[first]["role"] == "assistant"
     begin = _length(chat, tokens, messages[:first], add_generation_prompt=answers)
-    return Row(tokens, [k >= begin and bool(mark) for k, mark in enumerate(found["assistant_masks"])])
+    return TokenizedExample(tokens, [k >= begin and bool(mark) for k, mark in enumerate(found["assistant_masks"])])
 
 
-def _added(chat: Chat, messages: Messages, first: int) -> Row:
+def _added(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
     """What each turn of the assistant's from message `first` on adds to the messages before it."""
     tokens = _ids(chat, [_rendered(chat, messages)])[0]
     action = [False] * len(tokens)
@@ -222,7 +236,7 @@ def _added(chat: Chat, messages: Messages, first: int) -> Row:
             # What stands after the token that ends the turn, such as a line break, is not the assistant's.
             end = max((k + 1 for k in range(begin, end) if tokens[k] in chat.ends), default=end)
             action[begin:end] = [True] * (end - begin)
-    return Row(tokens, action)
+    return TokenizedExample(tokens, action)
 
 
 def _length(chat: Chat, tokens: Sequence[int], messages: Messages, **kwargs: Any) -> int:

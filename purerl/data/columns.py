@@ -1,6 +1,6 @@
 """What the columns of a table are: prompts, demonstrations or preference pairs, as texts or as chat messages.
 
-Columns are recognised by their names and types, before a row is looked at. A text is a string. Messages are a list of
+Columns are recognized by their names and types, before a row is looked at. A text is a string. Messages are a list of
 structures with a `role` and a `content`, as chat templates take them. verl's files and TRL's are both covered: they
 differ in columns that are the reward functions' business, and those stay in the example as the file has them.
 """
@@ -28,7 +28,7 @@ __all__ = [
     "ground_truth",
     "is_whole",
     "layouts_of",
-    "recognise",
+    "recognize",
     "style_of",
 ]
 
@@ -96,7 +96,7 @@ def layouts_of(schema: pa.Schema) -> list[Layout]:
     return list({layout.purpose: layout for layout in reversed(found)}.values())[::-1]
 
 
-def recognise(schema: pa.Schema, purpose: Purpose, path: str) -> Layout:
+def recognize(schema: pa.Schema, purpose: Purpose, path: str) -> Layout:
     """The layout in which the file at `path` has what `purpose` needs.
 
     Raises: DataError where a column is missing, has another type, or where texts and messages stand side by side.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import evolve, frozen
 
-from purerl.data.chat import Chat, Given, Prompt, Row, continued, prompts
-from purerl.data.columns import Layout, Purpose, check_rows, recognise
+from purerl.data.chat import Chat, Given, Prompt, TokenizedExample, tokenize_answer, tokenize_prompts
+from purerl.data.columns import Layout, Purpose, check_rows, recognize
 from purerl.data.files import read_table
 from purerl.errors import DataError
 
@@ -29,16 +29,16 @@ __all__ = [
     "Example",
     "answers_of",
     "chunks",
-    "continuations",
-    "dealt",
-    "drawn",
-    "draws",
-    "name_of",
-    "parted",
+    "indices_of_draws",
+    "part_of_draw",
+    "positions_of_draws",
     "prompt_of",
+    "prompts_at",
     "read_examples",
-    "rendered",
-    "take",
+    "row_name",
+    "rows_at",
+    "split_out",
+    "tokenized_at",
 ]
 
 Example = dict[str, Any]
@@ -77,12 +77,12 @@ def read_examples(
 ) -> DataSet:
     """What the files at `paths` hold for `purpose`, at most `limit` rows.
 
-    Raises: DataError as `read_table`, `recognise` and `check_rows` do, and for files of different layouts.
+    Raises: DataError as `read_table`, `recognize` and `check_rows` do, and for files of different layouts.
     """
     tables, layouts = [], []
     for path in paths:
         table = read_table(path)
-        layouts.append(recognise(table.schema, purpose, path))
+        layouts.append(recognize(table.schema, purpose, path))
         tables.append(table)
     for layout, path in zip(layouts, paths, strict=True):
         if layout != layouts[0]:
@@ -100,26 +100,26 @@ def read_examples(
 # --- order -------------------------------------------------------------------------------------------------------
 
 
-def drawn(data: DataSet, seed: int, first: int, count: int) -> list[int]:
+def indices_of_draws(data: DataSet, seed: int, first: int, count: int) -> list[int]:
     """Indices of the draws `first`, ..., `first + count - 1` from `data`."""
-    places = [dealt(draw, data.weights) for draw in range(first, first + count)]
+    places = [part_of_draw(draw, data.weights) for draw in range(first, first + count)]
     found = {}
     for part in {part for part, _ in places}:
         numbers = [number for other, number in places if other == part]  # one after the other
         # A seed of its own, so that parts of one size are not shuffled alike; torch reads no more than 32 bits of it.
-        order = draws(len(data.parts[part]), seed + part * 65_537, numbers[0], len(numbers))
+        order = positions_of_draws(len(data.parts[part]), seed + part * 65_537, numbers[0], len(numbers))
         found[part] = iter([data.parts[part][place] for place in order])
     return [next(found[part]) for part, _ in places]
 
 
-def dealt(draw: int, weights: Sequence[float]) -> tuple[int, int]:
+def part_of_draw(draw: int, weights: Sequence[float]) -> tuple[int, int]:
     """Which part a draw is from, and how many draws before it were from that part.
 
     Part k of weight w_k takes its share s_k = w_k / (w_k + w_(k+1) + ...) of the draws that the parts before it left:
     of n of them floor(n s_k). So after any number of draws each part has had its share, to within one draw for each
     part before it and one of its own; and nothing has to be remembered.
 
-    >>> [dealt(draw, (3, 1))[0] for draw in range(8)]
+    >>> [part_of_draw(draw, (3, 1))[0] for draw in range(8)]
     [1, 0, 0, 0, 1, 0, 0, 0]
     """
     left = sum(weights)
@@ -132,12 +132,12 @@ def dealt(draw: int, weights: Sequence[float]) -> tuple[int, int]:
     return len(weights) - 1, draw
 
 
-def draws(size: int, seed: int, first: int, count: int) -> list[int]:
+def positions_of_draws(size: int, seed: int, first: int, count: int) -> list[int]:
     """Places of the draws `first`, ..., `first + count - 1` from `size` examples.
 
     Every pass over the examples is a permutation of its own.
 
-    >>> sorted(draws(5, seed=0, first=5, count=5))
+    >>> sorted(positions_of_draws(5, seed=0, first=5, count=5))
     [0, 1, 2, 3, 4]
     """
     return [_permutation(size, seed, draw // size)[draw % size] for draw in range(first, first + count)]
@@ -152,7 +152,7 @@ def _permutation(size: int, seed: int, epoch: int) -> list[int]:
 # --- rows --------------------------------------------------------------------------------------------------------
 
 
-def take(data: DataSet, indices: Sequence[int]) -> list[Example]:
+def rows_at(data: DataSet, indices: Sequence[int]) -> list[Example]:
     """The rows at `indices`, in that order."""
     places = [_place(data, index) for index in indices]
     found = {}
@@ -187,22 +187,25 @@ def answers_of(layout: Layout, example: Example) -> list[Given]:
     return [example[name] for name in layout.columns[1:]]
 
 
-def rendered(chat: Chat, data: DataSet, indices: Sequence[int], examples: Sequence[Example]) -> list[Prompt]:
-    """The prompts of `examples`, the rows at `indices`, as the model sees them. Raises DataError that names the row."""
+def prompts_at(chat: Chat, data: DataSet, indices: Sequence[int], examples: Sequence[Example]) -> list[Prompt]:
+    """The tokenized prompts of `examples`, the rows at `indices`. Raises DataError that names the row."""
     given = [prompt_of(data.layout, example) for example in examples]
     try:
-        return prompts(chat, given)
+        return tokenize_prompts(chat, given)
     except DataError:
         for index, one in zip(indices, given, strict=True):
             with _named(data, index):
-                prompts(chat, [one])
+                tokenize_prompts(chat, [one])
         raise
 
 
-def continuations(chat: Chat, data: DataSet, index: int, example: Example) -> list[Row]:
+def tokenized_at(chat: Chat, data: DataSet, index: int, example: Example) -> list[TokenizedExample]:
     """The prompt of `example`, the row at `index`, with each answer to it. Raises DataError that names the row."""
     with _named(data, index):
-        return [continued(chat, prompt_of(data.layout, example), answer) for answer in answers_of(data.layout, example)]
+        return [
+            tokenize_answer(chat, prompt_of(data.layout, example), answer)
+            for answer in answers_of(data.layout, example)
+        ]
 
 
 @contextmanager
@@ -211,10 +214,10 @@ def _named(data: DataSet, index: int) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(f"{name_of(data, index)}: {error}") from error
+        raise DataError(f"{row_name(data, index)}: {error}") from error
 
 
-def name_of(data: DataSet, index: int) -> str:
+def row_name(data: DataSet, index: int) -> str:
     """What the row at `index` is called: its number in its file, and that file."""
     file, row = _place(data, index)
     return f"row {row} of {data.paths[file]!r}"
@@ -227,7 +230,9 @@ def chunks(indices: Sequence[int]) -> Iterator[list[int]]:
         yield chunk
 
 
-def parted(data: DataSet, is_left_out: Callable[[Sequence[int], list[Example]], list[bool]]) -> tuple[DataSet, DataSet]:
+def split_out(
+    data: DataSet, is_left_out: Callable[[Sequence[int], list[Example]], list[bool]]
+) -> tuple[DataSet, DataSet]:
     """What is left in of `data`, and what `is_left_out` leaves out, asked for a number of rows at a time."""
     out = {index for part in data.parts for chunk in chunks(part) for index in _where(data, chunk, is_left_out)}
     kept = tuple([index for index in part if index not in out] for part in data.parts)
@@ -235,4 +240,4 @@ def parted(data: DataSet, is_left_out: Callable[[Sequence[int], list[Example]], 
 
 
 def _where(data: DataSet, indices: Sequence[int], test: Callable) -> list[int]:
-    return [index for index, true in zip(indices, test(indices, take(data, indices)), strict=True) if true]
+    return [index for index, true in zip(indices, test(indices, rows_at(data, indices)), strict=True) if true]

@@ -63,7 +63,7 @@ def _shards(path: Path) -> list[Path]:
         return _of_directory(path)
     found = _matching(path) if re.search(r"[*?\[]", path.name) else []
     if not found:
-        raise DataError(f"data set {str(path)!r}", got="no such file", need=_NEED, do=_neighbour(path))
+        raise DataError(f"data set {str(path)!r}", got="no such file", need=_NEED, do=_neighbor(path))
     return found
 
 
@@ -71,7 +71,7 @@ def _matching(path: Path) -> list[Path]:
     return sorted(found for found in path.parent.glob(path.name) if found.is_file())
 
 
-def _neighbour(path: Path) -> str | None:
+def _neighbor(path: Path) -> str | None:
     """The remedy where a file beside it has nearly the same name."""
     folder = path.parent
     names = [found.name for found in folder.iterdir()] if folder.is_dir() else []

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from attrs import frozen
 
-from purerl.data.chat import Chat, Row, continued, open_chat, prompts
-from purerl.data.columns import Layout, Purpose, Style, form_of, ground_truth, is_whole, layouts_of, recognise, style_of
+from purerl.data.chat import Chat, TokenizedExample, open_chat, tokenize_answer, tokenize_prompts
+from purerl.data.columns import Layout, Purpose, Style, form_of, ground_truth, is_whole, layouts_of, recognize, style_of
 from purerl.data.examples import Example, answers_of, prompt_of
 from purerl.data.files import read_table
 from purerl.errors import ConfigError, DataError
@@ -55,7 +55,7 @@ class Report:
     layouts    what it can be used for, and from which columns; none where it cannot be used
     truth      the column of right answers, if one has a name of that sort
     lengths    of prompts, in tokens: up to how many the given share of them has; empty without a tokenizer
-    sample     a row as the model sees it, each answer on its own; what is learnt stands between ⟦ and ⟧
+    sample     a row as the model sees it, each answer on its own; what is learned stands between ⟦ and ⟧
     problems   what is wrong with which rows
     reasons    why it cannot be used, for each purpose; none where it can be
     """
@@ -76,8 +76,8 @@ def inspect(
     path: str,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    system: str | None = None,
-    template: Mapping[str, Any] = _NONE,
+    system_prompt: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] = _NONE,
     max_prompt_tokens: int | None = None,
     limit: int | None = None,
 ) -> Report:
@@ -85,7 +85,11 @@ def inspect(
 
     Raises: DataError where the file cannot be read, ConfigError where `tokenizer` does not do for it.
     """
-    for name, value in {"system": system, "template": template, "max_prompt_tokens": max_prompt_tokens}.items():
+    for name, value in {
+        "system_prompt": system_prompt,
+        "chat_template_kwargs": chat_template_kwargs,
+        "max_prompt_tokens": max_prompt_tokens,
+    }.items():
         if value and tokenizer is None:
             raise ConfigError(f"{name} has no effect", need="a tokenizer", do="name a model")
     table = read_table(path).slice(0, limit)
@@ -100,7 +104,7 @@ def inspect(
     unsound = [(row, what) for row, example in enumerate(rows) for what in _unsound(layout, example)]
     views = {}
     if tokenizer is not None:
-        chat = open_chat(tokenizer, layout.form, system=system, template=template)
+        chat = open_chat(tokenizer, layout.form, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
         sound = sorted({*range(len(rows))} - {row for row, _ in unsound})
         views = {row: _view(chat, layout, rows[row], max_prompt_tokens) for row in sound}
     refused = [(row, view.problem) for row, view in views.items() if view.problem]
@@ -117,7 +121,7 @@ def _type(kind: pa.DataType) -> str:
 def _reasons(schema: pa.Schema, path: str) -> Iterator[str]:
     for purpose in get_args(Purpose):
         try:
-            recognise(schema, purpose, path)
+            recognize(schema, purpose, path)
         except DataError as error:
             yield f"{purpose}: {error}"
 
@@ -198,8 +202,8 @@ class _View(NamedTuple):
 def _view(chat: Chat, layout: Layout, example: Example, most: int | None) -> _View:
     try:
         given = prompt_of(layout, example)
-        prompt = prompts(chat, [given])[0]
-        rows = [continued(chat, given, answer) for answer in answers_of(layout, example)]
+        prompt = tokenize_prompts(chat, [given])[0]
+        rows = [tokenize_answer(chat, given, answer) for answer in answers_of(layout, example)]
     except DataError as error:
         return _View(problem=str(error).splitlines()[0])
     texts = tuple(_marked(chat, row) for row in rows) or (prompt.text,)
@@ -207,11 +211,11 @@ def _view(chat: Chat, layout: Layout, example: Example, most: int | None) -> _Vi
     return _View(len(prompt.tokens), texts, f"a prompt of more than {most} tokens" if longer else None)
 
 
-def _marked(chat: Chat, row: Row) -> str:
-    """The text of `row`, with what is learnt of it between ⟦ and ⟧."""
+def _marked(chat: Chat, row: TokenizedExample) -> str:
+    """The text of `row`, with what is learned of it between ⟦ and ⟧."""
     runs = groupby(zip(row.tokens, row.action, strict=True), key=lambda pair: pair[1])
-    texts = [(learnt, chat.tokenizer.decode([token for token, _ in run])) for learnt, run in runs]
-    return "".join(f"⟦{text}⟧" if learnt else text for learnt, text in texts)
+    texts = [(learned, chat.tokenizer.decode([token for token, _ in run])) for learned, run in runs]
+    return "".join(f"⟦{text}⟧" if learned else text for learned, text in texts)
 
 
 def _quantiles(sizes: Sequence[int]) -> dict[str, int]:

@@ -7,10 +7,10 @@ import json
 
 from purerl.data.chat import Given
 
-__all__ = ["is_held_out"]
+__all__ = ["is_validation"]
 
 
-def is_held_out(prompt: Given, *, share: float) -> bool:
+def is_validation(prompt: Given, *, share: float) -> bool:
     """Whether `prompt` belongs to the `share` of all prompts that no run trains on.
 
     hash(prompt) / 2^64 < share
@@ -19,7 +19,7 @@ def is_held_out(prompt: Given, *, share: float) -> bool:
     every file and after rows were added; a prompt that occurs twice is on one side both times; and what is held out at
     a small share is held out at a greater one.
 
-    >>> [k for k in range(40) if is_held_out(f"problem {k}", share=0.1)]
+    >>> [k for k in range(40) if is_validation(f"problem {k}", share=0.1)]
     [21, 32]
     """
     plain = prompt if isinstance(prompt, str) else [[one["role"], one["content"]] for one in prompt]

@@ -13,9 +13,9 @@ from attrs import frozen
 
 from purerl.config.schema import Evaluate
 from purerl.evaluation.statistics import interval, majority, pass_at
-from purerl.rewards.judge import Verdict, shares
+from purerl.rewards.runner import RewardResult, fractions
 
-__all__ = ["Attempt", "Problem", "as_json", "measured", "metrics"]
+__all__ = ["Attempt", "Problem", "as_json", "dataset_metrics", "metrics"]
 
 
 @frozen
@@ -26,7 +26,7 @@ class Attempt:
     tokens: int
     finish: str
     answer: str | None
-    verdict: Verdict
+    verdict: RewardResult
 
     @property
     def is_right(self) -> bool:
@@ -48,7 +48,7 @@ class Problem:
         return [attempt for attempt in self.attempts if attempt.verdict.reward is not None]
 
 
-def measured(problems: Sequence[Problem], settings: Evaluate) -> dict[str, float]:
+def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str, float]:
     """The numbers of one data set: means over problems of what their judged completions come to.
 
     A problem without a judged completion has no part in them, nor one of fewer than k in pass@k; where no problem is
@@ -59,24 +59,24 @@ def measured(problems: Sequence[Problem], settings: Evaluate) -> dict[str, float
     right = [[attempt.is_right for attempt in attempts] for attempts in judged]
     found = {"length": fmean(attempt.tokens for attempt in every)}
     found["truncated"] = fmean(attempt.finish == "length" for attempt in every)
-    found |= shares([attempt.verdict for attempt in every])
+    found |= fractions([attempt.verdict for attempt in every])
     if judged:
         solved = [fmean(one) for one in right]
         found["reward"] = fmean(fmean(attempt.verdict.reward or 0.0 for attempt in attempts) for attempts in judged)
         found["accuracy"] = fmean(solved)
-        found["accuracy_low"], found["accuracy_high"] = interval(solved, samples=settings.samples)
+        found["accuracy_low"], found["accuracy_high"] = interval(solved, samples=settings.samples_per_prompt)
     for k in settings.passes:
         if enough := [pass_at(sum(one), len(one), k=k) for one in right if len(one) >= k]:
             found[f"pass@{k}"] = fmean(enough)
-    if settings.answer and judged:
+    if settings.answer_extractor and judged:
         answers = [[attempt.answer for attempt in attempts] for attempts in judged]
-        found[f"maj@{settings.samples}"] = fmean(map(majority, answers, right))
+        found[f"maj@{settings.samples_per_prompt}"] = fmean(map(majority, answers, right))
     return found
 
 
 def metrics(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> dict[str, float]:
     """The numbers of each data set, ``eval/accuracy`` for one; for several ``eval/<name>/accuracy``, and their mean."""
-    measures = {name: measured(problems, settings) for name, problems in results.items()}
+    measures = {name: dataset_metrics(problems, settings) for name, problems in results.items()}
     if len(measures) == 1:
         [only] = measures.values()
         return {f"eval/{name}": value for name, value in only.items()}
@@ -87,7 +87,7 @@ def metrics(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> dic
 
 def as_json(problems: Sequence[Problem], settings: Evaluate) -> dict[str, Any]:
     """A data set's numbers, and each problem with its attempts, as JSON has them."""
-    return {"metrics": measured(problems, settings), "problems": [_problem(problem) for problem in problems]}
+    return {"metrics": dataset_metrics(problems, settings), "problems": [_problem(problem) for problem in problems]}
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _problem(problem: Problem) -> dict[str, Any]:
     return {"index": problem.index, "prompt": problem.prompt, "right": right, "attempts": attempts}
 
 
-def _attempt(attempt: Attempt, verdict: Verdict) -> dict[str, Any]:
+def _attempt(attempt: Attempt, verdict: RewardResult) -> dict[str, Any]:
     said = {"reward": verdict.reward, "components": dict(verdict.components)}
     one = verdict.failure
     failure = {"failure": f"{one.function} {one.kind}", "traceback": one.traceback} if one else {}

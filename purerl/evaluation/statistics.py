@@ -77,6 +77,6 @@ def interval(shares: Sequence[float], *, samples: int) -> tuple[float, float]:
     n = problems
     if 0 < p < 1:
         n = min(max(p * (1 - p) / spread, problems), problems * samples) if spread else problems * samples
-    centre, half = p + _Z**2 / (2 * n), _Z * sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n))
-    low, high = ((centre + side * half) / (1 + _Z**2 / n) for side in (-1, 1))
+    center, half = p + _Z**2 / (2 * n), _Z * sqrt(p * (1 - p) / n + _Z**2 / (4 * n * n))
+    low, high = ((center + side * half) / (1 + _Z**2 / n) for side in (-1, 1))
     return max(low, 0.0), min(high, 1.0)

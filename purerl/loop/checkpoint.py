@@ -19,7 +19,7 @@ import torch
 from attrs import asdict
 
 from purerl.errors import CheckpointError
-from purerl.loop.files import sync, sync_tree, write_at_once
+from purerl.files import sync, sync_tree, write_at_once
 from purerl.loop.process import random_states, set_random_states
 from purerl.loop.run import State
 from purerl.protocols import Trainer

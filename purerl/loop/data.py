@@ -16,9 +16,18 @@ from purerl.backends.tokenizer import end_tokens
 from purerl.config.schema import Evaluate, RunConfig
 from purerl.data.chat import Chat, check_settings, open_chat
 from purerl.data.columns import Form, Purpose, all_begin_with
-from purerl.data.examples import DataSet, Example, continuations, parted, prompt_of, read_examples, rendered, take
+from purerl.data.examples import (
+    DataSet,
+    Example,
+    prompt_of,
+    prompts_at,
+    read_examples,
+    rows_at,
+    split_out,
+    tokenized_at,
+)
 from purerl.data.files import digests
-from purerl.data.split import is_held_out
+from purerl.data.split import is_validation
 from purerl.errors import ConfigError, DataError
 from purerl.loop.run import RunData
 
@@ -40,11 +49,11 @@ def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, dict[str, D
     problems = read_problems(config.evaluate) if config.evaluate else {}
     every = (examples, *problems.values())
     with _of_data():
-        check_settings(form_of(every), system=data.system, template=data.template)
+        check_settings(form_of(every), system_prompt=data.system_prompt, chat_template_kwargs=data.chat_template_kwargs)
     chats = [one for one in every if one.layout.form == "messages"]
-    if data.system and all(all_begin_with(table, one.layout, "system") for one in chats for table in one.tables):
-        got, do = "messages that all begin with a system prompt of their own", "leave data.system out"
-        raise ConfigError("data.system has no effect", got=got, do=do)
+    if data.system_prompt and all(all_begin_with(table, one.layout, "system") for one in chats for table in one.tables):
+        got, do = "messages that all begin with a system prompt of their own", "leave data.system_prompt out"
+        raise ConfigError("data.system_prompt has no effect", got=got, do=do)
     return examples, problems
 
 
@@ -56,13 +65,13 @@ def files_of(config: RunConfig) -> dict[str, str]:
 
 def read_problems(settings: Evaluate) -> dict[str, DataSet]:
     """The problems to be evaluated on, by their names. Raises DataError as `read_examples` does."""
-    return {name: read_examples([file], "prompts", limit=settings.examples) for name, file in settings.data.items()}
+    return {name: read_examples([file], "prompts", limit=settings.max_examples) for name, file in settings.data.items()}
 
 
 def open_data(
     config: RunConfig, examples: DataSet, problems: Mapping[str, DataSet], tokenizer: PreTrainedTokenizerBase
 ) -> RunData:
-    """`examples` without those that are too long or held out; `problems`, or those held out if there are none.
+    """`batch_size` without those that are too long or held out; `problems`, or those held out if there are none.
 
     Raises: ConfigError where `tokenizer` does not do for them, DataError where nothing is left.
     """
@@ -72,18 +81,20 @@ def open_data(
     data, counts = config.data, {"rows": len(examples.indices)}
     if data.max_prompt_tokens is not None:
         too_long = partial(_are_too_long, chat, examples, data.max_prompt_tokens)
-        examples, longer = parted(examples, too_long)
+        examples, longer = split_out(examples, too_long)
         counts["too_long"] = len(longer.indices)
         _check_left(examples, f"prompts of more than {data.max_prompt_tokens} tokens", "raise data.max_prompt_tokens")
-    if data.held_out:
+    if data.validation_fraction:
         rows = len(examples.indices)
-        examples, out = parted(examples, partial(_are_held_out, examples, data.held_out))
+        examples, out = split_out(examples, partial(_are_held_out, examples, data.validation_fraction))
         counts["held_out"] = len(out.indices)
-        _check_left(examples, "prompts that are held out", "lower data.held_out")
+        _check_left(examples, "prompts that are held out", "lower data.validation_fraction")
         if not out.indices:
-            raise DataError("data.held_out", got=f"none of {rows:,} rows", need="at least one", do="raise it")
+            raise DataError(
+                "data.validation_fraction", got=f"none of {rows:,} rows", need="at least one", do="raise it"
+            )
         if config.evaluate:
-            problems = {"held_out": evolve(out, parts=(out.indices[: config.evaluate.examples],))}
+            problems = {"held_out": evolve(out, parts=(out.indices[: config.evaluate.max_examples],))}
     counts["examples"] = len(examples.indices)
     if problems:
         counts["problems"] = sum(len(one.indices) for one in problems.values())
@@ -91,11 +102,11 @@ def open_data(
 
 
 def _are_too_long(chat: Chat, data: DataSet, most: int, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
-    return [len(prompt.tokens) > most for prompt in rendered(chat, data, indices, rows)]
+    return [len(prompt.tokens) > most for prompt in prompts_at(chat, data, indices, rows)]
 
 
 def _are_held_out(data: DataSet, share: float, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
-    return [is_held_out(prompt_of(data.layout, row), share=share) for row in rows]
+    return [is_validation(prompt_of(data.layout, row), share=share) for row in rows]
 
 
 def form_of(data: Iterable[DataSet]) -> Form:
@@ -109,7 +120,7 @@ def _of_data() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        is_setting = str(error).startswith(("system", "template"))
+        is_setting = str(error).startswith(("system_prompt", "chat_template_kwargs"))
         raise ConfigError(f"data.{error}" if is_setting else str(error)) from error
 
 
@@ -117,10 +128,10 @@ def glance(chat: Chat, data: DataSet) -> None:
     """Render the first rows of each part, so that what is wrong with all of them is known before a model is loaded."""
     for part in data.parts:
         indices = part[:_GLANCE]
-        found = take(data, indices)
-        rendered(chat, data, indices, found)
+        found = rows_at(data, indices)
+        prompts_at(chat, data, indices, found)
         for index, example in zip(indices, found, strict=True):
-            continuations(chat, data, index, example)
+            tokenized_at(chat, data, index, example)
 
 
 def _check_left(data: DataSet, but: str, do: str) -> None:
@@ -135,15 +146,17 @@ def _chat(
 ) -> Chat:
     data, form, ends = config.data, form_of((examples, *problems.values())), end_tokens(config.model)
     with _of_data():
-        chat = open_chat(tokenizer, form, system=data.system, template=data.template, ends=ends)
-    endless = [part for part in (config.rollout, config.evaluate) if part and not part.stop]
-    learnt = examples.layout.form == "text" and examples.layout.purpose != "prompts"
-    if (endless and not chat.stops) or (learnt and not chat.ends):
+        chat = open_chat(
+            tokenizer, form, system_prompt=data.system_prompt, chat_template_kwargs=data.chat_template_kwargs, ends=ends
+        )
+    endless = [part for part in (config.rollout, config.evaluate) if part and not part.stop_strings]
+    learned = examples.layout.form == "text" and examples.layout.purpose != "prompts"
+    if (endless and not chat.stops) or (learned and not chat.ends):
         raise ConfigError(
             f"the tokenizer of {config.model.path!r} has no end token",
             need="one that ends a completion: without it, each goes on to its limit, and none learns to end",
             do="set eos_token in its tokenizer_config.json"
-            + ("" if learnt else ", or rollout.stop and evaluate.stop to texts that end one"),
+            + ("" if learned else ", or rollout.stop_strings and evaluate.stop_strings to texts that end one"),
         )
     return chat
 

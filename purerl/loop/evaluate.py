@@ -8,15 +8,15 @@ from functools import partial
 
 from purerl.config.schema import Evaluate
 from purerl.data.chat import Chat
-from purerl.data.examples import DataSet, rendered, take
+from purerl.data.examples import DataSet, prompts_at, rows_at
 from purerl.evaluation.results import Attempt, Problem, metrics
 from purerl.loop.complete import complete
 from purerl.loop.judging import judged
 from purerl.loop.run import Run, seed_of
 from purerl.plugins import locate
 from purerl.protocols import Generator, Heard, Request, Sampling, unheard
-from purerl.rewards.adapters import Case
-from purerl.rewards.judge import Verdict
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.runner import RewardResult
 
 __all__ = ["attempted", "evaluate", "key_of"]
 
@@ -38,7 +38,7 @@ def attempted(
     *,
     generator: Generator,
     chat: Chat,
-    judge: Callable[[Sequence[Case]], list[Verdict]],
+    judge: Callable[[Sequence[RewardInput]], list[RewardResult]],
     seed: int,
     heard: Heard = unheard,
 ) -> dict[str, list[Problem]]:
@@ -47,26 +47,28 @@ def attempted(
     The seed of an attempt depends on `seed`, the problem's index and the attempt's number, on nothing else: the same
     model makes the same attempts, in a run and outside of it.
     """
-    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stops, settings.stop)
-    answer = _Answers(settings.answer, locate(settings.answer)) if settings.answer else _none
+    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stops, settings.stop_strings)
+    answer = (
+        _Answers(settings.answer_extractor, locate(settings.answer_extractor)) if settings.answer_extractor else _none
+    )
     found = {}
     for name, data in problems.items():
         indices = data.indices
-        examples = take(data, indices)
-        prompts = rendered(chat, data, indices, examples)
+        examples = rows_at(data, indices)
+        prompts = prompts_at(chat, data, indices, examples)
         requests = [
             Request(key_of(name, index, k), prompt.tokens, sampling, seed_of(seed, "eval", index, k))
             for index, prompt in zip(indices, prompts, strict=True)
-            for k in range(settings.samples)
+            for k in range(settings.samples_per_prompt)
         ]
         completed = complete(generator, chat.tokenizer, requests, heard)
-        origins = [example for example in examples for _ in range(settings.samples)]
-        cases = [Case(one.key, text, example) for (one, text), example in zip(completed, origins, strict=True)]
+        origins = [example for example in examples for _ in range(settings.samples_per_prompt)]
+        cases = [RewardInput(one.key, text, example) for (one, text), example in zip(completed, origins, strict=True)]
         attempts = [
             Attempt(text, len(one.tokens), one.finish, answer(text), verdict)
             for (one, text), verdict in zip(completed, judge(cases), strict=True)
         ]
-        rows = zip(*[iter(attempts)] * settings.samples, strict=True)
+        rows = zip(*[iter(attempts)] * settings.samples_per_prompt, strict=True)
         found[name] = [
             Problem(index, prompt.text, row) for index, prompt, row in zip(indices, prompts, rows, strict=True)
         ]

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from purerl.data.chat import Chat
-from purerl.data.examples import DataSet, chunks, drawn, name_of, rendered, take
+from purerl.data.examples import DataSet, chunks, indices_of_draws, prompts_at, row_name, rows_at
 from purerl.errors import DataError
 from purerl.loop.run import Run
 
@@ -45,13 +45,13 @@ def check_problems(chat: Chat, problems: Mapping[str, DataSet], *, new: int, lon
 def _to_be_drawn(run: Run) -> Collection[int]:
     """Indices of what the run can draw."""
     data, config = run.data.examples, run.config
-    draws = config.steps * config.examples * (1 + config.rollout.refills)
-    return data.indices if draws >= len(data.indices) else set(drawn(data, config.seed, 0, draws))
+    draws = config.max_steps * config.batch_size * (1 + config.rollout.max_resample_rounds)
+    return data.indices if draws >= len(data.indices) else set(indices_of_draws(data, config.seed, 0, draws))
 
 
 def _check(chat: Chat, data: DataSet, indices: Iterable[int], *, new: int, longest: int, do: str) -> None:
     for chunk in chunks(sorted(indices)):
-        for index, prompt in zip(chunk, rendered(chat, data, chunk, take(data, chunk)), strict=True):
+        for index, prompt in zip(chunk, prompts_at(chat, data, chunk, rows_at(data, chunk)), strict=True):
             if len(prompt.tokens) + new > longest:
                 got = f"a prompt of {len(prompt.tokens):,} tokens, and up to {new:,} new ones"
-                raise DataError(name_of(data, index), got=got, need=f"at most {longest:,} together", do=do)
+                raise DataError(row_name(data, index), got=got, need=f"at most {longest:,} together", do=do)

@@ -9,9 +9,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Objective, Weighted, bind
-from purerl.kernels.masks import count
+from purerl.kernels.masks import count_true
 from purerl.loop.run import Clock
-from purerl.rewards.judge import Verdict, shares
+from purerl.rewards.runner import RewardResult, fractions
 
 __all__ = ["batch_metrics", "means", "reward_metrics", "time_metrics", "with_gap"]
 
@@ -22,13 +22,13 @@ def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
     return {name: total / weight for name, (total, weight) in pairs.items() if weight}
 
 
-def reward_metrics(verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """Mean reward of the rows whose reward was told, and of each component as it was said; and of all rows `shares`."""
+def reward_metrics(verdicts: Sequence[RewardResult]) -> dict[str, float]:
+    """Mean reward and mean components over the rows that have a reward; over all rows, `fractions`."""
     told = [verdict.components for verdict in verdicts if verdict.reward is not None]
     names = dict.fromkeys(name for components in told for name in components)
     parts = {name: sum(components.get(name, 0.0) for components in told) / len(told) for name in names}
     means = {"mean": sum(verdict.reward or 0.0 for verdict in verdicts) / len(told)} | parts if told else {}
-    return {f"reward/{name}": value for name, value in (means | shares(verdicts)).items()}
+    return {f"reward/{name}": value for name, value in (means | fractions(verdicts)).items()}
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:
@@ -44,7 +44,7 @@ def batch_metrics(batch: TensorDict) -> dict[str, float]:
 
 def _gap(difference: Tensor, action: Tensor) -> dict[str, Tensor]:
     gap = difference[action].abs()
-    return {"rollout/gap": gap.mean(), "rollout/gap_max": gap.max()} if gap.numel() else {}
+    return {"mismatch/logp_abs_diff": gap.mean(), "mismatch/logp_abs_diff_max": gap.max()} if gap.numel() else {}
 
 
 def with_gap(objective: Objective) -> Objective:
@@ -58,7 +58,7 @@ def with_gap(objective: Objective) -> Objective:
 def _and_gap(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
     mask = batch["mask"]
     gap = torch.where(mask, batch["logp"] - batch["rollout_logp"], 0).abs().sum((-2, -1))
-    return {**metrics(batch), "gap": Weighted(gap, count(mask).sum(-1))}
+    return {**metrics(batch), "logp_abs_diff": Weighted(gap, count_true(mask).sum(-1))}
 
 
 def time_metrics(clock: Clock, tokens: float) -> dict[str, float]:

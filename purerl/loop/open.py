@@ -15,16 +15,16 @@ from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
 from purerl.data.columns import Purpose
 from purerl.data.examples import read_examples
+from purerl.files import folder_at_once
 from purerl.loop.data import files_of, open_data, read_data
-from purerl.loop.directory import RunDirectory
-from purerl.loop.files import folder_at_once
 from purerl.loop.lengths import check_lengths
 from purerl.loop.run import Run, seed_of
 from purerl.loop.sources import demonstrations, preferences, rollouts
 from purerl.plugins import find, kind_of, locate
 from purerl.protocols import Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
-from purerl.rewards.judge import Judge
+from purerl.rewards.runner import RewardRunner
+from purerl.store.directory import RunDirectory
 
 __all__ = ["check_inputs", "located", "open_run", "open_trainer", "prepare", "source_of"]
 
@@ -34,9 +34,9 @@ _RUN = "{run}"  # in a path: the run's directory
 def prepare(config: RunConfig, place: RunDirectory) -> None:
     """Call what `config.prepare` names to fill ``{run}/prepared``, once."""
     path = place.path / "prepared"
-    if config.prepare is None or path.exists():
+    if config.prepare_data is None or path.exists():
         return
-    write = locate(config.prepare)
+    write = locate(config.prepare_data)
     with folder_at_once(path) as folder:
         write(folder, config.seed)
 
@@ -61,7 +61,7 @@ def check_inputs(config: RunConfig) -> None:
 
     Raises: DataError and ConfigError, before there is anything to be lost.
     """
-    for phase in filter(None, (config.start, config)):
+    for phase in filter(None, (config.initial_run, config)):
         purpose = source_of(phase, algorithm_of(phase))[1]
         for file in phase.data.files:
             if _RUN not in file:
@@ -112,10 +112,10 @@ def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:
     return demonstrations, "demonstrations"
 
 
-def _judge(config: RunConfig, given: Mapping[str, RewardFunction]) -> Judge:
+def _judge(config: RunConfig, given: Mapping[str, RewardFunction]) -> RewardRunner:
     weights = {reward.function: reward.weight for reward in config.rewards}
-    settings = config.judging
-    return Judge(weights, config.gates, given=given, deadline=settings.deadline, workers=settings.workers)
+    settings = config.reward_workers
+    return RewardRunner(weights, config.gates, given=given, deadline=settings.timeout, workers=settings.num_workers)
 
 
 def open_trainer(config: RunConfig, role: str) -> Trainer:

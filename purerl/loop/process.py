@@ -22,15 +22,15 @@ def borrowed(config: RunConfig) -> Iterator[None]:
     What the loop itself draws has seeds of its own: these are for reward functions and engines.
     """
     threads, states = torch.get_num_threads(), random_states()
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
     random.seed(config.seed)
     numpy.random.seed(config.seed % 2**32)
     torch.manual_seed(config.seed)
     try:
         yield
     finally:
-        if config.threads is not None:
+        if config.num_threads is not None:
             torch.set_num_threads(threads)
         set_random_states(states)
 

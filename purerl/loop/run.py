@@ -14,9 +14,9 @@ from purerl.algos.algebra import Algorithm
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat
 from purerl.data.examples import DataSet
-from purerl.loop.directory import RunDirectory
 from purerl.protocols import Generator, Trainer
-from purerl.rewards.judge import Judge, Verdict
+from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.store.directory import RunDirectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,7 +44,7 @@ class Sample:
 
     fields: Mapping[str, Any]
     texts: Mapping[str, Any] = field(factory=dict)
-    verdict: Verdict = Verdict()
+    verdict: RewardResult = RewardResult()
 
 
 @frozen
@@ -52,7 +52,7 @@ class RunData:
     """What a run learns from, what it is evaluated on by its names, and how the tokenizer makes tokens of them.
 
     `counts` are of the rows to learn from: all of them (`rows`), those left out (`too_long`, `held_out`) and those left
-    in (`examples`); and of the `problems`. `files` are digests by path.
+    in (`batch_size`); and of the `problems`. `files` are digests by path.
     """
 
     examples: DataSet
@@ -72,7 +72,7 @@ class Run:
     trainers: Mapping[str, Trainer]
     generator: Generator | None
     data: RunData
-    judge: Judge
+    judge: RewardRunner
     reads: frozenset[str]
     source: Callable[[Run, State, Clock], tuple[State, list[Sample], dict[str, float]]]
 
@@ -89,7 +89,7 @@ class Run:
     @property
     def lag(self) -> int:
         """Updates that the sampler is behind the trainer."""
-        return self.config.rollout.lag if self.config.rollout else 0
+        return self.config.rollout.max_staleness if self.config.rollout else 0
 
     def close(self) -> None:
         """Release what the generator holds."""

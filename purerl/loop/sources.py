@@ -15,15 +15,15 @@ from purerl.algos.algebra import select
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
 from purerl.config.schema import Rollout
-from purerl.data.chat import Prompt, Row
-from purerl.data.examples import Example, continuations, drawn, rendered, take
+from purerl.data.chat import Prompt, TokenizedExample
+from purerl.data.examples import Example, indices_of_draws, prompts_at, rows_at, tokenized_at
 from purerl.loop.complete import complete
 from purerl.loop.judging import judged
 from purerl.loop.metrics import reward_metrics
 from purerl.loop.run import Clock, Run, Sample, State, seed_of
 from purerl.protocols import Completion, Request, Sampling
-from purerl.rewards.adapters import Case
-from purerl.rewards.judge import Verdict
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.runner import RewardResult
 
 __all__ = ["Draw", "demonstrations", "draw", "preferences", "rollouts"]
 
@@ -40,9 +40,9 @@ class Draw:
 
 def draw(run: Run, state: State, count: int) -> tuple[State, list[Draw]]:
     """The next `count` examples."""
-    indices = drawn(run.data.examples, run.config.seed, state.drawn, count)
-    numbers, examples = range(state.drawn, state.drawn + count), take(run.data.examples, indices)
-    found = map(Draw, numbers, indices, examples, rendered(run.data.chat, run.data.examples, indices, examples))
+    indices = indices_of_draws(run.data.examples, run.config.seed, state.drawn, count)
+    numbers, examples = range(state.drawn, state.drawn + count), rows_at(run.data.examples, indices)
+    found = map(Draw, numbers, indices, examples, prompts_at(run.data.chat, run.data.examples, indices, examples))
     return evolve(state, drawn=state.drawn + count), list(found)
 
 
@@ -54,26 +54,30 @@ def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample],
 
     Groups that it does not keep are replaced by those of further draws, `refills` times at most.
     """
-    wanted = run.config.examples
+    wanted = run.config.batch_size
     kept: list[Sample] = []
     sampled: list[Sample] = []
     greedy: dict[int, float | None] = {}
-    for _ in range(1 + run.config.rollout.refills):
-        state, drawn = draw(run, state, wanted - _groups(kept))
+    for _ in range(1 + run.config.rollout.max_resample_rounds):
+        state, indices_of_draws = draw(run, state, wanted - _groups(kept))
         with clock("generate"):
-            requests = _requests(run, drawn)
+            requests = _requests(run, indices_of_draws)
             completions = complete(run.generator, run.tokenizer, requests)
         with clock("reward"):
-            samples = _judged(run, state, drawn, requests, completions)
+            samples = _judged(run, state, indices_of_draws, requests, completions)
         if "greedy_score" in run.reads:
             with clock("generate"):
-                greedy |= _greedy_scores(run, state, drawn)
+                greedy |= _greedy_scores(run, state, indices_of_draws)
         sampled += samples
         kept += _selected(run, samples)
         if _groups(kept) == wanted:
             break
     lengths = [sum(sample.fields["action"]) for sample in sampled]
-    facts = {"rollout/sampled": len(sampled), "rollout/tokens": sum(lengths), "rollout/kept": len(kept) / len(sampled)}
+    facts = {
+        "rollout/sampled": len(sampled),
+        "rollout/tokens": sum(lengths),
+        "rollout/kept_fraction": len(kept) / len(sampled),
+    }
     facts |= reward_metrics([sample.verdict for sample in sampled])
     if run.config.rollout.overlong:
         penalties = _penalties(run.config.rollout, lengths)
@@ -90,34 +94,37 @@ def _selected(run: Run, samples: list[Sample]) -> list[Sample]:
     return [sample for sample, kept in zip(samples, keep, strict=True) if kept]
 
 
-def _requests(run: Run, drawn: Sequence[Draw]) -> list[Request]:
+def _requests(run: Run, indices_of_draws: Sequence[Draw]) -> list[Request]:
     rollout = run.config.rollout
-    sampling = Sampling(rollout.temperature, rollout.max_tokens, run.stop_tokens, rollout.stop)
+    sampling = Sampling(rollout.temperature, rollout.max_tokens, run.stop_tokens, rollout.stop_strings)
     return [
         Request(f"{one.number}/{k}", one.prompt.tokens, sampling, seed_of(run.config.seed, one.number, k))
-        for one in drawn
-        for k in range(rollout.samples)
+        for one in indices_of_draws
+        for k in range(rollout.samples_per_prompt)
     ]
 
 
 def _judged(
     run: Run,
     state: State,
-    drawn: Sequence[Draw],
+    indices_of_draws: Sequence[Draw],
     requests: Sequence[Request],
     completions: Sequence[tuple[Completion, str]],
 ) -> list[Sample]:
-    samples = run.config.rollout.samples
-    origins = [one for one in drawn for _ in range(samples)]
+    samples = run.config.rollout.samples_per_prompt
+    origins = [one for one in indices_of_draws for _ in range(samples)]
     cases = [
-        Case(completion.key, text, one.example) for one, (completion, text) in zip(origins, completions, strict=True)
+        RewardInput(completion.key, text, one.example)
+        for one, (completion, text) in zip(origins, completions, strict=True)
     ]
     verdicts = judged(run, cases, step=state.step + 1)
-    rows = enumerate(zip(origins, requests, completions, verdicts, strict=True), start=drawn[0].number * samples)
+    rows = enumerate(
+        zip(origins, requests, completions, verdicts, strict=True), start=indices_of_draws[0].number * samples
+    )
     return [_rollout(row, one, request, *completed, verdict) for row, (one, request, completed, verdict) in rows]
 
 
-def _rollout(row: int, one: Draw, request: Request, completion: Completion, text: str, verdict: Verdict) -> Sample:
+def _rollout(row: int, one: Draw, request: Request, completion: Completion, text: str, verdict: RewardResult) -> Sample:
     before, after = len(request.tokens), len(completion.tokens)
     fields = {
         "tokens": [*request.tokens, *completion.tokens],
@@ -137,20 +144,23 @@ def _rollout(row: int, one: Draw, request: Request, completion: Completion, text
     return Sample(fields, texts, verdict)
 
 
-def _greedy_scores(run: Run, state: State, drawn: Sequence[Draw]) -> dict[int, float | None]:
+def _greedy_scores(run: Run, state: State, indices_of_draws: Sequence[Draw]) -> dict[int, float | None]:
     """What the greedy completion of each prompt scores, by the number of the draw; None where it cannot be told.
 
     The penalty for length is part of it, as it is of what the samples score.
     """
-    first = [request for request in _requests(run, drawn) if request.key.endswith("/0")]
+    first = [request for request in _requests(run, indices_of_draws) if request.key.endswith("/0")]
     greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
     completions = complete(run.generator, run.tokenizer, greedy)
-    cases = [Case(f"{one.number}/greedy", text, one.example) for one, (_, text) in zip(drawn, completions, strict=True)]
+    cases = [
+        RewardInput(f"{one.number}/greedy", text, one.example)
+        for one, (_, text) in zip(indices_of_draws, completions, strict=True)
+    ]
     verdicts = judged(run, cases, step=state.step + 1)
     penalties = _penalties(run.config.rollout, [len(completion.tokens) for completion, _ in completions])
     return {
         one.number: None if verdict.reward is None else verdict.reward + penalty
-        for one, verdict, penalty in zip(drawn, verdicts, penalties, strict=True)
+        for one, verdict, penalty in zip(indices_of_draws, verdicts, penalties, strict=True)
     }
 
 
@@ -185,13 +195,13 @@ def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | 
 
 def demonstrations(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
     """A row for each demonstration."""
-    state, found = draw(run, state, run.config.examples)
+    state, found = draw(run, state, run.config.batch_size)
     return state, [Sample(_given(one, answer, row=one.number)) for one in found for answer in _answers(run, one)], {}
 
 
 def preferences(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
     """Two rows for each pair: the prompt with what is chosen, and with what is rejected."""
-    state, found = draw(run, state, run.config.examples)
+    state, found = draw(run, state, run.config.batch_size)
     rows = [
         Sample(_given(one, answer, row=2 * one.number + k) | {"chosen": k == 0})
         for one in found
@@ -200,11 +210,11 @@ def preferences(run: Run, state: State, clock: Clock) -> tuple[State, list[Sampl
     return state, rows, {}
 
 
-def _answers(run: Run, one: Draw) -> list[Row]:
-    return continuations(run.data.chat, run.data.examples, one.index, one.example)
+def _answers(run: Run, one: Draw) -> list[TokenizedExample]:
+    return tokenized_at(run.data.chat, run.data.examples, one.index, one.example)
 
 
-def _given(one: Draw, answer: Row, *, row: int) -> dict[str, object]:
+def _given(one: Draw, answer: TokenizedExample, *, row: int) -> dict[str, object]:
     return {
         "tokens": answer.tokens,
         "action": answer.action,

@@ -12,11 +12,10 @@ from attrs import evolve, frozen
 from purerl.config.check import check
 from purerl.config.schema import Reward, RunConfig
 from purerl.errors import ConfigError, RunDirectoryError
+from purerl.files import folder_at_once, refusals_told
 from purerl.loop.checkpoint import commit, committed, restore
 from purerl.loop.data import summary
-from purerl.loop.directory import RunDirectory, claim
 from purerl.loop.evaluate import evaluate
-from purerl.loop.files import folder_at_once, refusals_told
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import check_inputs, located, open_run, prepare
 from purerl.loop.process import borrowed
@@ -26,6 +25,7 @@ from purerl.loop.update import sync
 from purerl.loop.watch import follow, shown, watched
 from purerl.protocols import Tracker
 from purerl.rewards.adapters import RewardFunction, name_of
+from purerl.store.directory import RunDirectory, claim
 from purerl.store.rollouts import write_rollouts
 
 __all__ = ["Summary", "advance", "train"]
@@ -72,7 +72,7 @@ def train(
     config, given = _with(config, rewards, gates)
     check(config, given)
     path = Path(directory or Path("runs") / config.name)
-    if fresh or config.start is not None:  # before a run is thrown away, or the first of two is done
+    if fresh or config.initial_run is not None:  # before a run is thrown away, or the first of two is done
         check_inputs(config)
     with refusals_told(path):
         return _train(config, path, given, fresh=fresh)
@@ -86,9 +86,9 @@ def _train(config: RunConfig, path: Path, given: Mapping[str, RewardFunction], *
             do = f"its model is in {str(place.final)!r}; --fresh throws it away and starts anew"
             raise RunDirectoryError(f"the run in {str(place.path)!r} is finished", do=do)
         prepare(config, place)
-        if config.start is not None:
+        if config.initial_run is not None:
             # Its own seed and that of the whole: another seed of either is another run.
-            _start(evolve(config.start, seed=seed_of(config.seed, "start", config.start.seed)), place)
+            _start(evolve(config.initial_run, seed=seed_of(config.seed, "initial_run", config.initial_run.seed)), place)
         return _finish(config, place, given, root=place.path)
     finally:
         place.release()
@@ -111,7 +111,7 @@ def _with(
 
 def _start(config: RunConfig, place: RunDirectory) -> None:
     """The run that comes first, in a directory of its own; nothing where it is finished already."""
-    first = claim(place.path / "start", config, fresh=False)
+    first = claim(place.path / "initial_run", config, fresh=False)
     try:
         if first.summary is None:
             _finish(config, first, {}, root=place.path)
@@ -194,8 +194,10 @@ def advance(run: Run, state: State, place: RunDirectory, watch: Tracker) -> tupl
 
 
 def _is_over(config: RunConfig, record: Mapping[str, Any]) -> bool:
-    reached = config.stop is not None and record.get(config.stop.metric, float("-inf")) >= config.stop.at_least
-    return reached or record["step"] >= config.steps
+    reached = (
+        config.stop_when is not None and record.get(config.stop_when.metric, float("-inf")) >= config.stop_when.at_least
+    )
+    return reached or record["step"] >= config.max_steps
 
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, float]:

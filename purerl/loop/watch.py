@@ -8,12 +8,12 @@ from typing import Any
 
 from purerl.config.schema import RunConfig
 from purerl.config.structure import flat, to_dict
-from purerl.loop.directory import RunDirectory
 from purerl.loop.run import Sample
 from purerl.plugins import find, kind_of
-from purerl.protocols import Subject
-from purerl.tracking.apart import Apart
+from purerl.protocols import RunInfo
+from purerl.store.directory import RunDirectory
 from purerl.tracking.console import Console
+from purerl.tracking.tracker_thread import TrackerThread
 from purerl.tracking.trackers import Trackers
 
 __all__ = ["follow", "shown", "watched"]
@@ -25,7 +25,7 @@ def watched(config: RunConfig, note: str | None) -> Trackers:
     """The console alone: it shows `note`, if there is one, and completions of every step."""
     watch = Trackers()
     title = f"{kind_of(config.algorithm)}, {config.model.path}"
-    console = Console(config.name, config.steps, title=title, note=note)
+    console = Console(config.name, config.max_steps, title=title, note=note)
     watch.add("console", lambda: console)
     return watch
 
@@ -40,9 +40,9 @@ def follow(watch: Trackers, config: RunConfig, place: RunDirectory, *, first: in
         folder = place.path / "trackers" / kind.replace(":", ".")
         folder.mkdir(parents=True, exist_ok=True)
         settings = flat(to_dict(config))
-        subject = Subject(config.name, place.identity, folder, settings, first)
+        subject = RunInfo(config.name, place.identity, folder, settings, first)
         build = partial(find("tracker", kind).build, tracker, subject=subject)
-        watch.add(kind, partial(Apart, build), every=config.checkpoint.every)
+        watch.add(kind, partial(TrackerThread, build), every=config.checkpoint.every)
 
 
 def shown(samples: Sequence[Sample]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Two-digit addition, learnt on a laptop's CPU: the run that `purerl train` does when nothing else is asked of it.
+"""Two-digit addition, learned on a laptop's CPU: the run that `purerl train` does when nothing else is asked of it.
 
 A problem is ``27+58=``; its answer is written lowest digit first, ``580``, and either right or wrong. A small Qwen3
 model that has never seen a number is shown demonstrations until it solves a fifth of its problems (the `start` run).
@@ -16,7 +16,7 @@ from typing import Any
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.model import no_progress_bars
-from purerl.config.schema import Checkpoint, Evaluate, Rollout, RunConfig, Stop
+from purerl.config.schema import Checkpoint, Evaluate, Rollout, RunConfig, StopWhen
 from purerl.protocols import Model
 
 __all__ = ["addition", "character_tokenizer", "prepare"]
@@ -26,38 +26,37 @@ _BETAS = (0.9, 0.99)
 _ANSWER_TOKENS = 4  # three digits and the end
 
 
-def addition(steps: int = 240) -> RunConfig:
+def addition(max_steps: int = 240) -> RunConfig:
     """DAPO on two-digit addition, after a short supervised start.
 
     Groups whose completions are all right or all wrong teach nothing; they are dropped, and no others are drawn. The
-    learning rate rises in the first sixteenth of the optimiser steps and falls to 0 in the others, however many `steps`
-    there are.
+    learning rate rises during the first sixteenth of the optimizer steps and then falls to 0.
     """
     minibatches = 4
     return RunConfig(
         name="addition",
-        prepare="purerl.recipes.addition:prepare",
-        start=_demonstrations(),
-        model=Model("{run}/start/final"),
+        prepare_data="purerl.recipes.addition:prepare",
+        initial_run=_demonstrations(),
+        model=Model("{run}/initial_run/final"),
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        steps=steps,
-        examples=64,
-        minibatches=minibatches,
-        rollout=Rollout(samples=16, max_tokens=_ANSWER_TOKENS),
-        generator=generator.Config(max_rows=1024),
+        max_steps=max_steps,
+        batch_size=64,
+        num_minibatches=minibatches,
+        rollout=Rollout(samples_per_prompt=16, max_tokens=_ANSWER_TOKENS),
+        generator=generator.Config(max_num_seqs=1024),
         trainer=trainer.Config(
             lr=7e-4,
             betas=_BETAS,
-            schedule="cosine",
-            warm_up=max(steps, 0) * minibatches // 16,
-            clip_norm=0.3,
-            tokens_per_microbatch=1024,
+            lr_scheduler="cosine",
+            warmup_steps=max(max_steps, 0) * minibatches // 16,
+            max_grad_norm=0.3,
+            max_tokens_per_microbatch=1024,
         ),
         evaluate=Evaluate(data="{run}/prepared/held_out.parquet", every=20, max_tokens=_ANSWER_TOKENS),
         checkpoint=Checkpoint(every=20),
-        threads=1,
+        num_threads=1,
     )
 
 
@@ -68,15 +67,15 @@ def _demonstrations() -> RunConfig:
         model=Model("{run}/prepared/model"),
         data="{run}/prepared/train.parquet",
         algorithm=sft.Config(),
-        steps=600,
-        examples=128,
-        trainer=trainer.Config(lr=1e-3, betas=_BETAS, tokens_per_microbatch=1024),
+        max_steps=600,
+        batch_size=128,
+        trainer=trainer.Config(lr=1e-3, betas=_BETAS, max_tokens_per_microbatch=1024),
         rewards=(_EXACT,),
-        generator=generator.Config(max_rows=1024),
-        evaluate=Evaluate(data="{run}/prepared/train.parquet", every=5, examples=256, max_tokens=_ANSWER_TOKENS),
-        stop=Stop(metric="eval/accuracy", at_least=0.2),
+        generator=generator.Config(max_num_seqs=1024),
+        evaluate=Evaluate(data="{run}/prepared/train.parquet", every=5, max_examples=256, max_tokens=_ANSWER_TOKENS),
+        stop_when=StopWhen(metric="eval/accuracy", at_least=0.2),
         checkpoint=Checkpoint(every=100, keep=1),
-        threads=1,
+        num_threads=1,
     )
 
 

@@ -14,7 +14,7 @@ Why it is set so:
     8 completions of 64 prompts     large enough that most groups have right and wrong ones; two updates of 256 rows,
                                     the first of them exactly on policy
     512 new tokens                  solutions take 100 to 300; longer ones are cut off, and wrong
-    learning rate 1e-6              what models of this size bear without a reference; ten steps of the optimiser to
+    learning rate 1e-6              what models of this size bear without a reference; ten steps of the optimizer to
                                     get there (half of a shorter run), while its moments are still noise
     float32, bfloat16 autocast      updates of 1e-6 vanish in bfloat16 weights; the arithmetic does not need more
     gradient checkpointing          a vocabulary of 150,000 leaves little room beside it
@@ -42,11 +42,11 @@ def gsm8k(
     model: str | Model,
     data: str | Data,
     test: Annotated[str | None, "a file of problems to evaluate on, in place of a share of the data"] = None,
-    steps: int = 230,
+    max_steps: int = 230,
 ) -> RunConfig:
     """GRPO on grade-school problems: the number that a completion comes to is right, or not.
 
-    >>> gsm8k(model="Qwen/Qwen2.5-0.5B-Instruct", data="gsm8k/train.parquet").data.held_out
+    >>> gsm8k(model="Qwen/Qwen2.5-0.5B-Instruct", data="gsm8k/train.parquet").data.validation_fraction
     0.05
     """
     config = RunConfig(
@@ -55,20 +55,20 @@ def gsm8k(
         data=data,
         algorithm=grpo.Config(clip_high=0.28),
         rewards=("purerl.rewards.math:gsm8k",),
-        steps=steps,
-        examples=64,
-        minibatches=2,
-        rollout=Rollout(samples=8, max_tokens=_TOKENS),
-        generator=generator.Config(max_rows=512),  # all of a step at once
+        max_steps=max_steps,
+        batch_size=64,
+        num_minibatches=2,
+        rollout=Rollout(samples_per_prompt=8, max_tokens=_TOKENS),
+        generator=generator.Config(max_num_seqs=512),  # all of a step at once
         trainer=trainer.Config(
             lr=1e-6,
-            warm_up=max(0, min(10, steps)),
-            autocast="bfloat16",
+            warmup_steps=max(0, min(10, max_steps)),
+            mixed_precision="bfloat16",
             gradient_checkpointing=True,
-            tokens_per_microbatch=16384,
+            max_tokens_per_microbatch=16384,
         ),
         evaluate=Evaluate(data=test or {}, every=10, max_tokens=_TOKENS),
     )
-    if test is not None or config.data.held_out:
+    if test is not None or config.data.validation_fraction:
         return config
-    return evolve(config, data=evolve(config.data, held_out=_HELD_OUT))
+    return evolve(config, data=evolve(config.data, validation_fraction=_HELD_OUT))

@@ -3,8 +3,8 @@
     purerl train preferences --set model=Qwen/Qwen2.5-0.5B-Instruct --set data=pairs.parquet
 
 The data have columns `chosen` and `rejected`, both conversations or, beside a column `prompt`, both answers; chat
-messages or texts. The model should have learnt to answer before, from what was chosen say: DPO tells answers apart, and
-what it starts from is what it is held to. The metrics to watch are `policy/margin`, which begins at 0, and
+messages or texts. The model should have been trained to answer before, for example by SFT on the chosen answers.
+The reference is the model that training starts from. The metrics to watch are `policy/margin`, which begins at 0, and
 `policy/accuracy`, the share of pairs that the policy tells apart better than where it started.
 
 Why it is set so:
@@ -13,7 +13,7 @@ Why it is set so:
     64 pairs a step                 a pair says little, and its noise is large
     learning rate 5e-7              the loss is easily pushed down by making both answers rarer; small steps do it less
     warm-up, then linearly to 0     over a tenth of the steps; the last pairs should not outweigh the first
-    500 steps                       one pass over 32,000 pairs: set `steps` to your pairs / 64; a second pass overfits
+    500 steps                       one epoch over 32,000 pairs; a second epoch overfits
     float32, bfloat16 autocast      updates of 5e-7 vanish in bfloat16 weights; the arithmetic does not need more
     gradient checkpointing          two models of the same size are in memory: the policy, and where it started
 """
@@ -28,22 +28,22 @@ from purerl.protocols import Model
 __all__ = ["preferences"]
 
 
-def preferences(model: str | Model, data: str | Data, steps: int = 500) -> RunConfig:
+def preferences(model: str | Model, data: str | Data, max_steps: int = 500) -> RunConfig:
     """DPO on pairs of answers."""
     return RunConfig(
         name="preferences",
         model=model,
         data=data,
         algorithm=dpo.Config(beta=0.1),
-        steps=steps,
-        examples=64,
+        max_steps=max_steps,
+        batch_size=64,
         trainer=trainer.Config(
             lr=5e-7,
-            warm_up=max(steps, 0) // 10,
-            schedule="linear",
-            autocast="bfloat16",
+            warmup_steps=max(max_steps, 0) // 10,
+            lr_scheduler="linear",
+            mixed_precision="bfloat16",
             gradient_checkpointing=True,
-            tokens_per_microbatch=16384,
+            max_tokens_per_microbatch=16384,
         ),
         checkpoint=Checkpoint(every=100),
     )

@@ -67,7 +67,7 @@ def read_run(path: Path, *, lines: int) -> dict[str, Any]:
         "began": began.isoformat(timespec="seconds"),
         "finished": (path / "summary.json").exists(),
         "done": records[-1]["step"],
-        "steps": config["steps"],
+        "steps": config["max_steps"],
         "config": _flat(config),
         "first": _ends(reversed(records)),
         "last": _ends(records),
@@ -81,9 +81,9 @@ def _config(path: Path) -> dict[str, Any]:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{str(path)!r} is broken", got=error, need="TOML", do="mend the file") from error
-    if not isinstance(config.get("steps"), int):
-        got, need = repr(config.get("steps")), "a whole number: the steps of the run"
-        raise DataError(f"steps in {str(path)!r}", got=got, need=need, do="mend the file")
+    if not isinstance(config.get("max_steps"), int):
+        got, need = repr(config.get("max_steps")), "a whole number: the steps of the run"
+        raise DataError(f"max_steps in {str(path)!r}", got=got, need=need, do="mend the file")
     return config
 
 

@@ -13,17 +13,17 @@ from purerl.errors import ConfigError
 
 __all__ = [
     "CONVENTIONS",
-    "Case",
     "Convention",
+    "LoadedReward",
     "RewardFunction",
-    "Scorer",
+    "RewardInput",
+    "as_reward",
     "columns_of",
     "is_async",
     "load_reward",
     "name_of",
     "needs_one_of",
     "one_of",
-    "scorer",
 ]
 
 RewardFunction = Callable[..., Any]
@@ -33,7 +33,7 @@ _MANY = 2**31
 _ONE_OF = "purerl_needs_one_of"
 
 
-class Case(NamedTuple):
+class RewardInput(NamedTuple):
     """One completion to be judged: the key of its row, its text, and the example that it answers."""
 
     row: str
@@ -56,12 +56,12 @@ class Convention(NamedTuple):
     signature: str
     marks: frozenset[str]
     most: int
-    call: Callable[[RewardFunction, Sequence[Case]], Any]
+    call: Callable[[RewardFunction, Sequence[RewardInput]], Any]
     read: Callable[[Any, int], list[Any]]
     columns: Callable[[RewardFunction], tuple[str, ...]]
 
 
-class Scorer(NamedTuple):
+class LoadedReward(NamedTuple):
     """A reward function, its name, and how it is called."""
 
     name: str
@@ -69,7 +69,7 @@ class Scorer(NamedTuple):
     convention: Convention
 
 
-def load_reward(name: str) -> Scorer:
+def load_reward(name: str) -> LoadedReward:
     """The function that ``module:function`` or ``file.py:function`` names, ready to be called.
 
     Raises: ConfigError where there is none, or one that follows no convention.
@@ -79,7 +79,7 @@ def load_reward(name: str) -> Scorer:
     if name.startswith("__main__:"):
         do = "give the function itself, rewards=[function], or name its file, file.py:function"
         raise ConfigError(f"reward {name!r}", got="a name that means another module in every process", do=do)
-    return scorer(name, locate(name))
+    return as_reward(name, locate(name))
 
 
 def name_of(function: RewardFunction) -> str:
@@ -87,12 +87,12 @@ def name_of(function: RewardFunction) -> str:
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
-def scorer(name: str, function: RewardFunction) -> Scorer:
+def as_reward(name: str, function: RewardFunction) -> LoadedReward:
     """`function` with its convention. Raises ConfigError for what is no function, or follows none.
 
-    >>> scorer("mine", lambda completion, example: 1.0).convention.name
+    >>> as_reward("mine", lambda completion, example: 1.0).convention.name
     'purerl'
-    >>> scorer("theirs", lambda prompts, completions, **columns: []).convention.name
+    >>> as_reward("theirs", lambda prompts, completions, **columns: []).convention.name
     'TRL'
     """
     if not callable(function):
@@ -107,16 +107,16 @@ def scorer(name: str, function: RewardFunction) -> Scorer:
         got = f"a function ({', '.join(parameters)})"
         need = "one of: " + "; ".join(f"{one.signature} ({one.name})" for one in CONVENTIONS)
         raise ConfigError(f"reward {name!r}", got=got, need=need)
-    return Scorer(name, function, convention)
+    return LoadedReward(name, function, convention)
 
 
 _TRUTHS = ("ground_truth", "answer", "solution", "label", "target", "gold")
 """What a parameter is called by those who expect the right answer there, and not a row."""
 
 
-def columns_of(scorer: Scorer) -> tuple[str, ...]:
-    """The columns of the examples that `scorer` cannot do without, as far as its parameters tell."""
-    return scorer.convention.columns(scorer.function)
+def columns_of(as_reward: LoadedReward) -> tuple[str, ...]:
+    """The columns of the examples that `as_reward` cannot do without, as far as its parameters tell."""
+    return as_reward.convention.columns(as_reward.function)
 
 
 def needs_one_of(*columns: str) -> Callable[[F], F]:
@@ -127,7 +127,7 @@ def needs_one_of(*columns: str) -> Callable[[F], F]:
     >>> @needs_one_of("answer", "solution")
     ... def reward(completion, example):
     ...     return 1.0
-    >>> one_of(scorer("reward", reward))
+    >>> one_of(as_reward("reward", reward))
     ('answer', 'solution')
     """
 
@@ -138,9 +138,9 @@ def needs_one_of(*columns: str) -> Callable[[F], F]:
     return mark
 
 
-def one_of(scorer: Scorer) -> tuple[str, ...]:
-    """The columns of which `scorer` needs one, as `needs_one_of` marked it; none where it did not."""
-    return getattr(scorer.function, _ONE_OF, ())
+def one_of(as_reward: LoadedReward) -> tuple[str, ...]:
+    """The columns of which `as_reward` needs one, as `needs_one_of` marked it; none where it did not."""
+    return getattr(as_reward.function, _ONE_OF, ())
 
 
 def is_async(function: RewardFunction) -> bool:
@@ -183,7 +183,7 @@ def _accepted(function: RewardFunction, arguments: Mapping[str, Any]) -> dict[st
 # --- purerl ------------------------------------------------------------------------------------------------------
 
 
-def _call_ours(function: RewardFunction, cases: Sequence[Case]) -> Any:
+def _call_ours(function: RewardFunction, cases: Sequence[RewardInput]) -> Any:
     return function(cases[0].completion, cases[0].example)
 
 
@@ -202,7 +202,7 @@ def _no_columns(function: RewardFunction) -> tuple[str, ...]:
 _VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
-def _call_verl(function: RewardFunction, cases: Sequence[Case]) -> Any:
+def _call_verl(function: RewardFunction, cases: Sequence[RewardInput]) -> Any:
     _, completion, example = cases[0]
     arguments = {
         "data_source": example["data_source"],
@@ -225,7 +225,7 @@ def _columns_verl(function: RewardFunction) -> tuple[str, ...]:
 # --- TRL ---------------------------------------------------------------------------------------------------------
 
 
-def _call_trl(function: RewardFunction, cases: Sequence[Case]) -> Any:
+def _call_trl(function: RewardFunction, cases: Sequence[RewardInput]) -> Any:
     """Every column of the examples is a list; a conversation's completion is one, of one message."""
     prompts = [case.example["prompt"] for case in cases]
     completions = [

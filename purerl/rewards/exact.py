@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from purerl.rewards.adapters import needs_one_of
-from purerl.rewards.gold import gold
+from purerl.rewards.ground_truth import ground_truth
 
 __all__ = ["exact_match"]
 
@@ -18,4 +18,4 @@ def exact_match(completion: str, example: Mapping[str, Any]) -> float:
     >>> exact_match(" 42 ", {"answer": "42"})
     1.0
     """
-    return float(completion.strip() == gold(example).strip())
+    return float(completion.strip() == ground_truth(example).strip())

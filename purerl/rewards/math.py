@@ -21,7 +21,7 @@ from typing import Any
 from purerl.errors import ConfigError
 from purerl.rewards.adapters import needs_one_of
 from purerl.rewards.extraction import compact, exact_number, extract, first_number, last_boxed, measured, places
-from purerl.rewards.gold import gold
+from purerl.rewards.ground_truth import ground_truth
 
 __all__ = ["box_in", "boxed", "gsm8k", "has_boxed", "letter_in", "multiple_choice", "number_in", "numeric"]
 
@@ -118,7 +118,7 @@ def box_in(completion: str) -> str | None:
 
 def _gold_number(example: Mapping[str, Any]) -> Fraction:
     """The example's answer as a number. Raises ValueError where it is none."""
-    text = gold(example)
+    text = ground_truth(example)
     number = measured(extract(text, ["boxed", "hashes"]) or text)
     if number is None:
         raise ValueError(f"the example's answer is no number: {text!r:.200}")
@@ -127,7 +127,7 @@ def _gold_number(example: Mapping[str, Any]) -> Fraction:
 
 def _gold_formula(example: Mapping[str, Any]) -> str:
     """What the example's answer has in its last box; without one, all of it. Raises ValueError where that is blank."""
-    text = gold(example).strip()
+    text = ground_truth(example).strip()
     formula = last_boxed(text) or text
     if not formula:
         raise ValueError("the example's answer is blank")
@@ -136,7 +136,7 @@ def _gold_formula(example: Mapping[str, Any]) -> str:
 
 def _gold_letter(example: Mapping[str, Any]) -> str:
     """The letter that the example's answer is, or whose number, 0 for A. Raises ValueError where it is neither."""
-    text = gold(example).strip()
+    text = ground_truth(example).strip()
     letter = _ALPHABET[int(text) :][:1] if text.isdecimal() else letter_in(text)
     if not letter:
         raise ValueError(f"the example's answer is no letter: {text!r:.200}")
@@ -185,22 +185,22 @@ def _letter(answer: str) -> str | None:
 # --- equality ----------------------------------------------------------------------------------------------------
 
 
-def _equal(answer: str, gold: str) -> float | None:
+def _equal(answer: str, ground_truth: str) -> float | None:
     """Whether two answers are equal: as texts, as numbers, and at last as formulas."""
-    if compact(answer) == compact(gold):
+    if compact(answer) == compact(ground_truth):
         return 1.0
-    one, other = exact_number(answer), exact_number(gold)
+    one, other = exact_number(answer), exact_number(ground_truth)
     if one is not None and other is not None:
         return float(one == other)
-    if max(len(answer), len(gold)) > _LONGEST_FORMULA:
+    if max(len(answer), len(ground_truth)) > _LONGEST_FORMULA:
         return 0.0
-    return _verified(answer, gold)
+    return _verified(answer, ground_truth)
 
 
-def _verified(answer: str, gold: str) -> float | None:
+def _verified(answer: str, ground_truth: str) -> float | None:
     """What math-verify says; None where it takes too long."""
     same = _math_verify()
-    return _at_most(_SECONDS, lambda: same(answer, gold))
+    return _at_most(_SECONDS, lambda: same(answer, ground_truth))
 
 
 @cache
@@ -212,8 +212,8 @@ def _math_verify() -> Callable[[str, str], bool]:
         raise ConfigError("math-verify is not installed", do="pip install 'purerl[math]'") from error
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
-    def same(answer: str, gold: str) -> bool:
-        one, other = (parse(f"${text}$", parsing_timeout=None) for text in (gold, answer))
+    def same(answer: str, ground_truth: str) -> bool:
+        one, other = (parse(f"${text}$", parsing_timeout=None) for text in (ground_truth, answer))
         return verify(one, other, timeout_seconds=None)
 
     same("x^2 + 2x + 1", "(x + 1)^2")
@@ -228,7 +228,7 @@ def _at_most(seconds: float, ask: Callable[[], bool]) -> float | None:
     """1 or 0, as `ask` says; None where that takes more than so many seconds of CPU time, wherever it is by then.
 
     By a signal, so only in a process's main thread. A busy machine does not change what is told. What is raised inside
-    a finaliser Python reports and drops: it is raised again a tenth of the time later, and not reported.
+    a finalizer Python reports and drops: it is raised again a tenth of the time later, and not reported.
     """
     within = True
 

@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from purerl.rewards.adapters import Case, Scorer
+from purerl.rewards.adapters import LoadedReward, RewardInput
 
-__all__ = ["OWN", "Failure", "Kind", "Outcome", "cut", "outcomes", "short"]
+__all__ = ["OWN", "Failure", "Kind", "Outcome", "call_reward", "short_name", "shorten"]
 
 OWN = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "outcomes", "workers"))
 """Files whose frames nobody wants to see: they only call the functions that failed."""
@@ -40,9 +40,9 @@ class Failure:
 Outcome = Mapping[str, float] | None | Failure
 
 
-def outcomes(
-    scorer: Scorer,
-    cases: Sequence[Case],
+def call_reward(
+    scorer: LoadedReward,
+    cases: Sequence[RewardInput],
     *,
     deadline: float,
     before: Callable[[int], None] = lambda first: None,
@@ -65,7 +65,7 @@ def outcomes(
     return [one for (count, _), value in zip(returned, values, strict=True) for one in _read(scorer, value, count)]
 
 
-def _called(scorer: Scorer, group: Sequence[Case]) -> Any:
+def _called(scorer: LoadedReward, group: Sequence[RewardInput]) -> Any:
     try:
         returned = scorer.convention.call(scorer.function, group)
         return list(returned) if isinstance(returned, Iterator) else returned
@@ -75,7 +75,7 @@ def _called(scorer: Scorer, group: Sequence[Case]) -> Any:
         return _raised(scorer.name, error)
 
 
-def _read(scorer: Scorer, returned: Any, count: int) -> list[Outcome]:
+def _read(scorer: LoadedReward, returned: Any, count: int) -> list[Outcome]:
     if isinstance(returned, Failure):
         return [returned] * count
     try:
@@ -92,7 +92,7 @@ def _outcome(name: str, value: Any) -> Outcome:
     """
     if value is None:
         return None
-    named = value if isinstance(value, Mapping) else {short(name): value}
+    named = value if isinstance(value, Mapping) else {short_name(name): value}
     # Numbers of numpy and torch have no axes and an item().
     parts = {str(key): part.item() if getattr(part, "shape", None) == () else part for key, part in named.items()}
     if not all(isinstance(part, Real) and math.isfinite(part) for part in parts.values()):
@@ -101,7 +101,7 @@ def _outcome(name: str, value: Any) -> Outcome:
     return {key: float(part) for key, part in parts.items()}
 
 
-def short(name: str) -> str:
+def short_name(name: str) -> str:
     """What a reward function is called where it stands: ``module:Class.length`` is ``length``."""
     return re.split("[:.]", name)[-1]
 
@@ -109,13 +109,13 @@ def short(name: str) -> str:
 def _raised(name: str, error: BaseException) -> Failure:
     told = traceback.TracebackException.from_exception(error)
     told.stack = traceback.StackSummary.from_list([one for one in told.stack if not one.filename.endswith(OWN)])
-    return Failure(name, "raised", cut("".join(told.format())))
+    return Failure(name, "raised", shorten("".join(told.format())))
 
 
-def cut(text: str, longest: int = _LONGEST) -> str:
+def shorten(text: str, longest: int = _LONGEST) -> str:
     """The beginning and the end of `text`, where it is longer.
 
-    >>> cut("0123456789", 4)
+    >>> shorten("0123456789", 4)
     '01 [6 characters left out] 89'
     """
     half, left = longest // 2, len(text) - 2 * (longest // 2)
@@ -158,7 +158,7 @@ def _result(name: str, task: asyncio.Future[Any], deadline: float) -> Any:
         if isinstance(task, asyncio.Task):
             task.print_stack(file=where)
         task.cancel()
-        return Failure(name, "timed out", cut(f"{name} was awaited for {deadline:g} seconds\n{where.getvalue()}"))
+        return Failure(name, "timed out", shorten(f"{name} was awaited for {deadline:g} seconds\n{where.getvalue()}"))
     if task.cancelled():
         return Failure(name, "raised", f"{name} cancelled itself")
     error = task.exception()

@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 from pebble import ProcessExpired, ProcessPool
 
 from purerl.errors import RewardError
-from purerl.rewards.adapters import Case, Scorer, load_reward
-from purerl.rewards.outcomes import OWN, Failure, Kind, Outcome, cut, outcomes
+from purerl.rewards.adapters import LoadedReward, RewardInput, load_reward
+from purerl.rewards.outcomes import OWN, Failure, Kind, Outcome, call_reward, shorten
 
 __all__ = ["Workers"]
 
@@ -60,7 +60,7 @@ class Workers:
     `count` of them, one for each core if None; `deadline` in seconds. To be started, and to be closed at the end.
     """
 
-    def __init__(self, scorers: Sequence[Scorer], *, count: int | None, deadline: float):
+    def __init__(self, scorers: Sequence[LoadedReward], *, count: int | None, deadline: float):
         self._most = {scorer.name: scorer.convention.most for scorer in scorers}
         self._count = count or min(os.cpu_count() or 1, _MOST_WORKERS)
         self._deadline = deadline
@@ -83,7 +83,7 @@ class Workers:
             _end_group(int(note.name))
         self._notes.cleanup()
 
-    def outcomes(self, cases: Sequence[Case]) -> dict[str, list[Outcome]]:
+    def score(self, cases: Sequence[RewardInput]) -> dict[str, list[Outcome]]:
         """What each function says of each of `cases`, in their order. Raises RewardError where no worker can live."""
         found: dict[tuple[str, int], Outcome] = {}
         running: dict[Future[Any], _Task] = {}
@@ -103,7 +103,7 @@ class Workers:
         size = size if self._most[name] > 1 else min(size, _CHUNK)
         return [_Task(name, rows[first : first + size]) for first in range(0, len(rows), size or 1)]
 
-    def _start(self, task: _Task, cases: Sequence[Case]) -> Future[Any]:
+    def _start(self, task: _Task, cases: Sequence[RewardInput]) -> Future[Any]:
         arguments = (task.function, [cases[row] for row in task.rows], self._deadline)
         return self._pool.schedule(_judge, arguments, timeout=self._deadline + _SLICE + _GRACE + _LATE)
 
@@ -139,7 +139,7 @@ class Workers:
             return {}, [_Task(task.function, [row]) for row in task.rows]
         failed = task.rows[max(place, 0) :][: self._most[task.function]]
         others = [row for row in task.rows if row not in failed]
-        failure = Failure(task.function, kind, cut(text))
+        failure = Failure(task.function, kind, shorten(text))
         again = self._shares(task.function, others) if others else []
         return {(task.function, row): failure for row in failed}, again
 
@@ -158,7 +158,7 @@ def _frames(stack: str) -> str:
 
 # --- in a worker -------------------------------------------------------------------------------------------------
 
-_SCORERS: dict[str, Scorer | Failure] = {}
+_SCORERS: dict[str, LoadedReward | Failure] = {}
 
 
 class _Note:
@@ -197,10 +197,10 @@ def _begin(names: Sequence[str], folder: str) -> None:
         try:
             _SCORERS[name] = load_reward(name)
         except Exception:  # noqa: BLE001 -- told for each row, as what the function raises
-            _SCORERS[name] = Failure(name, "raised", cut(traceback.format_exc()))
+            _SCORERS[name] = Failure(name, "raised", shorten(traceback.format_exc()))
 
 
-def _judge(name: str, cases: Sequence[Case], deadline: float) -> list[Outcome]:
+def _judge(name: str, cases: Sequence[RewardInput], deadline: float) -> list[Outcome]:
     scorer, note = _SCORERS[name], _NOTES[0]
     if isinstance(scorer, Failure):
         return [scorer] * len(cases)
@@ -212,7 +212,7 @@ def _judge(name: str, cases: Sequence[Case], deadline: float) -> list[Outcome]:
         note.watch(deadline if place >= 0 else deadline + _GRACE)
 
     try:
-        return outcomes(scorer, cases, deadline=deadline, before=before, until=time.monotonic() + _SLICE)
+        return call_reward(scorer, cases, deadline=deadline, before=before, until=time.monotonic() + _SLICE)
     finally:
         note.rest()
 

@@ -22,7 +22,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm
-from purerl.batch import FIELDS, ROW_FIELDS, STRUCTURE, Field, collate, put
+from purerl.batch import FIELDS, ROW_FIELDS, STRUCTURE, Field, collate, with_fields
 from purerl.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def example_batch(
             raise ConfigError(f"unknown field {name!r}", do=nearest(name, FIELDS))
         if name not in (*STRUCTURE, "tokens"):
             value = _value(FIELDS[name], batch, base, draw)
-            batch = put(batch, **{name: value.to(dtype) if value.is_floating_point() else value})
+            batch = with_fields(batch, **{name: value.to(dtype) if value.is_floating_point() else value})
     return batch
 
 

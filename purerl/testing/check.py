@@ -2,7 +2,7 @@
 
 A law that cannot hold for the algorithms of a module is exempted there, by name and with a reason:
 
-    EXEMPTIONS = {"gradient_is_the_derivative": "the gradient of the ratio is stopped on purpose"}
+    EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the ratio is stopped on purpose"}
 
 `check_module` then looks for a batch that breaks the law, so that no exemption outlives its reason.
 """
@@ -58,7 +58,7 @@ def check_algorithm(algorithm: Algorithm, *, seed: int = 0, batches: int = 20, e
     name in `exempt` that is no law's.
 
     >>> from purerl.algos import grpo
-    >>> check_algorithm(grpo.algorithm(), batches=1, exempt=["it_travels"])
+    >>> check_algorithm(grpo.algorithm(), batches=1, exempt=["picklable"])
     """
     _check_known(exempt)
     for name, law in _LAWS.items():
@@ -118,7 +118,7 @@ def check_settings(module: ModuleType, *, seed: int = 0, batches: int = 60) -> N
         assert len(configs) > 1, f"{module.__name__}: no other value of {field.name!r} is known to be legal"
         first, *others = map(module.algorithm, configs)
         matters = any(_differ(first, other, number) for number in range(seed, seed + batches) for other in others)
-        assert matters, f"{module.__name__}: the setting {field.name!r} has no effect on what is learnt"
+        assert matters, f"{module.__name__}: the setting {field.name!r} has no effect on what is learned"
 
 
 def _set_otherwise(module: ModuleType, field: attrs.Attribute) -> list[Any]:
@@ -140,8 +140,8 @@ def _differ(one: Algorithm, other: Algorithm, number: int) -> bool:
     fields = tuple(dict.fromkeys([*fields_of(one), *fields_of(other)]))
     batch = example_batch(fields, random_layout(number, pairs="chosen" in fields), seed=number)
     # A metric may show a setting that no loss knows of.
-    learnt, otherwise = (run(algorithm, batch)._replace(metrics={}) for algorithm in (one, other))
-    return difference(learnt, otherwise, tolerance=0.0) is not None
+    learned, otherwise = (run(algorithm, batch)._replace(metrics={}) for algorithm in (one, other))
+    return difference(learned, otherwise, tolerance=0.0) is not None
 
 
 def _check_known(names: Collection[str]) -> None:

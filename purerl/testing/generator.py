@@ -187,7 +187,7 @@ def the_seed_decides(case: Case) -> None:
     assert found == len(requests), f"{found} different completions of 12 tokens with {len(requests)} seeds"
 
 
-def neighbours_do_not_matter(case: Case) -> None:
+def neighbors_do_not_matter(case: Case) -> None:
     requests = [
         case.request(number, max_tokens=4 + number % 9, temperature=(1.0, 0.0, 0.6)[number % 3]) for number in range(24)
     ]
@@ -231,7 +231,11 @@ def stop_texts_end_a_completion(case: Case) -> None:
         stop = case.text(whole[4:6])
         end = next(end for end in range(1, 13) if stop in case.text(whole[:end]))
         unlikely = "\N{SNOWMAN}" * 3
-        _ends(case.run([case.request(number, max_tokens=12, stop=(unlikely, stop))])[0], whole[:end], f"text {stop!r}")
+        _ends(
+            case.run([case.request(number, max_tokens=12, stop_strings=(unlikely, stop))])[0],
+            whole[:end],
+            f"text {stop!r}",
+        )
 
 
 def _ends(completion: Completion, tokens: Sequence[int], what: str) -> None:
@@ -337,7 +341,7 @@ CHECKS = (
     polling_makes_progress,
     impossible_requests_are_refused,
     the_seed_decides,
-    neighbours_do_not_matter,
+    neighbors_do_not_matter,
     a_completion_can_be_continued,
     stop_tokens_end_a_completion,
     stop_texts_end_a_completion,

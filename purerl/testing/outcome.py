@@ -23,7 +23,7 @@ from purerl.algos.algebra import (
     merge,
     select,
 )
-from purerl.batch import ROW_FIELDS, STRUCTURE, put
+from purerl.batch import ROW_FIELDS, STRUCTURE, with_fields
 
 __all__ = [
     "Cut",
@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
 
 
 Cut = Callable[[Objective, TensorDict], Sequence[TensorDict]]
-"""How an optimiser step is cut into parts."""
+"""How an optimizer step is cut into parts."""
 
 
 def whole(objective: Objective, step: TensorDict) -> list[TensorDict]:
@@ -72,7 +72,7 @@ def units(objective: Objective, step: TensorDict) -> list[TensorDict]:
 
 def _trim(part: TensorDict) -> TensorDict:
     width = int(part["attention_mask"].any(0).sum())
-    return put(part, **{name: value[:, :width] for name, value in part.items() if name not in ROW_FIELDS})
+    return with_fields(part, **{name: value[:, :width] for name, value in part.items() if name not in ROW_FIELDS})
 
 
 # --- differentiating ---------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def steps(algorithm: Algorithm, batch: TensorDict) -> list[tuple[Objective, Tens
 
 def _steps(algorithm: Algorithm, batch: TensorDict, after: TensorDict) -> list[tuple[Objective, TensorDict]]:
     stages = [(o, batch) for o in algorithm.before]
-    stages += [(o, put(batch, **dict(after.items()))) for o in algorithm.objectives]
+    stages += [(o, with_fields(batch, **dict(after.items()))) for o in algorithm.objectives]
     # Not strict: what `prepare` writes is among the reads, and is not there yet.
     return [(o, b.select(*STRUCTURE, *o.reads, *o.outputs, *o.watches, strict=False)) for o, b in stages]
 
@@ -143,10 +143,10 @@ def _steps(algorithm: Algorithm, batch: TensorDict, after: TensorDict) -> list[t
 def learn(objective: Objective, step: TensorDict, cut: Cut = whole, differentiate: Differentiate = backward) -> Outcome:
     """The loss of the parts of `step`, those gradients that there are, and the merged metrics."""
     ready, counts = begin(objective, step.exclude(*objective.outputs, *objective.watches))
-    ready = put(ready.select(*STRUCTURE, *objective.reads), **{name: step[name] for name in objective.watches})
+    ready = with_fields(ready.select(*STRUCTURE, *objective.reads), **{name: step[name] for name in objective.watches})
 
     def losses(outputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Weighted]]:
-        parts = [evaluate(objective, part, counts) for part in cut(objective, put(ready, **outputs))]
+        parts = [evaluate(objective, part, counts) for part in cut(objective, with_fields(ready, **outputs))]
         loss, metrics = zip(*parts, strict=True)
         return torch.stack(loss).sum(0), merge(*metrics)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import evolve
 
-from purerl.protocols import Subject, Tracker
+from purerl.protocols import RunInfo, Tracker
 
 __all__ = ["check_tracker"]
 
@@ -27,10 +27,10 @@ _SETTINGS = {f"section.{k}": k for k in range(150)} | {
     "0/odd ü": None,
 }
 
-Shown = Callable[[Subject], Mapping[str, Mapping[int, float]]]
+Shown = Callable[[RunInfo], Mapping[str, Mapping[int, float]]]
 
 
-def check_tracker(build: Callable[[Subject], Tracker], *, folder: Path, shown: Shown | None = None) -> None:
+def check_tracker(build: Callable[[RunInfo], Tracker], *, folder: Path, shown: Shown | None = None) -> None:
     """Assert that what `build` makes takes all that a run tells, and shows each step of each run once.
 
     It is told of a run that fails after five steps and goes on from the second, and of another run. `shown` gives what
@@ -38,7 +38,7 @@ def check_tracker(build: Callable[[Subject], Tracker], *, folder: Path, shown: S
 
     Raises: AssertionError that says what is wrong.
     """
-    subject = Subject("suite", "5a1c0ffee5a1c0ff", folder, _SETTINGS, first=0)
+    subject = RunInfo("suite", "5a1c0ffee5a1c0ff", folder, _SETTINGS, first=0)
     other = evolve(subject, identity="0ddba110ddba1100")
     _tell(build(subject), range(5), failed=True)
     _tell(build(evolve(subject, first=2)), range(2, 8), failed=False)
@@ -62,7 +62,12 @@ def _tell(tracker: Tracker, steps: Iterable[int], *, failed: bool) -> None:
 
 def _record(step: int) -> dict[str, Any]:
     """Powers of two: exact in every library. An evaluation every third step; odd names and values."""
-    odd = {"reward/an odd (name): ü": 1.0, "policy/kl": math.nan, "policy/ratio": math.inf, "rollout/sampled": 64}
+    odd = {
+        "reward/an odd (name): ü": 1.0,
+        "policy/approx_kl": math.nan,
+        "policy/ratio": math.inf,
+        "rollout/sampled": 64,
+    }
     evaluation = {"eval/accuracy": 2.0**-step} if step % 3 == 0 else {}
     return {"step": step, "reward/mean": float(step), **odd, **evaluation}
 

@@ -1,10 +1,10 @@
-"""Is a trainer one? A conformance suite for `purerl.protocols.Trainer`, for any engine and any optimiser.
+"""Is a trainer one? A conformance suite for `purerl.protocols.Trainer`, for any engine and any optimizer.
 
 A trainer is compared with the plainest one there is: a forward pass over every token, softmax, the loss of the whole
-step at once, autograd, and an optimiser of torch's. What the engine does instead (micro-batches, padding, heads that
+step at once, autograd, and an optimizer of torch's. What the engine does instead (micro-batches, padding, heads that
 see action tokens only, chunks, shards) is its private business, and must not show.
 
-    check_trainer(build, vocabulary=64, logits=logits, optimiser=partial(torch.optim.SGD, lr=0.1))
+    check_trainer(build, vocabulary=64, logits=logits, optimizer=partial(torch.optim.SGD, lr=0.1))
 
 Each check is a function of `Case` that raises AssertionError and says what is wrong; `CHECKS` holds them all.
 """
@@ -22,11 +22,11 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Term, Weighted, begin, evaluate
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
-from purerl.batch import STRUCTURE, put
+from purerl.batch import STRUCTURE, with_fields
 from purerl.errors import CheckpointError
 from purerl.protocols import Metrics, Trainer
 from purerl.testing.batches import example_batch
-from purerl.testing.changes import pad, uncount
+from purerl.testing.perturbations import pad, uncount
 
 __all__ = ["CHECKS", "Case", "check_trainer"]
 
@@ -42,7 +42,7 @@ class Case(NamedTuple):
     build: Build
     vocabulary: int
     logits: Logits
-    optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+    optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
     variants: Sequence[Build]
     tolerance: float
 
@@ -52,7 +52,7 @@ def check_trainer(
     *,
     vocabulary: int,
     logits: Logits,
-    optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+    optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
     variants: Sequence[Build] = (),
     tolerance: float = 1e-9,
 ) -> None:
@@ -63,12 +63,12 @@ def check_trainer(
     vocabulary   how many token ids there are, at least 9
     logits       (weights, tokens [rows, time]) -> [rows, time, vocabulary]: the model, written plainly and
                  differentiable in `weights`, which are what `Trainer.weights` yields
-    optimiser    parameters -> the torch optimiser that says what a step does with a gradient. Let it depend on the
+    optimizer    parameters -> the torch optimizer that says what a step does with a gradient. Let it depend on the
                  gradient's scale (AdamW does once eps is not small), or a wrong scale goes unseen
     variants     make the same trainer with other settings that must not show, such as the size of a micro-batch
     tolerance    relative and absolute, of scores, metrics and weights
     """
-    case = Case(build, vocabulary, logits, optimiser, variants, tolerance)
+    case = Case(build, vocabulary, logits, optimizer, variants, tolerance)
     for check in CHECKS:
         try:
             check(case)
@@ -97,7 +97,7 @@ def _batch(case: Case, seed: int = 0) -> TensorDict:
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, case.vocabulary, batch["tokens"].shape, generator=draw)
     temperature = batch["temperature"].index_fill(0, torch.tensor(0), 0.0)  # the first row was decoded greedily
-    return put(batch, tokens=torch.where(batch["attention_mask"], tokens, 0), temperature=temperature)
+    return with_fields(batch, tokens=torch.where(batch["attention_mask"], tokens, 0), temperature=temperature)
 
 
 def _surrogate(batch: TensorDict) -> Tensor:
@@ -130,7 +130,7 @@ _OBJECTIVES = (
     Objective("policy", _READS, ("logp",), (_POLICY, _ALL), watches=("entropy",), metrics=_means),
     Objective("policy", _READS, ("logp", "entropy"), (_POLICY, _BONUS), metrics=_means),
     Objective("policy", _READS, ("logp",), (_GROUP,), watches=("entropy",), metrics=_means, unit="group"),
-    # A term of what is only watched: nothing may be learnt from it.
+    # A term of what is only watched: nothing may be learned from it.
     Objective("policy", _READS, ("logp",), (_POLICY, _BONUS), watches=("entropy",), metrics=_means),
 )
 
@@ -161,19 +161,21 @@ def _outputs(case: Case, weights: Weights, batch: TensorDict) -> dict[str, Tenso
 
 
 def _plain(case: Case, weights: Weights, steps: Iterable[Step]) -> tuple[dict[str, Tensor], list[Metrics]]:
-    """The weights after `steps`, and the metrics of each."""
-    learnt = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
-    optimiser, reports = case.optimiser(list(learnt.values())), []
+    """The weights after `max_steps`, and the metrics of each."""
+    learned = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+    optimizer, reports = case.optimizer(list(learned.values())), []
     for batch, objective, counts in steps:
-        found = _outputs(case, learnt, batch)
+        found = _outputs(case, learned, batch)
         watched = {name: found[name].detach() for name in objective.watches}
-        part = put(batch.select(*STRUCTURE, *objective.reads), **{n: found[n] for n in objective.outputs}, **watched)
+        part = with_fields(
+            batch.select(*STRUCTURE, *objective.reads), **{n: found[n] for n in objective.outputs}, **watched
+        )
         loss, metrics = evaluate(objective, part, counts)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         reports.append(metrics)
-    return {name: weight.detach() for name, weight in learnt.items()}, reports
+    return {name: weight.detach() for name, weight in learned.items()}, reports
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------
@@ -293,7 +295,7 @@ def the_same_calls_give_the_same_bits(case: Case) -> None:
 
 
 def nothing_counted_changes_nothing(case: Case) -> None:
-    """A step whose tokens are all masked out, or without rows, leaves weights and optimiser as they were."""
+    """A step whose tokens are all masked out, or without rows, leaves weights and optimizer as they were."""
     batch = _batch(case)
     for empty in (uncount(batch), batch[:0]):
         _check_no_op(case, begin(_OBJECTIVES[1], empty), finite=True)
@@ -308,7 +310,7 @@ def a_gradient_that_is_not_finite_changes_nothing(case: Case) -> None:
     for bad in (torch.nan, torch.inf):
         advantage = batch["advantage"].clone()
         advantage[first] = bad
-        _check_no_op(case, begin(_OBJECTIVES[1], put(batch, advantage=advantage)), finite=False)
+        _check_no_op(case, begin(_OBJECTIVES[1], with_fields(batch, advantage=advantage)), finite=False)
 
 
 def _check_no_op(case: Case, prepared: tuple[TensorDict, dict[str, Counts]], *, finite: bool) -> None:

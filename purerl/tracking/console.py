@@ -15,8 +15,8 @@ from rich.console import Console as RichConsole
 from rich.constrain import Constrain
 from rich.live import Live
 
-from purerl.tracking.marks import number, printable
-from purerl.tracking.overheard import overheard
+from purerl.tracking.captured_output import captured_output
+from purerl.tracking.terminal_text import format_number, printable
 from purerl.tracking.view import View
 
 __all__ = ["Console", "line"]
@@ -28,7 +28,7 @@ _SHOWN = {
     "policy/loss/preference": "loss",
     "policy/accuracy": "preferred",
     "policy/margin": "margin",
-    "policy/kl": "kl",
+    "policy/approx_kl": "kl",
     "policy/entropy": "entropy",
     "time/tokens_per_second": "tokens/s",
 }
@@ -41,10 +41,10 @@ _SHARE = 0.01  # of one core, that drawing may cost
 def line(record: Mapping[str, Any]) -> str:
     """The metrics of a step that a person follows, in one line.
 
-    >>> line({"step": 3, "reward/mean": 0.5, "policy/kl": 0.00123, "time/tokens_per_second": 12345.6})
+    >>> line({"step": 3, "reward/mean": 0.5, "policy/approx_kl": 0.00123, "time/tokens_per_second": 12345.6})
     'reward 0.500  kl 0.00123  tokens/s 12,346'
     """
-    return "  ".join(f"{label} {number(record[name])}" for name, label in _SHOWN.items() if name in record)
+    return "  ".join(f"{label} {format_number(record[name])}" for name, label in _SHOWN.items() if name in record)
 
 
 class Console:
@@ -112,7 +112,7 @@ class _Drawing:
         self._view, self._rich, self._size = view, rich, rich.size
         self._live = Live(get_renderable=self._narrow, console=rich, auto_refresh=False, transient=True)
         self._over, self._held = threading.Event(), ExitStack()
-        self._held.enter_context(overheard(self._hear))
+        self._held.enter_context(captured_output(self._hear))
         self._held.enter_context(self._live)
         self._thread = threading.Thread(target=self._draw_on, name="purerl console", daemon=True)
         self._thread.start()

@@ -18,7 +18,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from purerl.errors import ConfigError
-from purerl.protocols import Subject, Tracker
+from purerl.protocols import RunInfo, Tracker
 from purerl.tracking.library import needs
 
 __all__ = ["Config", "build", "check"]
@@ -62,7 +62,7 @@ def _is_served(uri: str) -> bool:
     return uri.startswith(("http://", "https://", "databricks"))
 
 
-def build(config: Config, *, subject: Subject) -> Tracker:
+def build(config: Config, *, subject: RunInfo) -> Tracker:
     """Begin the MLflow run, or go on with it."""
     from mlflow import MlflowClient
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from attrs import define, field, frozen
 
-from purerl.protocols import Subject, Tracker
+from purerl.protocols import RunInfo, Tracker
 from purerl.tracking.library import needs
 
 __all__ = ["Config", "build", "check"]
@@ -38,7 +38,7 @@ def check(config: Config) -> None:
     needs("swanlab", extra="swanlab")
 
 
-def build(config: Config, *, subject: Subject) -> Tracker:
+def build(config: Config, *, subject: RunInfo) -> Tracker:
     """Begin the SwanLab run, or go on with it."""
     import swanlab
 

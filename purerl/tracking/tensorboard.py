@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from purerl.protocols import Subject, Tracker
+from purerl.protocols import RunInfo, Tracker
 from purerl.tracking.library import needs
 
 __all__ = ["Config", "build", "check"]
@@ -33,7 +33,7 @@ def check(config: Config) -> None:
     needs("tensorboard", extra="tensorboard")
 
 
-def build(config: Config, *, subject: Subject) -> Tracker:
+def build(config: Config, *, subject: RunInfo) -> Tracker:
     """Begin event files, or go on."""
     from torch.utils.tensorboard import SummaryWriter
 

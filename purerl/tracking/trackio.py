@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from purerl.protocols import Subject, Tracker
+from purerl.protocols import RunInfo, Tracker
 from purerl.tracking.library import needs
 
 __all__ = ["Config", "build", "check"]
@@ -31,7 +31,7 @@ def check(config: Config) -> None:
     needs("trackio", extra="trackio")
 
 
-def build(config: Config, *, subject: Subject) -> Tracker:
+def build(config: Config, *, subject: RunInfo) -> Tracker:
     """Begin the Trackio run, or go on with it."""
     import trackio
 

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from purerl.tracking.marks import number, printable, shares, span, sparkline
+from purerl.tracking.terminal_text import format_duration, format_number, printable, sparkline, split_cells
 
 __all__ = ["View"]
 
@@ -27,7 +27,7 @@ _CURVES = {
     "policy/margin": "margin",
     "rollout/length": "length",
     "policy/entropy": "entropy",
-    "policy/kl": "kl",
+    "policy/approx_kl": "kl",
 }
 _PHASES = {
     "generate": "cyan",
@@ -88,11 +88,11 @@ class View:
         step = self.record.get("step", 0)
         facts = [f"step {step:,} of {self.steps:,}"]
         if self._begun is not None:
-            facts += [f"{span(self.now - self._begun)} gone"]
+            facts += [f"{format_duration(self.now - self._begun)} gone"]
         if rate := self._rate():
-            facts += [f"{span((self.steps - step) / rate)} left", f"{number(rate)} steps/s"]
+            facts += [f"{format_duration((self.steps - step) / rate)} left", f"{format_number(rate)} steps/s"]
         if "time/tokens_per_second" in self.record:
-            facts += [f"{number(self.record['time/tokens_per_second'])} tokens/s"]
+            facts += [f"{format_number(self.record['time/tokens_per_second'])} tokens/s"]
         grid = Table.grid(padding=(0, 2))
         grid.add_row(
             ProgressBar(total=self.steps, completed=step, width=max(8, min(40, width // 4))), Text("   ".join(facts))
@@ -112,7 +112,7 @@ class View:
         grid = Table.grid(padding=(0, 2))
         for label, values in self._curves.items():
             line = Text(sparkline(list(values), max(8, min(60, width - 24))), style="green")
-            grid.add_row(Text(label), Text(number(values[-1]), justify="right", style="bold"), line)
+            grid.add_row(Text(label), Text(format_number(values[-1]), justify="right", style="bold"), line)
         return grid
 
     # --- what it costs -------------------------------------------------------------------------------------------
@@ -121,11 +121,11 @@ class View:
         whole = self.record["time/step"]
         seconds = {phase: self.record.get(f"time/{phase}", 0.0) for phase in _PHASES if phase != "other"}
         seconds["other"] = max(0.0, whole - sum(seconds.values()))
-        cells = shares(list(seconds.values()), max(8, min(60, width - 24)))
+        cells = split_cells(list(seconds.values()), max(8, min(60, width - 24)))
         bar = Text.assemble(*(("█" * n, _PHASES[phase]) for phase, n in zip(seconds, cells, strict=True)))
-        legend = [Text(f"■ {one} {number(s)}", _PHASES[one]) for one, s in seconds.items() if s >= 0.005 * whole]
+        legend = [Text(f"■ {one} {format_number(s)}", _PHASES[one]) for one, s in seconds.items() if s >= 0.005 * whole]
         grid = Table.grid(padding=(0, 2))
-        grid.add_row(Text("seconds "), Text(number(whole), style="bold"), bar)
+        grid.add_row(Text("seconds "), Text(format_number(whole), style="bold"), bar)
         grid.add_row("", "", Columns(legend, padding=(0, 2)))
         return grid
 
@@ -137,7 +137,7 @@ class View:
         table.add_column("prompt", no_wrap=True, overflow="ellipsis", ratio=2)
         table.add_column("completion", no_wrap=True, overflow="ellipsis", ratio=3)
         for row in self.rows[: min(8, lines - 1)]:
-            reward = "-" if row["reward"] is None else number(row["reward"])
+            reward = "-" if row["reward"] is None else format_number(row["reward"])
             texts = (Text(printable(str(row[name]), _LONGEST)) for name in ("prompt", "completion"))
             table.add_row(Text(reward, style="bold"), *texts)
         return table

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from attrs import define, field, frozen
 
-from purerl.protocols import Subject, Tracker
+from purerl.protocols import RunInfo, Tracker
 from purerl.tracking.library import needs
 
 __all__ = ["Config", "build", "check"]
@@ -36,7 +36,7 @@ def check(config: Config) -> None:
     needs("wandb", extra="wandb")
 
 
-def build(config: Config, *, subject: Subject) -> Tracker:
+def build(config: Config, *, subject: RunInfo) -> Tracker:
     """Begin the wandb run, or go on with it."""
     import wandb
 

@@ -7,7 +7,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective, advantages, begin, evaluate
-from purerl.batch import collate, put
+from purerl.batch import collate, with_fields
 from purerl.plugins import find, names
 from purerl.testing import example_batch, fields_of
 
@@ -27,7 +27,7 @@ def example(algorithm: Algorithm, layout=None, seed: int = 0) -> TensorDict:
 def right_and_wrong(reward: list[float], **fields) -> TensorDict:
     """Rows of one group, of two action tokens each; the outcome on the last."""
     rows = [dict(tokens=[0] * 3, action=[0, 1, 1], row=k, group=7, reward=[0, 0, r]) for k, r in enumerate(reward)]
-    return put(collate(rows), **{name: torch.tensor(value) for name, value in fields.items()})
+    return with_fields(collate(rows), **{name: torch.tensor(value) for name, value in fields.items()})
 
 
 def with_advantage(algorithm: Algorithm, batch: TensorDict) -> TensorDict:
@@ -45,6 +45,6 @@ def learned(algorithm: Algorithm, batch: TensorDict) -> list[Tensor]:
     found = [batch["advantage"]] if "advantage" in batch.keys() else []
     for objective in algorithm.objectives:
         leaves = {name: batch[name].clone().requires_grad_() for name in objective.outputs}
-        loss = loss_of(objective, put(batch, **leaves))
+        loss = loss_of(objective, with_fields(batch, **leaves))
         found += [loss.detach(), *torch.autograd.grad(loss, list(leaves.values()))]
     return found

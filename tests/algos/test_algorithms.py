@@ -25,7 +25,7 @@ from purerl.algos import (
     whiten,
 )
 from purerl.algos.algebra import begin, evaluate, fingerprint, select
-from purerl.batch import put
+from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from purerl.testing import fields_of
 from tests.algos.running import (
@@ -116,7 +116,7 @@ def test_ppo_updates_the_critic_first():
 
 def test_dpo_leaves_out_a_row_without_partner():
     algorithm = dpo.algorithm()
-    batch = put(example(algorithm), chosen=torch.tensor([True, False] * 3))
+    batch = with_fields(example(algorithm), chosen=torch.tensor([True, False] * 3))
     [objective] = algorithm.objectives
     step, counts = begin(objective, batch)
     assert step["mask"].any(-1).tolist() == [True, True, False, False, True, True]
@@ -127,7 +127,7 @@ def test_dpo_leaves_out_a_row_without_partner():
 
 def test_dpo_leaves_out_a_group_that_is_no_pair():
     algorithm = dpo.algorithm()
-    batch = put(example(algorithm, PAIRS[:2]), chosen=torch.tensor([True, True]))
+    batch = with_fields(example(algorithm, PAIRS[:2]), chosen=torch.tensor([True, True]))
     assert float(loss_of(algorithm.objectives[0], batch)) == 0.0
 
 
@@ -138,17 +138,17 @@ def test_sft_is_the_mean_of_all_tokens():
 
 
 @pytest.mark.parametrize("module", [dapo, prime])
-def test_groups_that_vary_are_kept(module):
+def test_groups_with_variance_are_kept(module):
     batch = right_and_wrong([1.0, 0.0, 1.0, 1.0, 0.1, 0.1, 0.1])
-    batch = put(batch, group=torch.tensor([5, 5, 8, 8, 2, 2, 2]))
+    batch = with_fields(batch, group=torch.tensor([5, 5, 8, 8, 2, 2, 2]))
     assert select(module.algorithm(), batch).tolist() == [True] * 2 + [False] * 5
 
 
-def test_kl_cov_penalises_what_it_chose_over_the_whole_step():
+def test_kl_cov_penalizes_what_it_chose_over_the_whole_step():
     algorithm = kl_cov.algorithm(kl_cov.Config(top_fraction=0.3, penalty_coef=2.0))
     batch = with_advantage(algorithm, example(algorithm))
     step, counts = begin(algorithm.objectives[0], batch)
-    chosen, mask = step["penalised"], batch["mask"]
+    chosen, mask = step["penalized"], batch["mask"]
     assert int(chosen.sum()) == int(0.3 * int(mask.sum()))
     moved = batch["logp"] - batch["old_logp"]
     loss = -batch["advantage"] * moved.exp() + 2.0 * torch.where(chosen, moved.abs(), 0)
@@ -171,7 +171,7 @@ def test_gradients_are_compiled_too():
     batch = with_advantage(algorithm, example(algorithm))
 
     def loss(logp: torch.Tensor) -> torch.Tensor:
-        return loss_of(algorithm.objectives[0], put(batch, logp=logp))
+        return loss_of(algorithm.objectives[0], with_fields(batch, logp=logp))
 
     logp = batch["logp"].clone().requires_grad_()
     [found] = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(logp), logp)

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from purerl.algos import (
-    batch_normalised_advantage,
-    component_normalised_advantage,
-    group_centred_advantage,
-    group_normalised_advantage,
+    batch_normalized_advantage,
+    component_normalized_advantage,
+    gpg_advantage,
+    group_centered_advantage,
+    group_normalized_advantage,
     in_band,
     length_weighted_advantage,
-    mean_normalised_advantage,
-    score_of_the_single,
-    share_scaled_advantage,
+    mean_normalized_advantage,
+    singleton_score,
 )
 
 LABELS = [2**62, -(2**62), 0, -1]
@@ -29,14 +29,14 @@ def by_length(score, group, counted):
 
 
 def by_component(score, group, counted):
-    return component_normalised_advantage(torch.stack([score, -score.square()], -1), group, counted, weights=(1.0, 0.5))
+    return component_normalized_advantage(torch.stack([score, -score.square()], -1), group, counted, weights=(1.0, 0.5))
 
 
-single = functools.partial(score_of_the_single, estimator=group_centred_advantage)
+single = functools.partial(singleton_score, estimator=group_centered_advantage)
 ESTIMATORS = [
-    batch_normalised_advantage,
-    mean_normalised_advantage,
-    share_scaled_advantage,
+    batch_normalized_advantage,
+    mean_normalized_advantage,
+    gpg_advantage,
     by_length,
     by_component,
 ]
@@ -57,11 +57,11 @@ def in_plain_python(estimator, score: list[float], group: list[int]) -> list[flo
     total = {label: sum(i + 1 for i in rows) for label, rows in members.items()}
     weighted = {g: sum((i + 1) * score[i] for i in rows) / total[g] for g, rows in members.items()}
     return {
-        batch_normalised_advantage: [
+        batch_normalized_advantage: [
             (s - mean[g]) / (statistics.stdev(score) + 1e-6) for s, g in zip(score, group, strict=True)
         ],
-        mean_normalised_advantage: [(s - mean[g]) / mean[g] for s, g in zip(score, group, strict=True)],
-        share_scaled_advantage: [(s - mean[g]) * len(score) / vary for s, g in zip(score, group, strict=True)],
+        mean_normalized_advantage: [(s - mean[g]) / mean[g] for s, g in zip(score, group, strict=True)],
+        gpg_advantage: [(s - mean[g]) * len(score) / vary for s, g in zip(score, group, strict=True)],
         by_length: [s - weighted[g] for s, g in zip(score, group, strict=True)],
     }[estimator]
 
@@ -115,7 +115,7 @@ def test_the_length_weighted_baseline_has_the_least_variance_where_gradients_gro
     torch.testing.assert_close(slope, torch.zeros(1), atol=1e-6, rtol=0)
 
 
-def test_components_are_normalised_one_by_one():
+def test_components_are_normalized_one_by_one():
     score, group, counted = example()
-    each = [group_normalised_advantage(x, group, counted) for x in (score, -score.square())]
+    each = [group_normalized_advantage(x, group, counted) for x in (score, -score.square())]
     torch.testing.assert_close(by_component(score, group, counted), each[0] + 0.5 * each[1])

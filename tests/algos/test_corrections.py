@@ -11,7 +11,7 @@ from tensordict import TensorDict
 
 from purerl.algos import decoupled_ppo, deepseek_v3_2, grpo, k1, k2, k3, kl_cov, ppo, rloo, sapo
 from purerl.algos.algebra import Algorithm, begin, bind, evaluate, identity
-from purerl.algos.parts.bypass import bypassed, unmoved
+from purerl.algos.parts.bypass import bypass_old_logp, use_current_outputs
 from purerl.algos.parts.corrections import (
     banded,
     corrected,
@@ -25,7 +25,7 @@ from purerl.algos.parts.corrections import (
     whole_row_weight,
 )
 from purerl.algos.parts.rows import row_max, row_mean, row_sum
-from purerl.batch import collate, put
+from purerl.batch import collate, with_fields
 from purerl.testing import check_algorithm, fields_of
 from purerl.testing.outcome import learn
 from tests.algos.running import example, learned, loss_of, with_advantage
@@ -46,7 +46,7 @@ def rows(*log_ratios: list[float], reward: list[float] | None = None, group: lis
     given = torch.zeros_like(lr)
     given[:, 0] = torch.tensor(reward or [0.0] * len(log_ratios), dtype=torch.float64)
     names = dict(old_logp=-3 + lr, rollout_logp=-3 + 0 * lr, logp=-3 + lr, entropy=0 * lr, reward=given)
-    return put(batch, **names)
+    return with_fields(batch, **names)
 
 
 NOTHING = Algorithm(("old_logp",), identity, ())
@@ -149,7 +149,7 @@ def test_metrics_by_hand():
     assert means["weight_square"] == pytest.approx(5.25 / 3)
     assert means["chi2"] == pytest.approx(17.25 / 3 - 1)
     assert means["log_perplexity_gap"] == pytest.approx(-math.log(2) / 3)
-    assert means["rejected"] == 0.25
+    assert means["rejected_fraction"] == 0.25
 
 
 def test_everything_may_be_rejected():
@@ -158,7 +158,7 @@ def test_everything_may_be_rejected():
     assert all(torch.isfinite(value).all() for value in learned(algorithm, batch))
     found = metrics_of(algorithm, batch)
     assert all(torch.isfinite(torch.as_tensor(metric.total)).all() for metric in found.values())
-    assert float(found["rejected"].total / found["rejected"].weight) == 1.0
+    assert float(found["rejected_fraction"].total / found["rejected_fraction"].weight) == 1.0
     assert float(loss_of(algorithm.objectives[0], with_advantage(algorithm, batch))) == 0.0
 
 
@@ -183,9 +183,9 @@ def test_every_correction_satisfies_the_laws():
         whole_row_weight(CAP),
     )
     # The reward of a rejected row is to be lost; and a rejected token changes what the others' losses are divided by.
-    check_algorithm(algorithm, batches=3, exempt=["no_reward_is_lost", "groups_are_apart"])
-    check_algorithm(bypassed(ppo.algorithm()), batches=3, exempt=ppo.EXEMPTIONS)
-    for one in (algorithm, bypassed(algorithm), sequence_masked(algorithm, delta=0.1)):
+    check_algorithm(algorithm, batches=3, exempt=["no_reward_lost", "group_independence"])
+    check_algorithm(bypass_old_logp(ppo.algorithm()), batches=3, exempt=ppo.EXEMPTIONS)
+    for one in (algorithm, bypass_old_logp(algorithm), sequence_masked(algorithm, delta=0.1)):
         assert pickle.loads(pickle.dumps(one)) == one
 
 
@@ -205,19 +205,19 @@ def test_what_is_corrected_already_takes_more(inner, outer):
 @pytest.mark.parametrize("module", [grpo, ppo, deepseek_v3_2])
 def test_what_bypasses_the_scores_can_be_corrected(module):
     plain = module.algorithm()
-    algorithm = corrected(bypassed(plain) if module is not deepseek_v3_2 else plain, NEAR)
+    algorithm = corrected(bypass_old_logp(plain) if module is not deepseek_v3_2 else plain, NEAR)
     batch = example(algorithm)
     assert "old_logp" in fields_of(algorithm)
-    assert 0 < metrics_of(algorithm, batch)["rejected"].total < batch["mask"].sum()
+    assert 0 < metrics_of(algorithm, batch)["rejected_fraction"].total < batch["mask"].sum()
     assert all(value.isfinite().all() for value in learned(algorithm, batch))
 
 
 def test_bypass_scores_no_old_policy():
     for module in (grpo, ppo, decoupled_ppo):
-        assert "old_logp" not in fields_of(bypassed(module.algorithm()))
-    batch = example(bypassed(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))))
-    bypass = learned(bypassed(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))), batch)
-    plain = learned(ppo.algorithm(ppo.Config(kl_reward_coef=0.1)), put(batch, old_logp=batch["rollout_logp"]))
+        assert "old_logp" not in fields_of(bypass_old_logp(module.algorithm()))
+    batch = example(bypass_old_logp(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))))
+    bypass = learned(bypass_old_logp(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))), batch)
+    plain = learned(ppo.algorithm(ppo.Config(kl_reward_coef=0.1)), with_fields(batch, old_logp=batch["rollout_logp"]))
     torch.testing.assert_close(bypass, plain)
 
 
@@ -226,26 +226,26 @@ def test_an_unmoved_policy_is_its_own_old_one():
         algorithm = module.algorithm()
         policy = algorithm.objectives[-1]
         batch = with_advantage(algorithm, example(algorithm))
-        own = unmoved(policy, {"old_logp": "logp"})
+        own = use_current_outputs(policy, {"old_logp": "logp"})
         assert "old_logp" not in own.reads
-        batch = put(batch, old_logp=batch["logp"])
+        batch = with_fields(batch, old_logp=batch["logp"])
         torch.testing.assert_close(learn(own, batch.exclude("old_logp")), learn(policy, batch), rtol=0, atol=0)
 
 
 def test_what_prepares_a_step_is_scored_before_it():
     [policy] = kl_cov.algorithm().objectives
-    assert unmoved(policy, {"old_logp": "logp"}) == policy
+    assert use_current_outputs(policy, {"old_logp": "logp"}) == policy
 
 
 def test_a_stale_row_keeps_its_divergence_and_its_place_in_denominators():
     plain = grpo.algorithm(grpo.Config(kl_loss_coef=0.5))
     algorithm = sequence_masked(plain, delta=0.0)
     batch = with_advantage(algorithm, example(algorithm))
-    far = put(batch, rollout_logp=batch["logp"] + 1)
+    far = with_fields(batch, rollout_logp=batch["logp"] + 1)
     bad = batch["advantage"] < 0
-    good = put(batch, advantage=torch.where(bad, 0, batch["advantage"]))
+    good = with_fields(batch, advantage=torch.where(bad, 0, batch["advantage"]))
     torch.testing.assert_close(loss_of(algorithm.objectives[0], far), loss_of(plain.objectives[0], good))
-    near = put(batch, rollout_logp=batch["logp"] - 1)
+    near = with_fields(batch, rollout_logp=batch["logp"] - 1)
     torch.testing.assert_close(loss_of(algorithm.objectives[0], near), loss_of(plain.objectives[0], batch))
 
 

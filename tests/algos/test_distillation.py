@@ -12,7 +12,7 @@ from purerl.algos.algebra import begin, evaluate, roles
 from purerl.algos.parts.distillation import topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.rows import at_last_action
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
-from purerl.batch import FIELDS, check_batch, collate, put
+from purerl.batch import FIELDS, check_batch, collate, with_fields
 from purerl.errors import BatchError
 from tests.algos.running import example, loss_of, with_advantage
 
@@ -99,7 +99,7 @@ def test_a_field_with_an_axis_of_its_own_is_collated_and_checked():
     assert batch["teacher_topk_tokens"].tolist() == [[[0, 0], [5, 7]], [[0, 0], [0, 0]]]
     for wrong in (torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 3, 2, dtype=torch.int64)):
         with pytest.raises(BatchError, match="teacher_topk_tokens"):
-            check_batch(put(batch, teacher_topk_tokens=wrong))
+            check_batch(with_fields(batch, teacher_topk_tokens=wrong))
 
 
 # --- PRIME -------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_the_reward_model_learns_first_from_the_scores_of_whole_rows():
     assert model.role == "reward_model"
     assert set(roles(algorithm, FIELDS)) == {"reward_model", "policy", "reference"}
     batch = example(algorithm)
-    batch = put(batch, score=torch.arange(6, dtype=torch.float64) % 2)
+    batch = with_fields(batch, score=torch.arange(6, dtype=torch.float64) % 2)
     step, counts = begin(model, batch)
     loss, metrics = evaluate(model, step, counts)
     losses, right = [], []

@@ -7,9 +7,9 @@ import torch
 
 from purerl.algos import k1, k2, k3, kl_reward, leave_one_out_advantage, rloo
 from purerl.algos.algebra import Algorithm, advantages, chain
-from purerl.algos.parts.divergences import importance_k3, straight_through, weighed_k2, weighed_k3
+from purerl.algos.parts.divergences import importance_k3, straight_through, weighted_k2, weighted_k3
 from purerl.algos.parts.transforms import adaptive_kl_in_reward, outcome_advantage
-from purerl.batch import put
+from purerl.batch import with_fields
 from purerl.testing import check_algorithm
 from tests.algos.running import example, with_advantage
 
@@ -82,7 +82,7 @@ def test_a_straight_through_estimate_has_the_value_of_one_and_the_gradient_of_an
     torch.testing.assert_close(found, torch.autograd.grad(slope(logp, REFERENCE).sum(), logp)[0])
 
 
-@pytest.mark.parametrize("estimator", [importance_k3, weighed_k3, weighed_k2])
+@pytest.mark.parametrize("estimator", [importance_k3, weighted_k3, weighted_k2])
 def test_weighed_estimates_are_finite_at_any_distance(estimator):
     logp = torch.tensor([[-1e3, 1e3, -1e3]], requires_grad=True)
     found = estimator(logp, torch.tensor([[1e3, -1e3, 1e3]]), torch.tensor([[1e3, 1e3, -1e3]]))
@@ -119,7 +119,9 @@ def test_the_adaptive_coefficient_is_state():
 def test_the_adaptive_coefficient_stays_where_nothing_counts():
     algorithm = _adaptive()
     batch = example(algorithm)
-    state, _ = advantages(algorithm, algorithm.advantage.init(), put(batch, mask=torch.zeros_like(batch["mask"])))
+    state, _ = advantages(
+        algorithm, algorithm.advantage.init(), with_fields(batch, mask=torch.zeros_like(batch["mask"]))
+    )
     assert float(state[0]) == 0.1
 
 

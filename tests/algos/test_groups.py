@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from purerl.algos import (
-    group_centred_advantage,
-    group_normalised_advantage,
+    group_centered_advantage,
+    group_normalized_advantage,
+    has_variance,
     leave_one_out_advantage,
-    varies,
 )
 from purerl.algos.parts.groups import buckets
 
-ESTIMATORS = [group_centred_advantage, group_normalised_advantage, leave_one_out_advantage]
+ESTIMATORS = [group_centered_advantage, group_normalized_advantage, leave_one_out_advantage]
 INT64 = torch.iinfo(torch.int64)
 
 
@@ -28,8 +28,8 @@ def in_plain_python(scores: list[float]) -> dict:
     """The three definitions, for one group of two or more."""
     mean, std = statistics.fmean(scores), statistics.stdev(scores)
     return {
-        group_centred_advantage: [s - mean for s in scores],
-        group_normalised_advantage: [(s - mean) / (std + 1e-6) for s in scores],
+        group_centered_advantage: [s - mean for s in scores],
+        group_normalized_advantage: [(s - mean) / (std + 1e-6) for s in scores],
         leave_one_out_advantage: [s - (sum(scores) - s) / (len(scores) - 1) for s in scores],
     }
 
@@ -61,13 +61,13 @@ def test_equal_scores_give_exactly_nothing(estimator, dtype, size, score):
 def test_the_label_of_an_uncounted_row_changes_nothing():
     score, counted = torch.tensor([1.0, 0.0, 100.0]), torch.tensor([True, True, False])
     for label in (0, 1):
-        found = group_centred_advantage(score, torch.tensor([0, 0, label]), counted)
+        found = group_centered_advantage(score, torch.tensor([0, 0, label]), counted)
         assert found.tolist() == [0.5, -0.5, 0.0]
 
 
 def test_a_large_offset_costs_no_digits():
-    near, far = advantages(group_normalised_advantage, [0.0, 0.5, 1.0], dtype=torch.float32), [1e6, 1e6 + 0.5, 1e6 + 1]
-    torch.testing.assert_close(advantages(group_normalised_advantage, far, dtype=torch.float32), near)
+    near, far = advantages(group_normalized_advantage, [0.0, 0.5, 1.0], dtype=torch.float32), [1e6, 1e6 + 0.5, 1e6 + 1]
+    torch.testing.assert_close(advantages(group_normalized_advantage, far, dtype=torch.float32), near)
 
 
 def test_without_rows_there_is_nothing():
@@ -77,7 +77,7 @@ def test_without_rows_there_is_nothing():
         assert estimator(none, none.long(), none.bool()).shape == (0,)
 
 
-@pytest.mark.parametrize("function", [*ESTIMATORS, varies])
+@pytest.mark.parametrize("function", [*ESTIMATORS, has_variance])
 def test_leading_axes_and_vmap_are_a_loop(function):
     draw = torch.Generator().manual_seed(0)
     score = torch.randn(3, 8, generator=draw)

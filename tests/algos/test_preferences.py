@@ -84,8 +84,8 @@ YES = torch.ones(6) > 0
 def test_gvpo_is_half_the_variance_of_what_is_left_to_learn():
     draw = torch.Generator().manual_seed(0)
     log_ratio, score = (torch.randn(6, generator=draw, dtype=torch.float64) for _ in range(2))
-    centred = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
-    found = gvpo_loss(log_ratio, centred, GROUP, YES, beta=0.3)
+    centered = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
+    found = gvpo_loss(log_ratio, centered, GROUP, YES, beta=0.3)
     for label in (4, 9):
         mine = label == GROUP
         torch.testing.assert_close(found[mine].mean(), (0.3 * log_ratio - score)[mine].var() / 2)
@@ -94,8 +94,8 @@ def test_gvpo_is_half_the_variance_of_what_is_left_to_learn():
 
 def test_gvpo_of_a_policy_that_has_not_moved_is_beta_times_rloo():
     score, zero = f64(1, 2, 0, 5, 1, 7), torch.zeros(6, dtype=torch.float64)
-    centred = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
-    found = slope(lambda x: gvpo_loss(x, centred, GROUP, YES, beta=0.3), zero)
+    centered = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
+    found = slope(lambda x: gvpo_loss(x, centered, GROUP, YES, beta=0.3), zero)
     torch.testing.assert_close(found, -0.3 * leave_one_out_advantage(score, GROUP, YES))
 
 

@@ -20,7 +20,7 @@ from purerl.algos import (
 )
 from purerl.algos.algebra import Algorithm, begin, evaluate
 from purerl.algos.parts.reductions import token_mean
-from purerl.batch import put
+from purerl.batch import with_fields
 from tests.algos.running import TOKENS, example, learned, loss_of, with_advantage
 
 
@@ -104,7 +104,7 @@ def test_the_share_of_dropped_tokens_is_a_metric():
     algorithm = forking_tokens.algorithm(forking_tokens.Config(top_fraction=0.5))
     batch = with_advantage(algorithm, example(algorithm))
     step, counts = begin(algorithm.objectives[0], batch)
-    dropped = evaluate(algorithm.objectives[0], step, counts)[1]["dropped"]
+    dropped = evaluate(algorithm.objectives[0], step, counts)[1]["dropped_fraction"]
     tokens = int(batch["mask"].sum())
     assert (int(dropped.total), int(dropped.weight)) == (tokens - tokens // 2, tokens)
 
@@ -139,7 +139,7 @@ def test_m2po_keeps_the_second_moment():
 def test_cispo_never_stops_and_sapo_fades():
     """Far from where it was, a good token has the gradient of its cap in CISPO, and next to none in SAPO."""
     batch = example(sapo.algorithm(), TOKENS)
-    batch = put(batch, logp=batch["old_logp"] + 4)
+    batch = with_fields(batch, logp=batch["old_logp"] + 4)
     for module, per_advantage in ((cispo, 5.0), (sapo, 0.0)):
         algorithm = reduced(module.algorithm(), token_mean)
         advantage = with_advantage(algorithm, batch)["advantage"]
@@ -151,4 +151,4 @@ def test_metrics_say_from_where_they_are_measured():
     [old], [sampler] = cispo.algorithm().objectives, vespo.algorithm().objectives
     assert (old.reads, sampler.reads) == (("old_logp", "advantage"), ("rollout_logp", "advantage"))
     names = [[name for name, _ in dict(one.metrics.keywords)["metrics"]] for one in (old, sampler)]
-    assert names == [["kl", "weight", "entropy"], ["kl_sampler", "weight", "entropy"]]
+    assert names == [["approx_kl", "weight", "entropy"], ["sampler_kl", "weight", "entropy"]]

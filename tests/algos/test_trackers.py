@@ -20,7 +20,7 @@ from purerl.algos import (
 )
 from purerl.algos.algebra import advantages
 from purerl.algos.parts.shaping import component_reward, leave_out_truncated
-from purerl.batch import check_batch, collate, put
+from purerl.batch import check_batch, collate, with_fields
 from tests.algos.running import example, with_advantage
 
 KEY, YES = torch.tensor([2, 0, 2, 2]), torch.tensor([True, True, True, False])
@@ -55,7 +55,7 @@ def test_leading_axes_of_tables_are_a_loop():
 
 def rows(reward: list[float], **fields) -> object:
     made = [dict(tokens=[0, 0], action=[0, 1], row=k, group=k, reward=[0.0, r]) for k, r in enumerate(reward)]
-    return put(collate(made), **{name: torch.tensor(value) for name, value in fields.items()})
+    return with_fields(collate(made), **{name: torch.tensor(value) for name, value in fields.items()})
 
 
 def test_a_role_is_measured_by_what_it_had_before():

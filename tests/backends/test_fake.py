@@ -37,8 +37,8 @@ def test_they_are_what_the_protocols_say():
 
 
 def test_the_trainer_conforms():
-    optimiser = partial(torch.optim.SGD, lr=RATE)
-    check_trainer(trainer, vocabulary=11, logits=lambda weights, tokens: weights[BIGRAM][tokens], optimiser=optimiser)
+    optimizer = partial(torch.optim.SGD, lr=RATE)
+    check_trainer(trainer, vocabulary=11, logits=lambda weights, tokens: weights[BIGRAM][tokens], optimizer=optimizer)
 
 
 def test_models_of_one_path_are_equal_and_of_two_are_not():

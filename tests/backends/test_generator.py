@@ -33,13 +33,13 @@ def model(tmp_path_factory):
         ("llama", {}),  # tied
         ("qwen3", SLIDING),  # one layer with a sliding window, one without
         ("gemma2", {}),  # likewise, with soft caps and eager attention
-        ("gpt2", {}),  # learnt positions
+        ("gpt2", {}),  # learned positions
     ],
 )
 def test_it_conforms(tmp_path, family, changes):
     first, second = (tiny_model(tmp_path / str(seed), family, seed=seed, **changes) for seed in (0, 1))
     check_generator(
-        lambda: made(first, max_rows=16, max_prefill_tokens=40),
+        lambda: made(first, max_num_seqs=16, max_prefill_tokens=40),
         weights=[weights_of(first), weights_of(second)],
         score=oracle(first),
         vocabulary=VOCABULARY,
@@ -63,7 +63,7 @@ def tokens_of(completions):
     return [completion.tokens for completion in completions]
 
 
-@pytest.mark.parametrize("settings", [dict(max_rows=1), dict(max_rows=3), dict(max_prefill_tokens=1)])
+@pytest.mark.parametrize("settings", [dict(max_num_seqs=1), dict(max_num_seqs=3), dict(max_prefill_tokens=1)])
 def test_settings_change_nothing(model, settings):
     asked = [evolve(one, sampling=Sampling(1.0, 1 + 7 * number % 30)) for number, one in enumerate(requests(12))]
     assert tokens_of(generate(made(model, **settings), asked)) == tokens_of(generate(made(model), asked))
@@ -73,7 +73,7 @@ def test_nothing_is_held_between_two_phases(model):
     def held(generator):
         return sum(plane.numel() for plane in generator._table._planes.values())
 
-    generator, asked = made(model, max_rows=3), requests(5)
+    generator, asked = made(model, max_num_seqs=3), requests(5)
     assert held(generator) == 0
     generator.submit(asked)
     generator.collect(timeout=0.0)
@@ -89,7 +89,7 @@ def test_nothing_is_held_between_two_phases(model):
 
 def test_rows_leave_and_waiting_ones_enter(model, monkeypatch):
     """Lengths 1, 1, 1, 30 through two slots: 30 steps for the long one, and nothing in vain."""
-    generator, sizes = made(model, max_rows=2), []
+    generator, sizes = made(model, max_num_seqs=2), []
     step = generator._step
     monkeypatch.setattr(generator, "_step", lambda: (sizes.append(generator._table.rows), step()))
     lengths = (30, 1, 1, 1)
@@ -118,7 +118,7 @@ def test_a_prompt_is_read_once_for_all_its_samples(model, monkeypatch):
 
 def test_a_row_that_went_wrong_is_an_error_and_spoils_no_other(model):
     """Token 3 is NaN. A short row gets the slot of a long one that has it, beside a long one that has not."""
-    generator, weights = made(model, max_rows=2), weights_of(model)
+    generator, weights = made(model, max_num_seqs=2), weights_of(model)
     weights["model.embed_tokens.weight"][3] = torch.nan
     weights["lm_head.weight"][3] = 0.0  # and is not the likeliest
     generator.load_weights(weights.items(), version=1)
@@ -196,7 +196,7 @@ def test_bfloat16_computes_in_it(model):
 
 def test_no_tokenizer_is_loaded_without_stop_texts(model, monkeypatch):
     loaded = []
-    monkeypatch.setattr("purerl.backends.hf.texts.load_tokenizer", loaded.append)
+    monkeypatch.setattr("purerl.backends.hf.stop_strings.load_tokenizer", loaded.append)
     generate(made(model), requests(2, stop_tokens=(3,)))
     assert loaded == []
 
@@ -206,7 +206,7 @@ def test_a_stop_text_may_begin_before_the_weights_changed(model):
     stop = text_of(whole[4:8])
     end = next(end for end in range(1, 13) if stop in text_of(whole[:end]))
     generator = made(model)
-    generator.submit(requests(1, max_tokens=12, stop=(stop,)))
+    generator.submit(requests(1, max_tokens=12, stop_strings=(stop,)))
     for _ in range(end - 2):
         assert generator.collect(timeout=0.0) == []
     generator.load_weights([], version=1)
@@ -229,7 +229,7 @@ def test_a_stop_text_may_begin_before_the_weights_changed(model):
         (dict(sampling=Sampling(temperature=-1.0)), "got:  temperature -1.0"),
         (dict(sampling=Sampling(temperature=float("nan"))), "got:  temperature nan"),
         (dict(sampling=Sampling(max_tokens=0)), "got:  max_tokens 0"),
-        (dict(sampling=Sampling(stop=("",))), "got:  an empty stop text"),
+        (dict(sampling=Sampling(stop_strings=("",))), "got:  an empty stop text"),
     ],
 )
 def test_requests_that_cannot_be_served_are_refused(model, changes, message):
@@ -267,7 +267,7 @@ def test_long_rope_ends_where_rows_would_depend_on_each_other(model):
     assert longest(loaded) == 32
 
 
-@pytest.mark.parametrize("name", ["max_rows", "max_prefill_tokens"])
+@pytest.mark.parametrize("name", ["max_num_seqs", "max_prefill_tokens"])
 def test_settings_out_of_range_are_refused(name):
     with pytest.raises(ConfigError, match=f"{name}\n  got:  0"):
         Config(**{name: 0})

@@ -13,7 +13,7 @@ from purerl.backends.sampling import choose, signed, uniform
 
 
 def plain_mix(bits: int) -> int:
-    """splitmix64's finaliser, in integers without end."""
+    """splitmix64's finalizer, in integers without end."""
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB % 2**64
     return bits ^ (bits >> 31)
@@ -27,7 +27,7 @@ def test_uniform_is_splitmix64(seed, index):
     assert 0 < found.item() < 1
 
 
-def test_the_finaliser_is_the_published_one():
+def test_the_finalizer_is_the_published_one():
     """The first outputs of splitmix64 from the state 0, as its authors' C program prints them."""
     states = [k * 0x9E3779B97F4A7C15 % 2**64 for k in (1, 2, 3)]
     assert [plain_mix(state) for state in states] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]

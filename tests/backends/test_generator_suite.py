@@ -10,7 +10,7 @@ from attrs import evolve
 
 from purerl.backends.fake import generator as fake
 from purerl.backends.fake.generator import FakeGenerator
-from purerl.backends.requests import Row
+from purerl.backends.requests import PendingRequest
 from purerl.protocols import Completion
 from purerl.testing import generator as published
 from purerl.testing.generator import check_generator
@@ -51,7 +51,7 @@ def a_completion_comes_twice(true, self, timeout=None):
     return [again for completion in true(self, timeout) for again in (completion, completion)]
 
 
-@mutant(published.every_request_comes_back_once, Row, "completion")
+@mutant(published.every_request_comes_back_once, PendingRequest, "completion")
 def keys_are_swapped(true, self, finish):
     return evolve(true(self, finish), key="request 0")
 
@@ -61,12 +61,12 @@ def one_token_too_many(true, row):
     return "length" if row.left < 0 else None
 
 
-@mutant(published.every_request_comes_back_once, Row, "completion")
+@mutant(published.every_request_comes_back_once, PendingRequest, "completion")
 def one_logp_is_missing(true, self, finish):
     return evolve(true(self, finish), logp=self.logp[1:])
 
 
-@mutant(published.every_request_comes_back_once, Row, "completion")
+@mutant(published.every_request_comes_back_once, PendingRequest, "completion")
 def finish_is_always_stop(true, self, finish):
     return true(self, "stop")
 
@@ -102,7 +102,7 @@ def length_wins_over_stop(true, row):
     return true(row) if row.left else "length"
 
 
-@mutant(published.stop_tokens_end_a_completion, Row, "completion")
+@mutant(published.stop_tokens_end_a_completion, PendingRequest, "completion")
 def the_stop_token_is_cut_off(true, self, finish):
     cut = slice(None, -1 if finish == "stop" else None)
     whole = true(self, finish)
@@ -132,7 +132,7 @@ def cancel_stops_everything(true, self, keys):
 @mutant(published.cancelled_requests_return_their_tokens, FakeGenerator, "cancel")
 def cancel_loses_tokens(true, self, keys):
     for key in self._rows.keys() & set(keys):
-        self._rows[key] = Row(self._rows[key].request)
+        self._rows[key] = PendingRequest(self._rows[key].request)
     true(self, keys)
 
 
@@ -146,7 +146,7 @@ def the_seed_is_ignored(true, seed, index):
     return torch.rand(len(seed))
 
 
-@mutant(published.neighbours_do_not_matter, fake, "uniform")
+@mutant(published.neighbors_do_not_matter, fake, "uniform")
 def the_seed_is_the_batch_s(true, seed, index):
     return true(torch.arange(len(seed)), index)
 
@@ -168,7 +168,7 @@ def logp_is_taken_before_temperature(true, logits, temperature, uniform):
     return token, logits.log_softmax(-1).gather(-1, token[:, None])[:, 0]
 
 
-@mutant(published.logp_is_that_of_a_forward_pass, Row, "completion")
+@mutant(published.logp_is_that_of_a_forward_pass, PendingRequest, "completion")
 def logp_is_shifted(true, self, finish):
     whole = true(self, finish)
     return evolve(whole, logp=(*whole.logp[1:], *whole.logp[:1]))
@@ -189,7 +189,7 @@ def every_token_is_drawn_by_the_same_number(true, seed, index):
 
 
 @mutant(published.pairs_have_their_probability, fake, "uniform")
-def the_stream_of_a_seed_is_its_neighbour_s(true, seed, index):
+def the_stream_of_a_seed_is_its_neighbor_s(true, seed, index):
     return (seed * 0.37 + index * 0.61).float() % 1
 
 
@@ -208,7 +208,7 @@ def the_version_is_not_updated(true, self, weights, *, version):
     true(self, weights, version=0)
 
 
-@mutant(published.weights_are_replaced_in_flight, Row, "completion")
+@mutant(published.weights_are_replaced_in_flight, PendingRequest, "completion")
 def a_completion_has_one_version(true, self, finish):
     whole = true(self, finish)
     return evolve(whole, version=whole.version[-1:] * len(whole.version))

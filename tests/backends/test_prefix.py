@@ -9,7 +9,7 @@ import torch
 
 from purerl.algos.algebra import begin
 from purerl.backends.hf import prefix
-from purerl.batch import put
+from purerl.batch import with_fields
 from purerl.testing.batches import example_batch
 from tests.backends.test_trainer import CRITIC, POLICY
 from tests.backends.tiny import FAMILIES, VOCABULARY, trainer, write_model
@@ -33,7 +33,7 @@ def batch(dtype: torch.dtype = torch.float64):
     prompt = tokens.gather(0, (made["group"] % 4)[:, None].expand_as(tokens))
     tokens = torch.where(made["action"].cumsum(-1) > 0, tokens, prompt)
     tokens[5, 2] += 1
-    return put(made, tokens=torch.where(made["attention_mask"], tokens % VOCABULARY, 0))
+    return with_fields(made, tokens=torch.where(made["attention_mask"], tokens % VOCABULARY, 0))
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from purerl.algos.algebra import Objective, Term, begin, on
+from purerl.algos.algebra import Objective, Term, begin, of_fields
 from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.heads import recompute_layers
 from purerl.backends.hf.trainer import Config
-from purerl.batch import put
+from purerl.batch import with_fields
 from purerl.errors import BatchError, CheckpointError, ConfigError, InputError
 from purerl.kernels import logp as kernel
 from purerl.testing.batches import example_batch
@@ -25,7 +25,7 @@ LAYOUT = ((0, "..aaa.aax"), (1, "..a"), (0, "...axaaaaa."), (2, "."), (0, "..a..
 def batch(seed: int = 0, dtype: torch.dtype = torch.float64):
     made = example_batch(("old_logp", "advantage", "temperature", "returns"), LAYOUT, seed=seed, dtype=dtype)
     tokens = torch.randint(0, VOCABULARY, made["tokens"].shape, generator=torch.Generator().manual_seed(seed))
-    return put(made, tokens=torch.where(made["attention_mask"], tokens, 0))
+    return with_fields(made, tokens=torch.where(made["attention_mask"], tokens, 0))
 
 
 def _policy_gradient(logp, advantage):
@@ -40,16 +40,16 @@ POLICY = Objective(
     "policy",
     ("advantage",),
     ("logp",),
-    (Term("policy", on(_policy_gradient, "logp", "advantage"), token_mean),),
+    (Term("policy", of_fields(_policy_gradient, "logp", "advantage"), token_mean),),
     watches=("entropy",),
 )
 CRITIC = Objective(
-    "critic", ("returns",), ("value",), (Term("value", on(_squared_error, "value", "returns"), token_mean),)
+    "critic", ("returns",), ("value",), (Term("value", of_fields(_squared_error, "value", "returns"), token_mean),)
 )
 
 
 def run(made, steps: int = 1, objective: Objective = POLICY) -> list[dict[str, float]]:
-    """What `steps` steps report, as means."""
+    """What `max_steps` steps report, as means."""
     reports = [made.step(*_given(seed, objective)) for seed in range(steps)]
     return [{name: float(m.total / m.weight) for name, m in report.items() if m.weight} for report in reports]
 
@@ -137,7 +137,9 @@ def test_building_leaves_the_global_generator_alone(path):
 
 
 def test_autocast_computes_the_backbone_narrowly_and_keeps_weights_wide(path):
-    wide, narrow = (trainer(path, dtype="float32", lr=1e-3, autocast=autocast) for autocast in ("off", "bfloat16"))
+    wide, narrow = (
+        trainer(path, dtype="float32", lr=1e-3, mixed_precision=autocast) for autocast in ("off", "bfloat16")
+    )
     rows = batch(dtype=torch.float32)
     scores = [made.score(rows, ["logp"])["logp"] for made in (wide, narrow)]
     assert scores[1].dtype == torch.float32
@@ -192,9 +194,15 @@ def test_chunks_of_the_vocabulary_change_nothing_but_rounding(path, monkeypatch)
 
 
 def test_steps_are_those_of_a_plain_adamw_loop_with_clipping_decay_and_schedule(path):
-    settings = dict(lr=1e-2, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.3, clip_norm=0.5)
+    settings = dict(lr=1e-2, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.3, max_grad_norm=0.5)
     made = trainer(
-        path, **settings, schedule="cosine", warm_up=2, final_fraction=0.1, updates=6, tokens_per_microbatch=20
+        path,
+        **settings,
+        lr_scheduler="cosine",
+        warmup_steps=2,
+        min_lr_ratio=0.1,
+        updates=6,
+        max_tokens_per_microbatch=20,
     )
     plain = copy.deepcopy(made.module)
     named = dict(plain.named_parameters())
@@ -203,19 +211,19 @@ def test_steps_are_those_of_a_plain_adamw_loop_with_clipping_decay_and_schedule(
         {"params": [p for n, p in named.items() if (n in decayed) == decays], "weight_decay": 0.3 * decays}
         for decays in (True, False)
     ]
-    optimiser = torch.optim.AdamW(groups, lr=1.0, betas=(0.8, 0.9), eps=1e-3)
+    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(0.8, 0.9), eps=1e-3)
     # By hand: two steps up, then 0.1 + 0.9 * (1 + cos(pi * k / 4)) / 2 for k = 0 ... 3.
     rates = [0.005, 0.01, 0.01, 0.008681981, 0.0055, 0.002318019]
     reports = run(made, 6)
     for seed, (rate, report) in enumerate(zip(rates, reports, strict=True)):
         rows = batch(seed)
         logp = plain(rows["tokens"], rows["action"], rows["temperature"], rows["group"])["logp"]
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (-(logp * rows["advantage"])[rows["mask"]].mean()).backward()
         norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = rate
-        optimiser.step()
+        optimizer.step()
         assert report["learning_rate"] == pytest.approx(rate, abs=1e-9)
         assert report["grad_norm"] == pytest.approx(float(norm), rel=1e-6)
         assert norm > 0.5
@@ -225,7 +233,7 @@ def test_steps_are_those_of_a_plain_adamw_loop_with_clipping_decay_and_schedule(
 
 def test_a_tied_head_does_not_decay(tmp_path):
     made = trainer(write_model(tmp_path, "llama"), lr=1e-2, weight_decay=0.5)
-    decayed, kept = ({id(p) for p in group["params"]} for group in made.optimiser.param_groups)
+    decayed, kept = ({id(p) for p in group["params"]} for group in made.optimizer.param_groups)
     causal = made.module.causal
     assert id(causal.get_output_embeddings().weight) in kept
     assert id(causal.model.norm.weight) in kept
@@ -234,10 +242,10 @@ def test_a_tied_head_does_not_decay(tmp_path):
 
 
 def test_a_skipped_step_moves_the_schedule_on_and_nothing_else(path):
-    made = trainer(path, lr=1e-2, schedule="linear", updates=4)
+    made = trainer(path, lr=1e-2, lr_scheduler="linear", updates=4)
     before = weights(made)
     rows, objective, counts = _given(0, POLICY)
-    report = made.step(put(rows, advantage=rows["advantage"] * torch.inf), objective, counts)
+    report = made.step(with_fields(rows, advantage=rows["advantage"] * torch.inf), objective, counts)
     assert float(report["skipped"].total) == 1
     assert "grad_norm" not in report
     assert same(weights(made), before)
@@ -276,7 +284,7 @@ def test_a_critic_gives_the_value_before_each_action_token(path):
         hidden = made.module.backbone(rows["tokens"], use_cache=False).last_hidden_state
         wanted = torch.where(rows["action"][:, 1:], made.module.head(hidden[:, :-1])[..., 0], 0)
     torch.testing.assert_close(made.score(rows, ["value"])["value"][:, 1:], wanted, rtol=1e-9, atol=1e-9)
-    warm = put(rows, temperature=rows["temperature"] * 2)
+    warm = with_fields(rows, temperature=rows["temperature"] * 2)
     assert torch.equal(made.score(warm, ["value"])["value"], made.score(rows, ["value"])["value"])
 
 
@@ -305,9 +313,9 @@ def test_an_exported_model_scores_as_it_did(path, tmp_path, role):
 
 
 def test_a_reference_scores_and_is_never_stepped(path, tmp_path):
-    made = trainer(path, "reference", warm_up=100)
+    made = trainer(path, "reference", warmup_steps=100)
     assert same(dict(made.score(batch(), ["logp"]).items()), dict(trainer(path).score(batch(), ["logp"]).items()))
-    assert made.optimiser is None
+    assert made.optimizer is None
     assert dict(made.weights()) == {}
     with pytest.raises(InputError, match="this model is a reference"):
         run(made)
@@ -327,7 +335,7 @@ def test_any_other_role_is_a_policy(path):
 @pytest.mark.parametrize("role", ["policy", "critic"])
 def test_a_checkpoint_holds_moments_and_the_place_in_the_schedule(path, tmp_path, role):
     objective = CRITIC if role == "critic" else POLICY
-    settings = dict(lr=1e-2, schedule="cosine", warm_up=2)
+    settings = dict(lr=1e-2, lr_scheduler="cosine", warmup_steps=2)
     saved, loaded = (trainer(path, role, **settings, seed=seed) for seed in (0, 1))
     run(saved, 3, objective)
     saved.save(tmp_path)
@@ -378,18 +386,18 @@ def test_a_damaged_checkpoint_is_refused(path, tmp_path, damage, how):
         dict(betas=(0.9,)),
         dict(eps=0.0),
         dict(weight_decay=-0.1),
-        dict(schedule="exponential"),
-        dict(warm_up=-1),
-        dict(warm_up=2.5),
-        dict(schedule="linear", final_fraction=1.5),
-        dict(final_fraction=0.1),
-        dict(clip_norm=0.0),
-        dict(tokens_per_microbatch=0),
-        dict(autocast="float16"),
+        dict(lr_scheduler="exponential"),
+        dict(warmup_steps=-1),
+        dict(warmup_steps=2.5),
+        dict(lr_scheduler="linear", min_lr_ratio=1.5),
+        dict(min_lr_ratio=0.1),
+        dict(max_grad_norm=0.0),
+        dict(max_tokens_per_microbatch=0),
+        dict(mixed_precision="float16"),
         dict(gradient_checkpointing=1),
         dict(gradient_checkpointing="yes"),
         dict(betas=0.9),
-        dict(clip_norm=float("nan")),
+        dict(max_grad_norm=float("nan")),
     ],
     ids=str,
 )
@@ -400,18 +408,18 @@ def test_a_setting_that_cannot_be_is_refused(settings):
 
 def test_a_fraction_that_a_constant_schedule_would_ignore_is_refused():
     with pytest.raises(ConfigError) as error:
-        Config(final_fraction=0.1)
+        Config(min_lr_ratio=0.1)
     assert str(error.value).splitlines() == [
-        "final_fraction",
+        "min_lr_ratio",
         "  got:  0.1",
-        "  need: schedule linear or cosine: a constant one ends where it is",
+        "  need: lr_scheduler linear or cosine: a constant one ends where it is",
         "  do:   leave it out",
     ]
 
 
 def test_a_warm_up_as_long_as_the_run_is_refused(path):
-    with pytest.raises(ConfigError, match=r"warm_up\n  got:  10\n  need: less than the run's 10 optimiser steps"):
-        trainer(path, warm_up=10, updates=10)
+    with pytest.raises(ConfigError, match=r"warmup_steps\n  got:  10\n  need: less than the run's 10 optimizer steps"):
+        trainer(path, warmup_steps=10, updates=10)
 
 
 def test_a_device_that_is_not_there_is_refused(path):

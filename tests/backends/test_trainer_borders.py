@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from purerl.algos.algebra import Weighted
 from purerl.backends.hf.trainer import _on_host
-from purerl.batch import collate, put
+from purerl.batch import collate, with_fields
 from purerl.errors import BatchError, ConfigError
 from tests.backends.tiny import VOCABULARY, trainer, write_model
 
@@ -36,7 +36,7 @@ def test_rows_that_the_model_has_no_positions_or_ids_for_are_refused(tmp_path, f
 
 
 def test_a_row_that_is_refused_names_its_example(tmp_path):
-    rows = put(_rows(65), example=torch.tensor([1234]))
+    rows = with_fields(_rows(65), example=torch.tensor([1234]))
     with pytest.raises(BatchError, match="row 0 of a batch, made of example 1,234\n"):
         trainer(write_model(tmp_path), dtype="float32").score(rows, ["logp"])
 
@@ -46,7 +46,10 @@ def test_float16_does_not_train(tmp_path, role):
     """By its name before the model is loaded, and where the files say so."""
     narrow = str(tmp_path / "narrow")
     trainer(write_model(tmp_path), "reference", dtype="float16").export(tmp_path / "narrow")
-    wanted = r"^model.dtype\n  got:  float16, of '.*'\n  need: float32 with trainer.autocast=bfloat16, or bfloat16, for"
+    wanted = (
+        r"^model.dtype\n  got:  float16, of '.*'\n"
+        r"  need: float32 with trainer.mixed_precision=bfloat16, or bfloat16, for"
+    )
     for where, dtype in (("nowhere", "float16"), (narrow, "auto")):
         with pytest.raises(ConfigError, match=wanted):
             trainer(where, role, dtype=dtype)

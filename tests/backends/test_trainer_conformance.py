@@ -27,8 +27,8 @@ ADAMW = {"lr": 1e-2, "betas": (0.8, 0.9), "eps": 1e-2, "weight_decay": 0.0}
 def conformance(folder: Path, family: str = "qwen3", tolerance: float = 1e-9) -> Case:
     """What `check_trainer` wants to know of a model of `family`."""
     path = write_model(folder, family)
-    first = trainer(path, **ADAMW, clip_norm=math.inf, tokens_per_microbatch=1000)
-    small = trainer(path, **ADAMW, clip_norm=math.inf, tokens_per_microbatch=12)
+    first = trainer(path, **ADAMW, max_grad_norm=math.inf, max_tokens_per_microbatch=1000)
+    small = trainer(path, **ADAMW, max_grad_norm=math.inf, max_tokens_per_microbatch=12)
 
     def copy_of(made: HFTrainer, prepare: Callable = lambda module: None) -> HFTrainer:
         module = copy.deepcopy(made.module)
@@ -142,15 +142,15 @@ def masked_out_tokens_count(true, objective, part, counts):
 
 
 @mutant(STEPS, engine, "evaluate")
-def normalised_by_microbatch(true, objective, part, counts):
+def normalized_by_microbatch(true, objective, part, counts):
     own = {term.name: part[term.where] for term in objective.terms}
     return true(objective, part, {n: Counts(2 * where.sum(), 2 * where.any(-1).sum()) for n, where in own.items()})
 
 
-@mutant(STEPS, HFTrainer, "_optimise")
+@mutant(STEPS, HFTrainer, "_optimize")
 def averaged_over_microbatches(true, self, metrics, counts):
     for parameter in self.trained.values():
-        parameter.grad /= 2 if self.config.tokens_per_microbatch == 12 else 1
+        parameter.grad /= 2 if self.config.max_tokens_per_microbatch == 12 else 1
     return true(self, metrics, counts)
 
 
@@ -189,7 +189,7 @@ def a_microbatch_is_lost(true, self, batch, unit):
 
 
 @mutant(STEPS, HFTrainer, "_backward")
-def what_is_watched_is_learnt(true, self, part, objective, counts):
+def what_is_watched_is_learned(true, self, part, objective, counts):
     return true(self, part, objective._replace(outputs=objective.outputs + objective.watches, watches=()), counts)
 
 
@@ -204,7 +204,7 @@ def dropout_is_on(true, self, part):
     return {name: functional.dropout(value, 0.1) for name, value in true(self, part).items()}
 
 
-@mutant("nothing_counted_changes_nothing", HFTrainer, "_optimise")
+@mutant("nothing_counted_changes_nothing", HFTrainer, "_optimize")
 def momentum_moves_on(true, self, metrics, counts):
     return true(self, metrics, {name: Counts(*(x + 1 for x in count)) for name, count in counts.items()})
 
@@ -216,7 +216,7 @@ def what_is_not_finite_becomes_0(true, parameters, norm):
     return true(parameters, norm)
 
 
-@mutant(SKIPS, HFTrainer, "_optimise")
+@mutant(SKIPS, HFTrainer, "_optimize")
 def skipped_in_silence(true, self, metrics, counts):
     return true(self, metrics, counts) | {"skipped": Weighted(torch.zeros(()), torch.ones(()))}
 
@@ -224,7 +224,7 @@ def skipped_in_silence(true, self, metrics, counts):
 @mutant("a_loaded_trainer_goes_on_bit_for_bit", HFTrainer, "load")
 def moments_are_not_loaded(true, self, path):
     true(self, path)
-    self.optimiser.state.clear()
+    self.optimizer.state.clear()
 
 
 @mutant("a_loaded_trainer_goes_on_bit_for_bit", HFTrainer, "load")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
-from purerl.backends.hf.optimiser import learning_rate
+from purerl.backends.hf.optimizer import learning_rate
 
 rows = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([-(2**62), -1, 0, 7, 2**62])), max_size=30)
 
@@ -41,12 +41,12 @@ def test_what_follows_the_last_prediction_is_not_needed(action, needed):
     assert tokens_needed(torch.tensor([[kind == "a" for kind in action]])).tolist() == [needed]
 
 
-SHAPE = {"lr": 2.0, "updates": 12, "warm_up": 4}
+SHAPE = {"lr": 2.0, "updates": 12, "warmup_steps": 4}
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
 def test_the_warm_up_is_a_line_that_ends_at_lr(schedule):
-    rates = [learning_rate(k, **SHAPE, schedule=schedule, final_fraction=0.0) for k in range(5)]
+    rates = [learning_rate(k, **SHAPE, schedule=schedule, min_lr_ratio=0.0) for k in range(5)]
     assert rates == [0.5, 1.0, 1.5, 2.0, 2.0]
 
 
@@ -61,15 +61,15 @@ def test_the_warm_up_is_a_line_that_ends_at_lr(schedule):
     ],
 )
 def test_the_decay(schedule, final, wanted):
-    rates = [learning_rate(k, **SHAPE, schedule=schedule, final_fraction=final) for k in range(4, 12)]
+    rates = [learning_rate(k, **SHAPE, schedule=schedule, min_lr_ratio=final) for k in range(4, 12)]
     assert rates == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("schedule", "end"), [("constant", 2.0), ("linear", 0.2), ("cosine", 0.2)])
 def test_beyond_the_end_the_rate_stays(schedule, end):
-    rates = {learning_rate(k, **SHAPE, schedule=schedule, final_fraction=0.1) for k in (12, 13, 1000)}
+    rates = {learning_rate(k, **SHAPE, schedule=schedule, min_lr_ratio=0.1) for k in (12, 13, 1000)}
     assert list(rates) == [pytest.approx(end)]
 
 
 def test_without_updates_there_is_a_rate():
-    assert learning_rate(0, lr=1.0, schedule="cosine", warm_up=0, final_fraction=0.0, updates=0) == 1.0
+    assert learning_rate(0, lr=1.0, schedule="cosine", warmup_steps=0, min_lr_ratio=0.0, updates=0) == 1.0

@@ -37,7 +37,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granite": _SIZES | dict(logits_scaling=4.0),
     "qwen3_moe": _SIZES | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, decoder_sparse_step=1),
     "phi": _SIZES,  # a head with a bias
-    "gpt2": _GPT2 | dict(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),  # positions that are learnt, dropout
+    "gpt2": _GPT2 | dict(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),  # positions that are learned, dropout
 }
 
 

@@ -143,8 +143,8 @@ SETTINGS = [
     ("gsmk", [], {"about": "'gsmk'", "got": "gsmk", "need": "one of ours, module:function", "do": "'gsm8k'?"}),
     ("gsm8k", ["trainer.lrr=1"], {"about": "trainer.lrr", "got": "no such", "need": "lists", "do": "'lr'?"}),
     ("gsm8k", ["trainr.lr=1"], {"about": "trainr", "got": "no such", "need": "lists", "do": "'trainer'?"}),
-    ("gsm8k", ["steps=many"], {"about": "steps", "got": '"many"', "need": "a whole number", "do": "digits alone"}),
-    ("gsm8k", ["steps=1.5"], {"about": "steps", "got": "1.5", "need": "a whole number", "do": "digits alone"}),
+    ("gsm8k", ["max_steps=many"], {"about": "steps", "got": '"many"', "need": "a whole number", "do": "digits alone"}),
+    ("gsm8k", ["max_steps=1.5"], {"about": "steps", "got": "1.5", "need": "a whole number", "do": "digits alone"}),
     ("gsm8k", ["trainer.lr=fast"], {"about": "trainer.lr", "got": '"fast"', "need": "a number", "do": "1e-3"}),
     (
         "gsm8k",
@@ -218,7 +218,7 @@ def test_a_model_without_a_chat_template(recipe: str, tmp_path: Path) -> None:
 
 # --- checkpoints, and the disk that they are on ----------------------------------------------------------------------
 
-SMALL = ("examples=2", "trainer.warm_up=0", "trainer.autocast=off", "threads=1", "checkpoint.every=1")
+SMALL = ("batch_size=2", "trainer.warmup_steps=0", "trainer.mixed_precision=off", "num_threads=1", "checkpoint.every=1")
 
 
 def _talks(folder: Path) -> str:
@@ -230,14 +230,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, its data, and in `run` a run of four steps that was not yet finished when it ended."""
     folder = tmp_path_factory.mktemp("whole")
     model, data = write_model(folder / "model"), _talks(folder)
-    result = _train("chat", f"model={model}", f"data={data}", "steps=4", *SMALL, directory=folder / "run")
+    result = _train("chat", f"model={model}", f"data={data}", "max_steps=4", *SMALL, directory=folder / "run")
     assert result.exit_code == 0, result.output
     (folder / "run" / "summary.json").unlink()
     return folder
 
 
 def test_a_run_of_another_model_is_not_gone_on_with(whole: Path, tmp_path: Path) -> None:
-    settings = [f"model={write_model(tmp_path / 'other')}", f"data={whole}/talks.jsonl", "steps=4", *SMALL]
+    settings = [f"model={write_model(tmp_path / 'other')}", f"data={whole}/talks.jsonl", "max_steps=4", *SMALL]
     result = _train("chat", *settings, directory=whole / "run")
     got = f"model.path: '{whole}/model' there, '{tmp_path}/other' now"
     told = {"got": got, "need": "the same settings", "do": "name another directory"}
@@ -253,7 +253,7 @@ def test_a_checkpoint_of_a_model_of_another_shape(whole: Path, tmp_path: Path) -
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
     kept = (tmp_path / "run" / "config.toml").read_text().replace(str(whole), str(tmp_path))
     (tmp_path / "run" / "config.toml").write_text(kept)
-    settings = [f"model={tmp_path}/model", f"data={_talks(tmp_path)}", "steps=4", *SMALL]
+    settings = [f"model={tmp_path}/model", f"data={_talks(tmp_path)}", "max_steps=4", *SMALL]
     result = _train("chat", *settings, directory=tmp_path / "run")
     told = {"got": "is float32 [64, 128] there, float32 [64, 96] here", "need": "shapes", "do": "the model that it is"}
     _check_told(result, 1, about="checkpoints/000004/policy' is a checkpoint of another model", **told)
@@ -281,7 +281,7 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on_once_there_
     if not _can_mount(tmp_path):
         pytest.skip("a small file system cannot be mounted here")
     (disk := tmp_path / "disk").mkdir()
-    settings = [f"model={whole}/model", f"data={whole}/talks.jsonl", "steps=4", *SMALL]
+    settings = [f"model={whole}/model", f"data={whole}/talks.jsonl", "max_steps=4", *SMALL]
     command = " ".join(["$PURERL train chat --directory", str(disk / "run"), *(f"--set {one}" for one in settings)])
     ran = _shell(
         f"mount -t tmpfs -o size=3m none {disk}\n"

@@ -92,8 +92,8 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
     for arguments, message in (
         (["inspect", tmp_path / "none.jsonl"], f"data set '{tmp_path}/none.jsonl'\n  got:  no such file\n"),
         (["inspect", path, "--model", tmp_path / "none"], "no tokenizer can be loaded from the hub's repository"),
-        (["inspect", path, "--system", "be"], "system has no effect\n  need: a tokenizer\n"),
-        (["inspect", path, "--template", "a"], "setting 'template.a'\n  need: key=value"),
+        (["inspect", path, "--system", "be"], "system_prompt has no effect\n  need: a tokenizer\n"),
+        (["inspect", path, "--template", "a"], "setting 'chat_template_kwargs.a'\n  need: key=value"),
         (["convert", "gsm", path, tmp_path / "t"], "no data set is called 'gsm'\n  do:   did you mean 'gsm8k'?"),
         (["convert", "gsm8k", path, tmp_path], f"target '{tmp_path}'\n  got:  a directory\n"),
         (["convert", "gsm8k", path, tmp_path / "t"], f"{path!r} is not openai/gsm8k: no column 'question'\n"),
@@ -128,5 +128,5 @@ def test_the_page_names_every_layout_and_every_setting() -> None:
         rows = [line for line in table if line.startswith(f"| {layout.purpose} |") and layout.form in line]
         assert any(all(f"`{name}`" in line for name in layout.columns) for line in rows), layout
     settings = tomllib.loads(page.split("```toml\n")[2].partition("```")[0])
-    assert from_dict(Data, settings["data"]).held_out == 0.05
+    assert from_dict(Data, settings["data"]).validation_fraction == 0.05
     assert settings["data"].keys() == {field.name for field in attrs.fields(Data)}

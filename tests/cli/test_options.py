@@ -101,7 +101,7 @@ def test_every_algorithm_is_listed_with_what_it_is_made_of_and_needs() -> None:
     listing = CliRunner().invoke(app, ["algo", "list"], env={"COLUMNS": "200"}).stdout
     assert all(f"\n  {name} " in listing for name in names("algorithm"))
     row = next(line for line in listing.splitlines() if line.startswith("  ppo "))
-    for part in ("PPO, proximal policy optimisation", "1707.06347", "gae_advantage", "clipped_value_loss", "a critic"):
+    for part in ("PPO, proximal policy optimization", "1707.06347", "gae_advantage", "clipped_value_loss", "a critic"):
         assert part in row
 
 

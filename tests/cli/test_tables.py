@@ -35,9 +35,11 @@ def test_recipes_are_listed_with_what_they_do_and_need() -> None:
 
 
 def test_settings_are_shown_with_where_they_came_from() -> None:
-    lines = _purerl("config", "addition", "--set", "steps=7").stdout.splitlines()
-    steps, epochs = (next(line for line in lines if line.startswith(f"  {key} ")) for key in ("steps", "epochs"))
-    assert steps.split() == ["steps", "7", "steps", "steps", "of", "the", "loop", "--set"]
+    lines = _purerl("config", "addition", "--set", "max_steps=7").stdout.splitlines()
+    steps, epochs = (
+        next(line for line in lines if line.startswith(f"  {key} ")) for key in ("max_steps", "ppo_epochs")
+    )
+    assert steps.split() == ["max_steps", "7", "steps", "steps", "of", "the", "loop", "--set"]
     assert (epochs.split()[1], epochs.split()[-1]) == ("1", "default")
 
 
@@ -55,15 +57,15 @@ def test_a_terminal_of_any_width_shows_every_word(command: str, width: int) -> N
 
 def test_elsewhere_each_row_is_a_line() -> None:
     lines = CliRunner().invoke(app, ["config"], env={"COLUMNS": "40"}).stdout.splitlines()
-    row = next(line for line in lines if line.startswith("  start.trainer.tokens_per_microbatch "))
+    row = next(line for line in lines if line.startswith("  initial_run.trainer.max_tokens_per_microbatch "))
     assert row.split()[1] == "1024"
     assert row.split()[-1] == "recipe"
-    assert len([line for line in lines if "final_fraction" in line and "as a fraction of lr" in line]) == 2
+    assert len([line for line in lines if "min_lr_ratio" in line and "as a fraction of lr" in line]) == 2
 
 
 def test_a_configuration_is_printed_as_a_file() -> None:
-    table = tomllib.loads(_purerl("config", "--toml", "--set", "steps=7").stdout)
-    assert from_dict(RunConfig, table).steps == 7
+    table = tomllib.loads(_purerl("config", "--toml", "--set", "max_steps=7").stdout)
+    assert from_dict(RunConfig, table).max_steps == 7
 
 
 @pytest.mark.parametrize("command", ["config", "train"])
@@ -106,7 +108,7 @@ def test_recipes_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_settings_complete_with_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.toml").write_text(dumps(addition()).replace("steps = 240", "steps = 12"))
     monkeypatch.chdir(tmp_path)
-    assert _offered("purerl train mine.toml --set step").split() == ["steps=12"]
+    assert _offered("purerl train mine.toml --set max_step").split() == ["max_steps=12"]
     assert _offered("purerl train gsm8k --set model=x --set tes").split() == ["test="]
     assert "trainer.lr=1e-06" in _offered("purerl config gsm8k --set trai").split()
     nothing = SimpleNamespace(args=[], params={"recipe": "no-such-recipe"})

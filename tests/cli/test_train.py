@@ -80,7 +80,15 @@ def test_a_recipe_can_be_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_ends_with_a_model_and_is_not_done_twice(tmp_path: Path) -> None:
-    run = ("tests.loop.small:small", "--set", "steps=1", "--set", "trainer.warm_up=0", "--directory", tmp_path / "run")
+    run = (
+        "tests.loop.small:small",
+        "--set",
+        "max_steps=1",
+        "--set",
+        "trainer.warmup_steps=0",
+        "--directory",
+        tmp_path / "run",
+    )
     first = _train(*run)
     assert first.exit_code == 0, first.output
     place = tmp_path / "run"
@@ -192,7 +200,7 @@ def test_a_run_that_is_told_to_stop_gives_the_terminal_back_and_keeps_its_checkp
         if not sent and [*checkpoints.glob("*/manifest.json")] and so_far.rfind(_HIDDEN) > so_far.rfind(_SHOWN):
             sent.append(process.send_signal(sign))
 
-    command = ["-m", "purerl_cli", "train", "tests.loop.small:small", "--set", "steps=5000", "--directory"]
+    command = ["-m", "purerl_cli", "train", "tests.loop.small:small", "--set", "max_steps=5000", "--directory"]
     seen, found = in_terminal([sys.executable, *command, str(tmp_path / "run")], hear)
     assert found == code, seen
     assert seen.rfind(_SHOWN) > seen.rfind(_HIDDEN) > 0, "the cursor is there again"

@@ -16,28 +16,34 @@ SFT = ["algorithm.kind=sft", "rollout="]
 
 
 def _stop(metric: str) -> list[str]:
-    return ["stop.at_least=1", f"stop.metric={metric}"]
+    return ["stop_when.at_least=1", f"stop_when.metric={metric}"]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (_stop("evl/accuracy"), "stop.metric\n  got:  evl/accuracy\n.*'eval/accuracy'"),
-        (_stop("accuracy"), "stop.metric\n.*'eval/accuracy'"),
-        (_stop("reward/men"), "stop.metric\n.*'reward/mean'"),
-        (_stop("reward/exact_mach"), "stop.metric\n.*'reward/exact_match'"),
-        (_stop("policy/entrpy"), "stop.metric\n.*'policy/entropy'"),
-        (_stop("rollout/nothing"), "stop.metric\n  got:  rollout/nothing\n  need: a metric that the run has"),
-        (_stop("policy/"), "stop.metric\n"),
-        ([*_stop("reward/mean"), *SFT], "stop.metric\n"),
-        (["stop.metric=eval/accuracy", "stop.at_least=nan"], "stop.at_least\n  got:  nan\n  need: a finite number"),
+        (_stop("evl/accuracy"), "stop_when.metric\n  got:  evl/accuracy\n.*'eval/accuracy'"),
+        (_stop("accuracy"), "stop_when.metric\n.*'eval/accuracy'"),
+        (_stop("reward/men"), "stop_when.metric\n.*'reward/mean'"),
+        (_stop("reward/exact_mach"), "stop_when.metric\n.*'reward/exact_match'"),
+        (_stop("policy/entrpy"), "stop_when.metric\n.*'policy/entropy'"),
+        (_stop("rollout/nothing"), "stop_when.metric\n  got:  rollout/nothing\n  need: a metric that the run has"),
+        (_stop("policy/"), "stop_when.metric\n"),
+        ([*_stop("reward/mean"), *SFT], "stop_when.metric\n"),
+        (
+            ["stop_when.metric=eval/accuracy", "stop_when.at_least=nan"],
+            "stop_when.at_least\n  got:  nan\n  need: a finite number",
+        ),
         (['rewards=[{function="purerl.rewards.exact:exact_match", weight=0}]'], "rewards.weight\n  got:  0 for each"),
         (
             ["model={here}", "model.revision=v2"],
             "model.revision has no effect\n  got:  'v2'\n  need: a name on",
         ),
         (["model.revision=v2"], "model.revision has no effect\n"),
-        (["data.held_out=0.1", "evaluate="], "data.held_out has no effect\n  got:  0.1\n  need: an evaluation"),
+        (
+            ["data.validation_fraction=0.1", "evaluate="],
+            "data.validation_fraction has no effect\n  got:  0.1\n  need: an evaluation",
+        ),
     ],
 )
 def test_what_has_no_effect_is_refused(settings: list[str], message: str, tmp_path: Path) -> None:
@@ -68,5 +74,5 @@ def test_the_known_metrics_are_those_that_are_explained() -> None:
     text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     named = {name for line in text.splitlines() if line.startswith("| `") for name in re.findall("`([^`]+)`", line)}
     found = {name.rpartition("/")[2] for name in named if re.fullmatch(r"(policy|critic|reward_model)/\w+", name)}
-    assert {*module._LEARNT} == found
+    assert {*module._LEARNED} == found
     assert {f"time/{name}" for name in module._TIMED} == {name for name in named if name.startswith("time/")}

@@ -17,8 +17,8 @@ from purerl.recipes.addition import addition
 MIXED = Data(
     files=("a.parquet", "b.jsonl"),
     weights=(3.0, 1.0),
-    system="be",
-    template={"enable_thinking": False, "tools": ["a"]},
+    system_prompt="be",
+    chat_template_kwargs={"enable_thinking": False, "tools": ["a"]},
     max_prompt_tokens=512,
 )
 
@@ -29,7 +29,7 @@ def test_a_files_name_alone_is_that_file() -> None:
         assert from_dict(RunConfig, said | {"data": data}).data == Data(files=("a.parquet",))
     assert evolve(addition(), data="a.parquet").data == Data(files=("a.parquet",))
     assert apply(addition(), ["data=a.parquet"]).data == Data(files=("a.parquet",))
-    assert apply(addition(), ["data.system=be"]).data == Data(files=addition().data.files, system="be")
+    assert apply(addition(), ["data.system_prompt=be"]).data == Data(files=addition().data.files, system_prompt="be")
 
 
 def test_it_survives_toml() -> None:
@@ -40,13 +40,16 @@ def test_it_survives_toml() -> None:
 
 
 def test_arguments_of_the_template_are_set_and_taken_back_one_by_one() -> None:
-    config = apply(evolve(addition(), data=MIXED), ["data.template.enable_thinking=true", "data.template.tools="])
-    assert config.data.template == {"enable_thinking": True}
+    config = apply(
+        evolve(addition(), data=MIXED),
+        ["data.chat_template_kwargs.enable_thinking=true", "data.chat_template_kwargs.tools="],
+    )
+    assert config.data.chat_template_kwargs == {"enable_thinking": True}
     with pytest.raises(ConfigError) as caught:
-        apply(addition(), ["data.template=no"])
-    with pytest.raises(ConfigError, match=r"^data.template\n  got: .*\n  need: a section: keys and values"):
-        apply(addition(), ["data.template=no", "data.template.tools=1"])
-    assert str(caught.value) == 'data.template\n  got:  "no"\n  need: a section: keys and values'
+        apply(addition(), ["data.chat_template_kwargs=no"])
+    with pytest.raises(ConfigError, match=r"^data.chat_template_kwargs\n  got: .*\n  need: a section: keys and values"):
+        apply(addition(), ["data.chat_template_kwargs=no", "data.chat_template_kwargs.tools=1"])
+    assert str(caught.value) == 'data.chat_template_kwargs\n  got:  "no"\n  need: a section: keys and values'
 
 
 @pytest.mark.parametrize(
@@ -67,10 +70,13 @@ def test_arguments_of_the_template_are_set_and_taken_back_one_by_one() -> None:
             {"files": ("a", "b"), "weights": (1.0, 0.0)},
             "weights\n  got:  (1.0, 0.0)\n  need: above 0, and finite\n  do:   leave the file out",
         ),
-        ({"held_out": 1.0}, "held_out\n  got:  1.0\n  need: from 0 to 1, without 1"),
-        ({"held_out": -0.1}, "held_out\n  got:  -0.1\n  need: from 0 to 1, without 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction\n  got:  1.0\n  need: from 0 to 1, without 1"),
+        ({"validation_fraction": -0.1}, "validation_fraction\n  got:  -0.1\n  need: from 0 to 1, without 1"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens\n  got:  0\n  need: at least 1"),
-        ({"template": {"a": None}}, "template\n  got:  {'a': None}\n  need: values: TOML has no None"),
+        (
+            {"chat_template_kwargs": {"a": None}},
+            "chat_template_kwargs\n  got:  {'a': None}\n  need: values: TOML has no None",
+        ),
     ],
 )
 def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -84,7 +90,9 @@ def test_the_plan_says_what_is_mixed_and_left_out() -> None:
     assert "  data         a.parquet (75%), b.jsonl (25%); prompts of at most 512 tokens" in lines
     config = addition()
     config = evolve(
-        config, data=evolve(config.data, held_out=0.05), evaluate=evolve(config.evaluate, data={}, examples=100)
+        config,
+        data=evolve(config.data, validation_fraction=0.05),
+        evaluate=evolve(config.evaluate, data={}, max_examples=100),
     )
     lines = plan(config).splitlines()
     assert "  data         {run}/prepared/train.parquet; 5.0% held out" in lines

@@ -34,14 +34,14 @@ def test_every_setting_of_a_recipe_is_there_once_with_its_value() -> None:
     assert found["rollout.max_tokens"] == Setting("rollout.max_tokens", "4", "tokens", "new tokens at most", "recipe")
     assert found["trainer.betas"].value == "[0.9, 0.99]"
     assert found["critic"].value == ""
-    assert found["start.algorithm.kind"].value == '"sft"'
+    assert found["initial_run.algorithm.kind"].value == '"sft"'
 
 
 def test_a_value_comes_from_the_recipe_from_a_setting_or_from_nowhere() -> None:
     settings = ["algorithm.kind=grpo", "evaluate={data = 'x', every = 2, max_tokens = 3}", "trackers=['tensorboard']"]
     found = _sources(explained("addition", [*settings, " seed = 0"]))
     assert found["algorithm.kind"] == found["evaluate.data"] == found["trackers"] == found["seed"] == "--set"
-    assert (found["algorithm.clip_low"], found["steps"], found["epochs"]) == ("default", "recipe", "default")
+    assert (found["algorithm.clip_low"], found["max_steps"], found["ppo_epochs"]) == ("default", "recipe", "default")
     assert (found["evaluate.max_tokens"], found["evaluate.temperature"]) == ("--set", "default")
 
 
@@ -49,7 +49,7 @@ def mine(model: str, size: int, kl: Annotated[float, "how much it is held back"]
     """A recipe with arguments of its own; it fails without a model that is one."""
     if model == "MODEL":
         raise ConfigError("no such model")
-    return evolve(addition(), model=model, examples=size, name=f"{kl} {note}")
+    return evolve(addition(), model=model, batch_size=size, name=f"{kl} {note}")
 
 
 def test_arguments_of_a_recipe_are_explained_with_what_they_mean() -> None:
@@ -63,10 +63,10 @@ def test_arguments_of_a_recipe_are_explained_with_what_they_mean() -> None:
 
 
 def test_what_arguments_bring_about_comes_from_them() -> None:
-    found = _sources(explained("gsm8k", ["test=b.parquet", "data=d", "steps=4"]))
-    assert (found["evaluate.data"], found["data.files"], found["trainer.warm_up"]) == ("--set",) * 3
-    assert (found["model.path"], found["evaluate.every"], found["steps"]) == ("recipe", "recipe", "--set")
-    assert _sources(explained("gsm8k", ["data=d"]))["data.held_out"] == "recipe"
+    found = _sources(explained("gsm8k", ["test=b.parquet", "data=d", "max_steps=4"]))
+    assert (found["evaluate.data"], found["data.files"], found["trainer.warmup_steps"]) == ("--set",) * 3
+    assert (found["model.path"], found["evaluate.every"], found["max_steps"]) == ("recipe", "recipe", "--set")
+    assert _sources(explained("gsm8k", ["data=d"]))["data.validation_fraction"] == "recipe"
 
 
 def test_several_plugins_are_a_list_that_set_takes() -> None:
@@ -78,8 +78,8 @@ def test_several_plugins_are_a_list_that_set_takes() -> None:
 def test_what_a_file_says_comes_from_it_though_it_be_the_default(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(dumps(addition()))
-    found = _sources(explained(str(path), ["steps=3"]))
-    assert (found["epochs"], found["checkpoint.every"], found["steps"]) == (str(path), str(path), "--set")
+    found = _sources(explained(str(path), ["max_steps=3"]))
+    assert (found["ppo_epochs"], found["checkpoint.every"], found["max_steps"]) == (str(path), str(path), "--set")
     assert found["critic"] == "default"
 
 

@@ -51,9 +51,9 @@ def test_the_algorithm_is_switched_with_its_defaults() -> None:
 
 def test_a_mistake_in_the_first_run_is_named_with_its_place() -> None:
     with pytest.raises(
-        ConfigError, match=r"^start.trainer.lr\n  got:  \"x\"\n  need: a number\n  do:   write it as 0.5"
+        ConfigError, match=r"^initial_run.trainer.lr\n  got:  \"x\"\n  need: a number\n  do:   write it as 0.5"
     ):
-        apply(recipes.find("addition")(), ["start.trainer.lr=x"])
+        apply(recipes.find("addition")(), ["initial_run.trainer.lr=x"])
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,16 @@ def test_a_mistake_in_the_first_run_is_named_with_its_place() -> None:
             "seed=99999999999999999999999",
             "seed\n  got:  99999999999999999999999\n  need: from 0 to 922337",
         ),
-        ("threads=100000", "threads\n  got:  100000\n  need: from 1 to 1024"),
-        ("threads=0", "threads\n  got:  0\n  need: from 1 to 1024"),
-        ('rollout.stop=[""]', "rollout.stop\n  got:  an empty text\n  need: texts of at least one character"),
-        ('evaluate.stop=["a", ""]', "evaluate.stop\n  got:  an empty text\n  need: texts of at least one character"),
+        ("num_threads=100000", "num_threads\n  got:  100000\n  need: from 1 to 1024"),
+        ("num_threads=0", "num_threads\n  got:  0\n  need: from 1 to 1024"),
+        (
+            'rollout.stop_strings=[""]',
+            "rollout.stop_strings\n  got:  an empty text\n  need: texts of at least one character",
+        ),
+        (
+            'evaluate.stop_strings=["a", ""]',
+            "evaluate.stop_strings\n  got:  an empty text\n  need: texts of at least one character",
+        ),
         ('name="a\\u0000b"', "name\n  got:  'a\\x00b'\n  need: letters, digits, spaces and . , - _, 100 at most"),
         (f"name={'a' * 300}", "name\n  got:  'aaa"),
         ("name=../x", "name\n  got:  '../x'\n"),
@@ -92,8 +98,8 @@ def test_the_plan_says_what_it_adds_up_to() -> None:
         "  data         {run}/prepared/train.parquet",
         "  models       policy (hf)",
         "  sampler      hf",
-        "  a step       64 prompts x 16 completions of at most 4 tokens: 1,024 rows; optimiser steps: 4",
-        "  in all       at most 245,760 rows; optimiser steps: 960",
+        "  a step       64 prompts x 16 completions of at most 4 tokens: 1,024 rows; optimizer steps: 4",
+        "  in all       at most 245,760 rows; optimizer steps: 960",
         "  evaluation   every 20 steps: all problems of {run}/prepared/held_out.parquet",
         "  checkpoints  every 20 steps; the newest 2 stay",
     ]

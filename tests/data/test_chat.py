@@ -1,4 +1,4 @@
-"""Prompts and conversations as tokens, and which of them are learnt, under templates of several manners."""
+"""Prompts and conversations as tokens, and which of them are learned, under templates of several manners."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from purerl.data.chat import Chat, Row, continued, open_chat, prompts
+from purerl.data.chat import Chat, TokenizedExample, open_chat, tokenize_answer, tokenize_prompts
 from purerl.errors import ConfigError, DataError
 
 from .made import CHATML, FORGETFUL, HEADERS, MARKED, STRICT, assistant, system, tokenizer, user
@@ -18,8 +18,8 @@ def _chat(rendering: str, **settings: Any) -> Chat:
     return open_chat(tokenizer(rendering), "messages", **settings)
 
 
-def _shown(chat: Chat, row: Row) -> str:
-    """The text of a row, with what is learnt in parentheses."""
+def _shown(chat: Chat, row: TokenizedExample) -> str:
+    """The text of a row, with what is learned in parentheses."""
     text, learning = "", False
     for token, action in zip(row.tokens, row.action, strict=True):
         text += {(False, True): "(", (True, False): ")"}.get((learning, action), "") + chat.tokenizer.decode([token])
@@ -30,9 +30,9 @@ def _shown(chat: Chat, row: Row) -> str:
 # --- prompts -----------------------------------------------------------------------------------------------------
 
 
-def test_a_text_is_tokenised_as_it_is_with_the_tokenizers_own_beginning() -> None:
+def test_a_text_is_tokenized_as_it_is_with_the_tokenizers_own_beginning() -> None:
     chat = open_chat(tokenizer(CHATML), "text")
-    (prompt,) = prompts(chat, ["1+1="])
+    (prompt,) = tokenize_prompts(chat, ["1+1="])
     assert prompt.text == "1+1="
     assert chat.tokenizer.decode(prompt.tokens) == "<bos>1+1="
 
@@ -47,22 +47,22 @@ def test_a_text_is_tokenised_as_it_is_with_the_tokenizers_own_beginning() -> Non
 )
 def test_messages_end_with_the_header_of_the_assistants_turn(template: str, text: str) -> None:
     chat = _chat(template)
-    (prompt,) = prompts(chat, [[user("hi")]])
+    (prompt,) = tokenize_prompts(chat, [[user("hi")]])
     assert prompt.text == text
     assert chat.tokenizer.decode(prompt.tokens) == text, "special tokens are the template's business: one <bos> at most"
     assert len(prompt.tokens) < len(text) / 2, "and are one token each"
 
 
 def test_the_system_prompt_is_that_of_conversations_that_have_none() -> None:
-    chat = _chat(CHATML, system="be good")
-    without, own = prompts(chat, [[user("hi")], [system("be bad"), user("hi")]])
+    chat = _chat(CHATML, system_prompt="be good")
+    without, own = tokenize_prompts(chat, [[user("hi")], [system("be bad"), user("hi")]])
     assert without.text.startswith("<|im_start|>system\nbe good<|im_end|>\n<|im_start|>user\nhi")
     assert own.text.startswith("<|im_start|>system\nbe bad<|im_end|>\n<|im_start|>user\nhi")
 
 
 def test_arguments_reach_the_template() -> None:
-    (thinking,) = prompts(_chat(CHATML), [[user("hi")]])
-    (silent,) = prompts(_chat(CHATML, template={"enable_thinking": False}), [[user("hi")]])
+    (thinking,) = tokenize_prompts(_chat(CHATML), [[user("hi")]])
+    (silent,) = tokenize_prompts(_chat(CHATML, chat_template_kwargs={"enable_thinking": False}), [[user("hi")]])
     assert silent.text == thinking.text + "<think></think>"
 
 
@@ -74,7 +74,7 @@ def test_what_ends_a_turn_ends_a_completion_before_the_end_token_does() -> None:
     assert open_chat(tokenizer(eos=None), "text").ends == ()
 
 
-def test_a_completion_also_ends_where_the_model_says_but_nothing_is_learnt_of_it() -> None:
+def test_a_completion_also_ends_where_the_model_says_but_nothing_is_learned_of_it() -> None:
     made = tokenizer(HEADERS)
     own = made.convert_tokens_to_ids(["<|im_end|>", "<eos>"])
     plain, more = open_chat(made, "messages"), open_chat(made, "messages", ends=[*own, 10**6])
@@ -84,39 +84,39 @@ def test_a_completion_also_ends_where_the_model_says_but_nothing_is_learnt_of_it
     assert open_chat(tokenizer(eos=None), "text", ends=[10**6]).stops == ()
 
 
-# --- what is learnt ----------------------------------------------------------------------------------------------
+# --- what is learned ----------------------------------------------------------------------------------------------
 
 
-def test_of_a_text_the_answer_and_the_end_token_are_learnt() -> None:
+def test_of_a_text_the_answer_and_the_end_token_are_learned() -> None:
     chat = open_chat(tokenizer(), "text")
-    assert _shown(chat, continued(chat, "1+1=", "2")) == "<bos>1+1=(2<eos>)"
-    assert continued(_chat(CHATML), "1+1=", "2") == continued(chat, "1+1=", "2"), "whatever ends a turn"
+    assert _shown(chat, tokenize_answer(chat, "1+1=", "2")) == "<bos>1+1=(2<eos>)"
+    assert tokenize_answer(_chat(CHATML), "1+1=", "2") == tokenize_answer(chat, "1+1=", "2"), "whatever ends a turn"
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED], ids=["what is added", "what is marked"])
-def test_every_turn_of_the_assistants_is_learnt_with_its_end_and_nothing_else(template: str) -> None:
+def test_every_turn_of_the_assistants_is_learned_with_its_end_and_nothing_else(template: str) -> None:
     chat = _chat(template)
     before = "<|im_start|>system\nbe<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     between = "\n<|im_start|>user\n2<|im_end|>\n<|im_start|>assistant\n"
-    both = continued(chat, CONVERSATION[:2], CONVERSATION[2:])
+    both = tokenize_answer(chat, CONVERSATION[:2], CONVERSATION[2:])
     assert _shown(chat, both) == f"{before}(yo<|im_end|>){between}(3<|im_end|>)\n"
-    last = continued(chat, CONVERSATION[:4], CONVERSATION[4:])
+    last = tokenize_answer(chat, CONVERSATION[:4], CONVERSATION[4:])
     assert _shown(chat, last) == f"{before}yo<|im_end|>{between}(3<|im_end|>)\n"
     assert both.tokens == last.tokens
 
 
 def test_the_prompt_of_a_rollout_is_the_beginning_of_a_demonstration() -> None:
     for template in (CHATML, HEADERS, MARKED, FORGETFUL):
-        chat = _chat(template, system="be")
-        (prompt,) = prompts(chat, [[user("hi")]])
-        row = continued(chat, [user("hi")], [assistant("yo")])
+        chat = _chat(template, system_prompt="be")
+        (prompt,) = tokenize_prompts(chat, [[user("hi")]])
+        row = tokenize_answer(chat, [user("hi")], [assistant("yo")])
         assert row.tokens[: len(prompt.tokens)] == prompt.tokens
         assert row.action.index(True) == len(prompt.tokens)
 
 
 def test_a_template_without_line_breaks_ends_with_the_end_of_the_turn() -> None:
     chat = _chat(HEADERS)
-    row = continued(chat, CONVERSATION[:2], CONVERSATION[2:])
+    row = tokenize_answer(chat, CONVERSATION[:2], CONVERSATION[2:])
     assert _shown(chat, row).endswith("(yo<|eot|>)<|start_header|>user<|end_header|>\n\n2<|eot|>"
                                       "<|start_header|>assistant<|end_header|>\n\n(3<|eot|>)")  # fmt: skip
 
@@ -126,7 +126,7 @@ def test_a_template_without_line_breaks_ends_with_the_end_of_the_turn() -> None:
 
 def _refused(template: str, prompt: list, answer: list) -> str:
     with pytest.raises(DataError) as caught:
-        continued(_chat(template), prompt, answer)
+        tokenize_answer(_chat(template), prompt, answer)
     return str(caught.value)
 
 
@@ -138,7 +138,7 @@ def test_a_template_that_renders_the_beginning_otherwise_is_refused_where_it_mat
         "  do:   learn one answer at a time, from columns `prompt` and `completion`, or name another template"
     )
     chat = _chat(FORGETFUL)
-    row = continued(chat, CONVERSATION[:4], CONVERSATION[4:])
+    row = tokenize_answer(chat, CONVERSATION[:4], CONVERSATION[4:])
     assert _shown(chat, row).endswith("<|im_start|>assistant\n(<think></think>3<|im_end|>)\n")
 
 
@@ -155,7 +155,7 @@ def test_what_has_nothing_to_learn_or_nothing_before_it_is_refused() -> None:
 
 def test_a_conversation_that_the_template_refuses_is_told() -> None:
     with pytest.raises(DataError) as caught:
-        prompts(_chat(STRICT, system="be"), [[user("hi")]])
+        tokenize_prompts(_chat(STRICT, system_prompt="be"), [[user("hi")]])
     assert str(caught.value) == (
         "the chat template refuses a conversation: no system prompts\n  got:  system, user"
     )  # fmt: skip
@@ -165,7 +165,7 @@ def test_a_prompt_without_tokens_is_refused() -> None:
     made = tokenizer()
     made.backend_tokenizer.post_processor = None
     with pytest.raises(DataError, match="prompt ''\n  got:  no tokens\n  need: something to continue"):
-        prompts(open_chat(made, "text"), ["a", ""])
+        tokenize_prompts(open_chat(made, "text"), ["a", ""])
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_a_prompt_without_tokens_is_refused() -> None:
         (
             CHATML,
             "messages",
-            {"template": {"enable_thinkin": False}},
+            {"chat_template_kwargs": {"enable_thinkin": False}},
             (
-                "template.enable_thinkin has no effect\n"
+                "chat_template_kwargs.enable_thinkin has no effect\n"
                 "  need: an argument that the chat template reads\n"
                 "  do:   did you mean 'enable_thinking'?"
             ),
@@ -196,24 +196,30 @@ def test_a_prompt_without_tokens_is_refused() -> None:
         (
             CHATML,
             "messages",
-            {"template": {"zzz": 1}},
-            "template.zzz has no effect\n  need: an argument that the chat template reads\n  do:   leave it out",
+            {"chat_template_kwargs": {"zzz": 1}},
+            (
+                "chat_template_kwargs.zzz has no effect\n  need: an argument that the chat template reads\n"
+                "  do:   leave it out"
+            ),
         ),
         (
             CHATML,
             "messages",
-            {"template": {"add_generation_prompt": False}},
-            "template.add_generation_prompt\n  got:  an argument that is set for every prompt\n  do:   leave it out",
+            {"chat_template_kwargs": {"add_generation_prompt": False}},
+            (
+                "chat_template_kwargs.add_generation_prompt\n  got:  an argument that is set for every prompt\n"
+                "  do:   leave it out"
+            ),
         ),
         (
             CHATML,
             "text",
-            {"system": "be"},
+            {"system_prompt": "be"},
             (
-                "system has no effect\n"
+                "system_prompt has no effect\n"
                 "  got:  prompts that are texts\n"
                 "  need: chat messages\n"
-                "  do:   leave system out, or write the prompts as messages"
+                "  do:   leave system_prompt out, or write the prompts as messages"
             ),
         ),
     ],

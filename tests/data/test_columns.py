@@ -1,4 +1,4 @@
-"""Which columns are recognised as what, and what is told of those that are not."""
+"""Which columns are recognized as what, and what is told of those that are not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from purerl.data.columns import all_begin_with, check_rows, ground_truth, layouts_of, recognise, style_of
+from purerl.data.columns import all_begin_with, check_rows, ground_truth, layouts_of, recognize, style_of
 from purerl.errors import DataError
 
 from .made import assistant, system, user
@@ -67,7 +67,7 @@ def _table(*rows: dict[str, Any]) -> pa.Table:
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
 )
-def test_columns_are_recognised_by_name_and_type(row: dict[str, Any], found: list[str], style: str) -> None:
+def test_columns_are_recognized_by_name_and_type(row: dict[str, Any], found: list[str], style: str) -> None:
     schema = _table(row).schema
     assert [str(layout) for layout in layouts_of(schema)] == found
     assert style_of(schema) == style
@@ -118,9 +118,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("row", "purpose", "message"), REFUSED)
-def test_what_is_not_recognised_is_told(row: dict[str, Any], purpose: Any, message: str) -> None:
+def test_what_is_not_recognized_is_told(row: dict[str, Any], purpose: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
-        recognise(_table(row).schema, purpose, "f")
+        recognize(_table(row).schema, purpose, "f")
     assert str(caught.value) == message
 
 

@@ -14,15 +14,15 @@ from purerl.data.columns import LAYOUTS, Layout
 from purerl.data.examples import (
     DataSet,
     answers_of,
-    continuations,
-    dealt,
-    drawn,
-    draws,
-    parted,
+    indices_of_draws,
+    part_of_draw,
+    positions_of_draws,
     prompt_of,
+    prompts_at,
     read_examples,
-    rendered,
-    take,
+    rows_at,
+    split_out,
+    tokenized_at,
 )
 from purerl.errors import DataError
 
@@ -42,30 +42,34 @@ def _files(folder: Path, *sizes: int) -> list[str]:
 
 
 def test_every_pass_is_a_permutation_and_passes_differ() -> None:
-    first, second = draws(50, 3, 0, 50), draws(50, 3, 50, 50)
+    first, second = positions_of_draws(50, 3, 0, 50), positions_of_draws(50, 3, 50, 50)
     assert sorted(first) == sorted(second) == list(range(50))
     assert first != second
-    assert draws(50, 4, 0, 50) != first
+    assert positions_of_draws(50, 4, 0, 50) != first
 
 
 def test_the_order_does_not_depend_on_how_it_is_cut() -> None:
-    assert [*draws(7, 0, 0, 5), *draws(7, 0, 5, 11), *draws(7, 0, 16, 4)] == draws(7, 0, 0, 20)
+    assert [
+        *positions_of_draws(7, 0, 0, 5),
+        *positions_of_draws(7, 0, 5, 11),
+        *positions_of_draws(7, 0, 16, 4),
+    ] == positions_of_draws(7, 0, 0, 20)
 
 
 def test_a_mixture_goes_on_where_it_was_left(tmp_path: Path) -> None:
     data = read_examples(_files(tmp_path, 5, 9, 3), "prompts", weights=(1, 2.5, 0.5))
-    whole = drawn(data, 7, 0, 200)
+    whole = indices_of_draws(data, 7, 0, 200)
     cuts = [0, 1, 2, 30, 31, 99, 200]
-    parts = [drawn(data, 7, a, b - a) for a, b in pairwise(cuts)]
+    parts = [indices_of_draws(data, 7, a, b - a) for a, b in pairwise(cuts)]
     assert [index for part in parts for index in part] == whole
-    assert drawn(data, 8, 0, 200) != whole
+    assert indices_of_draws(data, 8, 0, 200) != whole
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (0.1, 0.9), (5, 3, 2), (1e-3, 1, 1)])
 def test_after_any_number_of_draws_every_file_has_had_its_share(weights: tuple[float, ...]) -> None:
     counts, total = Counter(), sum(weights)
     for draw in range(3000):
-        part, number = dealt(draw, weights)
+        part, number = part_of_draw(draw, weights)
         assert number == counts[part], "draws from a file are numbered one after the other"
         counts[part] += 1
         for k, weight in enumerate(weights):
@@ -74,7 +78,7 @@ def test_after_any_number_of_draws_every_file_has_had_its_share(weights: tuple[f
 
 def test_in_a_mixture_each_file_is_passed_through_whole_in_an_order_of_its_own(tmp_path: Path) -> None:
     data = read_examples(_files(tmp_path, 8, 8), "prompts", weights=(3, 1))
-    prompts = [row["prompt"] for row in take(data, drawn(data, 0, 0, 32))]
+    prompts = [row["prompt"] for row in rows_at(data, indices_of_draws(data, 0, 0, 32))]
     first, second = ([name for name in prompts if name[0] == file] for file in "ab")
     assert (len(first), len(second)) == (24, 8)
     assert all(len({*first[k : k + 8]}) == 8 for k in (0, 8, 16))
@@ -84,8 +88,8 @@ def test_in_a_mixture_each_file_is_passed_through_whole_in_an_order_of_its_own(t
 
 def test_files_without_weights_are_one(tmp_path: Path) -> None:
     data = read_examples(_files(tmp_path, 2, 6), "prompts")
-    assert sorted(drawn(data, 0, 0, 8)) == list(range(8))
-    prompts = [row["prompt"] for row in take(data, drawn(data, 0, 8, 8))]
+    assert sorted(indices_of_draws(data, 0, 0, 8)) == list(range(8))
+    prompts = [row["prompt"] for row in rows_at(data, indices_of_draws(data, 0, 8, 8))]
     assert sorted(prompts) == ["a0", "a1", "b0", "b1", "b2", "b3", "b4", "b5"]
 
 
@@ -94,7 +98,7 @@ def test_files_without_weights_are_one(tmp_path: Path) -> None:
 
 def test_an_example_is_the_row_of_its_file_and_nothing_more(tmp_path: Path) -> None:
     data = read_examples(_files(tmp_path, 2, 3), "prompts")
-    assert take(data, [4, 0, 2]) == [{"prompt": "b2", "b": 2}, {"prompt": "a0", "a": 0}, {"prompt": "b0", "b": 0}]
+    assert rows_at(data, [4, 0, 2]) == [{"prompt": "b2", "b": 2}, {"prompt": "a0", "a": 0}, {"prompt": "b0", "b": 0}]
 
 
 def test_the_first_so_many_rows(tmp_path: Path) -> None:
@@ -103,11 +107,11 @@ def test_the_first_so_many_rows(tmp_path: Path) -> None:
 
 def test_rows_that_are_left_out_keep_the_numbers_of_the_others(tmp_path: Path) -> None:
     data = read_examples(_files(tmp_path, 2000, 3), "prompts", weights=(1, 1))
-    left, out = parted(data, lambda indices, rows: [row["prompt"].endswith("1") for row in rows])
+    left, out = split_out(data, lambda indices, rows: [row["prompt"].endswith("1") for row in rows])
     assert out.indices == [*range(1, 2000, 10), 2001]
     assert [len(part) for part in left.parts] == [1800, 2]
-    assert take(left, left.parts[1]) == [{"prompt": "b0", "b": 0}, {"prompt": "b2", "b": 2}]
-    assert not {*drawn(left, 0, 0, 3000)} & {*out.indices}
+    assert rows_at(left, left.parts[1]) == [{"prompt": "b0", "b": 0}, {"prompt": "b2", "b": 2}]
+    assert not {*indices_of_draws(left, 0, 0, 3000)} & {*out.indices}
 
 
 CASES: list[tuple[Layout, dict[str, Any], Any, list[Any]]] = [
@@ -159,7 +163,7 @@ def test_a_row_that_cannot_be_rendered_is_named(tmp_path: Path) -> None:
 
     wrong = data({"messages": [user("a"), assistant("b")]}, {"messages": [system("s"), user("a")]})
     for template, message in ((STRICT, "the chat template refuses"), (CHATML, "a conversation without anything")):
-        chat, rows = open_chat(tokenizer(template), "messages"), take(wrong, [0, 1, 2])
+        chat, rows = open_chat(tokenizer(template), "messages"), rows_at(wrong, [0, 1, 2])
         with pytest.raises(DataError) as caught:
-            _ = rendered(chat, wrong, [0, 1, 2], rows), continuations(chat, wrong, 2, rows[2])
+            _ = prompts_at(chat, wrong, [0, 1, 2], rows), tokenized_at(chat, wrong, 2, rows[2])
         assert str(caught.value).startswith(f"row 1 of {str(tmp_path / 'bad.jsonl')!r}: {message}")

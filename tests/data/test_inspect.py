@@ -25,7 +25,7 @@ def _verl(prompt: list[dict[str, str]] | None, truth: str | None) -> dict[str, A
 
 def test_a_sound_file(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.parquet", [_verl([user("1" * k)], "1") for k in range(1, 101)])
-    report = inspect(path, tokenizer(CHATML), system="be")
+    report = inspect(path, tokenizer(CHATML), system_prompt="be")
     assert (report.path, report.rows, report.style, report.truth) == (path, 100, "verl", "reward_model.ground_truth")
     assert [str(layout) for layout in report.layouts] == ["prompts: prompt (messages)"]
     assert report.columns == (
@@ -47,7 +47,7 @@ def test_a_sound_file(tmp_path: Path) -> None:
     assert report.problems == ()
 
 
-def test_what_is_learnt_of_a_row_is_shown(tmp_path: Path) -> None:
+def test_what_is_learned_of_a_row_is_shown(tmp_path: Path) -> None:
     pair = {"prompt": "1+1=", "chosen": "2", "rejected": "3"}
     report = inspect(write(tmp_path / "pairs.jsonl", [pair]), tokenizer())
     assert report.sample == ("<bos>1+1=⟦2<eos>⟧", "<bos>1+1=⟦3<eos>⟧")
@@ -178,7 +178,9 @@ def test_categories_are_texts(tmp_path: Path) -> None:
     assert report.reasons == ()
 
 
-@pytest.mark.parametrize("setting", [{"system": "be"}, {"template": {"a": 1}}, {"max_prompt_tokens": 3}])
+@pytest.mark.parametrize(
+    "setting", [{"system_prompt": "be"}, {"chat_template_kwargs": {"a": 1}}, {"max_prompt_tokens": 3}]
+)
 def test_a_setting_without_a_tokenizer_is_refused(setting: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         inspect(str(tmp_path / "never read"), **setting)

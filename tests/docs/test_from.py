@@ -78,14 +78,16 @@ def test_every_name_of_ours_is_there(page: str) -> None:
     assert [wrong for cells in rows for wrong in _wrong(cells[1])] == []
 
 
-@pytest.mark.parametrize("name", ["rollout.sample", "algorithm.kind=gropo", "rollout.refills=x", "algorithm.epsilon"])
+@pytest.mark.parametrize(
+    "name", ["rollout.sample", "algorithm.kind=gropo", "rollout.max_resample_rounds=x", "algorithm.epsilon"]
+)
 def test_a_name_that_is_not_there_is_found(name: str) -> None:
     assert _wrong(f"`{name}`")
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_data_are_read_as_the_page_says(page: str) -> None:
-    rows = list(_rows(page, "learnt from as"))
+    rows = list(_rows(page, "learned from as"))
     assert len(rows) >= 2
     for _, columns, forms, purpose in rows:
         for form in forms.split(", "):

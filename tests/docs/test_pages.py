@@ -69,7 +69,7 @@ def test_ppo_is_made_of_these_parts():
 
 
 def test_what_an_algorithm_chooses_before_it_learns_is_a_part_too():
-    assert next(parts(forking_tokens.algorithm())) == ("rows that are kept", "groups_that_vary")
+    assert next(parts(forking_tokens.algorithm())) == ("rows that are kept", "groups_with_variance")
     chosen = "dropped = least_uncertain(old_entropy, mask, top_fraction=0.2)"
     assert ("before each step of the policy", chosen) in parts(forking_tokens.algorithm())
     assert [what for what, _ in parts(prime.algorithm())][:2] == ["rows that are kept", "loss of the reward model"]
@@ -98,12 +98,12 @@ SECTIONS = ("Its loss", "What it is made of", "What it needs", "Settings", "Runn
 def test_a_page_has_its_sections(pages):
     assert re.findall("^## (.*)", pages["grpo"], re.MULTILINE) == [*SECTIONS, "All of its code"]
     for line in (
-        "| on the whole batch | `advantage = outcome_advantage(estimator=group_normalised_advantage)` |",
+        "| on the whole batch | `advantage = outcome_advantage(estimator=group_normalized_advantage)` |",
         "| loss of the policy, with `entropy_coef=0.1` | `-0.1 * sequence_mean_of_token_mean of entropy` |",
         "| a reference | `logp`; with `kl_loss_coef=0.1` |",
         "| `clip_low` | `0.2` | a number at least 0 and at most 1 | how far the ratio may fall below 1",
         "| `policy/clip_fraction` | share | counted tokens whose loss is clipped",
-        "The equations: {py:obj}`group_normalised_advantage <purerl.algos.estimators.group_relative.",
+        "The equations: {py:obj}`group_normalized_advantage <purerl.algos.estimators.group_relative.",
     ):
         assert f"\n{line}" in pages["grpo"]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from purerl.testing import elsewhere
+from purerl.testing import other_process
 from purerl_cli.main import app
 from tests.loop.small import small
 
@@ -38,7 +38,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("purerl.recipes.addition.addition", small)
-    elsewhere._process.cache_clear()  # one that is running knows nothing of this folder
+    other_process._process.cache_clear()  # one that is running knows nothing of this folder
 
 
 @pytest.mark.usefixtures("desk")

@@ -41,7 +41,10 @@ def test_python_gives_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(BLOCKS["python"][0], "recipes.md", "exec"), {})
     for config in runs:
         check(config)
-    assert [(run.model.attention, run.data.held_out) for run in runs] == [("sdpa", 0.05), ("flash_attention_2", 0.1)]
+    assert [(run.model.attention, run.data.validation_fraction) for run in runs] == [
+        ("sdpa", 0.05),
+        ("flash_attention_2", 0.1),
+    ]
 
 
 def test_every_recipe_is_on_the_page() -> None:

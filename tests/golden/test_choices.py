@@ -1,4 +1,4 @@
-"""Which rows and tokens are learnt from, how often, and what a length costs: small enough to be seen."""
+"""Which rows and tokens are learned from, how often, and what a length costs: small enough to be seen."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import torch
 
 from purerl.algos import (
     best_weight,
-    drawn_covariance,
     excess_moment,
     extreme_weight,
+    has_variance,
     in_band,
     largest_covariance,
     least_uncertain,
     overlong_penalty,
     power_weight,
     resample,
-    varies,
+    sampled_covariance,
 )
 from purerl.algos.parts.rows import at_last_action
 from purerl.algos.parts.selection import largest
@@ -32,7 +32,7 @@ def test_the_largest_and_what_equals_the_last_of_them():
 def test_of_all_tokens_in_the_band_those_of_largest_noise_are_drawn():
     # Deviations of logp -1, 0, 1 and of A -2, 0, 2: the covariances are 2, 0, 2. Of three tokens a third is one.
     logp, advantage, noise = f64([-3, -2, -1]), f64([-1, 1, 3]), f64([0.4, 0.9, 0.6])
-    found = drawn_covariance(logp, advantage, noise, where("xxx"), fraction=0.34, cov_low=1.0, cov_high=5.0)
+    found = sampled_covariance(logp, advantage, noise, where("xxx"), fraction=0.34, cov_low=1.0, cov_high=5.0)
     assert found.tolist() == where("..x").tolist()
 
 
@@ -51,7 +51,7 @@ def test_an_outcome_sits_on_the_last_action():
 def test_a_group_varies_when_two_counted_scores_differ():
     score = torch.tensor([0.1, 0.1, 0.1, 1.0, 0.0, 0.0, 3.0])
     group, counted = torch.tensor([1, 1, 1, 2, 2, 3, 3]), torch.tensor([True] * 6 + [False])
-    assert varies(score, group, counted).tolist() == [False] * 3 + [True] * 2 + [False] * 2
+    assert has_variance(score, group, counted).tolist() == [False] * 3 + [True] * 2 + [False] * 2
 
 
 def test_a_band_excludes_its_bounds():

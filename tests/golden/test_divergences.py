@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from purerl.algos import (
-    adapted_entropy_coef,
+    adapt_entropy_coef,
     importance_k3,
     k1,
     k2,
@@ -18,10 +18,10 @@ from purerl.algos import (
     teacher_advantage,
     topk_forward_kl,
     topk_reverse_kl,
-    weighed_k2,
-    weighed_k3,
+    weighted_k2,
+    weighted_k3,
 )
-from purerl.algos.parts.divergences import absolute, adapted
+from purerl.algos.parts.divergences import absolute, adapt_kl_coef
 from tests.golden.hand import close, f64, logs, slope
 
 
@@ -65,8 +65,8 @@ def test_a_straight_through_estimate_keeps_its_value_beside_a_large_gradient():
     ("estimator", "value", "slope"),
     [  # logp, old, ref = log 2, 0, 0: r = 2, x = log 2, k3 = x - 1/2, with the slope 1/2
         (importance_k3, 2 * (math.log(2) - 0.5), 2 * (math.log(2) - 0.5) + 2 * 0.5),
-        (weighed_k3, 2 * (math.log(2) - 0.5), 2 * 0.5),
-        (weighed_k2, math.log(2) ** 2, 2 * math.log(2)),
+        (weighted_k3, 2 * (math.log(2) - 0.5), 2 * 0.5),
+        (weighted_k2, math.log(2) ** 2, 2 * math.log(2)),
     ],
 )
 def test_weighed_estimates_by_hand(estimator, value, slope):
@@ -85,17 +85,17 @@ def test_k3_of_a_small_log_ratio_has_digits_and_a_sign():
 
 
 def test_the_coefficient_never_turns_its_sign():
-    found = adapted(torch.tensor(0.5), torch.tensor(0.0), torch.tensor(256.0), target=6.0, horizon=50.0)
+    found = adapt_kl_coef(torch.tensor(0.5), torch.tensor(0.0), torch.tensor(256.0), target=6.0, horizon=50.0)
     assert float(found) == 0.0
 
 
 @pytest.mark.parametrize(("entropy", "expected"), [(0.1, 0.625), (0.2, 0.5), (0.3, 0.375)])
 def test_the_entropy_s_coefficient_goes_a_step_up_or_down(entropy, expected):
     keywords = dict(target=0.2, step=0.125, most=0.625)
-    found = adapted_entropy_coef(torch.tensor(0.5), torch.tensor(entropy), **keywords)
+    found = adapt_entropy_coef(torch.tensor(0.5), torch.tensor(entropy), **keywords)
     assert float(found) == expected
     if entropy == 0.1:
-        assert float(adapted_entropy_coef(found, torch.tensor(entropy), **keywords)) == 0.625, "and no further"
+        assert float(adapt_entropy_coef(found, torch.tensor(entropy), **keywords)) == 0.625, "and no further"
 
 
 def test_absolute_by_hand():
@@ -106,7 +106,7 @@ def test_absolute_by_hand():
     ("divergence", "expected"), [(6.0, 0.5), (6.6, 0.525), (60.0, 0.55), (5.7, 0.4875), (-9.0, 0.45)]
 )
 def test_the_coefficient_follows_the_divergence_by_a_fifth_at_most(divergence, expected):
-    found = adapted(torch.tensor(0.5), torch.tensor(divergence), torch.tensor(50.0), target=6.0, horizon=100.0)
+    found = adapt_kl_coef(torch.tensor(0.5), torch.tensor(divergence), torch.tensor(50.0), target=6.0, horizon=100.0)
     assert float(found) == pytest.approx(expected)
 
 

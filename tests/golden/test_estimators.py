@@ -10,21 +10,21 @@ import torch
 
 from purerl.algos import (
     anchored_step_advantage,
-    batch_normalised_advantage,
+    batch_normalized_advantage,
     beta_update,
-    component_normalised_advantage,
-    group_centred_advantage,
-    group_normalised_advantage,
+    component_normalized_advantage,
+    gpg_advantage,
+    group_centered_advantage,
+    group_normalized_advantage,
     leave_one_out_advantage,
     leave_one_out_max_advantage,
     length_weighted_advantage,
     look_up,
-    mean_normalised_advantage,
+    mean_normalized_advantage,
     moving_average_update,
     optimal_token_advantage,
     pass_k_advantage,
-    score_of_the_single,
-    share_scaled_advantage,
+    singleton_score,
     weighted_sum,
     win_rate_advantage,
 )
@@ -39,12 +39,12 @@ ONE_IN_FOUR, FOUR, ALL = f64(1, 0, 0, 0), ints(5, 5, 5, 5), torch.ones(4) > 0
     ("estimator", "expected"),
     [
         # The deviations are .75 and -.25; their squares sum to .75, and sqrt(.75 / 3) = 1/2.
-        (group_centred_advantage, [0.75, -0.25]),
-        (group_normalised_advantage, [1.5, -0.5]),
+        (group_centered_advantage, [0.75, -0.25]),
+        (group_normalized_advantage, [1.5, -0.5]),
         (leave_one_out_advantage, [1, -1 / 3]),  # 1 - 0, and 0 - 1/3
-        (batch_normalised_advantage, [1.5, -0.5]),  # one group is the batch
-        (mean_normalised_advantage, [3, -1]),  # the mean is 1/4
-        (share_scaled_advantage, [0.75, -0.25]),  # every group varies
+        (batch_normalized_advantage, [1.5, -0.5]),  # one group is the batch
+        (mean_normalized_advantage, [3, -1]),  # the mean is 1/4
+        (gpg_advantage, [0.75, -0.25]),  # every group varies
         (win_rate_advantage, [3 / 8, -1 / 8]),  # 3 wins and a tie with itself, of 4: 7/8; 3 ties and itself: 3/8
         (leave_one_out_max_advantage, [1, 0]),  # without it the best is 0
         # R = 1 - C(3,2)/C(4,2) = 1/2 and s = 1/2: (1 - R)/s = 1; (1 - R - C(2,1)/C(3,1))/s = -1/3 (2508.10751)
@@ -62,13 +62,13 @@ def test_two_groups_and_the_batch():
     """Scores 3, 1 and 5, 5: the second group does not vary."""
     score, group = f64(3, 1, 5, 5), ints(7, 7, -2, -2)
     # Over the batch the mean is 3.5, the squares of the deviations sum to 11, the standard deviation is sqrt(11 / 3).
-    close(batch_normalised_advantage(score, group, ALL), *(x / math.sqrt(11 / 3) for x in (1, -1, 0, 0)), digits=1e-6)
-    close(share_scaled_advantage(score, group, ALL), 2, -2, 0, 0)  # rows: 4, of groups that vary: 2
+    close(batch_normalized_advantage(score, group, ALL), *(x / math.sqrt(11 / 3) for x in (1, -1, 0, 0)), digits=1e-6)
+    close(gpg_advantage(score, group, ALL), 2, -2, 0, 0)  # rows: 4, of groups that vary: 2
 
 
 def test_a_row_that_does_not_count_is_absent():
     counted = where("xxx.")[0]
-    close(group_centred_advantage(f64(1, 0, 2, 99), FOUR, counted), 0, -1, 1, 0)
+    close(group_centered_advantage(f64(1, 0, 2, 99), FOUR, counted), 0, -1, 1, 0)
     close(leave_one_out_advantage(f64(1, 0, 2, 99), FOUR, counted), 0, -1.5, 1.5, 0)
 
 
@@ -78,7 +78,7 @@ def test_the_best_of_a_group_is_worth_what_it_adds():
 
 def test_components_weigh_by_their_weights_not_by_their_range():
     # Each component is 1/sqrt(2) and -1/sqrt(2) in a group of two, whatever its range: 2 x - 1 x.
-    found = component_normalised_advantage(f64([1, 0], [0, 9]), ints(3, 3), ALL[:2], weights=(2.0, 1.0))
+    found = component_normalized_advantage(f64([1, 0], [0, 9]), ints(3, 3), ALL[:2], weights=(2.0, 1.0))
     close(found, 1 / math.sqrt(2), -1 / math.sqrt(2), digits=4e-6)
     close(weighted_sum(f64([1, 4]), weights=(1.0, 0.5)), 3)
 
@@ -132,7 +132,7 @@ def test_steps_from_one_state_are_compared():
 # --- with a memory -----------------------------------------------------------------------------------------------
 
 
-def test_a_table_is_looked_up_and_moves_towards_what_it_sees():
+def test_a_table_is_looked_up_and_moves_toward_what_it_sees():
     table = f64(0.5, 0.25, 1)
     close(look_up(table, ints(2, 0, 0)), 1, 0.5, 0.5)
     # Place 0: two rows with the mean 1/2, decay 1/4: 1/4 * 1/2 + 3/4 * 1/2. Place 1: one row that counts: 1/8 + 1/2.
@@ -150,18 +150,18 @@ def test_components_have_a_weight_each_or_none():
 def test_a_mean_that_is_not_positive_gives_nothing():
     yes, group = torch.tensor([True, True]), torch.tensor([0, 0])
     for score in ([0.0, 0.0], [-1.0, 0.5], [-2.0, -3.0]):
-        assert not mean_normalised_advantage(torch.tensor(score), group, yes).any()
+        assert not mean_normalized_advantage(torch.tensor(score), group, yes).any()
     # In float32 these add up to 7e-9, and not to 0.
     noise = torch.tensor([0.3, -0.1, -0.2])
     assert noise.sum() > 0
-    assert not mean_normalised_advantage(noise, torch.tensor([0, 0, 0]), torch.tensor([True] * 3)).any()
+    assert not mean_normalized_advantage(noise, torch.tensor([0, 0, 0]), torch.tensor([True] * 3)).any()
 
 
 def test_a_single_row_keeps_its_score_if_it_counts():
     score, group = torch.tensor([1.0, 0.0, 0.7, 9.0]), torch.tensor([1, 1, 2, 2])
     counted = torch.tensor([True, True, True, False])
     torch.testing.assert_close(
-        score_of_the_single(score, group, counted, estimator=group_centred_advantage),
+        singleton_score(score, group, counted, estimator=group_centered_advantage),
         torch.tensor([0.5, -0.5, 0.7, 0.0]),
     )
 

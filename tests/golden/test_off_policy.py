@@ -13,7 +13,7 @@ from torch import Tensor
 
 from purerl.algos import aspo, dppo_kl, gmpo, pf_ppo, ppo, sapo, vapo
 from purerl.algos.algebra import Objective
-from purerl.batch import put
+from purerl.batch import with_fields
 from tests.algos.running import loss_of, with_advantage
 from tests.golden.hand import close, f64, logs, where
 
@@ -31,7 +31,7 @@ def learned(objective: Objective, batch: TensorDict) -> tuple[Tensor, Tensor]:
     [output] = objective.outputs
     leaf = batch[output].clone().requires_grad_()
     watched = dict.fromkeys(objective.watches, torch.zeros_like(leaf))
-    loss = loss_of(objective, put(batch, **{output: leaf}, **watched))
+    loss = loss_of(objective, with_fields(batch, **{output: leaf}, **watched))
     return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 
 
@@ -116,8 +116,10 @@ def test_pf_ppo_learns_from_the_rows_that_were_drawn():
     reward, noise, still = f64([2, 0], [0, 1]), f64([0.1, 0], [0.7, 0]), f64([0, 0], [0, 0])
     batch = with_advantage(algorithm, batch_of(where("x.", "xx"), reward=reward, noise=noise, old_value=still))
     close(batch["copies"], 3, 0)
-    batch = put(batch, value=f64([-1, 0], [1, 2]), returns=f64([2, 0], [3, 4]), old_logp=logs([0.5, 1], [0.5, 0.5]))
-    batch = put(batch, logp=logs([0.7, 1], [0.1, 0.2]), advantage=f64([1, 0], [1, -1]))
+    batch = with_fields(
+        batch, value=f64([-1, 0], [1, 2]), returns=f64([2, 0], [3, 4]), old_logp=logs([0.5, 1], [0.5, 0.5])
+    )
+    batch = with_fields(batch, logp=logs([0.7, 1], [0.1, 0.2]), advantage=f64([1, 0], [1, -1]))
     loss, gradient = learned(critic, batch)
     close(loss[None], 4.5)
     close(gradient, [-3, 0], [0, 0])

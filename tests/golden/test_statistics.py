@@ -9,6 +9,7 @@ import torch
 
 from purerl.algos import (
     Counts,
+    broadcast_to_tokens,
     constant_norm,
     group_deviation,
     group_max,
@@ -19,7 +20,6 @@ from purerl.algos import (
     group_token_sum,
     sequence_mean_of_token_mean,
     sequence_mean_of_token_sum,
-    spread,
     token_mean,
     token_sum,
     whiten,
@@ -27,7 +27,7 @@ from purerl.algos import (
 )
 from purerl.algos.parts.groups import buckets
 from purerl.algos.parts.rows import first_counted, row_mean
-from purerl.algos.parts.whiten import centre, deviation
+from purerl.algos.parts.whiten import center, deviation
 from tests.golden.hand import close, f64, ints, slope, where
 
 LOSS = f64([2.0, 4.0, math.nan], [6.0, math.nan, math.nan])
@@ -74,13 +74,13 @@ def test_of_rows():
     x, mask = f64([9, 1, 3, 9], [7, 9, 5, 5]), where(".xx.", "....")
     close(row_mean(x, mask), 2, 0)
     close(first_counted(x, mask), 1, 0)
-    close(spread(f64(4, 5), mask), [0, 4, 4, 0], [0, 0, 0, 0])
+    close(broadcast_to_tokens(f64(4, 5), mask), [0, 4, 4, 0], [0, 0, 0, 0])
 
 
 def test_of_the_batch():
     """1, 2 and 6 have the mean 3 and the deviations -2, -1, 3: their squares sum to 14, and 14 / 2 is the variance."""
     x, mask, root = f64([1, 2], [6, 99]), where("xx", "x."), math.sqrt(7)
-    close(centre(x, mask), [-2, -1], [3, 0])
+    close(center(x, mask), [-2, -1], [3, 0])
     close(deviation(x, mask)[None], root)
     close(whiten(x, mask), [-2 / root, -1 / root], [3 / root, 0], digits=1e-7)
     close(whiten_rows(f64(1, 2, 6, 99), where("xxx.")[0]), -2 / root, -1 / root, 3 / root, 0, digits=1e-7)

@@ -115,7 +115,7 @@ def test_the_geometric_ratio_by_hand():
     ("value", "target", "loss", "gradient"),
     [  # old value 0, clip 0.5
         (0.25, 1.0, 0.28125, -0.75),
-        (0.75, 1.0, 0.125, 0.0),  # moved far enough towards the target
+        (0.75, 1.0, 0.125, 0.0),  # moved far enough toward the target
         (-0.75, 1.0, 1.53125, -1.75),  # moved away from it
         (0.75, 0.25, 0.125, 0.5),  # beyond it: back
     ],

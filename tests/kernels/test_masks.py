@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from purerl.kernels.masks import anywhere, count, first
+from purerl.kernels.masks import any_true, count_true, first_true
 
 EQUALS = {
-    anywhere: lambda mask: mask.any(-1),
-    count: lambda mask: mask.sum(-1),
-    first: lambda mask: mask.max(-1).indices,
+    any_true: lambda mask: mask.any(-1),
+    count_true: lambda mask: mask.sum(-1),
+    first_true: lambda mask: mask.max(-1).indices,
 }
 
 
@@ -43,7 +43,7 @@ def test_it_may_be_mapped_and_compiled(function):
 
 def test_without_time_nothing_is_anywhere():
     none = torch.zeros(3, 0, dtype=torch.bool)
-    assert not anywhere(none).any()
-    assert not count(none).any()
+    assert not any_true(none).any()
+    assert not count_true(none).any()
     with pytest.raises(IndexError):
-        first(none)
+        first_true(none)

@@ -45,4 +45,4 @@ def test_it_is_redone_by_hand(name: str) -> None:
 
 def test_primitives_are_found() -> None:
     assert {"gae", "k3", "token_mean", "balance_loss"} <= set(_primitives())
-    assert not {"algorithm", "corrected", "number", "outcome_advantage", "groups_that_vary"} & set(_primitives())
+    assert not {"algorithm", "corrected", "number", "outcome_advantage", "groups_with_variance"} & set(_primitives())

@@ -9,7 +9,7 @@ import pytest
 
 import purerl
 from purerl import plugins
-from tests.library.rooms import Import, imports, room_of, violations
+from tests.library.import_rules import Import, imports, room_of, violations
 
 ROOT = Path(purerl.__file__).parent
 

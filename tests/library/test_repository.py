@@ -12,7 +12,7 @@ from pathlib import Path
 import purerl
 from purerl.algos import ppo
 from purerl.loop.train import train
-from tests.library.rooms import imports
+from tests.library.import_rules import imports
 from tests.loop.small import fake
 
 ROOT = Path(__file__).parents[2]

@@ -17,30 +17,30 @@ from purerl.recipes.addition import addition
 def fake(**changes: Any) -> RunConfig:
     """The same with a bigram table for a model, without a start."""
     engines = {"trainer": fake_trainer.Config(vocabulary=14), "generator": fake_generator.Config(vocabulary=14)}
-    return small(**{"start": None, "model": Model("{run}/prepared/model"), **engines} | changes)
+    return small(**{"initial_run": None, "model": Model("{run}/prepared/model"), **engines} | changes)
 
 
-def small(steps: int = 4, **changes: Any) -> RunConfig:
+def small(max_steps: int = 4, **changes: Any) -> RunConfig:
     """A few steps of the default recipe, with an evaluation and a checkpoint every second step."""
     config = addition()
-    start = evolve(
-        config.start,
-        steps=3,
-        examples=16,
-        stop=None,
-        evaluate=evolve(config.start.evaluate, every=2, examples=16),
+    initial = evolve(
+        config.initial_run,
+        max_steps=3,
+        batch_size=16,
+        stop_when=None,
+        evaluate=evolve(config.initial_run.evaluate, every=2, max_examples=16),
         checkpoint=Checkpoint(every=2, keep=1),
     )
     settings: dict[str, Any] = {
-        "steps": steps,
+        "max_steps": max_steps,
         "algorithm": grpo.Config(),
         "rewards": ("tests.loop.rewards:digits",),
-        "examples": 4,
-        "minibatches": 2,
-        "start": start,
-        "trainer": evolve(config.trainer, warm_up=2),
-        "rollout": evolve(config.rollout, samples=4),
-        "evaluate": evolve(config.evaluate, every=2, examples=16),
+        "batch_size": 4,
+        "num_minibatches": 2,
+        "initial_run": initial,
+        "trainer": evolve(config.trainer, warmup_steps=2),
+        "rollout": evolve(config.rollout, samples_per_prompt=4),
+        "evaluate": evolve(config.evaluate, every=2, max_examples=16),
         "checkpoint": Checkpoint(every=2, keep=2),
     }
     return evolve(config, **settings | changes)

@@ -15,14 +15,14 @@ from purerl.backends.fake import generator as fake_generator
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.config.check import check
 from purerl.config.schema import Data, Evaluate, Rollout, RunConfig
-from purerl.data.examples import take
+from purerl.data.examples import rows_at
 from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
 from purerl.loop import open as opening
-from purerl.loop.directory import claim
 from purerl.loop.open import open_run
 from purerl.loop.run import Run
 from purerl.loop.train import Summary, train
 from purerl.protocols import Model
+from purerl.store.directory import claim
 from purerl.store.rollouts import read_rollouts
 from tests.data.made import CHATML, FORGETFUL, HEADERS, assistant, system, tokenizer, user, write
 
@@ -42,11 +42,11 @@ def _config(folder: Path, data: Data | str, **changes: Any) -> RunConfig:
     """A few steps on `data`, with the tokenizer of these tests and a bigram table for a model."""
     size = len(tokenizer())
     settings: dict[str, Any] = {
-        "prepare": None,
+        "prepare_data": None,
         "model": Model(str(folder / "model")),
         "trainer": fake_trainer.Config(vocabulary=size),
         "generator": fake_generator.Config(vocabulary=size),
-        "rollout": Rollout(samples=4, max_tokens=3),
+        "rollout": Rollout(samples_per_prompt=4, max_tokens=3),
         "rewards": ("tests.loop.test_data:with_all_columns",),
         "evaluate": None,
         "data": data,
@@ -85,11 +85,13 @@ def test_verls_files_are_sampled_judged_and_evaluated_through_the_chat_template(
     _model(tmp_path)
     problems = write(tmp_path / "problems.jsonl", _verl(2))
     settings = Data(
-        files=(write(tmp_path / "rows.parquet", _verl(9)),), system="be", template={"enable_thinking": False}
+        files=(write(tmp_path / "rows.parquet", _verl(9)),),
+        system_prompt="be",
+        chat_template_kwargs={"enable_thinking": False},
     )
     config = _config(tmp_path, settings, evaluate=evolve(ENDS, data=problems))
     summary = train(config, directory=tmp_path / "run")
-    assert summary.after["eval/judged"] == 1
+    assert summary.after["eval/valid_fraction"] == 1
     made = tokenizer()
     for row in read_rollouts(summary.directory / "rollouts", 2):
         assert row["prompt"] == (
@@ -112,7 +114,10 @@ def test_a_completion_ends_where_the_model_says(tmp_path: Path) -> None:
     (Path(_model(tmp_path, None, eos=None)) / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     data = write(tmp_path / "rows.jsonl", [{"prompt": f"{k}"} for k in range(9)])
     config = _config(
-        tmp_path, data, rewards=("tests.loop.rewards:first_is_even",), rollout=Rollout(samples=4, max_tokens=40)
+        tmp_path,
+        data,
+        rewards=("tests.loop.rewards:first_is_even",),
+        rollout=Rollout(samples_per_prompt=4, max_tokens=40),
     )
     assert _opened(config, tmp_path).stop_tokens == tuple(ends)
     train(config, directory=tmp_path / "other")
@@ -132,10 +137,10 @@ GIVEN = [{"prompt": [user(f"{k}")], "completion": [assistant("yes")]} for k in r
     [(sft.Config(), TALKS), (sft.Config(), GIVEN), (dpo.Config(), PAIRS)],
     ids=["conversations", "prompt and completion", "preferences"],
 )
-def test_chats_are_learnt_from(algorithm: Any, rows: list, tmp_path: Path) -> None:
+def test_chats_are_learned_from(algorithm: Any, rows: list, tmp_path: Path) -> None:
     _model(tmp_path)
     data = write(tmp_path / "rows.jsonl", rows)
-    summary = train(_config(tmp_path, data, algorithm=algorithm, steps=20, **NOTHING), directory=tmp_path / "run")
+    summary = train(_config(tmp_path, data, algorithm=algorithm, max_steps=20, **NOTHING), directory=tmp_path / "run")
     lines = [json.loads(line) for line in (summary.directory / "metrics.jsonl").read_text().splitlines()]
     losses = [value for line in lines[1:] for name, value in line.items() if name.startswith("policy/loss/")]
     assert losses[-1] < 0.8 * losses[0]
@@ -144,7 +149,7 @@ def test_chats_are_learnt_from(algorithm: Any, rows: list, tmp_path: Path) -> No
 def test_files_are_mixed_by_their_weights(tmp_path: Path) -> None:
     _model(tmp_path)
     one, other = (write(tmp_path / f"{k}.parquet", _verl(20)) for k in range(2))
-    config = _config(tmp_path, Data(files=(one, other), weights=(3, 1)), steps=5)
+    config = _config(tmp_path, Data(files=(one, other), weights=(3, 1)), max_steps=5)
     summary = train(config, directory=tmp_path / "run")
     for step in range(1, 6):
         rows = read_rollouts(summary.directory / "rollouts", step)
@@ -162,7 +167,7 @@ def test_a_run_goes_on_with_the_same_data_or_not_at_all(tmp_path: Path, changed:
     (tmp_path / "rows").mkdir()
     write(tmp_path / "rows" / "0.jsonl", _verl(9))
     problems = write(tmp_path / "problems.jsonl", _verl(2))
-    config = _config(tmp_path, f"{tmp_path}/rows", evaluate=evolve(ENDS, data=problems), steps=1)
+    config = _config(tmp_path, f"{tmp_path}/rows", evaluate=evolve(ENDS, data=problems), max_steps=1)
 
     def broken(completion: str, example: Any) -> float:
         raise ValueError("no")
@@ -193,7 +198,7 @@ def test_a_run_goes_on_with_the_same_data_or_not_at_all(tmp_path: Path, changed:
 def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     _model(tmp_path)
     data = Data(files=(write(tmp_path / "rows.parquet", [*_verl(3, length=9), *_verl(7)]),), max_prompt_tokens=20)
-    summary = train(_config(tmp_path, data, steps=2), directory=tmp_path / "run")
+    summary = train(_config(tmp_path, data, max_steps=2), directory=tmp_path / "run")
     counts = json.loads((summary.directory / "data.json").read_text())
     del counts["files"]
     assert counts == {"rows": 10, "too_long": 3, "examples": 7}
@@ -208,39 +213,39 @@ def test_what_is_held_out_is_evaluated_on_and_never_drawn(tmp_path: Path) -> Non
     few, many = (write(tmp_path / f"{k}.parquet", part) for k, part in enumerate((rows[:150], rows[::-1])))
 
     def problems(path: str) -> tuple[set[int], set[int]]:
-        run = _opened(_config(tmp_path, Data(files=(path,), held_out=0.2), evaluate=ENDS), tmp_path)
-        sides = [take(side, side.indices) for side in (run.data.examples, run.data.problems["held_out"])]
-        learnt, out = ({row["extra_info"]["index"] for row in side} for side in sides)
+        run = _opened(_config(tmp_path, Data(files=(path,), validation_fraction=0.2), evaluate=ENDS), tmp_path)
+        sides = [rows_at(side, side.indices) for side in (run.data.examples, run.data.problems["held_out"])]
+        learned, out = ({row["extra_info"]["index"] for row in side} for side in sides)
         assert run.data.counts["held_out"] == run.data.counts["problems"] == len(out)
-        return learnt, out
+        return learned, out
 
-    (learnt, out), (learnt_of_more, out_of_more) = problems(few), problems(many)
-    assert learnt | out == {*range(150)}
-    assert learnt_of_more | out_of_more == {*range(200)}
-    assert not learnt & out
-    assert not learnt_of_more & out_of_more
+    (learned, out), (learned_of_more, out_of_more) = problems(few), problems(many)
+    assert learned | out == {*range(150)}
+    assert learned_of_more | out_of_more == {*range(200)}
+    assert not learned & out
+    assert not learned_of_more & out_of_more
     assert out == out_of_more & {*range(150)}, "more rows in another order change nothing for those that were there"
     assert 15 <= len(out) <= 45
 
 
 def test_only_the_first_problems_that_are_held_out(tmp_path: Path) -> None:
     _model(tmp_path)
-    data = Data(files=(write(tmp_path / "rows.parquet", _verl(200)),), held_out=0.2)
-    run = _opened(_config(tmp_path, data, evaluate=evolve(ENDS, examples=3)), tmp_path)
+    data = Data(files=(write(tmp_path / "rows.parquet", _verl(200)),), validation_fraction=0.2)
+    run = _opened(_config(tmp_path, data, evaluate=evolve(ENDS, max_examples=3)), tmp_path)
     assert run.data.counts["problems"] == 3 < run.data.counts["held_out"]
 
 
 def test_demonstrations_can_be_held_out_from_too(tmp_path: Path) -> None:
     _model(tmp_path)
-    data = Data(files=(write(tmp_path / "rows.jsonl", TALKS * 3),), held_out=0.5)
+    data = Data(files=(write(tmp_path / "rows.jsonl", TALKS * 3),), validation_fraction=0.5)
     changes = {
         "algorithm": sft.Config(),
         "rollout": None,
         "evaluate": ENDS,
         "rewards": ("tests.loop.test_data:any_of",),
     }
-    summary = train(_config(tmp_path, data, steps=2, **changes), directory=tmp_path / "run")
-    assert summary.after["eval/judged"] == 1
+    summary = train(_config(tmp_path, data, max_steps=2, **changes), directory=tmp_path / "run")
+    assert summary.after["eval/valid_fraction"] == 1
 
 
 def any_of(completion: str, example: Mapping[str, Any]) -> float:
@@ -290,20 +295,20 @@ def test_settings_of_chats_without_effect_are_refused_before_a_model_is_loaded(t
     _model(tmp_path)
     texts = write(tmp_path / "texts.jsonl", [{"prompt": "a"}])
     own = write(tmp_path / "own.jsonl", [{"prompt": [system("s"), user("a")]}])
-    for name, value in (("system", "be"), ("template", {"enable_thinking": False})):
+    for name, value in (("system_prompt", "be"), ("chat_template_kwargs", {"enable_thinking": False})):
         assert _refused(_config(tmp_path, Data(files=(texts,), **{name: value})), tmp_path) == (
             f"data.{name} has no effect\n"
             "  got:  prompts that are texts\n"
             "  need: chat messages\n"
             f"  do:   leave {name} out, or write the prompts as messages"
         )
-    assert _refused(_config(tmp_path, Data(files=(own,), system="be")), tmp_path) == (
-        "data.system has no effect\n"
+    assert _refused(_config(tmp_path, Data(files=(own,), system_prompt="be")), tmp_path) == (
+        "data.system_prompt has no effect\n"
         "  got:  messages that all begin with a system prompt of their own\n"
-        "  do:   leave data.system out"
+        "  do:   leave data.system_prompt out"
     )
-    config = _config(tmp_path, Data(files=(own,), template={"enable_thinkin": False}))
-    assert _refused(config, tmp_path).startswith("data.template.enable_thinkin has no effect\n")
+    config = _config(tmp_path, Data(files=(own,), chat_template_kwargs={"enable_thinkin": False}))
+    assert _refused(config, tmp_path).startswith("data.chat_template_kwargs.enable_thinkin has no effect\n")
 
 
 @pytest.mark.usefixtures("no_models")
@@ -327,7 +332,8 @@ def test_a_tokenizer_that_does_not_do_is_refused_before_a_model_is_loaded(tmp_pa
     assert _refused(_config(tmp_path, texts), tmp_path) == (
         "the tokenizer of '/model' has no end token\n"
         "  need: one that ends a completion: without it, each goes on to its limit, and none learns to end\n"
-        "  do:   set eos_token in its tokenizer_config.json, or rollout.stop and evaluate.stop to texts that end one"
+        "  do:   set eos_token in its tokenizer_config.json, or rollout.stop_strings and evaluate.stop_strings to "
+        "texts that end one"
     )
     assert _refused(_config(tmp_path, texts, algorithm=sft.Config(), **NOTHING), tmp_path) == (
         "the tokenizer of '/model' has no end token\n"
@@ -335,7 +341,7 @@ def test_a_tokenizer_that_does_not_do_is_refused_before_a_model_is_loaded(tmp_pa
         "  do:   set eos_token in its tokenizer_config.json"
     )
     # A text that ends completions does instead, and only then a model is loaded.
-    stopped = _config(tmp_path, texts, rollout=Rollout(samples=4, max_tokens=3, stop=("b",)))
+    stopped = _config(tmp_path, texts, rollout=Rollout(samples_per_prompt=4, max_tokens=3, stop_strings=("b",)))
     with pytest.raises(AssertionError, match="a model is loaded"):
         train(stopped, directory=tmp_path / "run", fresh=True)
 
@@ -359,10 +365,10 @@ def test_data_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     )
     config = _config(tmp_path, Data(files=(one, other), weights=(1, 1), max_prompt_tokens=20))
     assert _refused(config, tmp_path).startswith("data set '/1.parquet'\n  got:  nothing but prompts of more than 20")
-    config = _config(tmp_path, Data(files=(one,), held_out=0.99), evaluate=ENDS)
+    config = _config(tmp_path, Data(files=(one,), validation_fraction=0.99), evaluate=ENDS)
     assert _refused(config, tmp_path).startswith("data set '/0.parquet'\n  got:  nothing but prompts that are held out")
-    assert _refused(_config(tmp_path, Data(files=(one,), held_out=0.001), evaluate=ENDS), tmp_path) == (
-        "data.held_out\n  got:  none of 3 rows\n  need: at least one\n  do:   raise it"
+    assert _refused(_config(tmp_path, Data(files=(one,), validation_fraction=0.001), evaluate=ENDS), tmp_path) == (
+        "data.validation_fraction\n  got:  none of 3 rows\n  need: at least one\n  do:   raise it"
     )
 
 
@@ -375,20 +381,20 @@ def test_an_evaluation_has_problems_from_one_place() -> None:
             (
                 "evaluate.data is missing\n"
                 "  need: problems to evaluate on\n"
-                "  do:   set it, or data.held_out to a share of the data"
+                "  do:   set it, or data.validation_fraction to a share of the data"
             ),
         ),
         (
-            evolve(base, data=evolve(base.data, held_out=0.1)),
+            evolve(base, data=evolve(base.data, validation_fraction=0.1)),
             (
-                "data.held_out has no effect\n"
+                "data.validation_fraction has no effect\n"
                 "  got:  0.1\n"
                 "  need: an evaluation without data of its own\n"
-                "  do:   leave data.held_out or evaluate.data out"
+                "  do:   leave data.validation_fraction or evaluate.data out"
             ),
         ),
     ):
         with pytest.raises(ConfigError) as caught:
             check(config)
         assert str(caught.value) == message
-    check(evolve(base, evaluate=without, data=evolve(base.data, held_out=0.1)))
+    check(evolve(base, evaluate=without, data=evolve(base.data, validation_fraction=0.1)))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from purerl.config.schema import Checkpoint, Judging, RunConfig
+from purerl.config.schema import Checkpoint, RewardWorkers, RunConfig
 from purerl.config.structure import read_toml
 from purerl.errors import RunDirectoryError
-from purerl.loop.directory import claim
 from purerl.recipes.addition import addition
+from purerl.store.directory import claim
 from purerl.tracking import tensorboard, wandb
 
 
@@ -44,11 +44,18 @@ def test_what_a_run_is_told_to_may_change_and_nothing_else(tmp_path: Path) -> No
     config = addition()
     claim(tmp_path, config, fresh=False).release()
     (tmp_path / "metrics.jsonl").touch()
-    told = evolve(config, trackers=(tensorboard.Config(),), start=evolve(config.start, trackers=(wandb.Config(),)))
+    told = evolve(
+        config, trackers=(tensorboard.Config(),), initial_run=evolve(config.initial_run, trackers=(wandb.Config(),))
+    )
     for one in (told, evolve(told, trackers=(tensorboard.Config(directory="logs"),)), config):
         claim(tmp_path, one, fresh=False).release()
         assert read_toml(tmp_path / "config.toml", RunConfig) == one
-    changed = {"name": "b", "threads": 2, "checkpoint": Checkpoint(every=7), "judging": Judging(deadline=1.0)}
+    changed = {
+        "name": "b",
+        "num_threads": 2,
+        "checkpoint": Checkpoint(every=7),
+        "reward_workers": RewardWorkers(timeout=1.0),
+    }
     for name, value in changed.items():
         with pytest.raises(
             RunDirectoryError, match=f"(?s)got:  {name}.*need: the same settings; only trackers may differ"

@@ -11,7 +11,7 @@ import torch
 
 from purerl.backends.hf.checkpoint import os_errors
 from purerl.errors import RunDirectoryError
-from purerl.loop.files import folder_at_once, refusals_told
+from purerl.files import folder_at_once, refusals_told
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 def _outcome(directory: Path) -> dict[str, Any]:
     """All that a run leaves behind, timings aside."""
     found: dict[str, Any] = {}
-    for part in (directory / "start", directory):
+    for part in (directory / "initial_run", directory):
         lines = [json.loads(line) for line in (part / "metrics.jsonl").read_text().splitlines()]
         found[f"{part.name} metrics"] = [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
         found[f"{part.name} model"] = (part / "final" / "model.safetensors").read_bytes()
@@ -46,7 +46,7 @@ def _compare(directory: Path, reference: Path) -> None:
 CONFIGS: dict[str, RunConfig] = {
     "grpo": small(),
     "ppo, one step off policy": small(
-        algorithm=ppo.Config(kl_reward_coef=0.01), rollout=evolve(small().rollout, lag=1)
+        algorithm=ppo.Config(kl_reward_coef=0.01), rollout=evolve(small().rollout, max_staleness=1)
     ),
 }
 

@@ -11,14 +11,14 @@ from purerl.backends.fake import generator as fake_generator
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.config.schema import Data, Evaluate, Rollout, RunConfig
 from purerl.data.chat import open_chat
-from purerl.data.examples import drawn
+from purerl.data.examples import indices_of_draws
 from purerl.errors import DataError
-from purerl.loop.directory import claim
-from purerl.loop.exam import exam_of_model, examine
+from purerl.loop.evaluation import exam_of_model, examine
 from purerl.loop.lengths import check_problems, longest_of
 from purerl.loop.open import open_run
 from purerl.loop.run import Run
 from purerl.protocols import Model
+from purerl.store.directory import claim
 from tests.data.made import tokenizer, write
 
 from .small import fake
@@ -31,11 +31,11 @@ def _opened(folder: Path, prompts: list[str], *, most: int | None = None, **chan
     tokenizer().save_pretrained(folder / "model")
     size = len(tokenizer())
     settings: dict[str, Any] = {
-        "prepare": None,
+        "prepare_data": None,
         "model": Model(str(folder / "model")),
         "trainer": fake_trainer.Config(vocabulary=size),
         "generator": fake_generator.Config(vocabulary=size, longest=LONGEST),
-        "rollout": Rollout(samples=2, max_tokens=NEW),
+        "rollout": Rollout(samples_per_prompt=2, max_tokens=NEW),
         "rewards": ("tests.loop.rewards:first_is_even",),
         "evaluate": None,
         "data": Data(files=(_file(folder / "rows.jsonl", prompts),), max_prompt_tokens=most),
@@ -62,22 +62,22 @@ def test_a_prompt_that_leaves_no_room_is_refused_by_its_row(tmp_path: Path) -> N
         "  do:   set data.max_prompt_tokens to 7 to leave such rows out, or lower rollout.max_tokens"
     )
     with pytest.raises(DataError, match=r"do:   lower rollout.max_tokens$"):
-        _opened(tmp_path, [FITS], rollout=Rollout(samples=2, max_tokens=LONGEST))
+        _opened(tmp_path, [FITS], rollout=Rollout(samples_per_prompt=2, max_tokens=LONGEST))
 
 
 def test_the_remedy_helps_and_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("purerl.loop.lengths.rendered", None)  # which is not asked, for the setting says enough
+    monkeypatch.setattr("purerl.loop.lengths.prompts_at", None)  # which is not asked, for the setting says enough
     run = _opened(tmp_path, [*[FITS] * 5, TOO_LONG], most=LONGEST - NEW)
     assert run.data.counts["too_long"] == 1
 
 
 def test_only_what_will_be_drawn_counts(tmp_path: Path) -> None:
-    run = _opened(tmp_path, [FITS] * 9, steps=1, examples=2, minibatches=1)
-    first = drawn(run.data.examples, run.config.seed, 0, 2)
+    run = _opened(tmp_path, [FITS] * 9, max_steps=1, batch_size=2, num_minibatches=1)
+    first = indices_of_draws(run.data.examples, run.config.seed, 0, 2)
     prompts = [FITS if index in first else TOO_LONG for index in range(9)]
-    _opened(tmp_path, prompts, steps=1, examples=2, minibatches=1)
+    _opened(tmp_path, prompts, max_steps=1, batch_size=2, num_minibatches=1)
     with pytest.raises(DataError, match="a prompt of 8 tokens"):
-        _opened(tmp_path, prompts, steps=1, examples=3, minibatches=1)
+        _opened(tmp_path, prompts, max_steps=1, batch_size=3, num_minibatches=1)
 
 
 def test_problems_are_asked_too(tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ def test_the_generators_go_on_where_they_were(tmp_path: Path) -> None:
 
 def test_threads_are_those_of_each_part_of_the_run_and_the_processes_own_afterwards(tmp_path: Path) -> None:
     own = torch.get_num_threads()
-    first = evolve(fake(), name="first", prepare=None, threads=own + 1)
-    for changes, expected in (({"start": first}, own), ({"threads": own + 2}, own + 2)):
+    first = evolve(fake(), name="first", prepare_data=None, num_threads=own + 1)
+    for changes, expected in (({"initial_run": first}, own), ({"num_threads": own + 2}, own + 2)):
         seen = set()
 
         def broken(completion: str, example: Any, seen: set[int] = seen) -> float:

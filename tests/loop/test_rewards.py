@@ -15,12 +15,12 @@ from attrs import evolve
 from purerl.algos import gdpo, grpo
 from purerl.algos.algebra import describe
 from purerl.config.check import algorithm_of, check
-from purerl.config.schema import Judging, Overlong, Reward, RunConfig
+from purerl.config.schema import Overlong, Reward, RewardWorkers, RunConfig
 from purerl.config.structure import apply, from_dict, to_dict
 from purerl.errors import ConfigError, RewardError
-from purerl.loop.directory import claim
 from purerl.loop.train import Summary, train
 from purerl.recipes.addition import addition
+from purerl.store.directory import claim
 from purerl.store.rollouts import read_rollouts
 
 from .rewards import first_is_even
@@ -73,7 +73,7 @@ def test_functions_given_as_objects_may_weigh_and_gate(tmp_path: Path) -> None:
 
 
 def test_a_penalty_for_length_is_part_of_the_advantage_and_not_of_the_reward_that_is_logged(tmp_path: Path) -> None:
-    rollout = evolve(fake().rollout, samples=16, overlong=Overlong(buffer=4, factor=2.0))
+    rollout = evolve(fake().rollout, samples_per_prompt=16, overlong=Overlong(buffer=4, factor=2.0))
     summary = train(fake(rollout=rollout), rewards=[constant], directory=tmp_path / "run")
     groups: dict[int, list[dict[str, Any]]] = {}
     for row in read_rollouts(summary.directory / "rollouts", 1):
@@ -103,7 +103,7 @@ def fragile(completion: str, example: Any) -> float:
 def test_a_row_whose_reward_fails_is_masked_out_counted_and_shown_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = fake(judging=Judging(max_failed=1.0), steps=3)
+    config = fake(reward_workers=RewardWorkers(max_failure_rate=1.0), max_steps=3)
     with caplog.at_level(logging.WARNING):
         summary = train(config, rewards=[fragile], directory=tmp_path / "run")
     rows = read_rollouts(summary.directory / "rollouts", 1)
@@ -113,7 +113,7 @@ def test_a_row_whose_reward_fails_is_masked_out_counted_and_shown_once(
     assert all(any(row["mask"]) for row in rows if row not in bad)
     line = records(summary)[1]
     assert line["reward/failed"] == len(bad) / len(rows)
-    assert line["reward/judged"] == 1 - line["reward/failed"]
+    assert line["reward/valid_fraction"] == 1 - line["reward/failed"]
     assert line["reward/timed_out"] == 0
     assert "eval/failed" in records(summary)[0]
     assert len(caplog.records) == 1
@@ -142,14 +142,14 @@ def test_too_many_failures_stop_the_run_with_the_first_traceback_and_leave_no_wo
   | KeyError: 'anwser'
   got:  16 of 16
   need: at most 0.1 of them
-  do:   mend the function, or raise judging.deadline or judging.max_failed; the run resumes"""
+  do:   mend the function, or raise reward_workers.timeout or reward_workers.max_failure_rate; the run resumes"""
     )
     assert len(failures(tmp_path / "run")) == 16
     assert [one for one in multiprocessing.active_children() if "pebble" in one.name] == []
 
 
 def test_no_worker_is_left_by_a_run_that_ends(tmp_path: Path) -> None:
-    train(fake(steps=1), directory=tmp_path / "run")
+    train(fake(max_steps=1), directory=tmp_path / "run")
     assert [one for one in multiprocessing.active_children() if "pebble" in one.name] == []
 
 
@@ -183,9 +183,9 @@ def test_a_reward_is_a_text_or_a_section() -> None:
             "rewards.wieght\n  got:  no such setting\n  need: one that `purerl config` lists\n",
         ),
         ('rewards=[{function = "a:b", weight = inf}]', "rewards.weight\n  got:  inf\n  need: a finite number"),
-        ("judging.deadline=0", "judging.deadline\n  got:  0.0\n  need: above 0, and finite"),
-        ("judging.max_failed=1.5", "judging.max_failed\n  got:  1.5\n  need: from 0 to 1"),
-        ("judging.workers=0", "judging.workers\n  got:  0\n  need: at least 1"),
+        ("reward_workers.timeout=0", "reward_workers.timeout\n  got:  0.0\n  need: above 0, and finite"),
+        ("reward_workers.max_failure_rate=1.5", "reward_workers.max_failure_rate\n  got:  1.5\n  need: from 0 to 1"),
+        ("reward_workers.num_workers=0", "reward_workers.num_workers\n  got:  0\n  need: at least 1"),
         ("rollout.overlong.buffer=9", "rollout.overlong\n  got:  buffer 9\n  need: at most max_tokens, 4"),
         ("rollout.overlong={buffer = 2, factor = -1}", "rollout.overlong.factor\n  got:  -1.0\n  need: above 0, and"),
     ],
@@ -209,10 +209,10 @@ def _refused(*given: Any, **changes: Any) -> str:
 def test_settings_without_effect_are_refused() -> None:
     nothing = {"algorithm": _sft(), "rollout": None, "evaluate": None, "generator": None, "rewards": ()}
     assert "gates has no effect" in _refused(gates=(EXACT,), **nothing)
-    assert "judging has no effect" in _refused(judging=Judging(deadline=1.0), **nothing)
-    assert "judging.deadline has no effect" in _refused(constant, judging=Judging(deadline=1.0))
-    assert "judging.workers has no effect" in _refused(constant, judging=Judging(workers=2))
-    assert "judging.workers has no effect" in _refused(awaited, judging=Judging(workers=2))
+    assert "reward_workers has no effect" in _refused(reward_workers=RewardWorkers(timeout=1.0), **nothing)
+    assert "reward_workers.timeout has no effect" in _refused(constant, reward_workers=RewardWorkers(timeout=1.0))
+    assert "reward_workers.num_workers has no effect" in _refused(constant, reward_workers=RewardWorkers(num_workers=2))
+    assert "reward_workers.num_workers has no effect" in _refused(awaited, reward_workers=RewardWorkers(num_workers=2))
     overlong = evolve(fake().rollout, overlong=Overlong(buffer=2))
     assert "rollout.overlong has no effect" in _refused(algorithm=gdpo.Config(), rollout=overlong)
     assert "rewards.weight has no effect" in _refused(algorithm=gdpo.Config(), rewards=(Reward(DIGITS, weight=2.0),))
@@ -229,8 +229,8 @@ def _sft() -> Any:
 
 def test_a_deadline_has_an_effect_on_what_is_awaited_and_on_what_is_named() -> None:
     given = {"tests.loop.test_rewards:awaited": awaited}
-    check(fake(rewards=tuple(given), judging=Judging(deadline=1.0)), given)
-    check(fake(judging=Judging(deadline=1.0, workers=2)))
+    check(fake(rewards=tuple(given), reward_workers=RewardWorkers(timeout=1.0)), given)
+    check(fake(reward_workers=RewardWorkers(timeout=1.0, num_workers=2)))
 
 
 def test_two_functions_of_one_name_are_refused() -> None:

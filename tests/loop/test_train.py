@@ -21,9 +21,9 @@ from purerl.algos import dapo, dpo, gdpo, gvpo, opd, opd_top_k, sft
 from purerl.algos.algebra import Algorithm, Counts, Objective, begin, roles
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.fake import trainer as fake_trainer
-from purerl.batch import FIELDS, no_rows
+from purerl.batch import FIELDS, empty_batch
 from purerl.config.check import check, evaluated, needs_rollouts, updates_of
-from purerl.config.schema import RunConfig, Stop
+from purerl.config.schema import RunConfig, StopWhen
 from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
 from purerl.plugins import find, names
@@ -52,7 +52,7 @@ REFUSED = {
 def test_every_algorithm_goes_through_the_same_loop_or_is_refused_by_name(name: str, tmp_path: Path) -> None:
     module = find("algorithm", name)
     changes = _from_data(module.algorithm(), tmp_path) | _with_teacher(module.algorithm(), tmp_path / "teacher")
-    config = fake(algorithm=module.Config(), **{"rollout": evolve(fake().rollout, samples=8)} | changes)
+    config = fake(algorithm=module.Config(), **{"rollout": evolve(fake().rollout, samples_per_prompt=8)} | changes)
     if name in REFUSED:
         real = evolve(config, trainer=small().trainer, generator=small().generator)
         with pytest.raises(ConfigError, match=re.escape(REFUSED[name])):
@@ -100,40 +100,40 @@ def test_rollouts_hold_what_was_sampled_and_made_of_it(tmp_path: Path) -> None:
 
 
 def test_one_step_off_policy_is_sampled_by_the_weights_before(tmp_path: Path) -> None:
-    config = fake(steps=6, checkpoint=evolve(fake().checkpoint, every=100), evaluate=None)
-    summary = train(evolve(config, rollout=evolve(config.rollout, lag=1)), directory=tmp_path / "run")
+    config = fake(max_steps=6, checkpoint=evolve(fake().checkpoint, every=100), evaluate=None)
+    summary = train(evolve(config, rollout=evolve(config.rollout, max_staleness=1)), directory=tmp_path / "run")
     versions = [
         {version for row in read_rollouts(summary.directory / "rollouts", step) for version in row["version"][6:]}
         for step in range(1, 7)
     ]
     assert versions == [{0}, {0}, {1}, {2}, {3}, {4}]
-    assert records(summary)[3]["rollout/gap"] > 1e-3
+    assert records(summary)[3]["mismatch/logp_abs_diff"] > 1e-3
 
 
-def test_one_optimiser_step_is_taken_without_scoring_first(tmp_path: Path) -> None:
+def test_one_optimizer_step_is_taken_without_scoring_first(tmp_path: Path) -> None:
     """Two halves of a step at a learning rate of next to 0 see what the whole sees, though it scores nothing."""
     frozen = evolve(fake().trainer, learning_rate=1e-12)
     lines, rows = {}, {}
     for minibatches in (1, 2):
         # In one directory: the fake engine draws a model from its path.
-        summary = train(fake(trainer=frozen, minibatches=minibatches), directory=tmp_path / "run", fresh=True)
+        summary = train(fake(trainer=frozen, num_minibatches=minibatches), directory=tmp_path / "run", fresh=True)
         lines[minibatches] = records(summary)[1:]
         rows[minibatches] = read_rollouts(summary.directory / "rollouts", 1)
     for whole, halves in zip(lines[1], lines[2], strict=True):
-        assert whole["policy/gap"] == pytest.approx(halves["rollout/gap"], abs=1e-7)
+        assert whole["mismatch/logp_abs_diff"] == pytest.approx(halves["mismatch/logp_abs_diff"], abs=1e-7)
         assert whole["policy/entropy"] == pytest.approx(halves["policy/entropy"])
-        assert whole["policy/kl"] == 0
+        assert whole["policy/approx_kl"] == 0
     assert "old_logp" in rows[2][0]
     assert "old_logp" not in rows[1][0]
 
 
 def test_dynamic_sampling_refills_groups_whose_rewards_are_equal(tmp_path: Path) -> None:
-    config = fake(algorithm=dapo.Config(), rollout=evolve(fake().rollout, refills=20), steps=8)
+    config = fake(algorithm=dapo.Config(), rollout=evolve(fake().rollout, max_resample_rounds=20), max_steps=8)
     summary = train(config, directory=tmp_path / "run")
     lines = records(summary)[1:]
     assert max(line["rollout/sampled"] for line in lines) > 16
     for line in lines:
-        assert line["rollout/kept"] == 16 / line["rollout/sampled"]
+        assert line["rollout/kept_fraction"] == 16 / line["rollout/sampled"]
         rows = read_rollouts(summary.directory / "rollouts", line["step"])
         rewards = [
             {sum(row["reward"]) for row in rows if row["group"] == group} for group in {r["group"] for r in rows}
@@ -159,14 +159,14 @@ def test_what_cannot_be_read_is_refused_before_a_run_is_thrown_away(tmp_path: Pa
         train(fake(**changes), directory=tmp_path / "run", fresh=True)
     assert (summary.directory / "summary.json").exists()
     with pytest.raises(InputError):
-        train(small(steps=8, **changes), directory=tmp_path / "other")
+        train(small(max_steps=8, **changes), directory=tmp_path / "other")
     assert not (tmp_path / "other").exists(), "nor is the start of one done"
 
 
-def test_where_no_group_is_kept_nothing_is_learnt(tmp_path: Path) -> None:
+def test_where_no_group_is_kept_nothing_is_learned(tmp_path: Path) -> None:
     summary = train(fake(algorithm=dapo.Config()), rewards=[never], directory=tmp_path / "run")
     lines = records(summary)[1:]
-    assert all(line["rollout/kept"] == 0 and "policy/grad_norm" not in line for line in lines)
+    assert all(line["rollout/kept_fraction"] == 0 and "policy/grad_norm" not in line for line in lines)
     assert summary.before == summary.after
     for line in lines:  # what was sampled took its time
         assert line["rollout/tokens"] >= line["rollout/sampled"]
@@ -174,14 +174,14 @@ def test_where_no_group_is_kept_nothing_is_learnt(tmp_path: Path) -> None:
 
 
 def test_where_no_group_is_kept_a_schedule_goes_on(tmp_path: Path) -> None:
-    config = small(algorithm=dapo.Config(), start=None, model=fake().model, evaluate=None)
+    config = small(algorithm=dapo.Config(), initial_run=None, model=fake().model, evaluate=None)
     summary = train(config, rewards=[never], directory=tmp_path / "run")
-    assert "rollout/kept" in records(summary)[-1]
+    assert "rollout/kept_fraction" in records(summary)[-1]
     assert torch.load(summary.checkpoint / "policy" / "state.pt")["position"] == updates_of(config)
 
 
 @pytest.mark.parametrize("name", sorted(set(names("algorithm")) - set(REFUSED)))
-def test_every_algorithm_bears_an_optimiser_step_without_rows(name: str) -> None:
+def test_every_algorithm_bears_an_optimizer_step_without_rows(name: str) -> None:
     algorithm = find("algorithm", name).algorithm()
     for objective in (*algorithm.before, *algorithm.objectives):
         trainer = fake_trainer.build(fake().trainer, model=fake().model, role=objective.role, updates=1, seed=0)
@@ -191,14 +191,14 @@ def test_every_algorithm_bears_an_optimiser_step_without_rows(name: str) -> None
 
 
 def _begun(objective: Objective) -> tuple[TensorDict, Objective, dict[str, Counts]]:
-    prepared, counts = begin(objective, no_rows())
+    prepared, counts = begin(objective, empty_batch())
     return prepared, objective, counts
 
 
 def test_rewards_given_as_functions_have_components_and_may_not_tell(tmp_path: Path) -> None:
     summary = train(fake(), rewards=[sometimes], directory=tmp_path / "run")
     line = records(summary)[1]
-    assert 0 < line["reward/judged"] < 1
+    assert 0 < line["reward/valid_fraction"] < 1
     assert line["reward/constant"] == 0.25
     assert line["reward/mean"] == pytest.approx(line["reward/first"] + 0.25)
     for row in read_rollouts(summary.directory / "rollouts", 1):
@@ -252,7 +252,7 @@ def _pairs(path: Path) -> str:
 @pytest.mark.parametrize("algorithm", [sft.Config(), dpo.Config()], ids=["sft", "dpo"])
 def test_learning_from_data_needs_no_generator_and_no_rewards(algorithm: Any, tmp_path: Path) -> None:
     nothing = {"rollout": None, "generator": None, "rewards": (), "evaluate": None}
-    config = fake(algorithm=algorithm, data=_pairs(tmp_path / "pairs.parquet"), steps=30, **nothing)
+    config = fake(algorithm=algorithm, data=_pairs(tmp_path / "pairs.parquet"), max_steps=30, **nothing)
     summary = train(config, directory=tmp_path / "run")
     lines = records(summary)
     losses = [value for line in lines[1:] for name, value in line.items() if name.startswith("policy/loss/")]
@@ -261,7 +261,7 @@ def test_learning_from_data_needs_no_generator_and_no_rewards(algorithm: Any, tm
 
 
 def test_an_early_end(tmp_path: Path) -> None:
-    summary = train(fake(stop=Stop(metric="reward/judged", at_least=1.0)), directory=tmp_path / "run")
+    summary = train(fake(stop_when=StopWhen(metric="reward/valid_fraction", at_least=1.0)), directory=tmp_path / "run")
     assert summary.steps == 1
     assert sorted(summary.after) == sorted(evaluated(fake().evaluate))
     assert "eval/accuracy" in records(summary)[-1]
@@ -287,9 +287,9 @@ def test_the_seed_decides_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_micro_batches_change_nothing_but_rounding(tmp_path: Path) -> None:
-    config = small(start=None, model=fake().model)
+    config = small(initial_run=None, model=fake().model)
     summaries = [
-        train(evolve(config, trainer=evolve(config.trainer, tokens_per_microbatch=n)), directory=tmp_path / f"{n}")
+        train(evolve(config, trainer=evolve(config.trainer, max_tokens_per_microbatch=n)), directory=tmp_path / f"{n}")
         for n in (20, 4096)
     ]
     one, other = (records(summary)[1] for summary in summaries)
@@ -310,17 +310,21 @@ def test_settings_without_effect_are_refused_before_anything_is_done() -> None:
     assert "rollout has no effect" in _refused(algorithm=sft.Config())
     assert "generator has no effect" in _refused(algorithm=sft.Config(), **nothing)
     assert "rewards has no effect" in _refused(algorithm=sft.Config(), generator=None, **nothing)
-    assert "rollout.refills has no effect" in _refused(rollout=evolve(base.rollout, refills=2))
-    late = evolve(base.rollout, lag=1)
-    assert "rollout.lag has no effect" in _refused(rollout=late, checkpoint=evolve(base.checkpoint, every=1))
-    assert "rollout.lag has no effect" in _refused(rollout=late, evaluate=evolve(base.evaluate, every=1))
-    assert "stop has no effect" in _refused(stop=Stop(metric="eval/accuracy", at_least=1), evaluate=None)
-    assert "start.prepare has no effect" in _refused(start=evolve(base, prepare=base.prepare))
-    assert "start.start has no effect" in _refused(start=evolve(base, prepare=None, start=base))
+    assert "rollout.max_resample_rounds has no effect" in _refused(rollout=evolve(base.rollout, max_resample_rounds=2))
+    late = evolve(base.rollout, max_staleness=1)
+    assert "rollout.max_staleness has no effect" in _refused(rollout=late, checkpoint=evolve(base.checkpoint, every=1))
+    assert "rollout.max_staleness has no effect" in _refused(rollout=late, evaluate=evolve(base.evaluate, every=1))
+    assert "stop_when has no effect" in _refused(stop_when=StopWhen(metric="eval/accuracy", at_least=1), evaluate=None)
+    assert "initial_run.prepare_data has no effect" in _refused(
+        initial_run=evolve(base, prepare_data=base.prepare_data)
+    )
+    assert "initial_run.initial_run has no effect" in _refused(
+        initial_run=evolve(base, prepare_data=None, initial_run=base)
+    )
 
 
 def test_distillation_from_whole_distributions_learns_from_rollouts_or_from_data() -> None:
-    base = fake(algorithm=opd_top_k.Config(), teacher=Model("{run}/teacher"), minibatches=1)
+    base = fake(algorithm=opd_top_k.Config(), teacher=Model("{run}/teacher"), num_minibatches=1)
     check(base)
     check(evolve(base, rollout=None))
 
@@ -331,8 +335,8 @@ def test_what_is_missing_is_refused_before_anything_is_done() -> None:
     assert "opd reads old_logp" in _refused(algorithm=opd.Config(), teacher=base.model, rollout=None)
     assert "generator is missing" in _refused(generator=None)
     assert "rewards is missing" in _refused(rewards=())
-    assert "every advantage is 0" in _refused(rollout=evolve(base.rollout, samples=1))
-    assert "at most the rows of a step, 16" in _refused(minibatches=17)
-    assert "at most the groups of a step, 4" in _refused(minibatches=5, algorithm=gvpo.Config())
-    assert "did you mean 'eval/accuracy'?" in _refused(stop=Stop(metric="eval/acuracy", at_least=1))
+    assert "every advantage is 0" in _refused(rollout=evolve(base.rollout, samples_per_prompt=1))
+    assert "at most the rows of a step, 16" in _refused(num_minibatches=17)
+    assert "at most the groups of a step, 4" in _refused(num_minibatches=5, algorithm=gvpo.Config())
+    assert "did you mean 'eval/accuracy'?" in _refused(stop_when=StopWhen(metric="eval/acuracy", at_least=1))
     assert "nowhere" in _refused(rewards=("nowhere:reward",))

@@ -20,19 +20,19 @@ def copying(**changes: Any) -> RunConfig:
     """60 steps of 32 prompts x 8 completions. It is evaluated on the problems that it is trained on."""
     settings: dict[str, Any] = {
         "name": "copying",
-        "prepare": "tests.recipes.copying:prepare",
+        "prepare_data": "tests.recipes.copying:prepare",
         "model": Model("{run}/prepared/model"),
         "data": "{run}/prepared/problems.jsonl",
-        "steps": 60,
-        "examples": 32,
-        "minibatches": 2,
-        "rollout": Rollout(samples=8, max_tokens=2),
-        "generator": generator.Config(max_rows=256, device="cpu"),
-        "trainer": trainer.Config(lr=3e-3, betas=(0.9, 0.99), schedule="cosine", device="cpu"),
+        "max_steps": 60,
+        "batch_size": 32,
+        "num_minibatches": 2,
+        "rollout": Rollout(samples_per_prompt=8, max_tokens=2),
+        "generator": generator.Config(max_num_seqs=256, device="cpu"),
+        "trainer": trainer.Config(lr=3e-3, betas=(0.9, 0.99), lr_scheduler="cosine", device="cpu"),
         "rewards": ("tests.recipes.copying:right_digits",),
         "evaluate": Evaluate(data="{run}/prepared/problems.jsonl", every=1000, max_tokens=2),
         "checkpoint": Checkpoint(every=1000, keep=1),
-        "threads": 1,
+        "num_threads": 1,
     }
     return RunConfig(**settings | changes)
 

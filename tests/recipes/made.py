@@ -74,7 +74,8 @@ def teach(folder: Path) -> Summary:
     """The recipe `chat` on these conversations: afterwards the model answers with some number."""
     return train(
         "chat", folder / "chat", f"model={write_model(folder / 'model')}", f"data={write_talks(folder)}",
-        "steps=40", "examples=4", "trainer.lr=4e-3", "trainer.warm_up=5", "trainer.autocast=off", "threads=1",
+        "max_steps=40", "batch_size=4", "trainer.lr=4e-3", "trainer.warmup_steps=5", "trainer.mixed_precision=off",
+        "num_threads=1",
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from purerl.algos import dapo
 from purerl.algos.algebra import Algorithm, chain, stateless
-from purerl.batch import put
+from purerl.batch import with_fields
 
 
 @frozen
@@ -32,4 +32,4 @@ def shuffle(batch: TensorDict) -> TensorDict:
     score = torch.empty(rows).index_copy(0, here, batch["reward"].sum(-1)[there])
     time = torch.arange(batch["action"].shape[1])
     last = time == torch.where(batch["action"], time, -1).amax(-1, keepdim=True)
-    return put(batch, reward=torch.where(last, score[:, None], 0))
+    return with_fields(batch, reward=torch.where(last, score[:, None], 0))

@@ -11,10 +11,10 @@ import pytest
 import torch
 from attrs import evolve
 
-from purerl.batch import collate, put
-from purerl.loop.directory import claim
+from purerl.batch import collate, with_fields
 from purerl.loop.train import Summary, train
 from purerl.recipes.addition import addition, prepare
+from purerl.store.directory import claim
 
 from . import shuffled
 
@@ -44,9 +44,9 @@ def test_the_model_it_leaves_adds(run: Summary) -> None:
 
 
 def test_shuffled_rewards_teach_nothing(run: Summary, tmp_path: Path) -> None:
-    config = evolve(addition(), algorithm=shuffled.Config(), steps=80)
+    config = evolve(addition(), algorithm=shuffled.Config(), max_steps=80)
     claim(tmp_path / "run", config, fresh=False).release()
-    for part in ("prepared", "start"):
+    for part in ("prepared", "initial_run"):
         shutil.copytree(run.directory / part, tmp_path / "run" / part)
     found = train(config, directory=tmp_path / "run")
     honest = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
@@ -57,7 +57,7 @@ def test_shuffled_rewards_teach_nothing(run: Summary, tmp_path: Path) -> None:
 
 def test_shuffling_keeps_each_groups_rewards() -> None:
     rows = [{"tokens": [1, 2, 3], "action": [0, 1, k % 2], "row": k, "group": -(k % 3)} for k in range(24)]
-    batch = put(collate(rows), reward=torch.rand(24, 3))
+    batch = with_fields(collate(rows), reward=torch.rand(24, 3))
     found = shuffled.shuffle(batch)
     for label in (0, -1, -2):
         members = batch["group"] == label

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from purerl.backends.hf.model import load_model
 from purerl.backends.tokenizer import load_tokenizer
-from purerl.data.examples import continuations, take
+from purerl.data.examples import rows_at, tokenized_at
 from purerl.data.files import read_table
 from purerl.loop.data import open_data, read_data
 from purerl.loop.train import Summary
@@ -18,14 +18,14 @@ from tests.data.made import assistant, user
 from .made import PROBLEMS, lines, write_model, write_talks
 
 
-def test_what_is_learnt_is_what_the_assistant_says(tmp_path: Path) -> None:
+def test_what_is_learned_is_what_the_assistant_says(tmp_path: Path) -> None:
     config = chat(model=write_model(tmp_path / "model"), data=write_talks(tmp_path))
     tokenizer = load_tokenizer(config.model)
     data = open_data(config, *read_data(config, "demonstrations"), tokenizer)
-    for index, (example, problem) in enumerate(zip(take(data.examples, range(8)), PROBLEMS, strict=True)):
-        [row] = continuations(data.chat, data.examples, index, example)
-        learnt = tokenizer.decode([token for token, yes in zip(row.tokens, row.action, strict=True) if yes])
-        assert learnt == f"#### {problem['answer'][-1]}<|im_end|>Yes<|im_end|>"
+    for index, (example, problem) in enumerate(zip(rows_at(data.examples, range(8)), PROBLEMS, strict=True)):
+        [row] = tokenized_at(data.chat, data.examples, index, example)
+        learned = tokenizer.decode([token for token, yes in zip(row.tokens, row.action, strict=True) if yes])
+        assert learned == f"#### {problem['answer'][-1]}<|im_end|>Yes<|im_end|>"
         assert tokenizer.decode(row.tokens).count("<|im_end|>") == 4
 
 

@@ -25,12 +25,12 @@ from purerl.store.rollouts import read_rollouts
 from . import shuffled
 from .copying import copying, right_digits
 
-LEARNT, NOT_LEARNT = 0.6, 0.25
+LEARNED, NOT_LEARNED = 0.6, 0.25
 
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "dapo": {"algorithm": dapo.Config()},
     "ppo": {"algorithm": ppo.Config()},
-    "remax": {"algorithm": remax.Config(), "minibatches": 1, "steps": 90},
+    "remax": {"algorithm": remax.Config(), "num_minibatches": 1, "max_steps": 90},
     "kl_cov": {"algorithm": kl_cov.Config()},
     "gspo": {"algorithm": gspo.Config()},
     "reinforce_plus_plus": {"algorithm": reinforce_plus_plus.Config()},
@@ -57,23 +57,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Summary]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_learns_from_its_rewards(family: str, run: Callable[[str], Summary]) -> None:
     summary = run(family)
-    assert summary.before["eval/reward"] < NOT_LEARNT
-    assert summary.after["eval/reward"] > LEARNT
+    assert summary.before["eval/reward"] < NOT_LEARNED
+    assert summary.after["eval/reward"] > LEARNED
 
 
 def test_shuffled_rewards_teach_nothing(tmp_path: Path) -> None:
     summary = train(copying(algorithm=shuffled.Config()), directory=tmp_path / "run")
-    assert summary.after["eval/reward"] < NOT_LEARNT
+    assert summary.after["eval/reward"] < NOT_LEARNED
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.5])
 def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_policy_as_it_is(
     tmp_path: Path, penalty: float
 ) -> None:
-    config = copying(algorithm=remax.Config(), minibatches=1, steps=5, checkpoint=Checkpoint(every=1, keep=5))
+    config = copying(algorithm=remax.Config(), num_minibatches=1, max_steps=5, checkpoint=Checkpoint(every=1, keep=5))
     if penalty:  # for completions of two tokens, the most that there may be
         config = evolve(config, rollout=evolve(config.rollout, overlong=Overlong(buffer=1, factor=penalty)))
-    run = train(evolve(config, trainer=evolve(config.trainer, lr=1e-2, schedule="constant")), directory=tmp_path)
+    run = train(evolve(config, trainer=evolve(config.trainer, lr=1e-2, lr_scheduler="constant")), directory=tmp_path)
     rows = _last_rollouts(run)
     assert all(len({a for a, m in zip(row["advantage"], row["mask"], strict=True) if m}) == 1 for row in rows)
     baselines = {row["prompt"]: sum(row["reward"]) - row["advantage"][-1] for row in rows}
@@ -84,8 +84,8 @@ def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_policy_as_it_
 def test_distillation_learns_from_the_teacher_alone(tmp_path: Path) -> None:
     teacher = train(copying(algorithm=sft.Config(), rollout=None, seed=1), directory=tmp_path / "teacher")
     student = train(copying(algorithm=opd.Config(), teacher=Model(str(teacher.model))), directory=tmp_path / "student")
-    assert student.before["eval/reward"] < NOT_LEARNT
-    assert student.after["eval/reward"] > LEARNT
+    assert student.before["eval/reward"] < NOT_LEARNED
+    assert student.after["eval/reward"] > LEARNED
 
 
 def test_the_critic_foresees_the_reward(run: Callable[[str], Summary]) -> None:
@@ -93,7 +93,7 @@ def test_the_critic_foresees_the_reward(run: Callable[[str], Summary]) -> None:
     assert _correlation([row["old_value"][-1] for row in rows], _rewards(rows)) > 0.25
 
 
-def test_the_reward_model_has_learnt_online_what_is_rewarded(run: Callable[[str], Summary]) -> None:
+def test_the_reward_model_has_learned_online_what_is_rewarded(run: Callable[[str], Summary]) -> None:
     rows = _last_rollouts(run("prime"))
     implicit = [sum(row["reward_model_logp"]) - sum(row["ref_logp"]) for row in rows]
     assert _correlation(implicit, _rewards(rows)) > 0.5  # of 256 rows: chance gives 0.06

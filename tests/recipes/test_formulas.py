@@ -25,16 +25,17 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     talks = [{"messages": [*prompt, assistant(rf"\boxed{{x+{digit}}}")]} for digit, prompt in asked.items()]
     taught = train(
         "chat", folder / "chat", f"model={write_model(folder / 'model')}",
-        f"data={write(folder / 'talks.jsonl', talks)}", "steps=80", "examples=4", "trainer.lr=4e-3",
-        "trainer.warm_up=5", "trainer.autocast=off", "threads=1",
+        f"data={write(folder / 'talks.jsonl', talks)}", "max_steps=80", "batch_size=4", "trainer.lr=4e-3",
+        "trainer.warmup_steps=5", "trainer.mixed_precision=off", "num_threads=1",
     )  # fmt: skip
     problems = [{"prompt": prompt, "answer": f"{digit}+x"} for digit, prompt in asked.items()]
     data = write(folder / "problems.jsonl", problems)
     return train(
-        "gsm8k", folder / "run", f"model={taught.model}", f"data={data}", f"test={data}", f"steps={STEPS}",
-        'rewards=["purerl.rewards.math:boxed"]', "examples=4", "rollout.samples=4", "rollout.max_tokens=16",
-        "evaluate.max_tokens=16", "trainer.autocast=off", "trainer.lr=1e-4",
-        "judging.workers=1", "threads=1",
+        "gsm8k", folder / "run", f"model={taught.model}", f"data={data}", f"test={data}", f"max_steps={STEPS}",
+        'rewards=["purerl.rewards.math:boxed"]', "batch_size=4", "rollout.samples_per_prompt=4",
+        "rollout.max_tokens=16",
+        "evaluate.max_tokens=16", "trainer.mixed_precision=off", "trainer.lr=1e-4",
+        "reward_workers.num_workers=1", "num_threads=1",
     )  # fmt: skip
 
 
@@ -47,10 +48,10 @@ def test_equal_formulas_are_right_however_they_are_written(done: Summary) -> Non
     assert 0 < sum(right for _, right in found) < len(rows), "right ones and wrong ones"
 
 
-def test_all_of_it_is_judged_and_learnt_from(done: Summary) -> None:
+def test_all_of_it_is_judged_and_learned_from(done: Summary) -> None:
     before, *steps = lines(done.directory)
-    assert before["eval/judged"] == 1
-    assert [(step["reward/judged"], step["reward/failed"]) for step in steps] == [(1, 0)] * STEPS
+    assert before["eval/valid_fraction"] == 1
+    assert [(step["reward/valid_fraction"], step["reward/failed"]) for step in steps] == [(1, 0)] * STEPS
     assert any(step["policy/grad_norm"] > 0 for step in steps)
-    assert done.after["eval/judged"] == 1
+    assert done.after["eval/valid_fraction"] == 1
     assert not (done.directory / "reward_errors.jsonl").exists()

@@ -20,8 +20,9 @@ from tests.data.test_convert import PUBLISHED
 from .made import lines, train, write_problems
 
 SMALL = (
-    "examples=4", "rollout.samples=4", "rollout.max_tokens=8", "evaluate.max_tokens=8", "trainer.warm_up=0",
-    "judging.workers=1", "checkpoint.every=2", "threads=1",
+    "batch_size=4", "rollout.samples_per_prompt=4", "rollout.max_tokens=8", "evaluate.max_tokens=8",
+    "trainer.warmup_steps=0",
+    "reward_workers.num_workers=1", "checkpoint.every=2", "num_threads=1",
 )  # fmt: skip
 
 
@@ -31,7 +32,9 @@ def _settings(taught: Summary, data: str, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def settings(taught: Summary, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return _settings(taught, write_problems(tmp_path_factory.mktemp("gsm8k")), "steps=4", "data.held_out=0.3")
+    return _settings(
+        taught, write_problems(tmp_path_factory.mktemp("gsm8k")), "max_steps=4", "data.validation_fraction=0.3"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,7 @@ def test_completions_are_judged_by_their_number(done: Summary) -> None:
         answer == truths[row["example"]] for row, answer in answers
     ]
     assert 0 < sum(sum(row["reward"]) for row in rows) < len(rows), "a model that guesses is right at times"
-    assert [step["reward/judged"] for step in lines(done.directory)[1:]] == [1, 1, 1, 1]
+    assert [step["reward/valid_fraction"] for step in lines(done.directory)[1:]] == [1, 1, 1, 1]
     assert any(step["policy/grad_norm"] > 0 for step in lines(done.directory)[1:])
 
 
@@ -60,7 +63,7 @@ def test_it_is_evaluated_on_what_is_held_out(done: Summary) -> None:
     assert counts["held_out"] == counts["problems"] == 8 - counts["examples"] > 0
     drawn = {row["example"] for step in (1, 2, 3, 4) for row in read_rollouts(done.directory / "rollouts", step)}
     assert len(drawn) == counts["examples"], "16 draws are more than one pass"
-    assert done.before["eval/judged"] == done.after["eval/judged"] == 1
+    assert done.before["eval/valid_fraction"] == done.after["eval/valid_fraction"] == 1
     assert done.after["eval/length"] > 1
 
 
@@ -93,10 +96,10 @@ def test_published_problems_go_through(taught: Summary, tmp_path: Path) -> None:
         with (PUBLISHED / "gsm8k" / f"{split}.jsonl").open(encoding="utf-8") as file:
             (tmp_path / f"{split}.jsonl").write_text("".join(islice(file, count)), encoding="utf-8")
         convert("gsm8k", str(tmp_path / f"{split}.jsonl"), str(tmp_path / f"{split}.parquet"))
-    more = (f"test={tmp_path}/test.parquet", "steps=2", "rollout.samples=2")
+    more = (f"test={tmp_path}/test.parquet", "max_steps=2", "rollout.samples_per_prompt=2")
     summary = train("gsm8k", tmp_path / "run", *_settings(taught, f"{tmp_path}/train.parquet", *more))
     counts = json.loads((summary.directory / "data.json").read_text())
     assert list(counts.pop("files")) == [str(tmp_path / "train.parquet"), str(tmp_path / "test.parquet")]
     assert counts == {"rows": 12, "examples": 12, "problems": 4}
-    assert [line["reward/judged"] for line in lines(summary.directory)[1:]] == [1, 1]
-    assert summary.after["eval/judged"] == 1
+    assert [line["reward/valid_fraction"] for line in lines(summary.directory)[1:]] == [1, 1]
+    assert summary.after["eval/valid_fraction"] == 1

@@ -43,7 +43,7 @@ def _logp(network: Any, tokenizer: Any, prompt: list[dict[str, str]], answer: li
 
 def test_the_loss_falls_and_the_margin_rises(taught: Summary, tmp_path: Path) -> None:
     settings = [f"model={taught.model}", f"data={write(tmp_path / 'pairs.jsonl', PAIRS)}"]
-    settings += ["steps=12", "examples=8", "trainer.lr=1e-3", "trainer.warm_up=2", "threads=1"]
+    settings += ["max_steps=12", "batch_size=8", "trainer.lr=1e-3", "trainer.warmup_steps=2", "num_threads=1"]
     summary = train("preferences", tmp_path / "run", *settings)
     _, first, *_, last = lines(summary.directory)
     assert abs(first["policy/loss/preference"] - math.log(2)) < 1e-4

@@ -26,7 +26,7 @@ GIVEN = ("model=m", "data=d.parquet")
 
 def mine(model: str | Model, size: int, *, share: float = 0.5, note: str | None = None, **more: Any) -> RunConfig:
     """A recipe with parameters of several sorts."""
-    return evolve(addition(), model=model, examples=size, name=f"{share} {note}", **more)
+    return evolve(addition(), model=model, batch_size=size, name=f"{share} {note}", **more)
 
 
 def texts(data: str) -> RunConfig:
@@ -49,7 +49,7 @@ def test_a_recipe_that_fails_is_named_with_its_lines() -> None:
 
 
 def test_settings_of_parameters_are_arguments() -> None:
-    expected = evolve(addition(), model=Model("m"), examples=3, name="0.25 n")
+    expected = evolve(addition(), model=Model("m"), batch_size=3, name="0.25 n")
     assert resolve(f"{HERE}:mine", ["model=m", "size=3", "share=0.25", "note=n"]) == expected
     assert resolve(f"{HERE}:mine", ["model=m", "size=3"]).name == "0.5 None"
     assert resolve(f"{HERE}:mine", ["model=m", "size=3", "share=0.1", "share="]).name == "0.5 None"
@@ -68,9 +68,9 @@ def test_texts_and_sections_do_in_python_and_as_settings(recipe: Any) -> None:
 
 
 def test_all_other_settings_are_made_in_what_a_recipe_returns() -> None:
-    config = resolve("gsm8k", [*GIVEN, "trainer.lr=1e-5", "algorithm.kind=dr_grpo", "rollout.samples=4"])
+    config = resolve("gsm8k", [*GIVEN, "trainer.lr=1e-5", "algorithm.kind=dr_grpo", "rollout.samples_per_prompt=4"])
     assert (config.trainer.lr, type(config.algorithm).__module__) == (1e-5, "purerl.algos.dr_grpo")
-    assert config.trainer.warm_up == gsm8k("m", "d.parquet").trainer.warm_up
+    assert config.trainer.warmup_steps == gsm8k("m", "d.parquet").trainer.warmup_steps
 
 
 @pytest.mark.parametrize("recipe", ["addition", "gsm8k", "preferences", "chat"])
@@ -78,22 +78,26 @@ def test_a_run_may_be_as_short_as_one_likes(recipe: str) -> None:
     """Its warm-up is shorter with it: a first try has few steps."""
     given = () if recipe == "addition" else GIVEN
     usual = resolve(recipe, given)
-    assert resolve(recipe, [*given, f"steps={usual.steps}"]) == usual
+    assert resolve(recipe, [*given, f"max_steps={usual.max_steps}"]) == usual
     for steps in (1, 2, 12):
-        config = resolve(recipe, [*given, f"steps={steps}"])
+        config = resolve(recipe, [*given, f"max_steps={steps}"])
         check(config)
-        assert config == evolve(usual, steps=steps, trainer=evolve(usual.trainer, warm_up=config.trainer.warm_up))
-    warm_ups = [resolve(recipe, [*given, f"steps={steps}"]).trainer.warm_up for steps in (1, 12, 120, usual.steps)]
+        assert config == evolve(
+            usual, max_steps=steps, trainer=evolve(usual.trainer, warmup_steps=config.trainer.warmup_steps)
+        )
+    warm_ups = [
+        resolve(recipe, [*given, f"max_steps={steps}"]).trainer.warmup_steps for steps in (1, 12, 120, usual.max_steps)
+    ]
     assert warm_ups == sorted(warm_ups), "it grows with the run"
-    with pytest.raises(ConfigError, match="trainer.warm_up\n  got:  5000\n  need: less than .*\n  do:   lower it"):
-        check(resolve(recipe, [*given, "steps=9", "trainer.warm_up=5000"]))
+    with pytest.raises(ConfigError, match="trainer.warmup_steps\n  got:  5000\n  need: less than .*\n  do:   lower it"):
+        check(resolve(recipe, [*given, "max_steps=9", "trainer.warmup_steps=5000"]))
 
 
 def test_gsm8k_holds_problems_out_unless_it_has_others() -> None:
-    assert resolve("gsm8k", GIVEN).data.held_out == 0.05
-    assert resolve("gsm8k", [*GIVEN, "data.held_out=0.2"]).data.held_out == 0.2
+    assert resolve("gsm8k", GIVEN).data.validation_fraction == 0.05
+    assert resolve("gsm8k", [*GIVEN, "data.validation_fraction=0.2"]).data.validation_fraction == 0.2
     tested = resolve("gsm8k", [*GIVEN, "test=t.parquet"])
-    assert (tested.data.held_out, tested.evaluate.data) == (0.0, {"t": "t.parquet"})
+    assert (tested.data.validation_fraction, tested.evaluate.data) == (0.0, {"t": "t.parquet"})
 
 
 def test_a_text_is_a_model_in_any_recipe(tmp_path: Path) -> None:
@@ -110,7 +114,7 @@ def test_a_text_is_a_model_in_any_recipe(tmp_path: Path) -> None:
         ("chat", ["data=d"], "recipe 'chat'\n  got:  no model\n  do:   purerl train chat --set model=MODEL --set d"),
         ("chat", ["data=d", "model="], "model is missing\n  need: an argument of the recipe"),
         ("chat", [*GIVEN, "model.revison=v2"], "model.revison\n  got:  no such setting\n  need: one that"),
-        ("chat", ["model=m", "data.held_out=2"], "data.files is missing\n"),
+        ("chat", ["model=m", "data.validation_fraction=2"], "data.files is missing\n"),
         ("chat", [*GIVEN, "test=t"], "test\n  got:  no such setting\n"),
         (
             "gsm8k",
@@ -118,10 +122,10 @@ def test_a_text_is_a_model_in_any_recipe(tmp_path: Path) -> None:
             "tets\n  got:  no such setting\n  need: one that `purerl config` lists\n  do:   did you mean 'test'?",
         ),
         (f"{HERE}:mine", ["model=m", "size=many"], 'size\n  got:  "many"\n  need: a whole number'),
-        ("addition", ["steps=-5"], "steps\n  got:  -5\n  need: at least 1"),
-        ("gsm8k", [*GIVEN, "steps=-1"], "steps\n  got:  -1\n  need: at least 1"),
-        ("chat", [*GIVEN, "steps=-30"], "steps\n  got:  -30\n  need: at least 1"),
-        ("preferences", [*GIVEN, "steps=-30"], "steps\n  got:  -30\n  need: at least 1"),
+        ("addition", ["max_steps=-5"], "max_steps\n  got:  -5\n  need: at least 1"),
+        ("gsm8k", [*GIVEN, "max_steps=-1"], "max_steps\n  got:  -1\n  need: at least 1"),
+        ("chat", [*GIVEN, "max_steps=-30"], "max_steps\n  got:  -30\n  need: at least 1"),
+        ("preferences", [*GIVEN, "max_steps=-30"], "max_steps\n  got:  -30\n  need: at least 1"),
         (
             f"{HERE}:mine",
             ["model=m", "size=1", "note=y", "note.held_out=0.1"],
@@ -129,8 +133,8 @@ def test_a_text_is_a_model_in_any_recipe(tmp_path: Path) -> None:
         ),
         (
             f"{HERE}:texts",
-            ["data=y", "data.held_out=0.1"],
-            'data\n  got:  "y" and {"held_out": 0.1}\n  need: a text\n  do:   leave out what is set within it: h',
+            ["data=y", "data.validation_fraction=0.1"],
+            'data\n  got:  "y" and {"validation_fraction": 0.1}\n  need: a text\n  do:   leave out what is set within',
         ),
         (f"{HERE}:mine", ["model=3", "size=1"], "model\n  got:  3\n  need: a section: keys and values"),
     ],

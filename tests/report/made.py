@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from purerl.batch import collate, put
+from purerl.batch import collate, with_fields
 from purerl.store.rollouts import write_rollouts
 
 __all__ = ["bytes_tokenizer", "hand_made", "plain_metrics"]
 
 _CONFIG = """
 name = "made"
-steps = {steps}
+max_steps = {steps}
 rewards = ["exact"]
 
 [algorithm]
@@ -51,7 +51,7 @@ def hand_made(
     algorithm: str = "grpo",
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A run of `steps` steps at `path`, each with a group for each of `texts`: a prompt and its completions.
+    """A run of `max_steps` steps at `path`, each with a group for each of `texts`: a prompt and its completions.
 
     The first completion of a group has reward 1, the others 0.
     """
@@ -71,7 +71,7 @@ def hand_made(
         ]
         batch = collate([fields for fields, _ in rows])
         advantage = torch.where(batch["action"], batch["reward"].sum(-1, keepdim=True) - 0.5, 0.0)
-        batch = put(batch, old_logp=batch["rollout_logp"] + 0.01 * batch["action"], advantage=advantage)
+        batch = with_fields(batch, old_logp=batch["rollout_logp"] + 0.01 * batch["action"], advantage=advantage)
         write_rollouts(path / "rollouts", step, batch, [told for _, told in rows])
     return path
 

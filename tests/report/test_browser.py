@@ -93,7 +93,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [("1+1=", ("2", "3", "4")), ("say", HOSTILE), ("think", (LONG, "no"))]
 
     def broken(step: int) -> dict[str, float]:
-        return plain_metrics(step) | {"policy/kl": float("nan") if step == 2 else 0.1 * step}
+        return plain_metrics(step) | {"policy/approx_kl": float("nan") if step == 2 else 0.1 * step}
 
     one = hand_made(folder / "one", texts=texts)
     other = hand_made(folder / "other", texts=texts[:1], algorithm="dapo", metrics=broken)
@@ -133,7 +133,7 @@ def test_curves_of_all_runs_and_one_is_toggled(page: Page) -> None:
 
 
 def test_a_curve_has_its_points_where_they_are_and_a_gap_where_there_is_no_number(page: Page) -> None:
-    assert len(page.all('[data-metric="policy/kl"] g[data-run] circle')) == 3
+    assert len(page.all('[data-metric="policy/approx_kl"] g[data-run] circle')) == 3
     places = [float(one.get_attribute("cy")) for one in page.all('[data-metric="reward/mean"] [data-run="0"] circle')]
     assert len(places) == 4
     assert places == sorted(places, reverse=True), "the reward grows"
@@ -161,17 +161,17 @@ def test_pointing_at_a_curve_tells_its_values_and_marks_the_place_everywhere(pag
 
 def test_a_metric_is_explained_where_its_name_stands(page: Page) -> None:
     page.point_at(page.one('[data-metric="policy/entropy"] figcaption'))
-    assert "A fall towards 0 ends exploration" in page.one("#tip").text
+    assert "A fall toward 0 ends exploration" in page.one("#tip").text
 
 
-def test_every_phase_has_a_colour_of_its_own(browser: Any, tmp_path: Path) -> None:
+def test_every_phase_has_a_color_of_its_own(browser: Any, tmp_path: Path) -> None:
     phases = ("generate", "reward", "score", "advantage", "update", "sync", "evaluate", "store")
     seconds = {f"time/{phase}": 0.1 for phase in phases} | {"time/step": 1.0, "time/cpu": 3.0}
     run = hand_made(tmp_path / "run", metrics=lambda step: {"reward/mean": step, **seconds})
     browser.get(report([run], tmp_path / "page.html", megabytes=5).path.as_uri())
     page = Page(browser)
     assert page.texts("#phases .key span") == [*phases, "other"]
-    assert len({_colour(page, cell) for cell in page.all("#phases .phase")}) == 9
+    assert len({_color(page, cell) for cell in page.all("#phases .phase")}) == 9
 
 
 def test_a_run_without_rewards_shows_what_it_learns(browser: Any, tmp_path: Path) -> None:
@@ -221,20 +221,20 @@ def test_they_are_sorted(page: Page) -> None:
     assert page.one("#rows td:nth-child(5)").text == "0"
 
 
-def _colour(page: Page, element: Any) -> str:
+def _color(page: Page, element: Any) -> str:
     return page.run("getComputedStyle(arguments[0]).backgroundColor", element)
 
 
-def test_an_opened_completion_shows_its_tokens_in_colours_and_its_group(page: Page) -> None:
+def test_an_opened_completion_shows_its_tokens_in_colors_and_its_group(page: Page) -> None:
     page.set("#search", "1+1=")
     page.set('[data-filter="run"]', 0)
     page.click("#rows tr:nth-child(2)")
     tokens = page.all("#detail .transcript .token")
     assert [token.text for token in tokens][-1] == "<end>"
     assert page.one("#detail .given").text == "1+1="
-    worse = _colour(page, tokens[0])
+    worse = _color(page, tokens[0])
     page.click("#rows tr:nth-child(1)")
-    better = _colour(page, page.one("#detail .transcript .token"))
+    better = _color(page, page.one("#detail .transcript .token"))
     assert "color(" in better or "oklab" in better
     assert better != worse, "an advantage above 0 and one below"
     assert page.texts("#detail h4") == [
@@ -242,7 +242,7 @@ def test_an_opened_completion_shows_its_tokens_in_colours_and_its_group(page: Pa
         "The same prompt in other, mean reward 0.3333",
     ]
     page.click('input[value="logp"]')
-    first, last = (_colour(page, page.all("#detail .transcript .token")[k]) for k in (0, -1))
+    first, last = (_color(page, page.all("#detail .transcript .token")[k]) for k in (0, -1))
     assert first != last, "the second token is less likely"
 
 
@@ -283,24 +283,24 @@ def test_keys_move_search_and_close(page: Page) -> None:
 def test_text_has_contrast_in_light_and_dark(page: Page, scheme: str) -> None:
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    colours = {
+    colors = {
         name: page.run(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()")
         for name in ("bg", "card", "ink", "soft", "run-0", "run-1", "run-2", "run-3", "run-4", "run-5")
     }
     for ground in ("bg", "card"):
-        assert _contrast(colours["ink"], colours[ground]) > 12
-        assert _contrast(colours["soft"], colours[ground]) > 4.5
-    assert all(_contrast(colours[f"run-{k}"], colours["card"]) > 3 for k in range(6))
+        assert _contrast(colors["ink"], colors[ground]) > 12
+        assert _contrast(colors["soft"], colors[ground]) > 4.5
+    assert all(_contrast(colors[f"run-{k}"], colors["card"]) > 3 for k in range(6))
 
 
 def _contrast(one: str, other: str) -> float:
-    """The contrast of two colours, as the Web Content Accessibility Guidelines define it."""
+    """The contrast of two colors, as the Web Content Accessibility Guidelines define it."""
     light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
-def _luminance(colour: str) -> float:
-    channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+def _luminance(color: str) -> float:
+    channels = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 

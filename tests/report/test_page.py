@@ -185,17 +185,24 @@ def test_it_needs_no_torch() -> None:
 
 
 def test_the_table_of_metrics_explains_kinds_and_the_critics_too() -> None:
-    names = ["rollout/length_max", "reward/style", "critic/loss/value", "critic/grad_norm", "rollout/gap", "my/own"]
+    names = [
+        "rollout/length_max",
+        "reward/style",
+        "critic/loss/value",
+        "critic/grad_norm",
+        "mismatch/logp_abs_diff",
+        "my/own",
+    ]
     found = meanings(names)
     assert [name for name in names if name not in found] == ["my/own"]
     assert found["rollout/length_max"][0] == "tokens"
     assert found["critic/grad_norm"] == meanings(["policy/grad_norm"])["policy/grad_norm"]
-    assert "|`old_logp` - `rollout_logp`|" in found["rollout/gap"][1]
+    assert "|`old_logp` - `rollout_logp`|" in found["mismatch/logp_abs_diff"][1]
 
 
 def test_a_real_run_is_reported_while_it_goes_on_and_after(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    train(fake(steps=4, evaluate=None), directory=directory)
+    train(fake(max_steps=4, evaluate=None), directory=directory)
     written = report([directory], tmp_path / "page.html", megabytes=5)
     (run,) = _data(written.path.read_text(encoding="utf-8"))["runs"]
     assert (run["finished"], run["done"], run["completions"]["steps"]) == (True, 4, 4)

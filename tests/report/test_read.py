@@ -45,9 +45,11 @@ def test_long_runs_are_thinned_but_keep_their_ends_and_evaluations(tmp_path: Pat
 
 
 def test_what_json_cannot_say_is_said_as_text(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=1, metrics=lambda step: {"policy/kl": math.inf, "policy/loss": math.nan})
+    run = hand_made(
+        tmp_path / "run", steps=1, metrics=lambda step: {"policy/approx_kl": math.inf, "policy/loss": math.nan}
+    )
     found = read_run(run, lines=9)
-    assert (found["last"]["policy/kl"], found["last"]["policy/loss"]) == ("inf", "nan")
+    assert (found["last"]["policy/approx_kl"], found["last"]["policy/loss"]) == ("inf", "nan")
     json.dumps(found, allow_nan=False)
 
 
@@ -79,7 +81,7 @@ def test_a_line_that_is_broken_is_named(tmp_path: Path, line: str) -> None:
         ("steps = ", "need: TOML"),
         ("\udcff = 1", "need: TOML"),
         ("name = 'x'", "got:  None"),
-        ("steps = 'x'", "got:  'x'"),
+        ("max_steps = 'x'", "got:  'x'"),
     ],
 )
 def test_a_configuration_that_is_broken_is_named(tmp_path: Path, text: str, need: str) -> None:

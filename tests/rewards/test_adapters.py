@@ -10,8 +10,8 @@ import numpy
 import pytest
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import Case, columns_of, is_async, load_reward, name_of, scorer
-from purerl.rewards.outcomes import Failure, outcomes
+from purerl.rewards.adapters import RewardInput, as_reward, columns_of, is_async, load_reward, name_of
+from purerl.rewards.outcomes import Failure, call_reward
 
 from . import functions
 
@@ -19,16 +19,16 @@ HERE = "tests.rewards.functions"
 VERL = {"data_source": "gsm8k", "prompt": [], "reward_model": {"style": "rule", "ground_truth": "72"}}
 
 
-def _outcomes(function: Any, *cases: Case) -> list[Any]:
-    return outcomes(scorer(name_of(function), function), cases, deadline=5.0)
+def _outcomes(function: Any, *cases: RewardInput) -> list[Any]:
+    return call_reward(as_reward(name_of(function), function), cases, deadline=5.0)
 
 
 def test_ours_gets_the_completion_and_the_example() -> None:
-    assert _outcomes(functions.raises, Case("0", "a", {"scores": {"a": 2}})) == [{"raises": 2.0}]
+    assert _outcomes(functions.raises, RewardInput("0", "a", {"scores": {"a": 2}})) == [{"raises": 2.0}]
 
 
 def test_verls_gets_its_columns_and_of_what_it_returns_the_score_counts() -> None:
-    cases = [Case(str(k), text, VERL | {"extra_info": {"index": k}}) for k, text in enumerate(("72", "7"))]
+    cases = [RewardInput(str(k), text, VERL | {"extra_info": {"index": k}}) for k, text in enumerate(("72", "7"))]
     assert _outcomes(functions.compute_score, *cases) == [{"compute_score": 1.0}, {"compute_score": 0.0}]
 
 
@@ -39,8 +39,8 @@ def test_verls_without_extra_info_gets_none_and_an_example_without_it_an_empty_o
     def four(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> float:
         return float(extra_info == {})
 
-    assert _outcomes(three, Case("0", "72", VERL)) == [{"three": 1.0}]
-    assert _outcomes(four, Case("0", "72", VERL)) == [{"four": 1.0}]
+    assert _outcomes(three, RewardInput("0", "72", VERL)) == [{"three": 1.0}]
+    assert _outcomes(four, RewardInput("0", "72", VERL)) == [{"four": 1.0}]
 
 
 def test_trls_gets_all_rows_at_once_and_columns_as_lists() -> None:
@@ -50,13 +50,15 @@ def test_trls_gets_all_rows_at_once_and_columns_as_lists() -> None:
         seen.append((prompts, completions, columns))
         return [1.0] * len(prompts)
 
-    cases = [Case(str(k), f"c{k}", {"prompt": f"p{k}", "completion": "never seen", "level": k}) for k in range(3)]
+    cases = [
+        RewardInput(str(k), f"c{k}", {"prompt": f"p{k}", "completion": "never seen", "level": k}) for k in range(3)
+    ]
     assert _outcomes(everything, *cases) == [{"everything": 1.0}] * 3
     assert seen == [(["p0", "p1", "p2"], ["c0", "c1", "c2"], {"level": [0, 1, 2]})]
 
 
 def test_trls_none_says_that_the_function_is_not_about_the_row() -> None:
-    cases = [Case(str(k), "72", {"prompt": "p", "answer": gold}) for k, gold in enumerate(("72", None, "1"))]
+    cases = [RewardInput(str(k), "72", {"prompt": "p", "answer": gold}) for k, gold in enumerate(("72", None, "1"))]
     assert _outcomes(functions.reward_answer, *cases) == [{"reward_answer": 1.0}, {}, {"reward_answer": 0.0}]
 
 
@@ -64,12 +66,12 @@ def test_trls_takes_only_the_columns_it_names_where_it_does_not_take_all() -> No
     def named(completions: Any, level: Any) -> list[float]:
         return [float(k) for k in level]
 
-    assert _outcomes(named, Case("0", "c", {"prompt": "p", "level": 3, "other": 1})) == [{"named": 3.0}]
+    assert _outcomes(named, RewardInput("0", "c", {"prompt": "p", "level": 3, "other": 1})) == [{"named": 3.0}]
 
 
 def test_trls_gets_messages_where_the_prompt_is_a_conversation() -> None:
     chat = {"prompt": [{"role": "user", "content": "hello"}]}
-    assert _outcomes(functions.reward_chat, Case("0", "abc", chat)) == [{"reward_chat": 3.0}]
+    assert _outcomes(functions.reward_chat, RewardInput("0", "abc", chat)) == [{"reward_chat": 3.0}]
 
 
 @pytest.mark.parametrize("returned", [[1.0], 1.0, "ab", None])
@@ -77,7 +79,7 @@ def test_trls_has_to_return_a_list_of_all(returned: Any) -> None:
     def short(completions: Any, **columns: Any) -> Any:
         return returned
 
-    one, other = _outcomes(short, *(Case(str(k), "c", {"prompt": "p"}) for k in range(2)))
+    one, other = _outcomes(short, *(RewardInput(str(k), "c", {"prompt": "p"}) for k in range(2)))
     assert one == other
     assert one.traceback.endswith(f"returned {returned!r}; needed is a list of 2, numbers or None")
 
@@ -86,7 +88,7 @@ def test_of_trls_list_only_what_is_no_reward_fails() -> None:
     def mixed(completions: Any, **columns: Any) -> Any:
         return numpy.array([1.0, float("nan")])
 
-    one, other = _outcomes(mixed, *(Case(str(k), "c", {"prompt": "p"}) for k in range(2)))
+    one, other = _outcomes(mixed, *(RewardInput(str(k), "c", {"prompt": "p"}) for k in range(2)))
     assert one == {"mixed": 1.0}
     assert other.kind == "no reward"
 
@@ -105,7 +107,7 @@ def test_async_is_known_of_functions_and_of_objects() -> None:
     assert is_async(functions.waits)
     assert is_async(Asked())
     assert not is_async(functions.length)
-    assert _outcomes(Asked().__call__, Case("0", "", {})) == [{"__call__": 1.0}]
+    assert _outcomes(Asked().__call__, RewardInput("0", "", {})) == [{"__call__": 1.0}]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_a_name_that_is_no_reward(name: str, message: str) -> None:
 def test_a_function_that_expects_the_right_answer_second_is_refused(name: str) -> None:
     given = eval(f"lambda completion, {name}: 0.0")
     with pytest.raises(ConfigError) as caught:
-        scorer("m:f", given)
+        as_reward("m:f", given)
     assert str(caught.value) == (
         f"reward 'm:f'\n  got:  a function (completion, {name})\n"
         f"  need: (completion, example), with the whole row as example\n  do:   read example['{name}']"
@@ -144,7 +146,7 @@ def test_a_verl_function_that_wants_more_is_refused() -> None:
         return 0.0
 
     with pytest.raises(ConfigError, match="got:  a function .*router"):
-        scorer("greedy", greedy)
+        as_reward("greedy", greedy)
 
 
 def test_a_file_names_functions_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +162,7 @@ def test_a_file_names_functions_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_failure_begins_in_the_function() -> None:
-    (failure,) = _outcomes(functions.raises, Case("0", "a", {"scores": {}}))
+    (failure,) = _outcomes(functions.raises, RewardInput("0", "a", {"scores": {}}))
     assert isinstance(failure, Failure)
     assert (failure.function, failure.kind) == (f"{HERE}:raises", "raised")
     lines = failure.traceback.splitlines()

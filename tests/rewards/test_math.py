@@ -201,7 +201,7 @@ def test_formulas_are_compared_by_what_they_mean(answer: str, gold: Any, score: 
 
 
 class Endless:
-    """Something whose finaliser takes a while, where Python reports what is raised, and drops it."""
+    """Something whose finalizer takes a while, where Python reports what is raised, and drops it."""
 
     def __del__(self) -> None:
         end = time.process_time() + 5.0
@@ -209,10 +209,10 @@ class Endless:
             pass
 
 
-@pytest.mark.parametrize("finalisers", [1, 3])
-def test_the_deadline_holds_in_finalisers_and_leaves_no_trace(finalisers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("finalizers", [1, 3])
+def test_the_deadline_holds_in_finalizers_and_leaves_no_trace(finalizers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def same(answer: str, gold: str) -> bool:
-        for _ in range(finalisers):
+        for _ in range(finalizers):
             Endless()
         while True:
             pass
@@ -229,7 +229,7 @@ def test_the_deadline_holds_in_finalisers_and_leaves_no_trace(finalisers: int, m
     assert not reported
 
 
-def test_an_error_in_a_finaliser_is_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_finalizer_is_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def __del__(self) -> None:
             raise ValueError("mine")

@@ -13,25 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from purerl.rewards.adapters import Case
-from purerl.rewards.judge import Judge, Verdict
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.runner import RewardResult, RewardRunner
 
 HERE = "tests.rewards.functions"
 ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def judge(*names: str, deadline: float = 1.0, workers: int = 2) -> Iterator[Judge]:
+def judge(*names: str, deadline: float = 1.0, workers: int = 2) -> Iterator[RewardRunner]:
     weights = {f"{HERE}:{name}": 1.0 for name in names}
-    with Judge(weights, given={}, deadline=deadline, workers=workers) as made:
+    with RewardRunner(weights, given={}, deadline=deadline, workers=workers) as made:
         yield made
 
 
-def cases(count: int, *bad: int) -> list[Case]:
-    return [Case(str(k), "bad" if k in bad else "x" * k, {"prompt": "p"}) for k in range(count)]
+def cases(count: int, *bad: int) -> list[RewardInput]:
+    return [RewardInput(str(k), "bad" if k in bad else "x" * k, {"prompt": "p"}) for k in range(count)]
 
 
-def failed(verdicts: list[Verdict]) -> dict[int, str]:
+def failed(verdicts: list[RewardResult]) -> dict[int, str]:
     return {k: one.failure.kind for k, one in enumerate(verdicts) if one.failure}
 
 
@@ -78,7 +78,7 @@ def test_a_deadline_is_for_one_call_and_not_for_many() -> None:
 
 def _noted(log: Path, *texts: str) -> list[list[str]]:
     with judge("noted") as ask:
-        ask([Case(str(k), text, {"log": str(log)}) for k, text in enumerate(texts)])
+        ask([RewardInput(str(k), text, {"log": str(log)}) for k, text in enumerate(texts)])
     return [line.split() for line in log.read_text().splitlines()]
 
 
@@ -115,7 +115,7 @@ def test_nothing_stays_when_the_block_is_left_while_a_row_hangs(monkeypatch: pyt
 def test_what_a_row_that_hangs_has_started_is_ended_with_it(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with judge("starts") as ask:
-        (found,) = ask([Case("0", "bad", {"log": str(log)})])
+        (found,) = ask([RewardInput("0", "bad", {"log": str(log)})])
         assert found.failure.kind == "timed out"
         _ended(int(log.read_text()))
 
@@ -123,11 +123,11 @@ def test_what_a_row_that_hangs_has_started_is_ended_with_it(tmp_path: Path) -> N
 def test_what_is_running_when_the_block_is_left_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     with judge("starts", deadline=60) as ask:
-        ask([Case("0", "good", {"log": str(log)})])
+        ask([RewardInput("0", "good", {"log": str(log)})])
         log.unlink()
         monkeypatch.setattr("purerl.rewards.workers.wait", _interrupted)
         with pytest.raises(KeyboardInterrupt):
-            ask([Case("0", "bad", {"log": str(log)})])
+            ask([RewardInput("0", "bad", {"log": str(log)})])
     _ended(int(log.read_text()))
 
 
@@ -144,11 +144,11 @@ def _interrupted(*arguments: object, **options: object) -> None:
 
 
 RUN = """
-from purerl.rewards.adapters import Case
-from purerl.rewards.judge import Judge
-with Judge({{"{here}:process": 1.0, "{here}:{name}": 1.0}}, given={{}}, deadline=2.0, workers=1) as judge:
-    print(int(judge([Case("0", "", {{}})])[0].components["process"]), flush=True)
-    judge([Case("0", "bad", {{}})])
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.runner import RewardRunner
+with RewardRunner({{"{here}:process": 1.0, "{here}:{name}": 1.0}}, given={{}}, deadline=2.0, workers=1) as judge:
+    print(int(judge([RewardInput("0", "", {{}})])[0].components["process"]), flush=True)
+    judge([RewardInput("0", "bad", {{}})])
 """
 
 

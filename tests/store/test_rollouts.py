@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from purerl.batch import collate, put
+from purerl.batch import collate, with_fields
 from purerl.store.rollouts import read_rollouts, write_rollouts
 
 
@@ -16,7 +16,7 @@ def test_rows_come_back_with_their_own_lengths(tmp_path: Path) -> None:
         {"tokens": [5, 6, 7], "action": [0, 1, 1], "rollout_logp": [0.0, -0.5, -1.0], "row": 0, **shared},
         {"tokens": [5, 8], "action": [0, 1], "rollout_logp": [0.0, -0.25], "row": 1, **shared},
     ]
-    batch = put(collate(rows), advantage=torch.full((2, 3), 2.0))
+    batch = with_fields(collate(rows), advantage=torch.full((2, 3), 2.0))
     write_rollouts(tmp_path, 12, batch, [{"completion": "ab"}, {"completion": "c"}])
     one, other = read_rollouts(tmp_path, 12)
     assert one["tokens"] == [5, 6, 7]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from purerl.protocols import Subject
+from purerl.protocols import RunInfo
 
 Shown = Mapping[str, Mapping[int, float]]
 
@@ -26,7 +26,7 @@ def once(pairs: Iterator[tuple[str, int, float]]) -> Shown:
     return found
 
 
-def tensorboard(subject: Subject, folder: Path) -> Shown:
+def tensorboard(subject: RunInfo, folder: Path) -> Shown:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder / subject.label)).Reload()
@@ -34,7 +34,7 @@ def tensorboard(subject: Subject, folder: Path) -> Shown:
     return once((name, one.step, one.value) for name in names for one in events.Scalars(name))
 
 
-def mlflow(subject: Subject, folder: Path) -> Shown:
+def mlflow(subject: RunInfo, folder: Path) -> Shown:
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"file:{folder}")
@@ -46,7 +46,7 @@ def mlflow(subject: Subject, folder: Path) -> Shown:
     )
 
 
-def trackio(subject: Subject, folder: Path) -> Shown:
+def trackio(subject: RunInfo, folder: Path) -> Shown:
     import sqlite3
 
     database = sqlite3.connect(next(folder.rglob("purerl.db")))
@@ -55,7 +55,7 @@ def trackio(subject: Subject, folder: Path) -> Shown:
     return once((name, step, value) for step, metrics in logged for name, value in metrics.items())
 
 
-def wandb(subject: Subject, folder: Path) -> Shown:
+def wandb(subject: RunInfo, folder: Path) -> Shown:
     """Of one run's files, oldest first, what the server keeps: no step that is not newer than the last."""
     from wandb import teardown
 
@@ -92,7 +92,7 @@ def _records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def swanlab(subject: Subject, folder: Path) -> Shown:
+def swanlab(subject: RunInfo, folder: Path) -> Shown:
     """Of one run's files, oldest first, what the server keeps: the first of each step."""
     from swanlab.proto.swanlab.record.v1.record_pb2 import Record
     from swanlab.sdk.internal.core_python.store import DataStoreReader

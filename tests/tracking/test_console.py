@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
 
+from purerl.tracking.captured_output import captured_output
 from purerl.tracking.console import Console, _Drawing, line
-from purerl.tracking.marks import printable, shares, sparkline
-from purerl.tracking.overheard import overheard
+from purerl.tracking.terminal_text import printable, sparkline, split_cells
 from purerl.tracking.view import View
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07[red]\n[/]\u202e\r\x9b31m" + "好😀" * 300
@@ -218,7 +218,7 @@ def test_a_sparkline_fits_and_shows_least_and_greatest(values: list[float], widt
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), max_size=9), st.integers(1, 99))
 def test_shares_fill_the_bar(parts: list[float], width: int) -> None:
-    cells = shares(parts, width)
+    cells = split_cells(parts, width)
     assert len(cells) == len(parts)
     assert min(cells, default=0) >= 0
     assert sum(cells) == (width if sum(parts) > 0 else 0)
@@ -238,7 +238,7 @@ def test_what_is_logged_is_overheard_and_everything_is_as_before_afterwards() ->
     loud = logging.StreamHandler(sys.stderr)
     library.propagate, library.handlers = False, [loud]
     shown = warnings.showwarning
-    with overheard(heard.append):
+    with captured_output(heard.append):
         library.warning("one\ntwo")
         library.info("nothing")
         logging.getLogger("tests.plain").warning("three")

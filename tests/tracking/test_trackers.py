@@ -25,10 +25,10 @@ from purerl.errors import ConfigError
 from purerl.loop import watch
 from purerl.loop.train import train
 from purerl.plugins import find, names
-from purerl.protocols import Subject, Tracker
+from purerl.protocols import RunInfo, Tracker
 from purerl.testing import check_tracker
 from purerl.tracking import library, mlflow, swanlab, tensorboard, trackio, wandb
-from purerl.tracking.apart import Apart
+from purerl.tracking.tracker_thread import TrackerThread
 from purerl.tracking.trackers import Trackers
 from tests.loop.small import fake
 
@@ -69,7 +69,7 @@ def test_it_takes_all_that_a_run_tells_and_shows_each_step_once(kind: str, offli
     config = KINDS[kind](offline)
     _installed(kind)
     build, show = find("tracker", kind).build, getattr(shown, kind)
-    as_in_a_run = lambda subject: Apart(partial(build, config, subject=subject))  # noqa: E731
+    as_in_a_run = lambda subject: TrackerThread(partial(build, config, subject=subject))  # noqa: E731
     check_tracker(as_in_a_run, folder=offline, shown=lambda one: show(one, offline))
     assert any("[red]" in text and "long long" in text for text in _texts(offline)), "completions are kept as they are"
 
@@ -167,12 +167,12 @@ class Notes:
     told: list[Any] = field(factory=list)
 
     @staticmethod
-    def build(config: NotesConfig, *, subject: Subject) -> Tracker:
+    def build(config: NotesConfig, *, subject: RunInfo) -> Tracker:
         """What makes one."""
         notes = Notes(config, subject.folder / "notes.json")
         notes.tell("first", subject.first)
         notes.tell("identity", subject.identity)
-        notes.tell("steps", subject.settings["steps"])
+        notes.tell("steps", subject.settings["max_steps"])
         return notes
 
     def tell(self, what: str, value: Any) -> None:
@@ -288,7 +288,7 @@ def test_the_random_numbers_of_a_run_are_not_a_trackers_to_draw(tmp_path: Path) 
 
     seed()
     alone = draws()
-    subject = Subject("a run", "0", tmp_path, {"steps": 1}, first=0)
+    subject = RunInfo("a run", "0", tmp_path, {"steps": 1}, first=0)
     trackers = Trackers()
     seed()
     trackers.add("notes", lambda: Notes.build(NotesConfig(("log",)), subject=subject))
@@ -299,7 +299,7 @@ def test_the_random_numbers_of_a_run_are_not_a_trackers_to_draw(tmp_path: Path) 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_tracker_that_would_leave_does_not_end_the_run(apart: bool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), Trackers() as trackers:
-        trackers.add("leaves", lambda: Apart(_Leaves) if apart else _Leaves())
+        trackers.add("leaves", lambda: TrackerThread(_Leaves) if apart else _Leaves())
         trackers.log({"step": 0})
         trackers.completions(1, [{"prompt": ""}])
     assert [record.getMessage() for record in caplog.records] == [
@@ -347,7 +347,7 @@ class Hangs:
     told: ClassVar[list[Any]] = []
 
     @staticmethod
-    def build(config: HangsConfig, *, subject: Subject) -> Tracker:
+    def build(config: HangsConfig, *, subject: RunInfo) -> Tracker:
         """What makes one."""
         Hangs.told.append("built")
         return Hangs()
@@ -379,7 +379,7 @@ def test_a_run_goes_on_without_a_tracker_that_hangs(
 ) -> None:
     train(fake(), directory=tmp_path / "run")
     alone = _numbers(tmp_path / "run")
-    monkeypatch.setattr(watch, "Apart", partial(Apart, patience=0.5))
+    monkeypatch.setattr(watch, "TrackerThread", partial(TrackerThread, patience=0.5))
     begin = time.monotonic()
     with caplog.at_level(logging.WARNING):
         train(fake(trackers=(HangsConfig(), NotesConfig())), directory=tmp_path / "run", fresh=True)
@@ -395,7 +395,7 @@ def test_a_run_goes_on_without_a_tracker_that_hangs(
 
 
 def test_a_tracker_that_wakes_is_told_all_that_it_missed(hangs: type[Hangs]) -> None:
-    tracker = Apart(hangs, patience=1.0, most=4)
+    tracker = TrackerThread(hangs, patience=1.0, most=4)
     tracker.log({"step": 0})
     with pytest.raises(TimeoutError, match=r"^it has not answered for 1 seconds$"):
         tracker.log({"step": 1})
@@ -413,7 +413,7 @@ def test_a_tracker_that_wakes_is_told_all_that_it_missed(hangs: type[Hangs]) -> 
 
 
 def test_a_tracker_that_hangs_at_the_end_is_left(hangs: type[Hangs]) -> None:
-    tracker = Apart(hangs, patience=0.2)
+    tracker = TrackerThread(hangs, patience=0.2)
     for ask in (lambda: tracker.log({"step": 1}), lambda: tracker.close(failed=False)):
         begin = time.monotonic()
         with pytest.raises(TimeoutError):

@@ -6,14 +6,14 @@ baseline, and get 0.
 
 For rewards [1, 0, 0, 0], where libraries disagree most:
 
-    group_normalised_advantage    1.5  -.5  -.5  -.5      divided by the group's standard deviation, ddof 1
-    group_centred_advantage       .75 -.25 -.25 -.25
+    group_normalized_advantage    1.5  -.5  -.5  -.5      divided by the group's standard deviation, ddof 1
+    group_centered_advantage       .75 -.25 -.25 -.25
     leave_one_out_advantage       1.  -1/3 -1/3 -1/3
-    mean_normalised_advantage     3.  -1.  -1.  -1.
+    mean_normalized_advantage     3.  -1.  -1.  -1.
     win_rate_advantage           3/8 -1/8 -1/8 -1/8      how often it wins, less 1/2
 
 In a group of one, and in a group whose scores are all equal, every advantage is exactly 0. A library that keeps the
-score of a group of one is any of these under `score_of_the_single`.
+score of a group of one is any of these under `singleton_score`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from collections.abc import Callable
 import torch
 
 from purerl.algos.parts.groups import group_deviation, group_max, group_mean, group_size, group_sum
-from purerl.algos.parts.selection import varies
+from purerl.algos.parts.selection import has_variance
 from purerl.algos.parts.whiten import deviation
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = [
-    "batch_normalised_advantage",
-    "group_centred_advantage",
-    "group_normalised_advantage",
+    "batch_normalized_advantage",
+    "gpg_advantage",
+    "group_centered_advantage",
+    "group_normalized_advantage",
     "leave_one_out_advantage",
     "length_weighted_advantage",
-    "mean_normalised_advantage",
-    "score_of_the_single",
-    "share_scaled_advantage",
+    "mean_normalized_advantage",
+    "singleton_score",
     "win_rate_advantage",
 ]
 
@@ -43,19 +43,19 @@ EPS = 1e-6
 """Added to a standard deviation that is divided by; and what a mean that is divided by must exceed, relatively."""
 
 
-def group_centred_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+def group_centered_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """s_i - mean_g. Source: Dr. GRPO (2503.20783)."""
     return group_deviation(score, group, counted)
 
 
-def group_normalised_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+def group_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """(s_i - mean_g) / (std_g + 1e-6), with the standard deviation that divides by N_g - 1.
 
     Source: GRPO (2402.03300), which leaves the divisor of the variance open.
 
     >>> import torch
     >>> yes = torch.tensor([True, True, True, True])
-    >>> group_normalised_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([3, 3, 3, 3]), yes)
+    >>> group_normalized_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([3, 3, 3, 3]), yes)
     tensor([ 1.5000, -0.5000, -0.5000, -0.5000])
     """
     deviation = group_deviation(score, group, counted)
@@ -69,27 +69,27 @@ def leave_one_out_advantage(score: RowFloat, group: RowInt, counted: RowBool) ->
     return group_deviation(score, group, counted) * size / (size - 1).clamp(min=1)
 
 
-def batch_normalised_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+def batch_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """(s_i - mean_g) / (std + 1e-6), with the standard deviation of the scores of all rows of the batch.
 
     It divides by the number of rows less 1. A group that hardly varies is not blown up, as it is by its own standard
     deviation. Source: Liu et al. 2025, Tricks or Traps (2508.08221).
 
     >>> yes, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 5, 5])
-    >>> batch_normalised_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, yes)
+    >>> batch_normalized_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, yes)
     tensor([ 1.0000, -1.0000,  0.0000,  0.0000])
     """
     std = deviation(score.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
     return group_deviation(score, group, counted) / (std + EPS)
 
 
-def mean_normalised_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+def mean_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """(s_i - mean_g) / mean_g, and 0 where mean_g is not above 1e-6 of the group's largest abs(s).
 
     Below that a mean of scores of both signs is what rounding left of 0. Source: MaxRL (2602.02710).
 
     >>> yes, group = torch.tensor([True, True]), torch.tensor([3, 3])
-    >>> mean_normalised_advantage(torch.tensor([1.0, 0.0]), group, yes)
+    >>> mean_normalized_advantage(torch.tensor([1.0, 0.0]), group, yes)
     tensor([ 1., -1.])
     """
     mean = group_mean(score, group, counted)
@@ -97,17 +97,17 @@ def mean_normalised_advantage(score: RowFloat, group: RowInt, counted: RowBool) 
     return torch.where(some, group_deviation(score, group, counted) / torch.where(some, mean, 1), 0)
 
 
-def share_scaled_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+def gpg_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """(s_i - mean_g) alpha, alpha = rows / rows of groups whose scores differ.
 
     Rows of groups that do not vary have no gradient, and yet they are divided by: alpha makes up for them. It is a
     statistic of the whole batch. Source: GPG (2504.02546).
 
     >>> yes, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 5, 5])
-    >>> share_scaled_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, yes)
+    >>> gpg_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, yes)
     tensor([ 1., -1.,  0.,  0.])
     """
-    varied = (varies(score, group, counted) & counted).sum(-1, keepdim=True).clamp(min=1)
+    varied = (has_variance(score, group, counted) & counted).sum(-1, keepdim=True).clamp(min=1)
     return group_deviation(score, group, counted) * counted.sum(-1, keepdim=True) / varied
 
 
@@ -128,13 +128,13 @@ def length_weighted_advantage(score: RowFloat, length: RowFloat, group: RowInt, 
     return torch.where(counted, below - mean, 0)
 
 
-def score_of_the_single(
+def singleton_score(
     score: RowFloat, group: RowInt, counted: RowBool, *, estimator: Callable[[RowFloat, RowInt, RowBool], RowFloat]
 ) -> RowFloat:
     """`estimator`, but in a group of one the score as it is, as in verl: without others there is no baseline.
 
     >>> yes, group = torch.tensor([True, True, True]), torch.tensor([3, 3, 5])
-    >>> score_of_the_single(torch.tensor([1.0, 0.0, 0.5]), group, yes, estimator=group_centred_advantage)
+    >>> singleton_score(torch.tensor([1.0, 0.0, 0.5]), group, yes, estimator=group_centered_advantage)
     tensor([ 0.5000, -0.5000,  0.5000])
     """
     single = counted & (group_size(counted, group, dtype=score.dtype) == 1)

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from purerl.algos.parts.actions import fold, places, unfold
 from purerl.algos.parts.surrogates import token_ratio
-from purerl.kernels.masks import count, first
+from purerl.kernels.masks import count_true, first_true
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import RowInt, TokenBool, TokenFloat
 
@@ -29,13 +29,13 @@ def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float
     >>> discounted_returns(torch.tensor([[0.0, 1.0, 0.0, 8.0]]), action, discount=0.5)
     tensor([[0., 5., 0., 8.]])
     """
-    return _to_go(reward, action, first(action), discount) * action.view(torch.uint8)
+    return _to_go(reward, action, first_true(action), discount) * action.view(torch.uint8)
 
 
 def gae(
     reward: TokenFloat, value: TokenFloat, action: TokenBool, *, discount: float, lambda_: float | Tensor
 ) -> TokenFloat:
-    """Generalised advantage estimation.
+    """Generalized advantage estimation.
 
         delta_t = r_t + discount * V_{t+1} - V_t
         A_t     = delta_t + discount * lambda_ * A_{t+1}
@@ -53,7 +53,7 @@ def gae(
     >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]]), yes, discount=1.0, lambda_=0.5)
     tensor([[0.2500, 0.5000]])
     """
-    start = first(action)
+    start = first_true(action)
     after = pad(torch.where(action.scatter(-1, start.unsqueeze(-1), 0), value, 0)[..., 1:], (0, 1))
     lambda_return = _to_go(reward + discount * (1 - lambda_) * after, action, start, discount * lambda_)
     return torch.where(action, lambda_return - value, 0)
@@ -70,7 +70,7 @@ def length_adaptive_lambda(action: TokenBool, *, alpha: float, dtype: torch.dtyp
     tensor([[0.5000],
             [0.0000]])
     """
-    length = count(action).unsqueeze(-1).clamp(min=1).to(dtype)
+    length = count_true(action).unsqueeze(-1).clamp(min=1).to(dtype)
     return (1 - 1 / (alpha * length)).clamp(min=0)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import pad
 
-from purerl.algos.estimators.group_relative import group_normalised_advantage
+from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.actions import fold, places
 from purerl.algos.parts.groups import buckets
 from purerl.kernels.recurrence import reverse_recurrence
@@ -57,7 +57,7 @@ def anchored_step_advantage(
     state = torch.zeros_like(anchor).scatter_add(-1, step, torch.where(begins, anchor, 0))
     counted = fold(mask.to(reward.dtype), step) > 0
     pair = _pairs(group, state)
-    flat = group_normalised_advantage(returns.flatten(-2), pair.flatten(-2), counted.flatten(-2))
+    flat = group_normalized_advantage(returns.flatten(-2), pair.flatten(-2), counted.flatten(-2))
     return torch.where(mask, flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), 0)
 
 

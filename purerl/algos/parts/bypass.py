@@ -1,7 +1,7 @@
 """Policies whose rows need not be scored before an update, because what they would score is at hand.
 
     bypassed   the policy that sampled takes the place of the one that the update begins with
-    unmoved    in the only optimiser step of an update, the model is still the one that the update began with
+    unmoved    in the only optimizer step of an update, the model is still the one that the update began with
 
 Each saves a forward pass over every row.
 """
@@ -13,15 +13,15 @@ from typing import Any
 
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Bound, Objective, State, Transform, as_it_is, bind
-from purerl.batch import put
+from purerl.algos.algebra import Algorithm, Bound, Objective, State, Transform, bind, unchanged
+from purerl.batch import with_fields
 
-__all__ = ["bypassed", "unmoved"]
+__all__ = ["bypass_old_logp", "use_current_outputs"]
 
 _SAMPLER = (("old_logp", "rollout_logp"),)
 
 
-def bypassed(algorithm: Algorithm) -> Algorithm:
+def bypass_old_logp(algorithm: Algorithm) -> Algorithm:
     """`algorithm` with `rollout_logp` wherever it reads `old_logp`.
 
     Where a sampler's log-probabilities can be trusted, the ratio may be of the policy now and the one that sampled, and
@@ -55,17 +55,17 @@ def _prepare(batch: TensorDict, *, prepare: Callable) -> TensorDict:
 
 def _restored(after: TensorDict, before: TensorDict) -> TensorDict:
     """`after`, with the `old_logp` of `before` if it had one: what stands around the algorithm may read it."""
-    return put(after, old_logp=before["old_logp"]) if "old_logp" in before.keys() else after.exclude("old_logp")
+    return with_fields(after, old_logp=before["old_logp"]) if "old_logp" in before.keys() else after.exclude("old_logp")
 
 
-def unmoved(objective: Objective, fields: Mapping[str, str]) -> Objective:
+def use_current_outputs(objective: Objective, fields: Mapping[str, str]) -> Objective:
     """`objective` with ``sg(output)`` wherever its terms and metrics read one of `fields`, field -> output.
 
-    With ``{"old_logp": "logp"}``: where an update is one optimiser step, both are of the same policy. An objective that
+    With ``{"old_logp": "logp"}``: where an update is one optimizer step, both are of the same policy. An objective that
     prepares its step is left as it is, for it prepares before any output is there.
     """
     found = {name: output for name, output in fields.items() if name in objective.reads}
-    if not found or objective.prepare is not as_it_is or not {*found.values()} <= {*objective.outputs}:
+    if not found or objective.prepare is not unchanged or not {*found.values()} <= {*objective.outputs}:
         return objective
     reads = tuple(name for name in objective.reads if name not in found)
     return _reading(objective, tuple(found.items()))._replace(reads=reads)
@@ -87,4 +87,4 @@ def _read(batch: TensorDict, *, function: Callable, fields: tuple[tuple[str, str
 
 
 def _with(batch: TensorDict, fields: tuple[tuple[str, str], ...]) -> TensorDict:
-    return put(batch, **{name: batch[source].detach() for name, source in fields if source in batch.keys()})
+    return with_fields(batch, **{name: batch[source].detach() for name, source in fields if source in batch.keys()})

@@ -32,12 +32,12 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Weighted, bind, chain, on, read, stateless
+from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Weighted, bind, chain, of_fields, read, stateless
 from purerl.algos.parts.metrics import token_means
-from purerl.algos.parts.rows import row_mean, spread
+from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, token_ratio
-from purerl.batch import put
-from purerl.kernels.masks import anywhere, count
+from purerl.batch import with_fields
+from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -93,7 +93,7 @@ def effective_sample_size(weight: TokenFloat, mask: TokenBool) -> Scalar:
     """
     counted = torch.where(mask, weight, 0)
     total, squares = counted.sum((-2, -1)), counted.square().sum((-2, -1))
-    divisor = count(mask).sum(-1) * squares
+    divisor = count_true(mask).sum(-1) * squares
     return torch.where(divisor > 0, total.square() / torch.where(divisor > 0, divisor, 1), 0)
 
 
@@ -122,7 +122,7 @@ def token_weight(weigh: Callable[[Tensor], Tensor]) -> Bound:
 
 def _token_weight(batch: TensorDict, *, weigh: Callable) -> TensorDict:
     ratio = weigh(token_ratio(batch["old_logp"], batch["rollout_logp"]))
-    return put(batch, weight=torch.where(batch["mask"], batch["weight"] * ratio, 0))
+    return with_fields(batch, weight=torch.where(batch["mask"], batch["weight"] * ratio, 0))
 
 
 def whole_row_weight(weigh: Callable[[Tensor], Tensor]) -> Bound:
@@ -132,12 +132,12 @@ def whole_row_weight(weigh: Callable[[Tensor], Tensor]) -> Bound:
 
 def _whole_row_weight(batch: TensorDict, *, weigh: Callable) -> TensorDict:
     ratio = weigh(whole_row_ratio(batch["old_logp"], batch["rollout_logp"], batch["mask"]))
-    return put(batch, weight=batch["weight"] * spread(ratio, batch["mask"]))
+    return with_fields(batch, weight=batch["weight"] * broadcast_to_tokens(ratio, batch["mask"]))
 
 
 def reject_tokens(measure: Callable, *, least: float, most: float) -> Bound:
     """Clears `mask` at tokens at which measure(rollout_logp, old_logp) is not in [least, most]."""
-    return bind(_reject_tokens, measure=on(measure, "rollout_logp", "old_logp"), least=least, most=most)
+    return bind(_reject_tokens, measure=of_fields(measure, "rollout_logp", "old_logp"), least=least, most=most)
 
 
 def _inside(x: Tensor, least: float, most: float) -> Tensor:
@@ -145,7 +145,7 @@ def _inside(x: Tensor, least: float, most: float) -> Tensor:
 
 
 def _reject_tokens(batch: TensorDict, *, measure: Callable, least: float, most: float) -> TensorDict:
-    return put(batch, mask=batch["mask"] & _inside(measure(batch), least, most))
+    return with_fields(batch, mask=batch["mask"] & _inside(measure(batch), least, most))
 
 
 def reject_rows(measure: Callable, aggregate: Callable, *, least: float, most: float) -> Bound:
@@ -155,7 +155,7 @@ def reject_rows(measure: Callable, aggregate: Callable, *, least: float, most: f
     """
     return bind(
         _reject_rows,
-        measure=on(measure, "rollout_logp", "old_logp"),
+        measure=of_fields(measure, "rollout_logp", "old_logp"),
         aggregate=aggregate,
         least=least,
         most=most,
@@ -164,17 +164,17 @@ def reject_rows(measure: Callable, aggregate: Callable, *, least: float, most: f
 
 def _reject_rows(batch: TensorDict, *, measure: Callable, aggregate: Callable, least: float, most: float) -> TensorDict:
     mask = batch["mask"]
-    return put(batch, mask=mask & _inside(aggregate(measure(batch), mask), least, most).unsqueeze(-1))
+    return with_fields(batch, mask=mask & _inside(aggregate(measure(batch), mask), least, most).unsqueeze(-1))
 
 
 def reject_rows_with_token(measure: Callable, *, least: float, most: float) -> Bound:
     """Clears `mask` in rows with any counted token at which measure(rollout_logp, old_logp) is not in [least, most]."""
-    return bind(_reject_rows_with_token, measure=on(measure, "rollout_logp", "old_logp"), least=least, most=most)
+    return bind(_reject_rows_with_token, measure=of_fields(measure, "rollout_logp", "old_logp"), least=least, most=most)
 
 
 def _reject_rows_with_token(batch: TensorDict, *, measure: Callable, least: float, most: float) -> TensorDict:
     broken = batch["mask"] & ~_inside(measure(batch), least, most)
-    return put(batch, mask=batch["mask"] & ~anywhere(broken).unsqueeze(-1))
+    return with_fields(batch, mask=batch["mask"] & ~any_true(broken).unsqueeze(-1))
 
 
 # --- algorithms --------------------------------------------------------------------------------------------------
@@ -205,10 +205,10 @@ def corrected(algorithm: Algorithm, *corrections: Callable[[TensorDict], TensorD
 def _correct(batch: TensorDict, *, corrections: tuple[Callable, ...]) -> TensorDict:
     before = batch["mask"]
     if "weight" not in batch.keys():
-        batch = put(batch, weight=before.to(batch["old_logp"].dtype), rejected=torch.zeros_like(before))
+        batch = with_fields(batch, weight=before.to(batch["old_logp"].dtype), rejected=torch.zeros_like(before))
     for correction in corrections:
         batch = correction(batch)
-    return put(batch, rejected=batch["rejected"] | before & ~batch["mask"])
+    return with_fields(batch, rejected=batch["rejected"] | before & ~batch["mask"])
 
 
 def _corrected(objective: Objective) -> Objective:
@@ -235,15 +235,15 @@ def _difference(rollout_logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
 
 _means = token_means(
     weight=read("weight"),
-    weight_square=on(_square, "weight"),
-    chi2=on(_excess, "old_logp", "rollout_logp"),
-    log_perplexity_gap=on(_difference, "rollout_logp", "old_logp"),
+    weight_square=of_fields(_square, "weight"),
+    chi2=of_fields(_excess, "old_logp", "rollout_logp"),
+    log_perplexity_gap=of_fields(_difference, "rollout_logp", "old_logp"),
 )
 
 
 def _metrics(batch: TensorDict, *, own: Callable) -> dict[str, Weighted]:
     lost, left = batch["rejected"].sum((-2, -1)), batch["mask"].sum((-2, -1))
-    return {**own(batch), **_means(batch), "rejected": Weighted(lost, lost + left)}
+    return {**own(batch), **_means(batch), "rejected_fraction": Weighted(lost, lost + left)}
 
 
 def sequence_masked(algorithm: Algorithm, *, delta: float) -> Algorithm:
@@ -254,7 +254,7 @@ def sequence_masked(algorithm: Algorithm, *, delta: float) -> Algorithm:
 
 
 def _sequence_masked(objective: Objective, delta: float) -> Objective:
-    gone = on(stale, "logp", "rollout_logp", "advantage", "mask", delta=delta)
+    gone = of_fields(stale, "logp", "rollout_logp", "advantage", "mask", delta=delta)
     terms = tuple(_without(term, gone) if term.name == "policy" else term for term in objective.terms)
     reads = tuple(dict.fromkeys((*objective.reads, "rollout_logp", "advantage")))
     return objective._replace(reads=reads, terms=terms)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Transform, bind, on, stateless, writes
+from purerl.algos.algebra import Transform, bind, of_fields, stateless, writes
 from purerl.types import ChoiceFloat, TokenFloat
 
 __all__ = ["distilled", "no_advantage", "scaled", "teacher_advantage", "topk_forward_kl", "topk_reverse_kl"]
@@ -69,13 +69,13 @@ def _nothing(logp: TokenFloat) -> TokenFloat:
     return torch.zeros_like(logp)
 
 
-no_advantage = stateless(writes("advantage", on(_nothing, "old_logp")))
+no_advantage = stateless(writes("advantage", of_fields(_nothing, "old_logp")))
 """Writes `advantage`: 0 everywhere; reads `old_logp`, for its shape."""
 
 
 def scaled(*, factor: float) -> Transform:
     """Replaces `advantage` by `factor` times it."""
-    return stateless(writes("advantage", on(_scaled, "advantage", factor=factor)))
+    return stateless(writes("advantage", of_fields(_scaled, "advantage", factor=factor)))
 
 
 def _scaled(advantage: TokenFloat, *, factor: float) -> TokenFloat:

@@ -32,15 +32,15 @@ from purerl.types import Scalar, TokenFloat
 
 __all__ = [
     "absolute",
-    "adapted",
+    "adapt_kl_coef",
     "importance_k3",
     "k1",
     "k2",
     "k3",
     "kl_reward",
     "straight_through",
-    "weighed_k2",
-    "weighed_k3",
+    "weighted_k2",
+    "weighted_k3",
 ]
 
 LARGEST_ERROR = 0.2
@@ -90,23 +90,23 @@ def importance_k3(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) 
     return token_ratio(logp, old_logp) * k3(logp, ref_logp)
 
 
-def weighed_k3(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
+def weighted_k3(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     """sg(r) k3: the value is unbiased for KL(pi || ref), and the gradient for KL(ref || pi)."""
     return token_ratio(logp, old_logp).detach() * k3(logp, ref_logp)
 
 
-def weighed_k2(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
+def weighted_k2(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     """sg(r) k2: the gradient is unbiased for KL(pi || ref)."""
     return token_ratio(logp, old_logp).detach() * k2(logp, ref_logp)
 
 
-def adapted(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, target: float, horizon: float) -> Scalar:
+def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, target: float, horizon: float) -> Scalar:
     """The next coefficient: coefficient * max(0, 1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon).
 
     Source: Ziegler et al. 2019 (1909.08593), whose horizon is so long that the factor never comes near 0.
 
     >>> import torch
-    >>> adapted(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50.0), target=6.0, horizon=100.0)
+    >>> adapt_kl_coef(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50.0), target=6.0, horizon=100.0)
     tensor(0.5500)
     """
     error = (divergence / target - 1).clamp(-LARGEST_ERROR, LARGEST_ERROR)

@@ -15,18 +15,18 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, Term, Transform, bind, chain, on
-from purerl.batch import put
-from purerl.kernels.masks import count
+from purerl.algos.algebra import Algorithm, Objective, Term, Transform, bind, chain, of_fields
+from purerl.batch import with_fields
+from purerl.kernels.masks import count_true
 from purerl.types import RowFloat, Scalar, TokenFloat
 
-__all__ = ["adapted_entropy_coef", "with_adaptive_entropy"]
+__all__ = ["adapt_entropy_coef", "with_adaptive_entropy"]
 
 
-def adapted_entropy_coef(coefficient: Scalar, entropy: Scalar, *, target: float, step: float, most: float) -> Scalar:
+def adapt_entropy_coef(coefficient: Scalar, entropy: Scalar, *, target: float, step: float, most: float) -> Scalar:
     """clip(coefficient + step * sign(target - entropy), 0, most): the next coefficient.
 
-    >>> adapted_entropy_coef(torch.tensor(0.25), torch.tensor(0.1), target=0.2, step=0.125, most=1.0)
+    >>> adapt_entropy_coef(torch.tensor(0.25), torch.tensor(0.1), target=0.2, step=0.125, most=1.0)
     tensor(0.3750)
     """
     return (coefficient + step * (target - entropy).sign()).clamp(0, most)
@@ -58,16 +58,16 @@ def _adaptive(
     coefficient: Scalar, batch: TensorDict, *, target: float, step: float, most: float
 ) -> tuple[Scalar, TensorDict]:
     mask, entropy = batch["mask"], batch["old_entropy"]
-    tokens = count(mask).sum(-1)
+    tokens = count_true(mask).sum(-1)
     mean = torch.where(mask, entropy, 0).sum((-2, -1)) / tokens.clamp(min=1)
     now = torch.where(mean <= target, coefficient, 0).to(entropy.dtype)
-    following = adapted_entropy_coef(coefficient, mean, target=target, step=step, most=most)
-    return torch.where(tokens > 0, following, coefficient), put(batch, entropy_coef=now.expand(mask.shape[:-1]))
+    following = adapt_entropy_coef(coefficient, mean, target=target, step=step, most=most)
+    return torch.where(tokens > 0, following, coefficient), with_fields(batch, entropy_coef=now.expand(mask.shape[:-1]))
 
 
 def _with_bonus(objective: Objective) -> Objective:
     others = tuple(term for term in objective.terms if term.name != "entropy")
-    bonus = Term("entropy", on(_bonus, "entropy", "entropy_coef"), others[0].reduce, weight=-1.0)
+    bonus = Term("entropy", of_fields(_bonus, "entropy", "entropy_coef"), others[0].reduce, weight=-1.0)
     return objective._replace(
         reads=(*objective.reads, "entropy_coef"),
         outputs=tuple(dict.fromkeys((*objective.outputs, "entropy"))),

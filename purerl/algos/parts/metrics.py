@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Bound, Weighted, bind
-from purerl.kernels.masks import count
+from purerl.kernels.masks import count_true
 from purerl.types import TokenFloat
 
 __all__ = ["token_means"]
@@ -21,5 +21,5 @@ def token_means(**metrics: Callable[[TensorDict], TokenFloat]) -> Bound:
 
 def _token_means(batch: TensorDict, *, metrics: tuple[tuple[str, Callable], ...]) -> dict[str, Weighted]:
     mask = batch["mask"]
-    tokens = count(mask).sum(-1)
+    tokens = count_true(mask).sum(-1)
     return {name: Weighted(torch.where(mask, metric(batch), 0).sum((-2, -1)), tokens) for name, metric in metrics}

@@ -24,12 +24,12 @@ from collections.abc import Callable, Mapping
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Objective, Term, Weighted, bind, on, read, writes
+from purerl.algos.algebra import Objective, Term, Weighted, bind, of_fields, read, writes
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.settings import optional
 from purerl.algos.parts.surrogates import clip_surrogate, clipped, policy_gradient, sequence_ratio, token_ratio
-from purerl.kernels.masks import count
+from purerl.kernels.masks import count_true
 from purerl.types import TokenBool, TokenFloat
 
 __all__ = [
@@ -43,19 +43,19 @@ __all__ = [
     "weighted_policy",
 ]
 
-per_token = on(token_ratio, "logp", "old_logp")
+per_token = of_fields(token_ratio, "logp", "old_logp")
 """PPO's ratio, of a batch."""
 
-per_sequence = on(sequence_ratio, "logp", "old_logp", "mask")
+per_sequence = of_fields(sequence_ratio, "logp", "old_logp", "mask")
 """GSPO's ratio, of a batch."""
 
-moved = on(k3, "old_logp", "logp")
+moved = of_fields(k3, "old_logp", "logp")
 """How far the policy has moved since the update began, of a batch."""
 
-from_sampler = on(k3, "rollout_logp", "logp")
+from_sampler = of_fields(k3, "rollout_logp", "logp")
 """How far the policy is from the sampler, of a batch."""
 
-_DISTANCES = {"old_logp": ("kl", moved), "rollout_logp": ("kl_sampler", from_sampler)}
+_DISTANCES = {"old_logp": ("approx_kl", moved), "rollout_logp": ("sampler_kl", from_sampler)}
 
 
 def policy_objective(
@@ -68,7 +68,7 @@ def policy_objective(
     entropy_coef: float,
 ) -> Objective:
     """The objective of a policy with any surrogate; `reads` and `metrics` are the surrogate's own."""
-    kl, entropy = on(k3, "logp", "ref_logp"), read("entropy")
+    kl, entropy = of_fields(k3, "logp", "ref_logp"), read("entropy")
     return Objective(
         role="policy",
         reads=(*reads, *optional(kl_loss_coef, "ref_logp")),
@@ -76,10 +76,10 @@ def policy_objective(
         watches=() if entropy_coef else ("entropy",),
         terms=(
             Term("policy", surrogate, reduce),
-            *optional(kl_loss_coef, Term("kl_reference", kl, reduce, weight=kl_loss_coef)),
+            *optional(kl_loss_coef, Term("ref_kl", kl, reduce, weight=kl_loss_coef)),
             *optional(entropy_coef, Term("entropy", entropy, reduce, weight=-entropy_coef)),
         ),
-        metrics=token_means(**metrics, entropy=entropy, **dict(optional(kl_loss_coef, ("kl_reference", kl)))),
+        metrics=token_means(**metrics, entropy=entropy, **dict(optional(kl_loss_coef, ("ref_kl", kl)))),
     )
 
 
@@ -98,7 +98,7 @@ def clipped_policy(
         bind(_clip_surrogate, **keywords),
         reduce,
         reads=("old_logp", "advantage"),
-        metrics={"kl": moved, "ratio": ratio, "clip_fraction": bind(_clipped, **keywords)},
+        metrics={"approx_kl": moved, "ratio": ratio, "clip_fraction": bind(_clipped, **keywords)},
         kl_loss_coef=kl_loss_coef,
         entropy_coef=entropy_coef,
     )
@@ -116,19 +116,19 @@ def weighted_policy(
     weight: Callable[[TensorDict], TokenFloat],
     reduce: Callable,
     *,
-    behaviour: str,
+    behavior: str,
     kl_loss_coef: float,
     entropy_coef: float,
 ) -> Objective:
     """The objective of a policy with a weighted policy gradient, -sg(w) A logp.
 
-    `behaviour` is the field from which the weight measures the policy: `old_logp` or `rollout_logp`.
+    `behavior` is the field from which the weight measures the policy: `old_logp` or `rollout_logp`.
     """
     return policy_objective(
         bind(_weighted, weight=weight),
         reduce,
-        reads=(behaviour, "advantage"),
-        metrics=dict([_DISTANCES[behaviour], ("weight", weight)]),
+        reads=(behavior, "advantage"),
+        metrics=dict([_DISTANCES[behavior], ("weight", weight)]),
         kl_loss_coef=kl_loss_coef,
         entropy_coef=entropy_coef,
     )
@@ -139,7 +139,7 @@ def _weighted(batch: TensorDict, *, weight: Callable) -> TokenFloat:
 
 
 def dropping(policy: Objective, choice: Callable[[TensorDict], TokenBool], *reads: str) -> Objective:
-    """`policy` without a policy loss at the tokens of choice(batch), which is taken over the whole optimiser step.
+    """`policy` without a policy loss at the tokens of choice(batch), which is taken over the whole optimizer step.
 
     They keep their place in denominators, and in the other terms. `reads` is what the choice reads beside `policy`.
     """
@@ -158,4 +158,7 @@ def _left(batch: TensorDict, *, loss: Callable) -> TokenFloat:
 
 def _and_dropped(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
     mask = batch["mask"]
-    return {**metrics(batch), "dropped": Weighted(count(mask & batch["dropped"]).sum(-1), count(mask).sum(-1))}
+    return {
+        **metrics(batch),
+        "dropped_fraction": Weighted(count_true(mask & batch["dropped"]).sum(-1), count_true(mask).sum(-1)),
+    }

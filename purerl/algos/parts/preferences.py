@@ -19,12 +19,12 @@ import torch
 from tensordict import TensorDict
 from torch.nn.functional import logsigmoid
 
-from purerl.algos.algebra import Objective, Term, Weighted, bind, on, writes
+from purerl.algos.algebra import Objective, Term, Weighted, bind, of_fields, writes
 from purerl.algos.parts.groups import group_sum
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.surrogates import sequence_log_ratio
-from purerl.kernels.masks import anywhere
+from purerl.kernels.masks import any_true
 from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = ["dpo_loss", "ipo_loss", "pair_margin", "pairs", "preference_objective"]
@@ -48,7 +48,7 @@ def pairs(chosen: RowBool, group: RowInt, mask: TokenBool) -> TokenBool:
     >>> pairs(chosen, torch.tensor([1, 1, 2]), mask).squeeze(-1)
     tensor([ True,  True, False])
     """
-    counted = anywhere(mask)
+    counted = any_true(mask)
     one = (group_sum((counted & kind).float(), group) == 1 for kind in (chosen, ~chosen))
     return mask & torch.stack(list(one)).all(0).unsqueeze(-1)
 
@@ -69,7 +69,7 @@ def ipo_loss(margin: RowFloat, *, beta: float) -> RowFloat:
 
 def preference_objective(loss: Callable, *, beta: float, anchor: str) -> Objective:
     """The mean over pairs of loss(D, beta=beta), with D measured from the field `anchor`."""
-    margin = on(pair_margin, "logp", anchor, "chosen", "group", "mask")
+    margin = of_fields(pair_margin, "logp", anchor, "chosen", "group", "mask")
     return Objective(
         role="policy",
         reads=(anchor, "chosen"),
@@ -79,17 +79,17 @@ def preference_objective(loss: Callable, *, beta: float, anchor: str) -> Objecti
         terms=(
             Term("preference", bind(_loss, margin=margin, loss=bind(loss, beta=beta)), sequence_mean_of_token_mean),
         ),
-        prepare=writes("mask", on(pairs, "chosen", "group", "mask")),
+        prepare=writes("mask", of_fields(pairs, "chosen", "group", "mask")),
         metrics=bind(_metrics, margin=margin, beta=beta),
         unit="group",
     )
 
 
 def _loss(batch: TensorDict, *, margin: Callable, loss: Callable) -> TokenFloat:
-    return spread(loss(margin(batch)), batch["mask"])
+    return broadcast_to_tokens(loss(margin(batch)), batch["mask"])
 
 
 def _metrics(batch: TensorDict, *, margin: Callable, beta: float) -> dict[str, Weighted]:
-    scaled, counted = beta * margin(batch), anywhere(batch["mask"])
+    scaled, counted = beta * margin(batch), any_true(batch["mask"])
     right, total, rows = counted & (scaled > 0), torch.where(counted, scaled, 0), counted.sum(-1)
     return {"accuracy": Weighted(right.sum(-1), rows), "margin": Weighted(total.sum(-1), rows)}

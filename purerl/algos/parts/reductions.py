@@ -1,6 +1,6 @@
 """From a loss at every token to one number.
 
-`reduce(loss, mask, counts)` sums what `mask` counts and divides by `Counts` of the *whole* optimiser step, which are
+`reduce(loss, mask, counts)` sums what `mask` counts and divides by `Counts` of the *whole* optimizer step, which are
 given: so parts of a step add up to the step, however it is cut. With n_i the counted tokens of row i:
 
     token_mean                      sum_it l_it / tokens                  every token weighs the same
@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 
 from purerl.algos.algebra import Counts
-from purerl.kernels.masks import count
+from purerl.kernels.masks import count_true
 from purerl.types import Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -47,7 +47,7 @@ def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
 
 def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
     """The mean over rows of each row's mean over its counted tokens, as in GRPO (2402.03300)."""
-    means = torch.where(mask, loss, 0).sum(-1) / count(mask).clamp(min=1)
+    means = torch.where(mask, loss, 0).sum(-1) / count_true(mask).clamp(min=1)
     return means.sum(-1) / counts.rows.clamp(min=1)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import anywhere, count
+from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
-__all__ = ["at_last_action", "first_counted", "row_max", "row_mean", "row_sum", "spread"]
+__all__ = ["at_last_action", "broadcast_to_tokens", "first_counted", "row_max", "row_mean", "row_sum"]
 
 
 def row_sum(x: TokenFloat, mask: TokenBool) -> RowFloat:
@@ -24,7 +24,7 @@ def row_mean(x: TokenFloat, mask: TokenBool) -> RowFloat:
     >>> row_mean(torch.tensor([[1.0, 3.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
     tensor([2., 0.])
     """
-    return torch.where(mask, x, 0).sum(-1) / count(mask).clamp(min=1)
+    return torch.where(mask, x, 0).sum(-1) / count_true(mask).clamp(min=1)
 
 
 def row_max(x: TokenFloat, mask: TokenBool) -> RowFloat:
@@ -33,7 +33,7 @@ def row_max(x: TokenFloat, mask: TokenBool) -> RowFloat:
     >>> row_max(torch.tensor([[-3.0, -1.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
     tensor([-1.,  0.])
     """
-    return torch.where(anywhere(mask), torch.where(mask, x, -torch.inf).amax(-1), 0)
+    return torch.where(any_true(mask), torch.where(mask, x, -torch.inf).amax(-1), 0)
 
 
 def first_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
@@ -45,10 +45,10 @@ def first_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
     return torch.where(mask & (mask.cumsum(-1) == 1), x, 0).sum(-1)
 
 
-def spread(x: RowFloat, mask: TokenBool) -> TokenFloat:
+def broadcast_to_tokens(x: RowFloat, mask: TokenBool) -> TokenFloat:
     """Every counted token of row i gets x_i, which is finite; the others get 0.
 
-    >>> spread(torch.tensor([2.0]), torch.tensor([[False, True, True]]))
+    >>> broadcast_to_tokens(torch.tensor([2.0]), torch.tensor([[False, True, True]]))
     tensor([[0., 2., 2.]])
     """
     return x.unsqueeze(-1) * mask.view(torch.uint8)
@@ -60,5 +60,5 @@ def at_last_action(x: RowFloat, action: TokenBool) -> TokenFloat:
     >>> at_last_action(torch.tensor([5.0]), torch.tensor([[True, True, False]]))
     tensor([[0., 5., 0.]])
     """
-    count = action.cumsum(-1)
-    return torch.where(action & (count == count[..., -1:]), x.unsqueeze(-1), 0)
+    count_true = action.cumsum(-1)
+    return torch.where(action & (count_true == count_true[..., -1:]), x.unsqueeze(-1), 0)

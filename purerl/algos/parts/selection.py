@@ -7,36 +7,36 @@ from tensordict import TensorDict
 from torch.nn.functional import pad
 
 from purerl.algos.parts.groups import group_deviation, group_max, group_mean
-from purerl.algos.parts.whiten import centre
-from purerl.kernels.masks import anywhere, count
+from purerl.algos.parts.whiten import center
+from purerl.kernels.masks import any_true, count_true
 from purerl.types import Count, RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = [
-    "drawn_covariance",
     "excess_moment",
     "groups_in_band",
-    "groups_that_vary",
+    "groups_with_variance",
+    "has_variance",
     "in_band",
     "largest",
     "largest_covariance",
     "least_uncertain",
-    "varies",
+    "sampled_covariance",
 ]
 
 
-def varies(score: RowFloat, group: RowInt, counted: RowBool) -> RowBool:
+def has_variance(score: RowFloat, group: RowInt, counted: RowBool) -> RowBool:
     """Whether the scores of the row's group differ: where they do not, there is nothing to learn from comparing them.
 
     >>> scores, yes = torch.tensor([0.1, 0.1, 0.1, 0.2]), torch.tensor([True, True, True, True])
-    >>> varies(scores, torch.tensor([0, 0, 1, 1]), yes)
+    >>> has_variance(scores, torch.tensor([0, 0, 1, 1]), yes)
     tensor([False, False,  True,  True])
     """
     return group_max(group_deviation(score, group, counted).abs(), group) > 0
 
 
-def groups_that_vary(batch: TensorDict) -> RowBool:
-    """`varies`, of a batch; reads `reward`. Source: dynamic sampling in DAPO (2503.14476)."""
-    return varies(batch["reward"].sum(-1), batch["group"], anywhere(batch["mask"]))
+def groups_with_variance(batch: TensorDict) -> RowBool:
+    """`has_variance`, of a batch; reads `reward`. Source: dynamic sampling in DAPO (2503.14476)."""
+    return has_variance(batch["reward"].sum(-1), batch["group"], any_true(batch["mask"]))
 
 
 def in_band(score: RowFloat, group: RowInt, counted: RowBool, *, lowest: float, highest: float) -> RowBool:
@@ -54,7 +54,7 @@ def in_band(score: RowFloat, group: RowInt, counted: RowBool, *, lowest: float, 
 
 def groups_in_band(batch: TensorDict, *, lowest: float, highest: float) -> RowBool:
     """`in_band`, of a batch; reads `reward`. With `bind` it is a `select`."""
-    score, counted = batch["reward"].sum(-1), anywhere(batch["mask"])
+    score, counted = batch["reward"].sum(-1), any_true(batch["mask"])
     return in_band(score, batch["group"], counted, lowest=lowest, highest=highest)
 
 
@@ -71,11 +71,11 @@ def largest_covariance(logp: TokenFloat, advantage: TokenFloat, mask: TokenBool,
     >>> largest_covariance(logp, advantage, torch.tensor([[True, True, True]]), top_fraction=0.5)
     tensor([[False, False,  True]])
     """
-    covariance = centre(logp, mask) * centre(advantage, mask)
+    covariance = center(logp, mask) * center(advantage, mask)
     return largest(covariance, mask & (covariance > 0), _share(mask, top_fraction))
 
 
-def drawn_covariance(
+def sampled_covariance(
     logp: TokenFloat,
     advantage: TokenFloat,
     noise: TokenFloat,
@@ -90,7 +90,7 @@ def drawn_covariance(
     Drawn are max(1, floor(fraction * tokens)) of them: those of largest `noise`, which is uniform and independent of
     everything. All of them, where they are fewer. Source: Cui et al. 2025 (2505.22617).
     """
-    covariance = centre(logp, mask) * centre(advantage, mask)
+    covariance = center(logp, mask) * center(advantage, mask)
     return largest(noise, mask & (covariance > cov_low) & (covariance < cov_high), _share(mask, fraction))
 
 
@@ -143,4 +143,4 @@ def largest(x: TokenFloat, mask: TokenBool, number: Count) -> TokenBool:
 
 
 def _share(mask: TokenBool, fraction: float) -> Count:
-    return (count(mask).sum(-1).double() * fraction).floor().long().clamp(min=1)
+    return (count_true(mask).sum(-1).double() * fraction).floor().long().clamp(min=1)

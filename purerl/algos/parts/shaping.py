@@ -7,8 +7,8 @@ from tensordict import TensorDict
 from purerl.algos.algebra import Transform, bind, stateless, writes
 from purerl.algos.estimators.components import weighted_sum
 from purerl.algos.parts.rows import at_last_action
-from purerl.batch import put
-from purerl.kernels.masks import count
+from purerl.batch import with_fields
+from purerl.kernels.masks import count_true
 from purerl.types import RowFloat, TokenFloat
 
 __all__ = ["component_reward", "leave_out_truncated", "overlong_in_reward", "overlong_penalty"]
@@ -34,7 +34,7 @@ def overlong_in_reward(*, longest: float, buffer: float, factor: float) -> Trans
 
 def _overlong(batch: TensorDict, *, longest: float, buffer: float, factor: float) -> TokenFloat:
     reward, action = batch["reward"], batch["action"]
-    penalty = overlong_penalty(count(action).to(reward.dtype), longest=longest, buffer=buffer, factor=factor)
+    penalty = overlong_penalty(count_true(action).to(reward.dtype), longest=longest, buffer=buffer, factor=factor)
     return reward + at_last_action(penalty, action)
 
 
@@ -48,7 +48,7 @@ def _component_reward(batch: TensorDict, *, weights: tuple[float, ...]) -> Token
 
 
 def _leave_out_truncated(batch: TensorDict) -> TensorDict:
-    return put(batch, mask=batch["mask"] & ~batch["truncated"].unsqueeze(-1))
+    return with_fields(batch, mask=batch["mask"] & ~batch["truncated"].unsqueeze(-1))
 
 
 leave_out_truncated = stateless(_leave_out_truncated)

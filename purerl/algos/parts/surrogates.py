@@ -1,4 +1,4 @@
-"""Policy losses at each token, to be minimised.
+"""Policy losses at each token, to be minimized.
 
 Where `logp` and `old_logp` agree, the gradient of each is that of ``-advantage * logp``: the policy gradient. They
 differ in what they do once the policy has moved away from the one that the rows were sampled from. How far it has moved
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import count
+from purerl.kernels.masks import count_true
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = [
@@ -52,7 +52,7 @@ def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> T
     Every token of a row has the value exp(dbar_i); its gradient goes to its own `logp`, so that the mean over the row's
     counted tokens has the gradient of exp(dbar_i). A row without counted tokens has dbar_i = 0.
     """
-    tokens = count(mask).unsqueeze(-1).clamp(min=1)
+    tokens = count_true(mask).unsqueeze(-1).clamp(min=1)
     mean = (torch.where(mask, logp - old_logp, 0).sum(-1, keepdim=True) / tokens).detach()
     return (mean + logp - logp.detach()).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
@@ -86,7 +86,7 @@ def geometric_ratio(
     """
     moved = logp - old_logp
     near = torch.where(advantage > 0, moved.clamp(max=log_clip_high), moved.clamp(min=-log_clip_low))
-    tokens = count(mask).unsqueeze(-1).clamp(min=1)
+    tokens = count_true(mask).unsqueeze(-1).clamp(min=1)
     mean = torch.where(mask, near, 0).sum(-1, keepdim=True) / tokens
     return mean.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp().expand_as(logp)
 

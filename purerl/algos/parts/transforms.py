@@ -1,6 +1,6 @@
 """Transforms of a batch: estimators, and what comes before and after them, as parts of a `chain`.
 
-Each says which fields it reads and writes. `advantages` has neutralised the batch: outside `action`, and in rows where
+Each says which fields it reads and writes. `advantages` has neutralized the batch: outside `action`, and in rows where
 nothing counts, every float is 0.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Callable
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Transform, bind, on, stateless, writes
+from purerl.algos.algebra import Transform, bind, of_fields, stateless, writes
 from purerl.algos.estimators.returns import discounted_returns, gae
-from purerl.algos.parts.divergences import adapted, k1, kl_reward
-from purerl.algos.parts.rows import spread
+from purerl.algos.parts.divergences import adapt_kl_coef, k1, kl_reward
+from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.whiten import whiten
-from purerl.batch import put
-from purerl.kernels.masks import anywhere, count
+from purerl.batch import with_fields
+from purerl.kernels.masks import any_true, count_true
 from purerl.types import Scalar, TokenFloat
 
 __all__ = [
@@ -29,17 +29,19 @@ __all__ = [
     "whitened",
 ]
 
-whitened = stateless(writes("advantage", on(whiten, "advantage", "mask")))
+whitened = stateless(writes("advantage", of_fields(whiten, "advantage", "mask")))
 """Replaces `advantage` by `whiten` of it, over the whole batch."""
 
 
 def kl_in_reward(*, kl_reward_coef: float) -> Transform:
     """Replaces `reward` by `kl_reward` of it; reads `old_logp` and `ref_logp`."""
-    return stateless(writes("reward", on(kl_reward, "reward", "old_logp", "ref_logp", kl_reward_coef=kl_reward_coef)))
+    return stateless(
+        writes("reward", of_fields(kl_reward, "reward", "old_logp", "ref_logp", kl_reward_coef=kl_reward_coef))
+    )
 
 
 def adaptive_kl_in_reward(*, kl_reward_coef: float, target: float, horizon: float) -> Transform:
-    """`kl_in_reward` with a coefficient that is the transform's state: `kl_reward_coef` at first, then `adapted`.
+    """`kl_in_reward` with a coefficient that is the transform's state: `kl_reward_coef` at first, then `adapt_kl_coef`.
 
     After the rewards of a batch have been reduced, the coefficient is adapted to the divergence of that batch: the mean
     over counted rows of the sum of k1 over their counted tokens. Without a counted row it stays what it was.
@@ -55,10 +57,10 @@ def _coefficient(*, kl_reward_coef: float) -> Scalar:
 
 def _adaptive_kl(coefficient: Scalar, batch: TensorDict, *, target: float, horizon: float) -> tuple[Scalar, TensorDict]:
     divergence, mask, reward = k1(batch["old_logp"], batch["ref_logp"]), batch["mask"], batch["reward"]
-    rows = count(anywhere(mask))
+    rows = count_true(any_true(mask))
     mean = torch.where(mask, divergence, 0).sum((-2, -1)) / rows.clamp(min=1)
     reduced = reward - coefficient.to(reward.dtype) * divergence
-    return adapted(coefficient, mean, rows, target=target, horizon=horizon), put(batch, reward=reduced)
+    return adapt_kl_coef(coefficient, mean, rows, target=target, horizon=horizon), with_fields(batch, reward=reduced)
 
 
 def outcome_advantage(estimator: Callable) -> Transform:
@@ -71,7 +73,7 @@ def outcome_advantage(estimator: Callable) -> Transform:
 
 def _outcome_advantage(batch: TensorDict, *, estimator: Callable) -> TokenFloat:
     score, mask = batch["reward"].sum(-1), batch["mask"]
-    return spread(estimator(score, batch["group"], anywhere(mask)), mask)
+    return broadcast_to_tokens(estimator(score, batch["group"], any_true(mask)), mask)
 
 
 def return_advantage(*, discount: float) -> Transform:
@@ -92,4 +94,6 @@ def gae_advantage(*, discount: float, lambda_: float) -> Transform:
 def _gae_advantage(batch: TensorDict, *, discount: float, lambda_: float) -> TensorDict:
     mask, value = batch["mask"], batch["old_value"]
     advantage = gae(batch["reward"], value, batch["action"], discount=discount, lambda_=lambda_)
-    return put(batch, advantage=torch.where(mask, advantage, 0), returns=torch.where(mask, advantage + value, 0))
+    return with_fields(
+        batch, advantage=torch.where(mask, advantage, 0), returns=torch.where(mask, advantage + value, 0)
+    )

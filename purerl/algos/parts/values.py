@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from purerl.algos.algebra import Objective, Term, on
+from purerl.algos.algebra import Objective, Term, of_fields
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.reductions import token_mean
 from purerl.types import TokenFloat
@@ -22,7 +22,7 @@ def clipped_value_loss(
 ) -> TokenFloat:
     """1/2 max((V - R)^2, (V_clip - R)^2), with V_clip = V_old + clip(V - V_old, -value_clip, value_clip).
 
-    There is no gradient once the estimate has moved by more than `value_clip` towards its target. With `value_clip`
+    There is no gradient once the estimate has moved by more than `value_clip` toward its target. With `value_clip`
     infinite it is half the squared error. Source: the authors' code of PPO (the paper does not have it).
 
     >>> clipped_value_loss(torch.tensor([[1.0]]), torch.tensor([[0.0]]), torch.tensor([[2.0]]), value_clip=0.5)
@@ -34,11 +34,11 @@ def clipped_value_loss(
 
 def critic_objective(*, value_clip: float) -> Objective:
     """The token mean of `clipped_value_loss`. Metric: `value_error`, the mean squared error."""
-    loss = on(clipped_value_loss, "value", "old_value", "returns", value_clip=value_clip)
+    loss = of_fields(clipped_value_loss, "value", "old_value", "returns", value_clip=value_clip)
     return Objective(
         role="critic",
         reads=("old_value", "returns"),
         outputs=("value",),
         terms=(Term("value", loss, token_mean),),
-        metrics=token_means(value_error=on(squared_error, "value", "returns")),
+        metrics=token_means(value_error=of_fields(squared_error, "value", "returns")),
     )

@@ -53,8 +53,8 @@ def flipped_weight(
 ) -> TokenFloat:
     """min(1/r where A > 0, r where A < 0; weight_cap), and 0 where PPO clips.
 
-    Among the tokens that are to become likelier, a ratio as a weight favours those that already have. Its inverse
-    favours those that are left behind. Source: ASPO (2510.06062).
+    Among the tokens that are to become likelier, a ratio as a weight favors those that already have. Its inverse
+    favors those that are left behind. Source: ASPO (2510.06062).
 
     >>> logp, clip = torch.tensor([[0.5, 2.0]]).log(), dict(clip_low=0.2, clip_high=0.2, weight_cap=3.0)
     >>> flipped_weight(logp, torch.zeros(1, 2), torch.ones(1, 2), **clip)

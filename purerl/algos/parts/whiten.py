@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import anywhere, count, first
+from purerl.kernels.masks import any_true, count_true, first_true
 from purerl.types import Count, RowBool, RowFloat, Scalar, TokenBool, TokenFloat
 
-__all__ = ["centre", "deviation", "whiten", "whiten_rows"]
+__all__ = ["center", "deviation", "whiten", "whiten_rows"]
 
 EPS = 1e-8
 """Added to a standard deviation that is divided by."""
 
 
-def centre(x: TokenFloat, mask: TokenBool) -> TokenFloat:
+def center(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     """What `x` has above its mean over the counted tokens of the whole batch; 0 outside `mask`.
 
     One of the values is subtracted before the mean is taken: so the result is exactly 0 where all values are equal.
     With nothing counted it is 0.
     """
-    return _centre(x, mask, count(mask).sum(-1))
+    return _center(x, mask, count_true(mask).sum(-1))
 
 
 def deviation(x: TokenFloat, mask: TokenBool) -> Scalar:
@@ -27,8 +27,8 @@ def deviation(x: TokenFloat, mask: TokenBool) -> Scalar:
 
     Where all values are equal, or there is only one, it is exactly 0.
     """
-    tokens = count(mask).sum(-1)
-    return _deviation(_centre(x, mask, tokens), tokens)
+    tokens = count_true(mask).sum(-1)
+    return _deviation(_center(x, mask, tokens), tokens)
 
 
 def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
@@ -40,9 +40,9 @@ def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     >>> whiten(torch.tensor([[1.0, 3.0, 100.0]]), torch.tensor([[True, True, False]]))
     tensor([[-0.7071,  0.7071,  0.0000]])
     """
-    tokens = count(mask).sum(-1)
-    centred = _centre(x, mask, tokens)
-    return centred / (_deviation(centred, tokens)[..., None, None] + EPS)
+    tokens = count_true(mask).sum(-1)
+    centered = _center(x, mask, tokens)
+    return centered / (_deviation(centered, tokens)[..., None, None] + EPS)
 
 
 def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
@@ -54,7 +54,7 @@ def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
     return whiten(x.unsqueeze(-1), counted.unsqueeze(-1)).squeeze(-1)
 
 
-def _centre(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
+def _center(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
     if not x.numel():
         return x
     apart = torch.where(mask, x - _one_of(x.detach(), mask)[..., None, None], 0)
@@ -62,13 +62,13 @@ def _centre(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
     return torch.addcmul(apart, mean[..., None, None], mask.view(torch.uint8), value=-1)
 
 
-def _deviation(centred: TokenFloat, tokens: Count) -> Scalar:
-    others = (tokens - 1).clamp(min=1).double().sqrt().to(centred.dtype)
-    return torch.linalg.vector_norm(centred, dim=(-2, -1)) / others
+def _deviation(centered: TokenFloat, tokens: Count) -> Scalar:
+    others = (tokens - 1).clamp(min=1).double().sqrt().to(centered.dtype)
+    return torch.linalg.vector_norm(centered, dim=(-2, -1)) / others
 
 
 def _one_of(x: TokenFloat, mask: TokenBool) -> Scalar:
     """The first counted value of the first row that has any; anything where nothing is counted."""
-    row = first(anywhere(mask))[..., None, None].expand(*x.shape[:-2], 1, x.shape[-1])
-    place = first(mask.gather(-2, row)).unsqueeze(-1)
+    row = first_true(any_true(mask))[..., None, None].expand(*x.shape[:-2], 1, x.shape[-1])
+    place = first_true(mask.gather(-2, row)).unsqueeze(-1)
     return x.gather(-2, row).gather(-1, place)[..., 0, 0]

@@ -12,7 +12,7 @@ from attrs import field, frozen
 from torch import Tensor
 
 from purerl.backends.fake.model import BIGRAM, initial_weights, text_of
-from purerl.backends.requests import Row, check_requests
+from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose, signed, uniform
 from purerl.backends.weights import copy_weights
 from purerl.errors import ConfigError
@@ -47,13 +47,13 @@ class FakeGenerator:
         self._config, self._weights, self._version = config, weights, 0
         self.longest = config.longest
         self._order = random.Random(seed)
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, PendingRequest] = {}
         self._done: list[Completion] = []
 
     def submit(self, requests: Sequence[Request]) -> None:
         in_use = {*self._rows, *(completion.key for completion in self._done)}
         check_requests(requests, in_use, vocabulary=self._config.vocabulary, longest=self.longest)
-        self._rows.update((request.key, Row(request)) for request in requests)
+        self._rows.update((request.key, PendingRequest(request)) for request in requests)
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -88,8 +88,8 @@ class FakeGenerator:
                 self._done.append(self._rows.pop(row.request.key).completion(finish))
 
 
-def _finish(row: Row) -> Finish | None:
+def _finish(row: PendingRequest) -> Finish | None:
     sampling, text = row.request.sampling, text_of(row.tokens)
-    if row.tokens[-1] in sampling.stop_tokens or any(stop in text for stop in sampling.stop):
+    if row.tokens[-1] in sampling.stop_tokens or any(stop in text for stop in sampling.stop_strings):
         return "stop"
     return None if row.left else "length"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, evaluate
 from purerl.backends.fake.model import export_weights, initial_weights, outputs_of
-from purerl.batch import STRUCTURE, put
+from purerl.batch import STRUCTURE, with_fields
 from purerl.errors import CheckpointError, ConfigError
 from purerl.protocols import Metrics, Model
 
@@ -56,7 +56,7 @@ class FakeTrainer:
         leaves = {name: value.detach().requires_grad_() for name, value in self._weights.items()}
         found = outputs_of(leaves, batch, (*objective.outputs, *objective.watches))
         found |= {name: found[name].detach() for name in objective.watches if name not in objective.outputs}
-        loss, metrics = evaluate(objective, put(batch.select(*STRUCTURE, *objective.reads), **found), counts)
+        loss, metrics = evaluate(objective, with_fields(batch.select(*STRUCTURE, *objective.reads), **found), counts)
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
         own = {"skipped": torch.ones_like(norm)}

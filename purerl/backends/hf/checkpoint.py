@@ -1,4 +1,4 @@
-"""What a trainer writes and reads: weights as safetensors, its optimiser's state as torch.save writes it."""
+"""What a trainer writes and reads: weights as safetensors, its optimizer's state as torch.save writes it."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ from torch import Tensor
 from purerl.backends.hf.device import device_of
 from purerl.backends.hf.limits import check_layers, limits_of
 from purerl.backends.hf.model import load_model
+from purerl.backends.hf.stop_strings import Texts, span
 from purerl.backends.hf.table import Table, moves
-from purerl.backends.hf.texts import Texts, span
 from purerl.backends.hf.weights import copy_into
-from purerl.backends.requests import Row, check_requests
+from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose, signed, uniform
 from purerl.errors import ConfigError
 from purerl.protocols import Completion, Finish, Model, Request
@@ -46,12 +46,12 @@ _AHEAD = 64
 class Config:
     """Settings of the embedded generator."""
 
-    max_rows: int = field(default=256, metadata={"help": "sequences that are decoded at once; others wait"})
+    max_num_seqs: int = field(default=256, metadata={"help": "sequences that are decoded at once; others wait"})
     max_prefill_tokens: int = field(default=8192, metadata={"help": "prompt tokens in one forward pass, with padding"})
     device: str = field(default="auto", metadata={"help": "where the model is; auto: the accelerator if there is one"})
 
     def __attrs_post_init__(self) -> None:
-        for name in ("max_rows", "max_prefill_tokens"):
+        for name in ("max_num_seqs", "max_prefill_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(name, got=getattr(self, name), need="at least 1")
 
@@ -70,7 +70,7 @@ def build(config: Config, *, model: Model, seed: int) -> EmbeddedGenerator:
 class _Slot:
     """A row in the table. It entered at column `entered`, when `before` of its tokens had been sampled already."""
 
-    row: Row
+    row: PendingRequest
     entered: int
     before: int
 
@@ -120,11 +120,11 @@ class EmbeddedGenerator:
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
         decode_faster(self._model)
         self._keys: set[str] = set()
-        self._waiting: deque[Row] = deque()
+        self._waiting: deque[PendingRequest] = deque()
         self._done: list[Completion] = []
         self._slots: list[_Slot] = []
         self._facts: _Facts | None = None
-        self._table = Table(config.max_rows)
+        self._table = Table(config.max_num_seqs)
         self._table.add("ids", self._tensor([[[[0]]]]))
         self._table.add("logp", self._tensor([[[[0.0]]]], torch.float32))
 
@@ -133,7 +133,7 @@ class EmbeddedGenerator:
     def submit(self, requests: Sequence[Request]) -> None:
         check_requests(requests, self._keys, vocabulary=self._limits.vocabulary, longest=self.longest)
         self._keys.update(request.key for request in requests)
-        self._waiting.extend(Row(request) for request in requests)
+        self._waiting.extend(PendingRequest(request) for request in requests)
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -215,7 +215,7 @@ class EmbeddedGenerator:
 
     def _spells_stop(self, slot: int) -> bool:
         row = self._slots[slot].row
-        stop, most = row.request.sampling.stop, span(row.request.sampling.stop)
+        stop, most = row.request.sampling.stop_strings, span(row.request.sampling.stop_strings)
         return self._texts.stopped([*row.tokens[-most:], *self._new(slot, "ids", most)][-most:], stop)
 
     # --- rows come and go ------------------------------------------------------------------------------------------
@@ -226,19 +226,19 @@ class EmbeddedGenerator:
 
         One row takes nearly as long to enter as several do together.
         """
-        free = self._config.max_rows - len(self._slots)
-        if not self._waiting or free < min(len(self._waiting), max(1, self._config.max_rows // 8)):
+        free = self._config.max_num_seqs - len(self._slots)
+        if not self._waiting or free < min(len(self._waiting), max(1, self._config.max_num_seqs // 8)):
             return
-        while self._waiting and len(self._slots) < self._config.max_rows:
+        while self._waiting and len(self._slots) < self._config.max_num_seqs:
             self._prefill(self._next_batch())
         self._facts = None
 
-    def _next_batch(self) -> list[Row]:
+    def _next_batch(self) -> list[PendingRequest]:
         """The next waiting rows that fit into the table and into one prefill: at least one."""
-        batch: list[Row] = []
+        batch: list[PendingRequest] = []
         prompts: set[tuple[int, ...]] = set()
         width = 0
-        while self._waiting and len(self._slots) + len(batch) < self._config.max_rows:
+        while self._waiting and len(self._slots) + len(batch) < self._config.max_num_seqs:
             prompt = _seen(self._waiting[0])
             prompts.add(prompt)
             width = max(width, len(prompt))
@@ -247,7 +247,7 @@ class EmbeddedGenerator:
             batch.append(self._waiting.popleft())
         return batch
 
-    def _prefill(self, batch: Sequence[Row]) -> None:
+    def _prefill(self, batch: Sequence[PendingRequest]) -> None:
         """Put all but the last token of each row of `batch` through the model, each distinct prompt once."""
         from purerl.backends.hf.cache import Entering
 
@@ -279,7 +279,7 @@ class EmbeddedGenerator:
         self._table.leave(sources, holes, rows=len(self._slots), start=start)
         self._facts = None
 
-    def _read(self, slot: int) -> Row:
+    def _read(self, slot: int) -> PendingRequest:
         """The row in `slot`, with what was sampled since it entered."""
         row = self._slots[slot].row
         row.add(self._new(slot, "ids"), self._new(slot, "logp"), self._version)
@@ -305,7 +305,7 @@ class EmbeddedGenerator:
             uniform=uniform(seed, sampled + torch.arange(_AHEAD, device=self._device)),
             temperature=self._tensor([sampling.temperature for sampling in samplings], torch.float32),
             stop_tokens=self._tensor(stop_tokens) if most else None,
-            with_texts=tuple(slot for slot, sampling in enumerate(samplings) if sampling.stop),
+            with_texts=tuple(slot for slot, sampling in enumerate(samplings) if sampling.stop_strings),
             next_last=min(one.last for one in slots),
             padded=len(set(first)) > 1,
         )
@@ -314,6 +314,6 @@ class EmbeddedGenerator:
         return torch.tensor(values, dtype=dtype, device=self._device)
 
 
-def _seen(row: Row) -> tuple[int, ...]:
+def _seen(row: PendingRequest) -> tuple[int, ...]:
     """The tokens of `row` that the model sees when it enters: all but the last."""
     return (*row.request.tokens, *row.tokens)[:-1]

@@ -30,7 +30,7 @@ def microbatches(needed: RowInt, unit: RowInt, *, budget: int) -> list[Tensor]:
     unit     [rows] labels; rows with the same label stay together
     budget   rows of a micro-batch times its width (the longest row's tokens), at most; unless one unit alone is more
 
-    Every row is in exactly one micro-batch. Without rows there is one, which is empty: an optimiser step is never
+    Every row is in exactly one micro-batch. Without rows there is one, which is empty: an optimizer step is never
     without a forward and a backward pass.
 
     >>> microbatches(torch.tensor([9, 2, 9, 3]), torch.arange(4), budget=18)

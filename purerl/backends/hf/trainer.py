@@ -22,16 +22,16 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from purerl.algos.algebra import Counts, Objective, Weighted, evaluate, merge
+from purerl.backends.hf.allocator import keep_memory
 from purerl.backends.hf.checkpoint import os_errors, read, write
 from purerl.backends.hf.device import device_of
 from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
-from purerl.backends.hf.host import keep_memory
 from purerl.backends.hf.limits import check_rows
 from purerl.backends.hf.microbatch import microbatches, tokens_needed
 from purerl.backends.hf.model import load_model
-from purerl.backends.hf.optimiser import Schedule, adamw, clear_gradients, learning_rate
+from purerl.backends.hf.optimizer import LRScheduler, adamw, clear_gradients, learning_rate
 from purerl.backends.hf.probe import probe
-from purerl.batch import STRUCTURE, check_batch, put
+from purerl.batch import STRUCTURE, check_batch, with_fields
 from purerl.errors import ConfigError, InputError
 from purerl.protocols import Metrics, Model
 
@@ -92,16 +92,18 @@ class Config:
     weight_decay: float = _setting(
         "of weight matrices, but not embeddings, for each unit of learning rate", 0.0, *_within(0, 1e3)
     )
-    schedule: Schedule = _setting("learning rate after the warm-up", "constant", *_one_of(*get_args(Schedule)))
-    warm_up: int = _setting("steps in which the learning rate rises", 0, *_whole(0), unit="optimiser steps")
-    final_fraction: float = _setting("what the learning rate ends at, as a fraction of lr", 0.0, *_within(0, 1))
-    clip_norm: float = _setting(
+    lr_scheduler: LRScheduler = _setting(
+        "learning rate after the warm-up", "constant", *_one_of(*get_args(LRScheduler))
+    )
+    warmup_steps: int = _setting("steps in which the learning rate rises", 0, *_whole(0), unit="optimizer steps")
+    min_lr_ratio: float = _setting("what the learning rate ends at, as a fraction of lr", 0.0, *_within(0, 1))
+    max_grad_norm: float = _setting(
         "norm that the gradient is scaled down to; inf leaves it as it is", 1.0, "above 0", lambda x: x > 0
     )
-    tokens_per_microbatch: int = _setting(
+    max_tokens_per_microbatch: int = _setting(
         "rows of a forward pass times the longest of them, at most", 2048, *_whole(1), unit="tokens"
     )
-    autocast: Literal["off", "bfloat16"] = _setting(
+    mixed_precision: Literal["off", "bfloat16"] = _setting(
         "what the backbone computes in, if not in its weights' dtype", "off", *_one_of(*_AUTOCAST)
     )
     gradient_checkpointing: bool = _setting(
@@ -116,9 +118,9 @@ class Config:
     device: str = _setting("cpu, cuda:0, ...; auto takes an accelerator if there is one", "auto", "a device", bool)
 
     def __attrs_post_init__(self) -> None:
-        if self.schedule == "constant" and self.final_fraction:
-            need = "schedule linear or cosine: a constant one ends where it is"
-            raise ConfigError("final_fraction", got=self.final_fraction, need=need, do="leave it out")
+        if self.lr_scheduler == "constant" and self.min_lr_ratio:
+            need = "lr_scheduler linear or cosine: a constant one ends where it is"
+            raise ConfigError("min_lr_ratio", got=self.min_lr_ratio, need=need, do="leave it out")
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int) -> None:
@@ -127,13 +129,13 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int) ->
     if not set(outputs) <= set(module.outputs):
         got = ", ".join(name for name in outputs if name not in module.outputs)
         raise ConfigError("kind", got=f"outputs {got} are wanted", need=f"only {', '.join(module.outputs)} of a {role}")
-    if role not in _FROZEN and 0 < updates <= config.warm_up:
-        need = f"less than the run's {updates} optimiser steps"
-        raise ConfigError("warm_up", got=config.warm_up, need=need, do="lower it, or make the run longer")
+    if role not in _FROZEN and 0 < updates <= config.warmup_steps:
+        need = f"less than the run's {updates} optimizer steps"
+        raise ConfigError("warmup_steps", got=config.warmup_steps, need=need, do="lower it, or make the run longer")
 
 
 def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -> HFTrainer:
-    """A trainer of `model` in `role`, for a run of `updates` optimiser steps.
+    """A trainer of `model` in `role`, for a run of `updates` optimizer steps.
 
     `seed` is that of the critic's head; nothing else is random.
 
@@ -143,7 +145,7 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
     from purerl.backends.hf.prefix import shareable
 
     check(config, role=role, outputs=(), updates=updates)
-    device, autocast = device_of(config.device), _AUTOCAST[config.autocast]
+    device, autocast = device_of(config.device), _AUTOCAST[config.mixed_precision]
     if device.type == "cpu":
         keep_memory()
     _check_dtype(model.dtype, model, role)
@@ -167,7 +169,7 @@ def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -
 def _check_dtype(dtype: str, model: Model, role: str) -> None:
     """Refuse to train weights in float16: squares of gradients become 0 in AdamW, and its steps far too large."""
     if dtype == "float16" and role not in _FROZEN:
-        need = "float32 with trainer.autocast=bfloat16, or bfloat16, for weights that train"
+        need = "float32 with trainer.mixed_precision=bfloat16, or bfloat16, for weights that train"
         raise ConfigError("model.dtype", got=f"{dtype}, of {model.path!r}", need=need, do="set model.dtype to float32")
 
 
@@ -181,10 +183,10 @@ class HFTrainer:
     def __init__(self, config: Config, module: Policy | Critic, *, updates: int) -> None:
         self.config, self.module, self.updates = config, module, updates
         self.longest = module.limits.longest
-        self.position = 0  # optimiser steps so far, skipped ones included
+        self.position = 0  # optimizer steps so far, skipped ones included
         self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         adam = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
-        self.optimiser = adamw(module, **adam) if self.trained else None
+        self.optimizer = adamw(module, **adam) if self.trained else None
 
     @torch.no_grad()
     def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
@@ -205,7 +207,7 @@ class HFTrainer:
         return TensorDict(scores, batch_size=batch.batch_size)
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
-        """One optimiser step on `batch`. `counts` are those of the whole step, over all ranks.
+        """One optimizer step on `batch`. `counts` are those of the whole step, over all ranks.
 
         Beside the objective's metrics there are `grad_norm` (before clipping), `learning_rate` and `skipped`. A step is
         skipped where the gradient is not finite, and where nothing is counted: parameters and AdamW's moments stay as
@@ -214,9 +216,9 @@ class HFTrainer:
         Raises: BatchError as `score`, and for a batch that lacks a field that `objective` reads; InputError in the role
         of a reference or teacher, and for an objective that wants an output of another role.
         """
-        if self.optimiser is None:
+        if self.optimizer is None:
             raise InputError(
-                "this model is a reference or a teacher", got="an optimiser step", need="a role that trains"
+                "this model is a reference or a teacher", got="an optimizer step", need="a role that trains"
             )
         self._check_outputs((*objective.outputs, *objective.watches))
         there = self._arrive(batch, (*_READS, *objective.reads))
@@ -224,7 +226,7 @@ class HFTrainer:
         clear_gradients(self.trained.values())
         parts = self._deal(there, objective.unit)
         metrics = merge(*(self._backward(there[rows], objective, counts) for rows in parts))
-        return self._optimise(metrics, counts)
+        return self._optimize(metrics, counts)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """What changes when it trains, under Hugging Face's names; a critic's under its own. Views: copy to keep."""
@@ -232,7 +234,7 @@ class HFTrainer:
 
     def save(self, path: Path) -> None:
         """Write what `load` needs to go on bit for bit into the directory `path`. Raises OSError where it cannot."""
-        moments = self.optimiser.state_dict()["state"] if self.optimiser else {}
+        moments = self.optimizer.state_dict()["state"] if self.optimizer else {}
         weights = {name: parameter.detach() for name, parameter in self.trained.items()}
         write(path, weights, {"moments": moments, "position": self.position})
 
@@ -243,8 +245,8 @@ class HFTrainer:
             for name, parameter in self.trained.items():
                 parameter.copy_(weights[name])
         self.position = state["position"]
-        if self.optimiser:
-            self.optimiser.load_state_dict(self.optimiser.state_dict() | {"state": state["moments"]})
+        if self.optimizer:
+            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state["moments"]})
 
     def export(self, path: Path) -> None:
         """Write the model into the directory `path` in Hugging Face's format. Raises OSError where it cannot."""
@@ -266,7 +268,7 @@ class HFTrainer:
     def _deal(self, batch: TensorDict, unit: str) -> list[Tensor]:
         """The rows of each micro-batch."""
         labels = batch["group"] if unit == "group" else torch.arange(len(batch), device=batch.device)
-        return microbatches(tokens_needed(batch["action"]), labels, budget=self.config.tokens_per_microbatch)
+        return microbatches(tokens_needed(batch["action"]), labels, budget=self.config.max_tokens_per_microbatch)
 
     def _forward(self, part: TensorDict) -> dict[str, Tensor]:
         return self.module(part["tokens"], part["action"], part["temperature"], part["group"])
@@ -275,24 +277,24 @@ class HFTrainer:
         """Add the gradient of one micro-batch to what is there."""
         outputs = self._forward(part)
         watched = {name: outputs[name].detach() for name in objective.watches}
-        learnt = {name: outputs[name] for name in objective.outputs}
-        part = put(part.select(*STRUCTURE, *objective.reads), **watched, **learnt)
+        learned = {name: outputs[name] for name in objective.outputs}
+        part = with_fields(part.select(*STRUCTURE, *objective.reads), **watched, **learned)
         loss, metrics = evaluate(objective, part, counts)
         loss.backward()
         return metrics
 
-    def _optimise(self, metrics: Metrics, counts: Mapping[str, Counts]) -> Metrics:
+    def _optimize(self, metrics: Metrics, counts: Mapping[str, Counts]) -> Metrics:
         """Clip and step, or skip; and report."""
         rate = self._learning_rate()
-        norm = nn.utils.clip_grad_norm_(self.trained.values(), self.config.clip_norm)
+        norm = nn.utils.clip_grad_norm_(self.trained.values(), self.config.max_grad_norm)
         counted = sum(count.tokens for count in counts.values())
         report = _on_host({**metrics, "grad_norm": Weighted(norm, counted)})
         norm, counted = report.pop("grad_norm")
         stepped = bool(norm.isfinite() and counted > 0)
         if stepped:
-            for group in self.optimiser.param_groups:
+            for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            self.optimiser.step()
+            self.optimizer.step()
         self.position += 1
         own = {"learning_rate": rate, "skipped": float(not stepped)} | ({"grad_norm": norm} if stepped else {})
         one = torch.ones((), dtype=torch.float64)
@@ -300,7 +302,11 @@ class HFTrainer:
 
     def _learning_rate(self) -> float:
         config = self.config
-        shape = {"schedule": config.schedule, "warm_up": config.warm_up, "final_fraction": config.final_fraction}
+        shape = {
+            "schedule": config.lr_scheduler,
+            "warmup_steps": config.warmup_steps,
+            "min_lr_ratio": config.min_lr_ratio,
+        }
         return learning_rate(self.position, lr=config.lr, updates=self.updates, **shape)
 
 

@@ -5,7 +5,7 @@ equals what torch gives for bools, which its first line names: that is the refer
 
 >>> import torch
 >>> mask = torch.tensor([[False, True, True], [False, False, False]])
->>> anywhere(mask), count(mask), first(mask)
+>>> any_true(mask), count_true(mask), first_true(mask)
 (tensor([ True, False]), tensor([2, 0]), tensor([1, 0]))
 """
 
@@ -14,20 +14,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["anywhere", "count", "first"]
+__all__ = ["any_true", "count_true", "first_true"]
 
 
-def anywhere(mask: Tensor) -> Tensor:
+def any_true(mask: Tensor) -> Tensor:
     """``mask.any(-1)``: [..., time] -> [...], bool."""
     return mask.view(torch.uint8).amax(-1) > 0 if mask.shape[-1] else mask.any(-1)
 
 
-def count(mask: Tensor) -> Tensor:
+def count_true(mask: Tensor) -> Tensor:
     """``mask.sum(-1)``: [..., time] -> [...], int64."""
     return mask.view(torch.uint8).sum(-1, dtype=torch.int32).long()
 
 
-def first(mask: Tensor) -> Tensor:
+def first_true(mask: Tensor) -> Tensor:
     """``mask.max(-1).indices``, where the first true place is; 0 where there is none: [..., time] -> [...], int64.
 
     Places are numbered from the end, and the highest number wins. Raises IndexError for a time of 0, as torch does.

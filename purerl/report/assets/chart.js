@@ -126,11 +126,11 @@ function axes(self, width, height, [left, right], [low, high]) {
 }
 
 function lines({ run, points, line }, x, y) {
-  const style = { stroke: run.colour, "stroke-dasharray": run.dash };
+  const style = { stroke: run.color, "stroke-dasharray": run.dash };
   const dots =
     points.length > 40
       ? []
-      : line.map(([a, b]) => svg("circle", { cx: x(a), cy: y(b), r: points.length > 20 ? 2 : 3, fill: run.colour }));
+      : line.map(([a, b]) => svg("circle", { cx: x(a), cy: y(b), r: points.length > 20 ? 2 : 3, fill: run.color }));
   const raw = view.smoothing ? svg("path", { ...style, class: "line raw", d: path(points, x, y) }) : null;
   return svg("g", { "data-run": run.index }, raw, svg("path", { ...style, class: "line", d: path(line, x, y) }), dots);
 }
@@ -149,7 +149,7 @@ function cross(self, place) {
   const at = self.x(Math.min(Math.max(place, Math.min(...places)), Math.max(...places)));
   self.cursor.append(
     svg("line", { x1: at, x2: at, y1: TOP, y2: height - BOTTOM }),
-    ...found.map(({ run, x, y }) => svg("circle", { cx: self.x(x), cy: self.y(y), r: 3.5, fill: run.colour })),
+    ...found.map(({ run, x, y }) => svg("circle", { cx: self.x(x), cy: self.y(y), r: 3.5, fill: run.color })),
   );
   return found;
 }

@@ -80,10 +80,10 @@ function drawDetail() {
   const place = byId("detail");
   place.classList.toggle("open", view.selected !== null);
   const close = () => openRow(null);
-  const recolour = () => (drawRows(false), drawDetail());
+  const recolor = () => (drawRows(false), drawDetail());
   const hint = h("p", { class: "soft empty" }, "Choose a completion: click it, or press j and k.");
   place.replaceChildren(
-    ...(view.selected ? detail(view.selected, { open: (row) => openRow(row), close, recolour }) : [hint]),
+    ...(view.selected ? detail(view.selected, { open: (row) => openRow(row), close, recolor }) : [hint]),
   );
 }
 

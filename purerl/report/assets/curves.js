@@ -1,6 +1,6 @@
 // All curves: the ones to look at first, then every group, then what never changed.
 
-const FIRST = [...LEARNING, "policy/margin", "policy/entropy", "policy/kl", "rollout/length"];
+const FIRST = [...LEARNING, "policy/margin", "policy/entropy", "policy/approx_kl", "rollout/length"];
 const GROUPS = ["reward", "eval", "policy", "critic", "rollout", "time"];
 const GROUP_NAMES = {
   reward: "Reward",

@@ -5,23 +5,23 @@ const report = JSON.parse(byId("data").textContent);
 const runs = report.runs.map((run, index) => ({
   ...run,
   index,
-  colour: `var(--run-${index % 6})`,
+  color: `var(--run-${index % 6})`,
   dash: ["", "6 3", "2 3"][Math.floor(index / 6) % 3],
 }));
 
 /** What the reader has chosen. Those who change it say what is drawn anew. */
-const view = { hidden: new Set(), x: "step", smoothing: 0, log: false, colour: "advantage", selected: null };
+const view = { hidden: new Set(), x: "step", smoothing: 0, log: false, color: "advantage", selected: null };
 
 const shown = (run) => !view.hidden.has(run.index);
 
-/** A small line in the colour of `run`. */
+/** A small line in the color of `run`. */
 function swatch(run) {
   const line = svg("line", {
     x1: 1,
     x2: 17,
     y1: 5,
     y2: 5,
-    stroke: run.colour,
+    stroke: run.color,
     "stroke-width": 3,
     "stroke-dasharray": run.dash,
   });

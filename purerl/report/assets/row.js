@@ -17,7 +17,7 @@ function facts(row) {
   );
 }
 
-/** The whole row as text: what was given in grey, what the policy said in colours. */
+/** The whole row as text: what was given in gray, what the policy said in colors. */
 function transcript(row) {
   const given = h("span", { class: "given" }, row.group.prompt_at.text.map((piece) => visible(piece)).join(""));
   const spans = tokenSpans(row);
@@ -60,14 +60,14 @@ function elsewhere(row) {
     );
 }
 
-/** The opened completion; `open` opens another, `close` closes it, `recolour` is called when the colours change. */
-function detail(row, { open, close, recolour }) {
+/** The opened completion; `open` opens another, `close` closes it, `recolor` is called when the colors change. */
+function detail(row, { open, close, recolor }) {
   const { group } = row;
-  const choices = Object.entries(COLOURS).map(([name, { label }]) => {
-    const input = h("input", { type: "radio", name: "colour", value: name, checked: view.colour === name });
+  const choices = Object.entries(COLORS).map(([name, { label }]) => {
+    const input = h("input", { type: "radio", name: "color", value: name, checked: view.color === name });
     input.addEventListener("change", () => {
-      view.colour = name;
-      recolour();
+      view.color = name;
+      recolor();
     });
     return h("label", {}, input, h("span", {}, label));
   });
@@ -92,9 +92,9 @@ function detail(row, { open, close, recolour }) {
     ),
     facts(row),
     choices.length
-      ? h("div", { class: "colours" }, h("fieldset", { class: "segments" }, h("legend", {}, "Colour"), choices), ramp())
+      ? h("div", { class: "colors" }, h("fieldset", { class: "segments" }, h("legend", {}, "Color"), choices), ramp())
       : "",
-    choices.length ? h("p", { class: "soft hint" }, COLOURS[view.colour].help) : "",
+    choices.length ? h("p", { class: "soft hint" }, COLORS[view.color].help) : "",
     transcript(row),
     ...siblings(`${shownOf} completions of this prompt, ${average(group)}`, group.found, row, open),
     ...elsewhere(row).flatMap(([run, other]) =>

@@ -1,10 +1,10 @@
-// Tokens as coloured text.
+// Tokens as colored text.
 
 const blue = "var(--high)",
   orange = "var(--low)",
   violet = "var(--rare)";
 
-// Where the colour of an advantage is full: beyond most of those in the page, so that outliers do not pale the rest.
+// Where the color of an advantage is full: beyond most of those in the page, so that outliers do not pale the rest.
 const fullAdvantage =
   quantile(
     rows.map((row) => row.advantageSize),
@@ -12,10 +12,10 @@ const fullAdvantage =
   ) || 1;
 
 /**
- * What a token may be coloured by: its value, the colour of a value (tone, strength within [0, 1]), and the legend.
- * The scales are the same in the whole page, so that colours can be compared.
+ * What a token may be colored by: its value, the color of a value (tone, strength within [0, 1]), and the legend.
+ * The scales are the same in the whole page, so that colors can be compared.
  */
-const COLOURS = {
+const COLORS = {
   advantage: {
     label: "Advantage",
     help: "Blue tokens are made likelier by the update, orange ones less likely.",
@@ -26,7 +26,7 @@ const COLOURS = {
   },
   logp: {
     label: "Log-probability",
-    help: "The stronger the colour, the less likely the sampler found the token.",
+    help: "The stronger the color, the less likely the sampler found the token.",
     value: (tokens, t) => at(logpOf(tokens), t),
     tone: (value) => [violet, Math.sqrt(Math.min(-value, 5) / 5)],
     ends: ["−5 nats or less", "0, certain"],
@@ -43,14 +43,14 @@ const COLOURS = {
 };
 
 const has = (field) => rows.some((row) => row.at[field] !== undefined);
-if (!has("advantage")) delete COLOURS.advantage;
-if (!has("rollout_logp") && !has("old_logp")) delete COLOURS.logp;
-if (!has("rollout_logp") || !has("old_logp")) delete COLOURS.gap;
-view.colour = Object.keys(COLOURS)[0] ?? null;
+if (!has("advantage")) delete COLORS.advantage;
+if (!has("rollout_logp") && !has("old_logp")) delete COLORS.logp;
+if (!has("rollout_logp") || !has("old_logp")) delete COLORS.gap;
+view.color = Object.keys(COLORS)[0] ?? null;
 
-/** An element for each token of `row`, `limit` at most. Only the policy's own tokens have a colour. */
+/** An element for each token of `row`, `limit` at most. Only the policy's own tokens have a color. */
 function tokenSpans(row, said = visible, limit = Infinity) {
-  return row.at.text.slice(0, limit).map((piece, t) => coloured(h("span", { class: "token" }, said(piece)), row.at, t));
+  return row.at.text.slice(0, limit).map((piece, t) => colored(h("span", { class: "token" }, said(piece)), row.at, t));
 }
 
 /** The beginning of `row` in one line. */
@@ -58,10 +58,10 @@ function tokenLine(row, limit) {
   return h("span", { class: "line" }, tokenSpans(row, inOneLine, limit), row.at.text.length > limit ? "…" : null);
 }
 
-function coloured(element, tokens, t) {
+function colored(element, tokens, t) {
   if (!at(tokens.action, t)) element.classList.add("given");
   else if (tokens.mask !== undefined && !at(tokens.mask, t)) element.classList.add("uncounted");
-  const scale = COLOURS[view.colour];
+  const scale = COLORS[view.color];
   const value = scale?.value(tokens, t);
   if (!at(tokens.action, t) || !isNumber(value)) return element;
   const [tone, strength] = scale.tone(value);
@@ -94,9 +94,9 @@ function tell(field, value) {
   return field === "tokens" || field === "version" ? String(value) : told(value);
 }
 
-/** The colours' legend. */
+/** The colors' legend. */
 function ramp() {
-  const scale = COLOURS[view.colour];
+  const scale = COLORS[view.color];
   const cells = scale.ramp.map((value) => {
     const [tone, strength] = scale.tone(value);
     return h("span", { class: "token", "--tone": tone, "--strength": `${Math.min(strength, 1) * 100}%` });

@@ -16,66 +16,66 @@ float64.
 
 from __future__ import annotations
 
+from purerl.testing.laws.execution import compiled_equals_eager, device_preserved, vmap_equals_loop
 from purerl.testing.laws.gradients import (
-    extreme_ratios_are_finite,
-    gradient_is_the_derivative,
-    gradients_flow_through_outputs_only,
-    nothing_counted_is_zero,
-    on_policy_it_is_reinforce,
+    finite_at_extreme_ratios,
+    gradient_matches_finite_differences,
+    gradients_only_through_outputs,
+    reinforce_gradient_on_policy,
+    zero_loss_without_counted_tokens,
 )
-from purerl.testing.laws.invisible import (
-    compaction_is_invisible,
-    dealing_is_invisible,
-    groups_are_apart,
-    labels_are_names,
-    masked_out_is_inert,
+from purerl.testing.laws.invariance import (
+    compaction_invariance,
+    group_independence,
+    group_label_invariance,
+    masked_row_invariance,
+    masked_token_invariance,
     metrics_merge,
-    padding_is_invisible,
-    permuting_rows_permutes,
-    splitting_is_invisible,
-    uncounted_rows_are_absent,
+    microbatch_invariance,
+    padding_invariance,
+    permutation_equivariance,
+    rank_invariance,
 )
 from purerl.testing.laws.law import Law
 from purerl.testing.laws.purity import (
-    dtype_is_kept,
-    inputs_are_unchanged,
-    it_travels,
-    nothing_is_hidden,
-    what_is_declared_is_read,
+    dtype_preserved,
+    inputs_unchanged,
+    no_hidden_state,
+    picklable,
+    reads_are_declared,
 )
-from purerl.testing.laws.rewards import no_reward_is_lost, scaling_rewards_scales, shifting_rewards_is_invisible
-from purerl.testing.laws.ways import compiled_is_eager, device_is_kept, vmap_is_a_loop
+from purerl.testing.laws.rewards import no_reward_lost, reward_scale_equivariance, reward_shift_invariance
 
 __all__ = ["LAWS", "ONCE", "Law"]
 
 LAWS: tuple[Law, ...] = (
-    what_is_declared_is_read,
-    inputs_are_unchanged,
-    nothing_is_hidden,
-    dtype_is_kept,
-    it_travels,
-    device_is_kept,
-    vmap_is_a_loop,
-    compiled_is_eager,
-    padding_is_invisible,
-    compaction_is_invisible,
-    permuting_rows_permutes,
-    uncounted_rows_are_absent,
-    labels_are_names,
-    masked_out_is_inert,
-    groups_are_apart,
-    splitting_is_invisible,
-    dealing_is_invisible,
+    reads_are_declared,
+    inputs_unchanged,
+    no_hidden_state,
+    dtype_preserved,
+    picklable,
+    device_preserved,
+    vmap_equals_loop,
+    compiled_equals_eager,
+    padding_invariance,
+    compaction_invariance,
+    permutation_equivariance,
+    masked_row_invariance,
+    group_label_invariance,
+    masked_token_invariance,
+    group_independence,
+    microbatch_invariance,
+    rank_invariance,
     metrics_merge,
-    no_reward_is_lost,
-    shifting_rewards_is_invisible,
-    scaling_rewards_scales,
-    nothing_counted_is_zero,
-    extreme_ratios_are_finite,
-    gradients_flow_through_outputs_only,
-    gradient_is_the_derivative,
-    on_policy_it_is_reinforce,
+    no_reward_lost,
+    reward_shift_invariance,
+    reward_scale_equivariance,
+    zero_loss_without_counted_tokens,
+    finite_at_extreme_ratios,
+    gradients_only_through_outputs,
+    gradient_matches_finite_differences,
+    reinforce_gradient_on_policy,
 )
 
-ONCE: frozenset[Law] = frozenset({it_travels, device_is_kept, compiled_is_eager})
+ONCE: frozenset[Law] = frozenset({picklable, device_preserved, compiled_equals_eager})
 """Laws for which one batch is enough: they are about the algorithm more than about the batch, and take long."""

@@ -7,19 +7,19 @@ import functools
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, on
+from purerl.algos.algebra import Algorithm, Objective, of_fields
 from purerl.algos.parts.surrogates import policy_gradient
-from purerl.batch import put
-from purerl.testing.changes import cast, drive_apart, on_policy, uncount
+from purerl.batch import with_fields
 from purerl.testing.laws.law import law, same
 from purerl.testing.outcome import Outcome, learn, run, steps
+from purerl.testing.perturbations import cast, drive_apart, on_policy, uncount
 
 __all__ = [
-    "extreme_ratios_are_finite",
-    "gradient_is_the_derivative",
-    "gradients_flow_through_outputs_only",
-    "nothing_counted_is_zero",
-    "on_policy_it_is_reinforce",
+    "finite_at_extreme_ratios",
+    "gradient_matches_finite_differences",
+    "gradients_only_through_outputs",
+    "reinforce_gradient_on_policy",
+    "zero_loss_without_counted_tokens",
 ]
 
 _WIDTH = 1e-6
@@ -27,7 +27,7 @@ _WIDTH = 1e-6
 
 
 @law
-def nothing_counted_is_zero(algorithm: Algorithm, batch: TensorDict) -> None:
+def zero_loss_without_counted_tokens(algorithm: Algorithm, batch: TensorDict) -> None:
     """Where nothing counts, or there is no row, losses and gradients are 0, and everything else is finite."""
     empty = uncount(batch)
     _finite(run(algorithm, empty))
@@ -39,7 +39,7 @@ def nothing_counted_is_zero(algorithm: Algorithm, batch: TensorDict) -> None:
 
 
 @law
-def extreme_ratios_are_finite(algorithm: Algorithm, batch: TensorDict) -> None:
+def finite_at_extreme_ratios(algorithm: Algorithm, batch: TensorDict) -> None:
     """Policies that are 1e3 nats apart on a token give finite values and gradients, in float32."""
     _finite(run(algorithm, cast(drive_apart(batch), torch.float32)))
 
@@ -50,7 +50,7 @@ def _finite(outcome: Outcome) -> None:
 
 
 @law
-def gradients_flow_through_outputs_only(algorithm: Algorithm, batch: TensorDict) -> None:
+def gradients_only_through_outputs(algorithm: Algorithm, batch: TensorDict) -> None:
     """Each output gets a gradient, even where nothing counts, and what is only watched gets none."""
     for objective, step in [*steps(algorithm, batch), *steps(algorithm, uncount(batch))]:
         every = objective._replace(outputs=(*objective.outputs, *objective.watches), watches=())
@@ -62,7 +62,7 @@ def gradients_flow_through_outputs_only(algorithm: Algorithm, batch: TensorDict)
 
 
 @law
-def gradient_is_the_derivative(algorithm: Algorithm, batch: TensorDict) -> None:
+def gradient_matches_finite_differences(algorithm: Algorithm, batch: TensorDict) -> None:
     """Gradients are the quotients of differences, in float64, at a few tokens that are not at a kink."""
     draw = torch.Generator().manual_seed(0)
     for objective, step in steps(algorithm, batch):
@@ -88,7 +88,7 @@ def _quotient(objective: Objective, step: TensorDict, name: str, place: tuple[in
     for offset in (-width, width):
         moved = step[name].clone()
         moved[place] += offset
-        losses += learn(objective, put(step, **{name: moved})).totals.values()
+        losses += learn(objective, with_fields(step, **{name: moved})).totals.values()
     return float(losses[1] - losses[0]) / (2 * width)
 
 
@@ -99,10 +99,10 @@ def _near(expected: float, found: float, *, loss: float) -> bool:
 
 
 @law
-def on_policy_it_is_reinforce(algorithm: Algorithm, batch: TensorDict) -> None:
+def reinforce_gradient_on_policy(algorithm: Algorithm, batch: TensorDict) -> None:
     """Where all policies agree, the policy's gradient is that of -A logp, reduced as its first term is."""
     for objective, step in steps(algorithm, on_policy(batch)):
         if objective.role == "policy":
-            reinforce = objective.terms[0]._replace(loss=on(policy_gradient, "logp", "advantage"))
+            reinforce = objective.terms[0]._replace(loss=of_fields(policy_gradient, "logp", "advantage"))
             one, other = (learn(o, step).rows for o in (objective._replace(terms=(reinforce,)), objective))
             same(*(Outcome({n: rows[n] for n in rows if n.endswith("logp")}, {}, {}) for rows in (one, other)))

@@ -11,22 +11,22 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, describe, fingerprint
 from purerl.batch import STRUCTURE
-from purerl.testing.changes import cast
-from purerl.testing.elsewhere import fingerprint_elsewhere
 from purerl.testing.laws.law import law, same
+from purerl.testing.other_process import fingerprint_elsewhere
 from purerl.testing.outcome import run, tensors
+from purerl.testing.perturbations import cast
 
 __all__ = [
-    "dtype_is_kept",
-    "inputs_are_unchanged",
-    "it_travels",
-    "nothing_is_hidden",
-    "what_is_declared_is_read",
+    "dtype_preserved",
+    "inputs_unchanged",
+    "no_hidden_state",
+    "picklable",
+    "reads_are_declared",
 ]
 
 
 @law
-def what_is_declared_is_read(algorithm: Algorithm, batch: TensorDict) -> None:
+def reads_are_declared(algorithm: Algorithm, batch: TensorDict) -> None:
     """It runs on what it declares, and on nothing less: a field that nothing reads is computed for nothing."""
     run(algorithm, batch)
     for name, fewer in _one_fewer(algorithm):
@@ -54,7 +54,7 @@ def _leave_one_out(value: Any, *lists: str) -> Iterator[tuple[str, Any]]:
 
 
 @law
-def inputs_are_unchanged(algorithm: Algorithm, batch: TensorDict) -> None:
+def inputs_unchanged(algorithm: Algorithm, batch: TensorDict) -> None:
     """No function changes what it is given, not by a bit and not by a field."""
     guarded = algorithm._replace(
         select=_guard(algorithm.select),
@@ -86,13 +86,13 @@ def _bits(args: tuple) -> list:
 
 
 @law
-def nothing_is_hidden(algorithm: Algorithm, batch: TensorDict) -> None:
+def no_hidden_state(algorithm: Algorithm, batch: TensorDict) -> None:
     """The same batch gives the same, to the bit: chance and memory come in as fields and as state."""
     same(run(algorithm, batch), run(algorithm, batch), tolerance=0.0)
 
 
 @law
-def dtype_is_kept(algorithm: Algorithm, batch: TensorDict) -> None:
+def dtype_preserved(algorithm: Algorithm, batch: TensorDict) -> None:
     """Every float that comes out has the dtype of those that went in."""
     for dtype in (torch.float32, torch.float64):
         rows, totals, metrics = run(algorithm, cast(batch, dtype))
@@ -102,7 +102,7 @@ def dtype_is_kept(algorithm: Algorithm, batch: TensorDict) -> None:
 
 
 @law
-def it_travels(algorithm: Algorithm, batch: TensorDict) -> None:
+def picklable(algorithm: Algorithm, batch: TensorDict) -> None:
     """What its pickle holds is equal to it, and another process describes it in the same words."""
     packed = pickle.dumps(algorithm)
     assert pickle.loads(packed) == algorithm, "it is not equal to what its pickle holds"  # noqa: S301

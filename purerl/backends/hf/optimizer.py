@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Schedule", "adamw", "clear_gradients", "learning_rate"]
+__all__ = ["LRScheduler", "adamw", "clear_gradients", "learning_rate"]
 
-Schedule = Literal["constant", "linear", "cosine"]
+LRScheduler = Literal["constant", "linear", "cosine"]
 
 
 def adamw(
@@ -32,25 +32,25 @@ def adamw(
 
 
 def learning_rate(
-    position: int, *, lr: float, schedule: Schedule, warm_up: int, final_fraction: float, updates: int
+    position: int, *, lr: float, schedule: LRScheduler, warmup_steps: int, min_lr_ratio: float, updates: int
 ) -> float:
-    """The learning rate of optimiser step `position` (from 0) of `updates`.
+    """The learning rate of optimizer step `position` (from 0) of `updates`.
 
-        rate = lr * (position + 1) / warm_up                                     position < warm_up
-        rate = lr * (final_fraction + (1 - final_fraction) * decay(progress))    otherwise
-        progress = (position - warm_up) / (updates - warm_up), at most 1
+        rate = lr * (position + 1) / warmup_steps                                     position < warmup_steps
+        rate = lr * (min_lr_ratio + (1 - min_lr_ratio) * decay(progress))    otherwise
+        progress = (position - warmup_steps) / (updates - warmup_steps), at most 1
 
     decay(x) is 1 ("constant"), 1 - x ("linear") or (1 + cos(pi x)) / 2 ("cosine"). Neither the first nor the last step
     of a run is lost: the warm-up begins above 0, and progress reaches 1 only one step after the last.
 
-    >>> [learning_rate(k, lr=1.0, schedule="linear", warm_up=2, final_fraction=0.0, updates=4) for k in range(5)]
+    >>> [learning_rate(k, lr=1.0, schedule="linear", warmup_steps=2, min_lr_ratio=0.0, updates=4) for k in range(5)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
     """
-    if position < warm_up:
-        return lr * (position + 1) / warm_up
-    progress = min(1.0, (position - warm_up) / max(1, updates - warm_up))
+    if position < warmup_steps:
+        return lr * (position + 1) / warmup_steps
+    progress = min(1.0, (position - warmup_steps) / max(1, updates - warmup_steps))
     decay = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}[schedule]
-    return lr * (final_fraction + (1 - final_fraction) * decay)
+    return lr * (min_lr_ratio + (1 - min_lr_ratio) * decay)
 
 
 def clear_gradients(parameters: Iterable[Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 config.toml       the resolved configuration, under its hash; once there is more, a run of another one is refused
 prepared/         what the recipe's `prepare` wrote
-start/            the run that came first, in a run directory of its own
+initial_run/      the run that came first, in a run directory of its own
 data.json         how many rows there are to learn from, and how many were left out; what its files held, as digests
 tokenizer/        the tokenizer in Hugging Face's format: what turns the rollouts' tokens into text
 metrics.jsonl     one line for each step, step 0 before the first update
@@ -32,7 +32,7 @@ from attrs import define, evolve, field
 from purerl.config.schema import RunConfig
 from purerl.config.structure import differences, digest, dumps, read_toml
 from purerl.errors import RunDirectoryError
-from purerl.loop.files import write_at_once
+from purerl.files import write_at_once
 from purerl.store.lines import read_lines
 
 __all__ = ["RunDirectory", "claim"]
@@ -42,7 +42,7 @@ _MADE = (
     "summary.json",
     "checkpoints",
     "prepared",
-    "start",
+    "initial_run",
     "data.json",
     "tokenizer",
     "metrics.jsonl",
@@ -164,7 +164,7 @@ def claim(path: Path, config: RunConfig, *, fresh: bool) -> RunDirectory:
     """Take the directory at `path` for a run of `config`; with `fresh`, throw away the run that it holds.
 
     A run that had not begun, since its data were refused say, gives way to any other. One that had takes no other
-    configuration but what differs in its trackers: they change nothing that is learnt.
+    configuration but what differs in its trackers: they change nothing that is learned.
 
     Raises: RunDirectoryError where another process works there, where it holds something that is not a run, or a run
     of another configuration.
@@ -245,4 +245,4 @@ def _check_alike(path: Path, there: RunConfig, config: RunConfig) -> None:
 
 def _untracked(config: RunConfig) -> RunConfig:
     """`config` as if nobody were told of the run."""
-    return evolve(config, trackers=(), start=config.start and _untracked(config.start))
+    return evolve(config, trackers=(), initial_run=config.initial_run and _untracked(config.initial_run))

@@ -9,11 +9,11 @@ from purerl.algos.algebra import Algorithm, State, bind
 from purerl.testing.laws.law import law, same
 from purerl.testing.outcome import Outcome, functional, run
 
-__all__ = ["compiled_is_eager", "device_is_kept", "vmap_is_a_loop"]
+__all__ = ["compiled_equals_eager", "device_preserved", "vmap_equals_loop"]
 
 
 @law
-def device_is_kept(algorithm: Algorithm, batch: TensorDict) -> None:
+def device_preserved(algorithm: Algorithm, batch: TensorDict) -> None:
     """It asks its device for no value, and what comes out lies there: tried on one that holds no values."""
     state = _on_meta(algorithm.advantage.init())
     moved = algorithm._replace(advantage=algorithm.advantage._replace(init=lambda: state))
@@ -27,7 +27,7 @@ def _on_meta(state: State) -> State:
 
 
 @law
-def vmap_is_a_loop(algorithm: Algorithm, batch: TensorDict) -> None:
+def vmap_equals_loop(algorithm: Algorithm, batch: TensorDict) -> None:
     """Batches along a further axis get what they get one after the other, gradients included."""
     batches = [batch, batch.flip(0)]
     mapped = torch.func.vmap(bind(_functional, algorithm=algorithm))(torch.stack(batches))
@@ -37,7 +37,7 @@ def vmap_is_a_loop(algorithm: Algorithm, batch: TensorDict) -> None:
 
 
 @law
-def compiled_is_eager(algorithm: Algorithm, batch: TensorDict) -> None:
+def compiled_equals_eager(algorithm: Algorithm, batch: TensorDict) -> None:
     """`torch.compile` makes one graph of it all, gradients included, and that gives the same."""
     # All algorithms are the same code to it, and code that is compiled too often it gives up on.
     torch.compiler.reset()

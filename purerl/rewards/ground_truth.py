@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
-__all__ = ["gold"]
+__all__ = ["ground_truth"]
 
 
-def gold(example: Mapping[str, Any]) -> str:
+def ground_truth(example: Mapping[str, Any]) -> str:
     """The example's column `answer` as a text; where that is missing, null or NaN, `reward_model.ground_truth`.
 
     An integer that was read as a float, as in a table's column with a gap, is the integer. Raises KeyError where there
     is no answer, and TypeError where it is neither a text nor a number.
 
-    >>> gold({"answer": 2.0}), gold({"answer": None, "reward_model": {"ground_truth": "72"}})
+    >>> ground_truth({"answer": 2.0}), ground_truth({"answer": None, "reward_model": {"ground_truth": "72"}})
     ('2', '72')
     """
     found = example.get("answer")

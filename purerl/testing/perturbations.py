@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.parts.rows import at_last_action
-from purerl.batch import FIELDS, ROW_FIELDS, put
+from purerl.batch import FIELDS, ROW_FIELDS, with_fields
 
 __all__ = [
     "agree",
@@ -32,12 +32,12 @@ __all__ = [
 
 def cast(batch: TensorDict, dtype: torch.dtype) -> TensorDict:
     """Every float field as `dtype`."""
-    return put(batch, **{name: value.to(dtype) for name, value in _floats(batch).items()})
+    return with_fields(batch, **{name: value.to(dtype) for name, value in _floats(batch).items()})
 
 
 def uncount(batch: TensorDict) -> TensorDict:
     """Nothing counts any more."""
-    return put(batch, mask=torch.zeros_like(batch["mask"]))
+    return with_fields(batch, mask=torch.zeros_like(batch["mask"]))
 
 
 def pad(batch: TensorDict) -> TensorDict:
@@ -64,8 +64,10 @@ def compact(batch: TensorDict) -> tuple[TensorDict, Tensor]:
     keep[:, 0] = True  # Something has to precede the first action token.
     origin = torch.argsort(~keep, dim=-1, stable=True)[:, : keep.sum(-1).max()]
     folded = {"reward": _fold(batch)} if "reward" in batch.keys() else {}
-    batch = put(batch, attention_mask=keep, **folded)
-    return put(batch, **{name: take(value, origin) for name, value in batch.items() if name not in ROW_FIELDS}), origin
+    batch = with_fields(batch, attention_mask=keep, **folded)
+    return with_fields(
+        batch, **{name: take(value, origin) for name, value in batch.items() if name not in ROW_FIELDS}
+    ), origin
 
 
 def take(value: Tensor, origin: Tensor) -> Tensor:
@@ -86,7 +88,7 @@ def _fold(batch: TensorDict) -> Tensor:
 
 def rename(batch: TensorDict) -> TensorDict:
     """Other labels, of both signs and up to 2**62, in another order. Two of them hardly ever agree."""
-    return put(batch, **{name: _rename(batch[name]) for name in _labels(batch)})
+    return with_fields(batch, **{name: _rename(batch[name]) for name in _labels(batch)})
 
 
 def _rename(labels: Tensor) -> Tensor:
@@ -103,14 +105,16 @@ def poison(batch: TensorDict, where: Tensor) -> TensorDict:
     floats = {name: value.where(kept[name], torch.nan) for name, value in _floats(batch).items()}
     tokens = {str(n): v for n, v in batch.items() if n not in ROW_FIELDS and v.dtype == torch.int64}
     integers = {name: value.where(kept[name], 2**40) for name, value in tokens.items()}
-    return put(batch, **floats, **integers)
+    return with_fields(batch, **floats, **integers)
 
 
 def drive_apart(batch: TensorDict) -> TensorDict:
     """1e3 nats more or less, by chance, on every log-probability."""
     draw = torch.Generator().manual_seed(0)
     logps = {n: v for n, v in batch.items() if FIELDS[n].unit == "nats" and n != "entropy"}
-    return put(batch, **{n: v + 2e3 * (torch.rand(v.shape, generator=draw) < 0.5) - 1e3 for n, v in logps.items()})
+    return with_fields(
+        batch, **{n: v + 2e3 * (torch.rand(v.shape, generator=draw) < 0.5) - 1e3 for n, v in logps.items()}
+    )
 
 
 def agree(batch: TensorDict) -> TensorDict:
@@ -126,7 +130,7 @@ def on_policy(batch: TensorDict) -> TensorDict:
 def _sharing(batch: TensorDict, names: Iterable[str]) -> TensorDict:
     there = [name for name in names if name in batch.keys()]
     shared = next((batch[name] for name in there), None)
-    return put(batch, **dict.fromkeys(there, shared))
+    return with_fields(batch, **dict.fromkeys(there, shared))
 
 
 _POLICIES = [f.name for f in FIELDS.values() if f.unit == "nats" and f.axes == "rows time" and "entropy" not in f.name]
@@ -136,12 +140,14 @@ def exaggerate(batch: TensorDict, rows: Tensor) -> TensorDict:
     """Every float of `rows` a million times as large, and something more in each row, lest they be equal."""
     place = torch.arange(len(rows), dtype=torch.float64)
     extreme = {name: 1e6 * value + _beside(place, value) for name, value in _floats(batch).items()}
-    return put(batch, **{name: value.where(_beside(rows, value), batch[name]) for name, value in extreme.items()})
+    return with_fields(
+        batch, **{name: value.where(_beside(rows, value), batch[name]) for name, value in extreme.items()}
+    )
 
 
 def scale(batch: TensorDict, factor: float) -> TensorDict:
     """Rewards, and what estimates them, in another unit."""
-    return put(batch, **{n: v * factor for n, v in batch.items() if FIELDS[n].unit == "reward"})
+    return with_fields(batch, **{n: v * factor for n, v in batch.items() if FIELDS[n].unit == "reward"})
 
 
 def raise_scores(batch: TensorDict) -> TensorDict:
@@ -151,7 +157,7 @@ def raise_scores(batch: TensorDict) -> TensorDict:
     raised = {name: value + _beside(more, value) for name, value in scores.items()}
     if "reward" in batch.keys():
         raised["reward"] = batch["reward"] + at_last_action(more, batch["action"])
-    return put(batch, **raised)
+    return with_fields(batch, **raised)
 
 
 def _beside(of_rows: Tensor, value: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from purerl.batch import FIELDS
 from purerl.config.check import WITHIN, reads_of
 from purerl.plugins import find, names
 
-__all__ = ["Entry", "catalogue", "equations"]
+__all__ = ["Entry", "catalog", "equations"]
 
 _FUNCTION = re.compile(r"\bpurerl(?:\.\w+)+")
 _PLUMBING = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.algebra._itself"}
@@ -33,7 +33,7 @@ class Entry:
     needs: tuple[str, ...]
 
 
-def catalogue() -> list[Entry]:
+def catalog() -> list[Entry]:
     """Every algorithm that has a short name, as its default Config makes it."""
     return [_entry(name, find("algorithm", name)) for name in names("algorithm")]
 

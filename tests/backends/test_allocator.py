@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only 
 TENSORS = """
 import resource
 import torch
-from purerl.backends.hf.host import keep_memory
+from purerl.backends.hf.allocator import keep_memory
 {first}
 for _ in range(20):
     torch.ones(2**24)

@@ -17,13 +17,13 @@ from typing import Any
 
 from purerl.protocols import Tracker
 
-__all__ = ["Apart"]
+__all__ = ["TrackerThread"]
 
 _PATIENCE = 10.0
 _MOST = 1000
 
 
-class Apart:
+class TrackerThread:
     """What `make` makes, told as `Tracker` is; whatever it raises is raised here, maybe by a later call.
 
     Each call waits for `patience` seconds at most, and for none while one before it is not answered. At most `most`

@@ -14,16 +14,16 @@ from attrs import evolve, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
 from purerl.config.check import algorithm_of, check_answer
-from purerl.config.schema import Evaluate, Judging, RunConfig
+from purerl.config.schema import Evaluate, RewardWorkers, RunConfig
 from purerl.config.structure import read_toml, to_dict
 from purerl.data.chat import Chat, open_chat
 from purerl.data.examples import DataSet
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.results import Problem, as_json, metrics
+from purerl.files import write_at_once
 from purerl.loop.checkpoint import newest
 from purerl.loop.data import form_of, glance, open_data, read_data, read_problems
 from purerl.loop.evaluate import attempted
-from purerl.loop.files import write_at_once
 from purerl.loop.judging import check_failures, told
 from purerl.loop.lengths import check_problems, longest_of
 from purerl.loop.open import located, open_trainer, source_of
@@ -31,8 +31,8 @@ from purerl.loop.run import seed_of
 from purerl.loop.update import sync
 from purerl.plugins import find, kind_of
 from purerl.protocols import Heard, Model, Trainer, unheard
-from purerl.rewards.adapters import Case, RewardFunction, name_of
-from purerl.rewards.judge import Judge, Verdict
+from purerl.rewards.adapters import RewardFunction, RewardInput, name_of
+from purerl.rewards.runner import RewardResult, RewardRunner
 
 __all__ = ["Exam", "exam_of_model", "exam_of_run", "examine", "write_json"]
 
@@ -49,7 +49,7 @@ class Exam:
     problems   data sets by their names
     chat       how prompts become tokens
     judge      the reward functions; without any, nothing is judged
-    judging    how many of their failures are lived with
+    reward_workers  how many of their failures are lived with
     generator  the Config of the engine that samples
     seed       what the seeds of attempts depend on
     checkpoint of a run that is not finished, whose policy takes the place of `model`
@@ -60,8 +60,8 @@ class Exam:
     settings: Evaluate
     problems: Mapping[str, DataSet]
     chat: Chat
-    judge: Judge
-    judging: Judging
+    judge: RewardRunner
+    reward_workers: RewardWorkers
     generator: Any
     seed: int
     checkpoint: Path | None = None
@@ -75,8 +75,8 @@ def exam_of_model(
     generator: Any,
     rewards: Sequence[str | RewardFunction] = (),
     gates: Sequence[str] = (),
-    system: str | None = None,
-    template: Mapping[str, Any] = MappingProxyType({}),
+    system_prompt: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     seed: int = 0,
 ) -> Exam:
     """An exam of `model` on ``settings.data``; without `rewards` nothing is judged.
@@ -94,10 +94,12 @@ def exam_of_model(
     problems = read_problems(settings)
     given = {name_of(one): one for one in rewards if not isinstance(one, str)}
     names = [one if isinstance(one, str) else name_of(one) for one in rewards]
-    judge = _judge(dict.fromkeys(names, 1.0), gates, Judging(), problems, given)
+    judge = _judge(dict.fromkeys(names, 1.0), gates, RewardWorkers(), problems, given)
     form, ends = form_of(problems.values()), end_tokens(model)
-    chat = open_chat(load_tokenizer(model), form, system=system, template=template, ends=ends)
-    if not chat.stops and not settings.stop:
+    chat = open_chat(
+        load_tokenizer(model), form, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs, ends=ends
+    )
+    if not chat.stops and not settings.stop_strings:
         what = f"the tokenizer of {model.path!r} has no end token"
         need = "one that ends a completion: without it, each goes on to its limit"
         raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
@@ -109,7 +111,7 @@ def exam_of_model(
         problems=problems,
         chat=chat,
         judge=judge,
-        judging=Judging(),
+        reward_workers=RewardWorkers(),
         generator=generator,
         seed=seed,
     )
@@ -128,7 +130,7 @@ def exam_of_run(directory: Path, changes: Mapping[str, Any]) -> Exam:
     settings = evolve(config.evaluate, **changes)
     check_answer(settings)
     # Problems that are named take the place of those that are held out.
-    data = evolve(config.data, held_out=0.0) if settings.data else config.data
+    data = evolve(config.data, validation_fraction=0.0) if settings.data else config.data
     config = located(evolve(config, evaluate=settings, data=data), directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     examples, problems = read_data(config, source_of(config, algorithm_of(config))[1])
@@ -139,8 +141,8 @@ def exam_of_run(directory: Path, changes: Mapping[str, Any]) -> Exam:
         settings=config.evaluate,
         problems=opened.problems,
         chat=opened.chat,
-        judge=_judge(weights, config.gates, config.judging, opened.problems),
-        judging=config.judging,
+        judge=_judge(weights, config.gates, config.reward_workers, opened.problems),
+        reward_workers=config.reward_workers,
         generator=config.generator,
         seed=config.seed,
         checkpoint=checkpoint,
@@ -178,11 +180,13 @@ def _evaluated(directory: Path) -> RunConfig:
 def _judge(
     weights: Mapping[str, float],
     gates: Sequence[str],
-    judging: Judging,
+    reward_workers: RewardWorkers,
     problems: Mapping[str, DataSet],
     given: Mapping[str, RewardFunction] = MappingProxyType({}),
-) -> Judge:
-    judge = Judge(weights, gates, given=given, deadline=judging.deadline, workers=judging.workers)
+) -> RewardRunner:
+    judge = RewardRunner(
+        weights, gates, given=given, deadline=reward_workers.timeout, workers=reward_workers.num_workers
+    )
     for data in problems.values():
         for table in data.tables:
             judge.check_columns(table.column_names)
@@ -209,7 +213,7 @@ def examine(exam: Exam, heard: Heard = unheard) -> dict[str, list[Problem]]:
                 exam.settings,
                 generator=generator,
                 chat=exam.chat,
-                judge=partial(_judged, judge, exam.judging),
+                judge=partial(_judged, judge, exam.reward_workers),
                 seed=exam.seed,
                 heard=heard,
             )
@@ -217,9 +221,9 @@ def examine(exam: Exam, heard: Heard = unheard) -> dict[str, list[Problem]]:
         generator.close()
 
 
-def _judged(judge: Judge, judging: Judging, cases: Sequence[Case]) -> list[Verdict]:
+def _judged(judge: RewardRunner, reward_workers: RewardWorkers, cases: Sequence[RewardInput]) -> list[RewardResult]:
     verdicts = judge(cases)
-    check_failures(verdicts, judging.max_failed, do="mend the function")
+    check_failures(verdicts, reward_workers.max_failure_rate, do="mend the function")
     failures = [verdict.failure for verdict in verdicts if verdict.failure]
     if failures:
         what = "a reward function failed on %d of %d completions, which are left out; the first:\n%s"

@@ -16,15 +16,15 @@ from purerl.evaluation.results import Attempt, Problem
 from purerl.loop.evaluate import key_of
 from purerl.protocols import Completion
 from purerl.recipes.addition import prepare
-from purerl.rewards.judge import Verdict
 from purerl.rewards.outcomes import Failure
+from purerl.rewards.runner import RewardResult
 from purerl_cli.main import app
 from purerl_cli.progress import Problems
 from purerl_cli.results import texts
 
 from .terminal import in_terminal
 
-EASY = "tests.loop.test_exam:starts_with_a_digit"
+EASY = "tests.loop.test_evaluation:starts_with_a_digit"
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +43,14 @@ def test_a_model_is_scored_on_two_data_sets(prepared: Path, tmp_path: Path) -> N
     result = _purerl(
         "eval", prepared / "model", "--data", prepared / "held_out.parquet", "--data", f"old={prepared}/train.parquet",
         "--reward", EASY, "--samples", 4, "--temperature", 1.5, "--max-tokens", 4, "--pass-at", "1,2",
-        "--answer", "tests.loop.test_exam:first_two", "--examples", 5, "--json", tmp_path / "all.json",
+        "--answer", "tests.loop.test_evaluation:first_two", "--examples", 5, "--json", tmp_path / "all.json",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     head, _, new, old = [line.split("  ") for line in result.stdout.splitlines() if line.strip()]
     labels = [label.strip() for label in head if label.strip()]
     assert labels == [
         "data set", "problems", "mean@4", "95 % interval", "pass@1", "pass@2", "maj@4", "reward", "length",
-        "truncated", "judged", "failed",
+        "truncated", "valid_fraction", "failed",
     ]  # fmt: skip
     written = json.loads((tmp_path / "all.json").read_text())
     for row, name in ((new, "held_out"), (old, "old")):
@@ -110,7 +110,7 @@ def test_completions_are_shown(prepared: Path) -> None:
 
 def test_what_fails_is_shown_beside_its_completion_and_numbers_are_never_broken(prepared: Path) -> None:
     data = ("--data", prepared / "train.parquet", "--max-tokens", 1)
-    result = _purerl("sample", prepared / "model", *data, "--reward", "tests.loop.test_exam:now_and_then")
+    result = _purerl("sample", prepared / "model", *data, "--reward", "tests.loop.test_evaluation:now_and_then")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("now_and_then raised; 1 tokens") == 3
     assert result.stdout.count("    KeyError: 'index'") == 3
@@ -119,10 +119,10 @@ def test_what_fails_is_shown_beside_its_completion_and_numbers_are_never_broken(
 
 
 def test_hostile_texts_are_shown_harmless() -> None:
-    failed = Verdict(failure=Failure("m:f", "raised", ""))
+    failed = RewardResult(failure=Failure("m:f", "raised", ""))
     attempts = (
         Attempt("\x1b]0;owned\x07 [bold]x[/bold]\nattempt 9: reward 1\r\u202e\ud800", 3, "stop", None, failed),
-        Attempt("", 0, "stop", None, Verdict({"\x1b[2J": 0.5}, {"\x1b[2J": 0.25})),
+        Attempt("", 0, "stop", None, RewardResult({"\x1b[2J": 0.5}, {"\x1b[2J": 0.25})),
     )
     assert texts({"a": [Problem(7, "1 +\n1 =", attempts)]}) == (
         "a, problem 7\n"
@@ -145,7 +145,7 @@ def test_mistakes_are_told_before_a_model_is_loaded(prepared: Path, tmp_path: Pa
         (["eval", model, "--run", tmp_path], "what to evaluate\n  got:  both\n"),
         (["eval", "--run", tmp_path, "--reward", EASY], "--reward has no effect\n  got:  --run, which has its own\n"),
         (["eval", "--run", tmp_path], f"run directory '{tmp_path}'\n  got:  no config.toml\n"),
-        (["eval", model, *data, "--reward", EASY, "--samples", 4], "samples has no effect\n"),
+        (["eval", model, *data, "--reward", EASY, "--samples", 4], "samples_per_prompt has no effect\n"),
         (["eval", model, *data, "--reward", EASY, "--pass-at", "a"], "--pass-at\n  got:  'a'\n  need: whole numbers"),
         (
             ["eval", model, *data, "--reward", EASY, "--json", tmp_path],

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-__all__ = ["number", "printable", "shares", "span", "sparkline"]
+__all__ = ["format_duration", "format_number", "printable", "sparkline", "split_cells"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SHOWN_AS = {"\n": "⏎", "\u2028": "⏎", "\u2029": "⏎", "\t": " ", "\r": " "}
@@ -34,10 +34,10 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(" " if math.isnan(height) else _BLOCKS[round(7 * height)] for height in heights)
 
 
-def shares(parts: Sequence[float], width: int) -> list[int]:
+def split_cells(parts: Sequence[float], width: int) -> list[int]:
     """How many of `width` cells each of `parts` gets, so that together they fill them; nothing where all are 0.
 
-    >>> shares([0.5, 0.25, 0.25], 9)
+    >>> split_cells([0.5, 0.25, 0.25], 9)
     [4, 3, 2]
     """
     total = sum(parts)
@@ -57,20 +57,20 @@ def printable(text: str, most: int) -> str:
     return "".join(_SHOWN_AS.get(one) or ("�" if unicodedata.category(one)[0] == "C" else one) for one in cut)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A metric with three digits that matter.
 
-    >>> number(12345.6), number(0.5), number(0.00123), number(0)
+    >>> format_number(12345.6), format_number(0.5), format_number(0.00123), format_number(0)
     ('12,346', '0.500', '0.00123', '0.000')
     """
     size = abs(value)
     return f"{value:,.0f}" if size >= 1000 else f"{value:.3f}" if size >= 0.01 or value == 0 else f"{value:.3g}"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A length of time.
 
-    >>> span(59.6), span(3661), span(90000)
+    >>> format_duration(59.6), format_duration(3661), format_duration(90000)
     ('1:00', '1:01:01', '1 d 1:00:00')
     """
     minutes, second = divmod(round(seconds), 60)

@@ -17,8 +17,8 @@ __all__ = ["Texts", "span"]
 def span(stop: Sequence[str]) -> int:
     """How many tokens at the end of a completion can have to do with one of `stop`.
 
-    A text of n bytes is spelt by at most n tokens. Four more go before them, because the first token of a sequence, and
-    a character that it begins in the middle of, may be decoded differently.
+    A text of n bytes has at most n tokens. Four more go before them, because the first token of a sequence, and a
+    character that it begins in the middle of, may be decoded differently.
 
     >>> span(["a", "bc"])
     6

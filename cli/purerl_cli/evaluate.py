@@ -17,7 +17,7 @@ from purerl_cli.results import show_scores, texts
 
 if TYPE_CHECKING:
     from purerl.evaluation.results import Problem
-    from purerl.loop.exam import Exam
+    from purerl.loop.evaluation import Exam
 
 __all__ = ["evaluate", "sample"]
 
@@ -66,7 +66,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """How many problems a model solves, and how sure that is."""
-    from purerl.loop.exam import write_json
+    from purerl.loop.evaluation import write_json
 
     if run is None and not reward:
         raise ConfigError("--reward is missing", need="what judges completions", do="name it, module:function")
@@ -77,15 +77,15 @@ def evaluate(
     if json is not None and not os.access(json.absolute().parent, os.W_OK):
         raise ConfigError(f"--json {str(json)!r}", got="a directory without permission to write", do="name another")
     settings = {
-        "samples": samples,
+        "samples_per_prompt": samples,
         "temperature": temperature,
         "max_tokens": max_tokens,
-        "pass_at": _numbers(pass_at),
-        "answer": answer,
-        "examples": examples,
+        "pass_at_k": _numbers(pass_at),
+        "answer_extractor": answer,
+        "max_examples": examples,
         "data": data,
     }
-    exam = _exam(model, run, settings, rewards=reward, gates=gate, system=system, seed=seed)
+    exam = _exam(model, run, settings, rewards=reward, gates=gate, system_prompt=system, seed=seed)
     results = _examined(exam)
     show_scores(results, exam.settings)
     if json is not None:
@@ -108,26 +108,28 @@ def sample(
 ) -> None:
     """Show what a model answers, and what reward functions say of it."""
     settings = {
-        "samples": samples,
+        "samples_per_prompt": samples,
         "temperature": temperature,
         "max_tokens": max_tokens,
-        "examples": rows,
+        "max_examples": rows,
         "data": data,
     }
-    exam = _exam(model, run, settings, rewards=reward, gates=gate, system=system, seed=seed)
+    exam = _exam(model, run, settings, rewards=reward, gates=gate, system_prompt=system, seed=seed)
     # What failed is shown where it failed.
-    typer.echo(texts(_examined(evolve(exam, judging=evolve(exam.judging, max_failed=1.0)))), nl=False)
+    typer.echo(
+        texts(_examined(evolve(exam, reward_workers=evolve(exam.reward_workers, max_failure_rate=1.0)))), nl=False
+    )
 
 
 def _examined(exam: Exam) -> dict[str, list[Problem]]:
     """The results of `exam`; meanwhile stderr tells how far it is, and of what model it is if that is not plain."""
-    from purerl.loop.exam import examine
+    from purerl.loop.evaluation import examine
     from purerl_cli.progress import Problems
 
     if exam.checkpoint is not None:
         typer.echo(f"the run is not finished: its checkpoint of step {int(exam.checkpoint.name)} is examined", err=True)
     totals = {name: len(data.indices) for name, data in exam.problems.items()}
-    with Problems(totals, exam.settings.samples) as progress:
+    with Problems(totals, exam.settings.samples_per_prompt) as progress:
         return examine(exam, progress)
 
 
@@ -142,7 +144,7 @@ def _exam(model: str | None, run: Path | None, settings: Mapping[str, Any], **ot
     """The exam of `model`, or of the model of `run`; what is None is as by default, or as in the run."""
     from purerl.backends.hf import generator
     from purerl.config.schema import Evaluate
-    from purerl.loop.exam import exam_of_model, exam_of_run
+    from purerl.loop.evaluation import exam_of_model, exam_of_run
     from purerl.protocols import Model
 
     given = {name: value for name, value in settings.items() if value is not None}

@@ -11,24 +11,26 @@ import numpy
 import pytest
 import torch
 
-from purerl.rewards.adapters import Case, name_of
-from purerl.rewards.judge import Judge, Verdict, verdict
+from purerl.rewards.adapters import RewardInput, name_of
 from purerl.rewards.outcomes import Failure
+from purerl.rewards.runner import RewardResult, RewardRunner, combine
 
 from . import functions
 
-CASE = Case("0/0", "abc", {"prompt": "p"})
+CASE = RewardInput("0/0", "abc", {"prompt": "p"})
 
 
-def _judge(*rewards: Any, gates: Any = (), weights: dict[Any, float] | None = None, deadline: float = 5.0) -> Judge:
+def _judge(
+    *rewards: Any, gates: Any = (), weights: dict[Any, float] | None = None, deadline: float = 5.0
+) -> RewardRunner:
     given = {name_of(function): function for function in (*rewards, *gates)}
     named = {name_of(function): (weights or {}).get(function, 1.0) for function in rewards}
-    return Judge(named, [name_of(gate) for gate in gates], given=given, deadline=deadline, workers=None)
+    return RewardRunner(named, [name_of(gate) for gate in gates], given=given, deadline=deadline, workers=None)
 
 
 def test_components_are_named_after_functions_and_add_up_by_name() -> None:
     (found,) = _judge(functions.length, functions.parts)([CASE])
-    assert found == Verdict({"length": 4.0, "format": 0.5}, {"length": 4.0, "format": 0.5})
+    assert found == RewardResult({"length": 4.0, "format": 0.5}, {"length": 4.0, "format": 0.5})
     assert found.reward == 4.5
 
 
@@ -43,7 +45,7 @@ def test_a_gate_lets_through_from_one_on_and_adds_nothing() -> None:
     def gate(completion: str, example: Any) -> float:
         return len(completion) - 1
 
-    cases = [Case(str(k), "x" * k, {}) for k in range(4)]
+    cases = [RewardInput(str(k), "x" * k, {}) for k in range(4)]
     found = _judge(functions.length, gates=[gate])(cases)
     assert [one.reward for one in found] == [0.0, 0.0, 2.0, 3.0]
     assert [one.components["gate"] for one in found] == [-1.0, 0.0, 1.0, 2.0]
@@ -64,20 +66,20 @@ def test_a_gate_that_is_also_a_reward_is_asked_once_and_adds_up() -> None:
 
 def test_one_that_cannot_tell_leaves_the_row_without_reward() -> None:
     (found,) = _judge(functions.length, functions.unsure)([CASE])
-    assert found == Verdict()
+    assert found == RewardResult()
     assert found.reward is None
 
 
 def test_one_that_is_not_about_the_row_leaves_it_to_the_others() -> None:
     said = {"m:a": {}, "m:b": {"b": 2.0}}
-    assert verdict(said, {"m:a": 1.0, "m:b": 1.0}, []).reward == 2.0
-    assert verdict({"m:a": {}}, {"m:a": 1.0}, []).reward is None
-    assert verdict(said, {"m:b": 1.0}, ["m:a"]).reward == 2.0
+    assert combine(said, {"m:a": 1.0, "m:b": 1.0}, []).reward == 2.0
+    assert combine({"m:a": {}}, {"m:a": 1.0}, []).reward is None
+    assert combine(said, {"m:b": 1.0}, ["m:a"]).reward == 2.0
 
 
 def test_a_failure_outweighs_all_and_is_the_first() -> None:
     one, other = Failure("m:a", "raised", "a"), Failure("m:b", "died", "b")
-    assert verdict({"m:c": None, "m:a": one, "m:b": other}, {}, []) == Verdict(failure=one)
+    assert combine({"m:c": None, "m:a": one, "m:b": other}, {}, []) == RewardResult(failure=one)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_trls_may_be_lazy_and_fail_late() -> None:
     def lazy(completions: list[str], **columns: Any) -> Any:
         return map(float, completions)
 
-    cases = [Case(str(k), text, {"prompt": "p"}) for k, text in enumerate(("1", "2"))]
+    cases = [RewardInput(str(k), text, {"prompt": "p"}) for k, text in enumerate(("1", "2"))]
     assert [one.reward for one in _judge(lazy)(cases)] == [1.0, 2.0]
     (found,) = _judge(lazy)([CASE])
     assert found.failure.kind == "raised"
@@ -119,7 +121,7 @@ def test_trls_may_be_lazy_and_fail_late() -> None:
 
 def test_functions_of_one_name_are_told_apart() -> None:
     said = {"one:score": {"score": 0.5}, "two.py:score": {"score": 0.25}, "m:other": {"other": 1.0, "score": 9.0}}
-    found = verdict(said, {"one:score": 1.0, "two.py:score": 2.0}, ["m:other"])
+    found = combine(said, {"one:score": 1.0, "two.py:score": 2.0}, ["m:other"])
     assert found.components == {"one:score": 0.5, "two.py:score": 0.25, "other": 1.0, "score": 9.0}
     assert found.counted == {"one:score": 0.5, "two.py:score": 0.5}
 
@@ -153,7 +155,7 @@ def test_async_rewards_wait_together() -> None:
 
 def test_an_async_reward_has_a_deadline_and_the_place_where_it_waits_is_told() -> None:
     begin = time.monotonic()
-    found = _judge(functions.waits, deadline=1.0)([CASE, Case("1", "bad", {}), CASE])
+    found = _judge(functions.waits, deadline=1.0)([CASE, RewardInput("1", "bad", {}), CASE])
     assert time.monotonic() - begin < 30.0, "it waits for a minute"
     assert [one.reward for one in found] == [1.0, None, 1.0]
     assert found[1].failure.kind == "timed out"
@@ -162,7 +164,7 @@ def test_an_async_reward_has_a_deadline_and_the_place_where_it_waits_is_told() -
 
 
 def test_an_async_reward_that_raises_tells_where() -> None:
-    one, other = _judge(functions.fails)([Case("1", "bad", {}), CASE])
+    one, other = _judge(functions.fails)([RewardInput("1", "bad", {}), CASE])
     assert one.failure.traceback.splitlines()[-1] == "ZeroDivisionError: division by zero"
     assert other.reward == 1.0
 
@@ -174,7 +176,7 @@ def test_async_rewards_may_be_asked_where_a_loop_runs_and_keep_theirs() -> None:
         loops.append(asyncio.get_running_loop())
         return 1.0
 
-    async def notebook() -> list[Verdict]:
+    async def notebook() -> list[RewardResult]:
         return _judge(mine)([CASE])
 
     assert asyncio.run(notebook())[0].reward == 1.0

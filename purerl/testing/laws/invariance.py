@@ -7,27 +7,27 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective
-from purerl.batch import put
-from purerl.testing.changes import compact, exaggerate, pad, poison, rename, take
+from purerl.batch import with_fields
 from purerl.testing.laws.law import law, map_rows, same
 from purerl.testing.outcome import Outcome, learn, run, steps, units
+from purerl.testing.perturbations import compact, exaggerate, pad, poison, rename, take
 
 __all__ = [
-    "compaction_is_invisible",
-    "dealing_is_invisible",
-    "groups_are_apart",
-    "labels_are_names",
-    "masked_out_is_inert",
+    "compaction_invariance",
+    "group_independence",
+    "group_label_invariance",
+    "masked_row_invariance",
+    "masked_token_invariance",
     "metrics_merge",
-    "padding_is_invisible",
-    "permuting_rows_permutes",
-    "splitting_is_invisible",
-    "uncounted_rows_are_absent",
+    "microbatch_invariance",
+    "padding_invariance",
+    "permutation_equivariance",
+    "rank_invariance",
 ]
 
 
 @law
-def padding_is_invisible(algorithm: Algorithm, batch: TensorDict) -> None:
+def padding_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
     """More columns, and a row without a token, change nothing, whatever they hold."""
     rows, time = batch["mask"].shape
     found = run(algorithm, pad(batch))
@@ -35,7 +35,7 @@ def padding_is_invisible(algorithm: Algorithm, batch: TensorDict) -> None:
 
 
 @law
-def compaction_is_invisible(algorithm: Algorithm, batch: TensorDict) -> None:
+def compaction_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
     """Without the tokens between action tokens, their rewards folded back, action tokens get the same."""
     compacted, origin = compact(batch)
     action = compacted["action"]
@@ -48,14 +48,14 @@ def compaction_is_invisible(algorithm: Algorithm, batch: TensorDict) -> None:
 
 
 @law
-def permuting_rows_permutes(algorithm: Algorithm, batch: TensorDict) -> None:
+def permutation_equivariance(algorithm: Algorithm, batch: TensorDict) -> None:
     """Rows in another order get the same in that order."""
     order = torch.randperm(len(batch["row"]), generator=torch.Generator().manual_seed(0))
     same(map_rows(run(algorithm, batch), lambda value: value[order]), run(algorithm, batch[order]))
 
 
 @law
-def uncounted_rows_are_absent(algorithm: Algorithm, batch: TensorDict) -> None:
+def masked_row_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
     """Rows in which nothing counts can as well be left out, of their groups too."""
     counts = batch["mask"].any(-1)
     if counts.any():
@@ -63,13 +63,13 @@ def uncounted_rows_are_absent(algorithm: Algorithm, batch: TensorDict) -> None:
 
 
 @law
-def labels_are_names(algorithm: Algorithm, batch: TensorDict) -> None:
+def group_label_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
     """Other labels, of any sign and size and in any order, give the same."""
     same(run(algorithm, batch), run(algorithm, rename(batch)))
 
 
 @law
-def masked_out_is_inert(algorithm: Algorithm, batch: TensorDict) -> None:
+def masked_token_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
     """NaN where nothing may be read changes neither a value nor a gradient.
 
     Up to the advantage that is outside action tokens, and in rows where nothing counts; only a reward may lie on any
@@ -78,14 +78,14 @@ def masked_out_is_inert(algorithm: Algorithm, batch: TensorDict) -> None:
     counts = batch["mask"].any(-1, keepdim=True)
     poisoned = poison(batch, batch["action"] & counts)
     if "reward" in batch.keys():
-        poisoned = put(poisoned, reward=batch["reward"].where(batch["attention_mask"] & counts, torch.nan))
+        poisoned = with_fields(poisoned, reward=batch["reward"].where(batch["attention_mask"] & counts, torch.nan))
     same(run(algorithm, batch), run(algorithm, poisoned))
     for objective, step in steps(algorithm, batch):
         same(learn(objective, step), learn(objective, poison(step, step["mask"])))
 
 
 @law
-def groups_are_apart(algorithm: Algorithm, batch: TensorDict) -> None:
+def group_independence(algorithm: Algorithm, batch: TensorDict) -> None:
     """What happens in one group changes neither a value nor a gradient of the others, however extreme it is."""
     apart = batch["group"] != batch["group"][0]
     one, other = (run(algorithm, b) for b in (batch, exaggerate(batch, ~apart)))
@@ -96,14 +96,14 @@ def groups_are_apart(algorithm: Algorithm, batch: TensorDict) -> None:
 
 
 @law
-def splitting_is_invisible(algorithm: Algorithm, batch: TensorDict) -> None:
+def microbatch_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
     """The units of a step one by one, trimmed to their own width, add up to the step in value and gradient."""
     for objective, step in steps(algorithm, batch):
         same(learn(objective, step)._replace(metrics={}), learn(objective, step, units)._replace(metrics={}))
 
 
 @law
-def dealing_is_invisible(algorithm: Algorithm, batch: TensorDict) -> None:
+def rank_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
     """Units dealt to ranks in any order, one of which gets none, add up to the step: groups may straddle ranks."""
     for objective, step in steps(algorithm, batch):
         same(learn(objective, step)._replace(metrics={}), learn(objective, step, _dealt)._replace(metrics={}))

@@ -1,4 +1,4 @@
-"""Judging completions: every reward function asked, and what they say made into one reward."""
+"""RewardWorkers completions: every reward function asked, and what they say made into one reward."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Self
 from attrs import field, frozen
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import Case, RewardFunction, columns_of, load_reward, one_of, scorer
-from purerl.rewards.outcomes import Failure, Outcome, outcomes, short
+from purerl.rewards.adapters import RewardFunction, RewardInput, as_reward, columns_of, load_reward, one_of
+from purerl.rewards.outcomes import Failure, Outcome, call_reward, short_name
 from purerl.rewards.workers import Workers
 
-__all__ = ["Judge", "Verdict", "shares", "verdict"]
+__all__ = ["RewardResult", "RewardRunner", "combine", "fractions"]
 
 
 @frozen
-class Verdict:
+class RewardResult:
     """What reward functions say of a completion.
 
     components  each by its name, as it was said
@@ -36,7 +36,7 @@ class Verdict:
         return sum(self.counted.values()) if self.counted else None
 
 
-def verdict(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Collection[str]) -> Verdict:
+def combine(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Collection[str]) -> RewardResult:
     """One verdict of what each function has said of a completion.
 
         reward = sum over functions f and their components c of weights[f] * c   where no component of a gate is below 1
@@ -47,47 +47,47 @@ def verdict(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Co
     says None, there is no reward.
 
     >>> said = {"m:right": {"right": 1.0}, "m:short": {"short": 0.5}, "m:tagged": {"tagged": 1.0}}
-    >>> verdict(said, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
+    >>> combine(said, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
     1.1
-    >>> verdict(said | {"m:tagged": {"tagged": 0.0}}, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
+    >>> combine(said | {"m:tagged": {"tagged": 0.0}}, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
     0.0
     """
     told = {name: outcome for name, outcome in said.items() if isinstance(outcome, Mapping)}
     if len(told) < len(said):
-        return Verdict(failure=next((one for one in said.values() if isinstance(one, Failure)), None))
+        return RewardResult(failure=next((one for one in said.values() if isinstance(one, Failure)), None))
     components: dict[str, float] = {}
     counted: dict[str, float] = {}
     shared = _shared(tuple(said))
     for name, outcome in told.items():
         for component, value in outcome.items():
-            component = name if name in shared and component == short(name) else component
+            component = name if name in shared and component == short_name(name) else component
             components[component] = components.get(component, 0.0) + value
             if name in weights:
                 counted[component] = counted.get(component, 0.0) + weights[name] * value
     if any(value < 1 for name in gates for value in told[name].values()):
         counted = dict.fromkeys(counted, 0.0)
-    return Verdict(components, counted)
+    return RewardResult(components, counted)
 
 
 @cache
 def _shared(names: tuple[str, ...]) -> frozenset[str]:
     """Those of `names` that are not the only ones with their short name."""
-    count = Counter(map(short, names))
-    return frozenset(name for name in names if count[short(name)] > 1)
+    count = Counter(map(short_name, names))
+    return frozenset(name for name in names if count[short_name(name)] > 1)
 
 
-def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
+def fractions(verdicts: Sequence[RewardResult]) -> dict[str, float]:
     """Of all completions: whose reward was told; whose reward function failed; where it outlived its deadline."""
-    failures = [verdict.failure.kind for verdict in verdicts if verdict.failure]
+    failures = [combine.failure.kind for combine in verdicts if combine.failure]
     counts = {
-        "judged": sum(verdict.reward is not None for verdict in verdicts),
+        "valid_fraction": sum(combine.reward is not None for combine in verdicts),
         "failed": len(failures),
         "timed_out": failures.count("timed out"),
     }
     return {name: count / len(verdicts) for name, count in counts.items()}
 
 
-class Judge:
+class RewardRunner:
     """Asks reward functions: those in `given` in this process, all others, known by their names, in workers.
 
     `weights` are of the functions that add up, `gates` those that must be at least 1; `deadline` is in seconds, for one
@@ -106,7 +106,7 @@ class Judge:
     ):
         self._names = tuple(dict.fromkeys((*weights, *gates)))
         self._weights, self._gates, self._deadline = weights, gates, deadline
-        self._here = [scorer(name, given[name]) for name in self._names if name in given]
+        self._here = [as_reward(name, given[name]) for name in self._names if name in given]
         self._elsewhere = [load_reward(name) for name in self._names if name not in given]
         self._workers = Workers(self._elsewhere, count=workers, deadline=deadline) if self._elsewhere else None
 
@@ -130,11 +130,11 @@ class Judge:
         if self._workers is not None:
             self._workers.close()
 
-    def __call__(self, cases: Sequence[Case]) -> list[Verdict]:
+    def __call__(self, cases: Sequence[RewardInput]) -> list[RewardResult]:
         """A verdict for each of `cases`, in their order. Raises RewardError where no worker process can live."""
-        said = self._workers.outcomes(cases) if self._workers else {}
-        said |= {one.name: outcomes(one, cases, deadline=self._deadline) for one in self._here}
+        said = self._workers.score(cases) if self._workers else {}
+        said |= {one.name: call_reward(one, cases, deadline=self._deadline) for one in self._here}
         return [
-            verdict({name: said[name][k] for name in self._names}, self._weights, self._gates)
+            combine({name: said[name][k] for name in self._names}, self._weights, self._gates)
             for k in range(len(cases))
         ]

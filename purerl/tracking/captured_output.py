@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["overheard"]
+__all__ = ["captured_output"]
 
 
 class _Handler(logging.Handler):
@@ -20,7 +20,7 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def overheard(hear: Callable[[str], None]) -> Iterator[None]:
+def captured_output(hear: Callable[[str], None]) -> Iterator[None]:
     """Give `hear` what Python warns of and what is logged as a warning or worse, instead of the terminal.
 
     Handlers that write elsewhere than to the terminal go on doing so.

@@ -16,23 +16,23 @@ from purerl.backends.fake import generator as fake_generator
 from purerl.backends.hf import generator
 from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.check import check, evaluated
-from purerl.config.schema import Data, Evaluate, RunConfig, Stop
+from purerl.config.schema import Data, Evaluate, RunConfig, StopWhen
 from purerl.config.structure import apply, from_dict, read_toml, to_dict
 from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
-from purerl.evaluation.results import Attempt, Problem, measured, metrics
+from purerl.evaluation.results import Attempt, Problem, dataset_metrics, metrics
 from purerl.evaluation.statistics import pass_at
-from purerl.loop.exam import Exam, exam_of_run, examine, write_json
-from purerl.loop.exam import exam_of_model as _exam_of_model
+from purerl.loop.evaluation import Exam, exam_of_run, examine, write_json
+from purerl.loop.evaluation import exam_of_model as _exam_of_model
 from purerl.loop.train import Summary, train
 from purerl.protocols import Model
 from purerl.recipes.addition import prepare
-from purerl.rewards.judge import Verdict
+from purerl.rewards.runner import RewardResult
 from tests.data.made import write
 
 from .small import fake, small
 
-DIGITS, BROKEN = "tests.loop.rewards:digits", "tests.loop.test_exam:broken"
-HALF = {"examples": 3, "samples": 4, "temperature": 1.5, "max_tokens": 4, "pass_at": (1, 2, 4)}
+DIGITS, BROKEN = "tests.loop.rewards:digits", "tests.loop.test_evaluation:broken"
+HALF = {"max_examples": 3, "samples_per_prompt": 4, "temperature": 1.5, "max_tokens": 4, "pass_at_k": (1, 2, 4)}
 
 
 def exam_of_model(model: Model, settings: Evaluate, **others: Any) -> Exam:
@@ -62,12 +62,12 @@ def starts_with_a_digit(completion: str, example: Mapping[str, Any]) -> float:
     return float(completion[:1].isdecimal() and completion[:1] < "5")
 
 
-EASY = "tests.loop.test_exam:starts_with_a_digit"
+EASY = "tests.loop.test_evaluation:starts_with_a_digit"
 
 
 def _real(**changes: Any) -> RunConfig:
     """Two steps of a real model that knows nothing."""
-    return small(**{"steps": 2, "start": None, "model": Model("{run}/prepared/model")} | changes)
+    return small(**{"max_steps": 2, "initial_run": None, "model": Model("{run}/prepared/model")} | changes)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     """A finished run that was evaluated on two data sets, four times on each problem."""
     data = {"new": "{run}/prepared/held_out.parquet", "old": "{run}/prepared/train.parquet"}
-    settings = Evaluate(data=data, every=2, answer="tests.loop.test_exam:first_two", **HALF)
+    settings = Evaluate(data=data, every=2, answer_extractor="tests.loop.test_evaluation:first_two", **HALF)
     folder = tmp_path_factory.mktemp("run") / "run"
     return train(_real(evaluate=settings, rewards=(EASY,)), directory=folder)
 
@@ -100,15 +100,15 @@ def test_several_data_sets_have_a_name_each_and_a_mean(run: Summary) -> None:
         assert found["pass@1"] == pytest.approx(found["accuracy"])
         assert found["pass@1"] <= found["pass@2"] <= found["pass@4"]
         assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
-        assert found["judged"] == 1
+        assert found["valid_fraction"] == 1
 
 
 def test_a_metric_of_one_of_them_can_end_a_run() -> None:
     files = {"a": "a.parquet", "b": "b.parquet"}
-    several = evolve(fake().evaluate, data=files, samples=2, temperature=1.0)
-    check(fake(evaluate=several, stop=Stop(metric="eval/b/pass@2", at_least=1.0)))
+    several = evolve(fake().evaluate, data=files, samples_per_prompt=2, temperature=1.0)
+    check(fake(evaluate=several, stop_when=StopWhen(metric="eval/b/pass@2", at_least=1.0)))
     with pytest.raises(ConfigError, match="did you mean 'eval/a/accuracy'"):
-        check(fake(evaluate=several, stop=Stop(metric="eval/a/acuracy", at_least=1.0)))
+        check(fake(evaluate=several, stop_when=StopWhen(metric="eval/a/acuracy", at_least=1.0)))
 
 
 # --- outside of a run --------------------------------------------------------------------------------------------
@@ -120,7 +120,10 @@ def test_a_finished_run_is_examined_as_it_examined_itself(run: Summary) -> None:
 
 
 def test_an_exam_can_differ_from_the_runs(run: Summary) -> None:
-    exam = exam_of_run(run.directory, {"examples": 2, "samples": 1, "temperature": 0.0, "pass_at": (), "answer": None})
+    exam = exam_of_run(
+        run.directory,
+        {"max_examples": 2, "samples_per_prompt": 1, "temperature": 0.0, "pass_at_k": (), "answer_extractor": None},
+    )
     results = examine(exam)
     assert [len(problems) for problems in results.values()] == [2, 2]
     assert all(len(problem.attempts) == 1 for problem in results["new"])
@@ -152,7 +155,7 @@ def test_a_real_model_is_examined_on_two_data_sets(prepared: Path, tmp_path: Pat
     attempts = [attempt for one in results.values() for problem in one for attempt in problem.attempts]
     assert len({attempt.completion for attempt in attempts}) > 12, "samples differ"
     assert 0 < sum(attempt.is_right for attempt in attempts) < 24
-    again = exam_of_model(Model(str(prepared / "model")), evolve(exam.settings, examples=2), rewards=[EASY])
+    again = exam_of_model(Model(str(prepared / "model")), evolve(exam.settings, max_examples=2), rewards=[EASY])
     assert examine(again)["old"] == results["old"][:2], "a problem's attempts depend on nothing beside it"
     other = exam_of_model(Model(str(prepared / "model")), exam.settings, rewards=[EASY], seed=1)
     assert examine(other)["old"] != results["old"]
@@ -169,23 +172,25 @@ def test_a_real_model_is_examined_on_two_data_sets(prepared: Path, tmp_path: Pat
 
 
 def test_every_attempt_is_judged_by_its_own_problem(prepared: Path) -> None:
-    settings = Evaluate(data=str(prepared / "train.parquet"), samples=2, temperature=1.0, examples=3, max_tokens=1)
-    exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=["tests.loop.test_exam:sum_of"])
+    settings = Evaluate(
+        data=str(prepared / "train.parquet"), samples_per_prompt=2, temperature=1.0, max_examples=3, max_tokens=1
+    )
+    exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=["tests.loop.test_evaluation:sum_of"])
     for problem in examine(exam)["train"]:
         a, b = problem.prompt.rstrip("=").split("+")
         assert [attempt.verdict.reward for attempt in problem.attempts] == [int(a) + int(b)] * 2
 
 
 def test_greedy_attempts_are_the_default_and_nothing_need_judge_them(prepared: Path) -> None:
-    settings = Evaluate(data=str(prepared / "held_out.parquet"), examples=2, max_tokens=4)
+    settings = Evaluate(data=str(prepared / "held_out.parquet"), max_examples=2, max_tokens=4)
     exam = exam_of_model(Model(str(prepared / "model")), settings)
     problems = examine(exam)["held_out"]
     assert [len(problem.attempts) for problem in problems] == [1, 1]
-    assert set(measured(problems, settings)) == {"length", "truncated", "judged", "failed", "timed_out"}
+    assert set(dataset_metrics(problems, settings)) == {"length", "truncated", "valid_fraction", "failed", "timed_out"}
 
 
 def test_any_engine_samples(prepared: Path) -> None:
-    settings = Evaluate(data=str(prepared / "held_out.parquet"), examples=2, max_tokens=4)
+    settings = Evaluate(data=str(prepared / "held_out.parquet"), max_examples=2, max_tokens=4)
     engine = fake_generator.Config(vocabulary=14)
     exam = _exam_of_model(Model(str(prepared / "model")), settings, generator=engine)
     assert exam.generator == engine
@@ -205,7 +210,7 @@ def now_and_then(completion: str, example: Any) -> float:
 
 
 def test_functions_of_this_process_judge_too(prepared: Path) -> None:
-    settings = Evaluate(data=str(prepared / "train.parquet"), examples=2, max_tokens=3)
+    settings = Evaluate(data=str(prepared / "train.parquet"), max_examples=2, max_tokens=3)
     for problem in examine(exam_of_model(Model(str(prepared / "model")), settings, rewards=[length]))["train"]:
         [attempt] = problem.attempts
         assert attempt.verdict.components == {"length": len(attempt.completion)}
@@ -232,15 +237,17 @@ def two(completion: str, example: Any) -> None:
 
 
 def test_an_answer_that_cannot_be_found_is_none_and_told_once(prepared: Path, caplog: pytest.LogCaptureFixture) -> None:
-    sampled = {"samples": 2, "temperature": 1.0, "max_tokens": 1, "examples": 2}
-    settings = Evaluate(data=str(prepared / "train.parquet"), answer="tests.loop.test_exam:second_word", **sampled)
+    sampled = {"samples_per_prompt": 2, "temperature": 1.0, "max_tokens": 1, "max_examples": 2}
+    settings = Evaluate(
+        data=str(prepared / "train.parquet"), answer_extractor="tests.loop.test_evaluation:second_word", **sampled
+    )
     results = examine(exam_of_model(Model(str(prepared / "model")), settings, rewards=[EASY]))
     assert {attempt.answer for problem in results["train"] for attempt in problem.attempts} == {None}
     assert caplog.text.count("second_word raised, so there is no answer") == 1
 
 
 def test_too_many_failures_end_an_exam(prepared: Path) -> None:
-    settings = Evaluate(data=str(prepared / "train.parquet"), examples=8, max_tokens=1)
+    settings = Evaluate(data=str(prepared / "train.parquet"), max_examples=8, max_tokens=1)
     exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=[BROKEN])
     with pytest.raises(RewardError, match="(?s)ValueError: odd.*of 8.*do:   mend the function"):
         examine(exam)
@@ -251,25 +258,25 @@ def test_too_many_failures_end_an_exam(prepared: Path) -> None:
 
 def _problem(*said: tuple[float | None, str | None]) -> Problem:
     attempts = [
-        Attempt("", 2, "stop", answer, Verdict() if value is None else Verdict({"a": value}, {"a": value}))
+        Attempt("", 2, "stop", answer, RewardResult() if value is None else RewardResult({"a": value}, {"a": value}))
         for value, answer in said
     ]
     return Problem(0, "", tuple(attempts))
 
 
 def test_problems_count_alike_and_what_is_not_judged_counts_nowhere() -> None:
-    settings = Evaluate(max_tokens=4, samples=3, temperature=1.0, pass_at=(1, 3), answer="m:f")
+    settings = Evaluate(max_tokens=4, samples_per_prompt=3, temperature=1.0, pass_at_k=(1, 3), answer_extractor="m:f")
     problems = [
         _problem((1.0, "x"), (0.5, "y"), (0.0, "y")),
         _problem((1.0, "x"), (None, "y"), (None, "y")),
         _problem((None, "x"), (None, "x"), (None, "x")),
     ]
-    found = measured(problems, settings)
+    found = dataset_metrics(problems, settings)
     assert found["accuracy"] == found["pass@1"] == pytest.approx((1 / 3 + 1) / 2)
     assert found["reward"] == pytest.approx((0.5 + 1) / 2)
     assert found["pass@3"] == 1.0, "of the one problem with three judged completions"
     assert found["maj@3"] == 0.5
-    assert found["judged"] == pytest.approx(4 / 9)
+    assert found["valid_fraction"] == pytest.approx(4 / 9)
     assert found["length"] == 2
 
 
@@ -299,25 +306,25 @@ def test_data_can_be_said_in_three_ways() -> None:
     ("settings", "message"),
     [
         (
-            {"samples": 8},
+            {"samples_per_prompt": 8},
             (
-                "samples has no effect\n"
+                "samples_per_prompt has no effect\n"
                 "  got:  8\n"
                 "  need: a temperature above 0: greedy completions of a problem are all the same\n"
                 "  do:   set temperature, to 1.0 say"
             ),
         ),
         (
-            {"answer": "m:f"},
+            {"answer_extractor": "m:f"},
             (
-                "answer has no effect\n"
+                "answer_extractor has no effect\n"
                 "  got:  'm:f'\n"
                 "  need: several samples, to find the most frequent answer\n"
-                "  do:   set samples"
+                "  do:   set samples_per_prompt"
             ),
         ),
-        ({"pass_at": (2,)}, "pass_at\n  got:  (2,)\n  need: from 1 to samples, 1"),
-        ({"pass_at": (1, 1)}, "pass_at\n  got:  (1, 1)\n  do:   name each k once"),
+        ({"pass_at_k": (2,)}, "pass_at_k\n  got:  (2,)\n  need: from 1 to samples_per_prompt, 1"),
+        ({"pass_at_k": (1, 1)}, "pass_at_k\n  got:  (1, 1)\n  do:   name each k once"),
         ({"temperature": -1.0}, "temperature\n  got:  -1.0\n  need: 0 or above, and finite"),
         ({"data": {"a b": "c"}}, "data\n  got:  the name 'a b'\n  need: letters, digits, ., - and _"),
         ({"data": {"a": 1}}, "data\n  got:  1\n  need: a file, as a text"),
@@ -338,7 +345,7 @@ def test_what_is_refused_has_its_key() -> None:
         ("evaluate.data=3", "evaluate.data\n  got:  3\n  need: a text, a list of texts, or a section"),
         ("evaluate.data=[3]", "evaluate.data\n  got:  [3]\n  need: a text, a list of texts, or a section"),
         ('evaluate.data=["a/x", "b/x"]', "evaluate.data: files of one name\n  got:  a/x, b/x\n  do:   name them"),
-        ("evaluate.samples=2", "evaluate.samples has no effect\n"),
+        ("evaluate.samples_per_prompt=2", "evaluate.samples_per_prompt has no effect\n"),
     ):
         with pytest.raises(ConfigError) as caught:
             apply(fake(), [setting])
@@ -348,20 +355,27 @@ def test_what_is_refused_has_its_key() -> None:
 def test_an_exam_that_lacks_something_is_refused(prepared: Path, run: Summary, tmp_path: Path) -> None:
     model, data = Model(str(prepared / "model")), str(prepared / "train.parquet")
     texts = write(tmp_path / "texts.jsonl", [{"prompt": "1"}])
-    sampled = {"samples": 2, "temperature": 1.0, "max_tokens": 1}
+    sampled = {"samples_per_prompt": 2, "temperature": 1.0, "max_tokens": 1}
     for message, make in (
         ("data is missing", lambda: exam_of_model(model, Evaluate(max_tokens=1))),
         ("gates has no effect", lambda: exam_of_model(model, Evaluate(data=data, max_tokens=1), gates=[EASY])),
         (
-            "evaluate.answer\n  got:  str\n  need: a function (completion)",
-            lambda: exam_of_model(model, Evaluate(data=data, answer="tests.loop.test_exam:EASY", **sampled)),
+            "evaluate.answer_extractor\n  got:  str\n  need: a function (completion)",
+            lambda: exam_of_model(
+                model, Evaluate(data=data, answer_extractor="tests.loop.test_evaluation:EASY", **sampled)
+            ),
         ),
         (
-            "evaluate.answer\n  got:  a function (completion: 'str', example: 'Any')",
-            lambda: exam_of_model(model, Evaluate(data=data, answer="tests.loop.test_exam:two", **sampled)),
+            "evaluate.answer_extractor\n  got:  a function (completion: 'str', example: 'Any')",
+            lambda: exam_of_model(
+                model, Evaluate(data=data, answer_extractor="tests.loop.test_evaluation:two", **sampled)
+            ),
         ),
-        ("system has no effect", lambda: exam_of_model(model, Evaluate(data=texts, max_tokens=1), system="be")),
-        ("samples has no effect", lambda: exam_of_run(run.directory, {"temperature": 0.0})),
+        (
+            "system_prompt has no effect",
+            lambda: exam_of_model(model, Evaluate(data=texts, max_tokens=1), system_prompt="be"),
+        ),
+        ("samples_per_prompt has no effect", lambda: exam_of_run(run.directory, {"temperature": 0.0})),
     ):
         with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
             make()
@@ -385,7 +399,7 @@ def test_an_unfinished_run_is_examined_at_its_last_checkpoint(tmp_path: Path, mo
     monkeypatch.setattr(loop, "advance", until_the_fourth)
     trainer = evolve(small().trainer, lr=0.01)
     with pytest.raises(KeyboardInterrupt):
-        train(_real(steps=4, trainer=trainer, evaluate=evolve(small().evaluate, every=2)), directory=tmp_path)
+        train(_real(max_steps=4, trainer=trainer, evaluate=evolve(small().evaluate, every=2)), directory=tmp_path)
     before, _, second, _ = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     torn = tmp_path / "checkpoints" / "000003"
     torn.mkdir()
@@ -393,15 +407,15 @@ def test_an_unfinished_run_is_examined_at_its_last_checkpoint(tmp_path: Path, mo
     results = examine(exam)
     found = metrics(results, exam.settings)
     assert found == {name: value for name, value in second.items() if name.startswith("eval/")}
-    assert found != {name: before[name] for name in found}, "it has learnt something"
+    assert found != {name: before[name] for name in found}, "it has learned something"
     assert torn.exists(), "what another process may be writing is left alone"
     write_json(tmp_path / "all.json", exam, results)
     assert json.loads((tmp_path / "all.json").read_text())["model"] == str(tmp_path / "checkpoints" / "000002")
 
 
 def test_what_was_held_out_is_examined_again(tmp_path: Path) -> None:
-    data = Data(files=("{run}/prepared/train.parquet",), held_out=0.05)
-    config = _real(data=data, evaluate=evolve(fake().evaluate, data={}, examples=5))
+    data = Data(files=("{run}/prepared/train.parquet",), validation_fraction=0.05)
+    config = _real(data=data, evaluate=evolve(fake().evaluate, data={}, max_examples=5))
     summary = train(config, directory=tmp_path / "run")
     exam = exam_of_run(summary.directory, {})
     assert metrics(examine(exam), exam.settings) == summary.after

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from purerl.rewards.exact import exact_match
-from purerl.rewards.gold import gold
+from purerl.rewards.ground_truth import ground_truth
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from purerl.rewards.gold import gold
     ],
 )
 def test_where_the_answer_stands_and_how_it_is_read(example: dict[str, Any], text: str) -> None:
-    assert gold(example) == text
+    assert ground_truth(example) == text
     assert exact_match(f"\n{text} ", example) == 1.0
     assert exact_match(f"{text}x", example) == 0.0
 

@@ -14,12 +14,13 @@ from typing import NamedTuple
 __all__ = ["STOREYS", "Import", "imports", "room_of", "violations"]
 
 STOREYS = (
-    ("types", "errors", "batch"),
+    ("types", "errors", "batch", "files"),
     ("kernels",),
     ("algos",),
     ("protocols", "plugins"),
-    ("backends", "rewards", "envs", "data", "tracking", "store"),
+    ("backends", "rewards", "envs", "data", "tracking"),
     ("config",),
+    ("store",),
     ("testing", "evaluation"),
     ("loop", "report"),
     ("recipes",),
