@@ -10,7 +10,7 @@ import attrs
 import torch
 
 from purerl.algos import dpo, grpo
-from purerl.algos.algebra import Algorithm, Term, Weighted, stateless, writes
+from purerl.algos.algebra import Algorithm, Term, Weighted, stateless, write_field
 from purerl.algos.estimators.group_relative import group_centered_advantage, singleton_score
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_sum
@@ -44,7 +44,7 @@ def _transform(function, *reads: str) -> Algorithm:
 
 def _score(function, *reads: str) -> Algorithm:
     """The advantage of a row is function(batch)."""
-    return _transform(writes("advantage", lambda batch: _spread(function(batch), batch)), *reads)
+    return _transform(write_field("advantage", lambda batch: _spread(function(batch), batch)), *reads)
 
 
 def _spread(score, batch):

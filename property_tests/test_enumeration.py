@@ -31,10 +31,10 @@ from purerl.algos import (
     topr,
     vespo,
 )
-from purerl.algos.algebra import Algorithm, advantages, begin, bind, evaluate
+from purerl.algos.algebra import Algorithm, bind, compute_advantages, compute_loss, prepare_step
 from purerl.algos.parts.bypass import bypass_old_logp
-from purerl.algos.parts.corrections import corrected, reject_rows, token_weight, truncated, whole_row_weight
-from purerl.algos.parts.divergences import absolute, importance_k3, straight_through, weighted_k2, weighted_k3
+from purerl.algos.parts.corrections import reject_rows, sequence_weight, token_weight, truncated_ratio, with_corrections
+from purerl.algos.parts.divergences import absolute_log_ratio, importance_k3, straight_through, weighted_k2, weighted_k3
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import at_last_action, row_mean
 from purerl.batch import STRUCTURE, with_fields
@@ -132,10 +132,10 @@ def _batch(logits: Tensor, sampler: Tensor, algorithm: Algorithm) -> TensorDict:
 
 def _loss(batch: TensorDict, *, algorithm: Algorithm) -> Tensor:
     policy = algorithm.objectives[-1]
-    given = {name: batch[name] for name in (*policy.outputs, *policy.watches)}
-    _, after = advantages(algorithm, algorithm.advantage.init(), batch.exclude(*given))
-    step, counts = begin(policy, after)
-    return evaluate(policy, with_fields(step, **given), counts)[0]
+    given = {name: batch[name] for name in (*policy.outputs, *policy.metric_outputs)}
+    _, after = compute_advantages(algorithm, algorithm.advantage.init(), batch.exclude(*given))
+    step, counts = prepare_step(policy, after)
+    return compute_loss(policy, with_fields(step, **given), counts)[0]
 
 
 EXACT = gradient(lambda logits: -(probability(logits) * REWARD).sum())
@@ -255,13 +255,13 @@ def _whole(ratio: Tensor) -> Tensor:
 
 OFF_POLICY = {
     "nothing": (rloo.algorithm(), 1.30982, 0.99242),
-    "a weight of the row": (corrected(rloo.algorithm(), whole_row_weight(_whole)), 1, 1),
-    "a weight of the token": (corrected(rloo.algorithm(), token_weight(_whole)), 1.03649, 0.97208),
+    "a weight of the row": (with_corrections(rloo.algorithm(), sequence_weight(_whole)), 1, 1),
+    "a weight of the token": (with_corrections(rloo.algorithm(), token_weight(_whole)), 1.03649, 0.97208),
     "a weight of the row, truncated": (
-        corrected(rloo.algorithm(), whole_row_weight(bind(truncated, cap=2.0))), 0.99755, 0.99960,
+        with_corrections(rloo.algorithm(), sequence_weight(bind(truncated_ratio, ratio_cap=2.0))), 0.99755, 0.99960,
     ),
     "rejection by the geometric mean": (
-        corrected(rloo.algorithm(), reject_rows(k1, row_mean, least=-0.2, most=0.2)), 0.05807, 0.55263,
+        with_corrections(rloo.algorithm(), reject_rows(k1, row_mean, min_value=-0.2, max_value=0.2)), 0.05807, 0.55263,
     ),
     "icepop": (icepop.algorithm(), 0.23695, 0.84194),
     "decoupled_ppo": (decoupled_ppo.algorithm(), 0.44037, 0.95838),
@@ -331,7 +331,7 @@ ESTIMATORS = {
     # factor and the cosine. On policy.
     "k2": (unweighed(k2), 1.13385, REVERSE, 1, 1),
     "k3": (unweighed(k3), 1, FORWARD, 1, 1),
-    "absolute": (unweighed(absolute), 1.75302, REVERSE, 0.76138, 0.85140),
+    "absolute": (unweighed(absolute_log_ratio), 1.75302, REVERSE, 0.76138, 0.85140),
     "straight_through": (k3_with_the_gradient_of_k2, 1, REVERSE, 1, 1),
     "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
     "weighed_k3": (weighted_k3, 1, FORWARD, 1, 1),
@@ -341,7 +341,7 @@ ESTIMATORS = {
 ESTIMATORS_OFF_POLICY = {
     "k2": (unweighed(k2), 1.00222, REVERSE, 0.83595, 0.92152),
     "k3": (unweighed(k3), 0.95744, FORWARD, 0.81532, 0.89880),
-    "absolute": (unweighed(absolute), 1.55382, REVERSE, 0.20359, 0.20642),
+    "absolute": (unweighed(absolute_log_ratio), 1.55382, REVERSE, 0.20359, 0.20642),
     "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
     "weighed_k3": (weighted_k3, 1, FORWARD, 1, 1),
     "weighed_k2": (weighted_k2, 1.09824, REVERSE, 1, 1),

@@ -26,7 +26,6 @@ from purerl.algos import (
     dppo_kl,
     dr_grpo,
     dro,
-    fold_reward,
     forking_tokens,
     gae,
     gmpo,
@@ -40,6 +39,7 @@ from purerl.algos import (
     leave_one_out_advantage,
     length_weighted_advantage,
     luspo,
+    move_rewards_to_actions,
     pass_k_advantage,
     ppo,
     reinforce_plus_plus,
@@ -247,7 +247,7 @@ def rows(layout: tuple, seed: int) -> TensorDict:
 def tokens(batch: TensorDict, row: int) -> tuple[Tensor, list[float], list[float], list[float]]:
     """Where the action tokens of a row are; their rewards, values, and values of what follows them."""
     place = batch["action"][row].nonzero()[:, 0]
-    reward = fold_reward(batch["reward"], batch["action"])[row, place].tolist()
+    reward = move_rewards_to_actions(batch["reward"], batch["action"])[row, place].tolist()
     value = batch["old_value"][row, place].tolist()
     return place, reward, value, [*value[1:], 0.0][: len(value)]
 

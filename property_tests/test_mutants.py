@@ -35,7 +35,7 @@ def test_every_law_has_a_mutant():
 
 def test_a_verb_that_does_not_neutralize_is_caught(monkeypatch):
     """0 times NaN: `torch.where` in the reduction keeps NaN out of the loss, but not out of its gradient."""
-    monkeypatch.setattr(algebra, "neutralize", lambda batch, where: batch)
+    monkeypatch.setattr(algebra, "zero_outside", lambda batch, where: batch)
     (law,) = (law for law in LAWS if law.__name__ == "masked_token_invariance")
     with pytest.raises(AssertionError, match=r"gradient of value.*found nan"):
         hold(law, ppo.algorithm(), phases=UNSHRUNK)

@@ -1,14 +1,13 @@
-"""Names for axes and shapes.
+"""Type aliases for the shapes of tensors.
 
-    rows    one sequence each: prompt, completion, tool output, all in one line
-    time    positions of a row, right-padded to the longest row of the batch
-    vocab   entries of the tokenizer
-    k       some tokens that might stand at a position, the likeliest first
-    *batch  any leading axes, so that every primitive runs under ``torch.func.vmap``
+    rows     sequences: prompt, completion and tool output of a row are one sequence
+    time     positions of a row, right-padded to the maximum length in the batch
+    k        the k most likely tokens at a position, in descending order of probability
+    *batch   any leading axes, so that every function runs under ``torch.func.vmap``
 
-Signatures in `purerl.algos` use these aliases. In production they are plain ``Tensor``: reading them costs nothing and
-``torch.compile`` sees through them. With ``PURERL_CHECK_SHAPES=1`` (our tests set it) they are jaxtyping annotations,
-and an import hook checks every call against them.
+Signatures in `purerl.algos` use these aliases. By default they are plain ``Tensor``, which costs nothing and works with
+``torch.compile``. If the environment variable ``PURERL_CHECK_SHAPES`` is 1, as in the tests, they are jaxtyping
+annotations, and an import hook checks every call against them.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-__all__ = ["ChoiceFloat", "Count", "RowBool", "RowFloat", "RowInt", "Scalar", "TokenBool", "TokenFloat", "TokenInt"]
+__all__ = ["Count", "RowBool", "RowFloat", "RowInt", "Scalar", "TokenBool", "TokenFloat", "TokenInt", "TopKFloat"]
 
 if TYPE_CHECKING or os.environ.get("PURERL_CHECK_SHAPES") != "1":
     Scalar = Count = Tensor
     RowFloat = RowBool = RowInt = Tensor
     TokenFloat = TokenBool = TokenInt = Tensor
-    ChoiceFloat = Tensor
+    TopKFloat = Tensor
 else:
     from jaxtyping import Bool, Float, Int
 
@@ -36,4 +35,4 @@ else:
     TokenFloat = Float[Tensor, "*batch rows time"]
     TokenBool = Bool[Tensor, "*batch rows time"]
     TokenInt = Int[Tensor, "*batch rows time"]
-    ChoiceFloat = Float[Tensor, "*batch rows time k"]
+    TopKFloat = Float[Tensor, "*batch rows time k"]

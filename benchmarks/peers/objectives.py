@@ -12,11 +12,11 @@ from benchmarks.peers.batch import Batch, Row, Side, row
 from benchmarks.peers.libraries import actor, core_algos, kl, losses
 from purerl.algos.kl_cov import distance_penalty
 from purerl.algos.parts import divergences, reductions
-from purerl.algos.parts.selection import largest_covariance, sampled_covariance
+from purerl.algos.parts.selection import high_covariance_tokens, sampled_covariance_tokens
 from purerl.algos.parts.surrogates import (
     clip_surrogate,
     dual_clip_surrogate,
-    geometric_ratio,
+    geometric_mean_ratio,
     importance_surrogate,
     policy_gradient,
     ppo_clip,
@@ -25,7 +25,7 @@ from purerl.algos.parts.surrogates import (
     token_ratio,
 )
 from purerl.algos.parts.values import clipped_value_loss
-from purerl.algos.parts.weights import clipped_weight, probability_gap, token_kl, trusted_weight
+from purerl.algos.parts.weights import binary_kl, binary_tv, clipped_weight, divergence_masked_weight
 
 __all__ = ["LOSSES"]
 
@@ -97,7 +97,7 @@ def _sapo(b: Batch, logp: Tensor) -> Tensor:
 
 
 def _gmpo(b: Batch, logp: Tensor) -> Tensor:
-    ratio = geometric_ratio(logp, b.old_logp, b.advantage, b.action, log_clip_low=0.2, log_clip_high=0.2)
+    ratio = geometric_mean_ratio(logp, b.old_logp, b.advantage, b.action, log_clip_low=0.2, log_clip_high=0.2)
     return -b.advantage * ratio
 
 
@@ -107,11 +107,13 @@ def _cispo(b: Batch, logp: Tensor) -> Tensor:
 
 def _clip_cov(b: Batch, logp: Tensor) -> Tensor:
     bounds = dict(fraction=2e-4, cov_low=1.0, cov_high=5.0)
-    return torch.where(sampled_covariance(b.old_logp, b.advantage, b.noise, b.action, **bounds), 0, _ppo(b, logp))
+    return torch.where(
+        sampled_covariance_tokens(b.old_logp, b.advantage, b.noise, b.action, **bounds), 0, _ppo(b, logp)
+    )
 
 
 def _kl_cov(b: Batch, logp: Tensor) -> Tensor:
-    chosen = largest_covariance(b.old_logp, b.advantage, b.action, top_fraction=2e-4)
+    chosen = high_covariance_tokens(b.old_logp, b.advantage, b.action, top_fraction=2e-4)
     return importance_surrogate(logp, b.old_logp, b.advantage) + distance_penalty(logp, b.old_logp, chosen)
 
 
@@ -119,7 +121,7 @@ def _dppo(divergence: Callable) -> Loss:
     bounds = dict(divergence_low=0.2, divergence_high=0.2, ratio_cap=20.0)
 
     def loss(b: Batch, logp: Tensor) -> Tensor:
-        weight = trusted_weight(logp, b.old_logp, b.advantage, divergence=divergence, **bounds)
+        weight = divergence_masked_weight(logp, b.old_logp, b.advantage, divergence=divergence, **bounds)
         return policy_gradient(logp, weight.detach() * b.advantage)
 
     return loss
@@ -181,8 +183,8 @@ LOSSES: list[Row] = [
     _policy("cispo", _cispo, verl("cispo")),
     _policy("clip_cov", _clip_cov, verl("clip_cov")),
     _policy("kl_cov", _kl_cov, verl("kl_cov")),
-    _policy("dppo tv", _dppo(probability_gap), verl("dppo_tv")),
-    _policy("dppo kl", _dppo(token_kl), verl("dppo_kl")),
+    _policy("dppo tv", _dppo(binary_tv), verl("dppo_tv")),
+    _policy("dppo kl", _dppo(binary_kl), verl("dppo_kl")),
     _divergence("k1", divergences.k1),
     _divergence("k2", divergences.k2),
     _divergence("k3", divergences.k3),

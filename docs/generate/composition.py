@@ -45,8 +45,8 @@ def _steps(transform: Transform) -> Iterator[str]:
 def written(value: Any) -> str:
     """`value` as one would write it: functions by their short names, applied to fields where they are bound to some.
 
-    >>> from purerl.algos.algebra import of_fields, stateless, writes
-    >>> written(stateless(writes("ratio", of_fields(max, "logp", "old_logp", default=0.5))).apply)
+    >>> from purerl.algos.algebra import of_fields, stateless, write_field
+    >>> written(stateless(write_field("ratio", of_fields(max, "logp", "old_logp", default=0.5))).apply)
     'ratio = max(logp, old_logp, default=0.5)'
     """
     match value:
@@ -64,11 +64,11 @@ def _applied(function: Callable, keywords: dict[str, Any]) -> str:
     match function.__name__, keywords:
         case "_stateless", {"function": inner}:
             return written(inner)
-        case "_writes", {"field": field, "function": inner}:
+        case "_write_field", {"field": field, "function": inner}:
             return f"{field} = {written(inner)}"
-        case "_on", {"function": Bound(inner), "fields": (field,)} if inner.__name__ == "_itself":
+        case "_call_on_fields", {"function": Bound(inner), "fields": (field,)} if inner.__name__ == "_field_value":
             return field
-        case "_on", {"function": Bound(inner, settings), "fields": fields}:
+        case "_call_on_fields", {"function": Bound(inner, settings), "fields": fields}:
             return f"{_name(inner)}({', '.join([*fields, *_settings(dict(settings))])})"
         case _:
             return f"{_name(function)}({', '.join(_settings(keywords))})"

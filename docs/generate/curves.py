@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, Objective, begin
+from purerl.algos.algebra import Algorithm, Objective, prepare_step
 from purerl.batch import with_fields
 from purerl.testing import example_batch
 
@@ -53,7 +53,7 @@ def curves(algorithm: Algorithm, config: Any) -> Curves | None:
 
 def _evaluated(policy: Objective, ratio: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """Loss of each token, all terms added up, and its gradient by logp: [2, points] each."""
-    step, _ = begin(policy, _tokens(policy, ratio, seed))
+    step, _ = prepare_step(policy, _tokens(policy, ratio, seed))
     logp = step["logp"].requires_grad_()
     losses = [term.weight * term.loss(with_fields(step, logp=logp)) for term in policy.terms if term.where == "mask"]
     loss = torch.stack(losses).sum(0)
@@ -64,7 +64,7 @@ def _evaluated(policy: Objective, ratio: Tensor, seed: int) -> tuple[Tensor, Ten
 def _tokens(policy: Objective, ratio: Tensor, seed: int) -> TensorDict:
     """Two tokens for each ratio, which weigh 1 and had one probability before; all else is drawn from `seed`."""
     advantage, ratio = torch.cartesian_prod(torch.tensor([1.0, -1.0], dtype=ratio.dtype), ratio).T.unsqueeze(-1)
-    fields = dict.fromkeys([*policy.reads, *policy.outputs, *policy.watches])
+    fields = dict.fromkeys([*policy.reads, *policy.outputs, *policy.metric_outputs])
     batch = example_batch(fields, tuple((row, ".a") for row in range(len(ratio))), seed=seed)
     before = batch["logp"]
     agreed = {"old_logp": before, "rollout_logp": before, "weight": torch.ones_like(before)}

@@ -44,7 +44,7 @@ def _family_of(one: Entry) -> str:
         "With a critic": "a critic" in one.needs,
         "Policy gradients": set(one.loss) == {"policy_gradient"},
         "Clipped surrogates": "clip_surrogate" in one.loss,
-        "Weighted policy gradients": "weighted" in one.loss,
+        "Weighted policy gradients": "weighted_policy_gradient" in one.loss,
         "Other losses": True,
     }
     return next(title for title, right in fits.items() if right)

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from purerl.algos.algebra import Algorithm, begin, evaluate
+from purerl.algos.algebra import Algorithm, compute_loss, prepare_step
 from purerl.testing import example_batch, fields_of, random_layout
 from purerl.testing.outcome import steps
 
@@ -17,7 +17,7 @@ def metrics(algorithm: Algorithm) -> list[str]:
     """The names of all metrics that the objectives of `algorithm` give, each with its model's role."""
     fields = fields_of(algorithm)
     batch = example_batch(fields, random_layout(1, pairs="chosen" in fields))
-    found = [(one.role, evaluate(one, *begin(one, step))[1]) for one, step in steps(algorithm, batch)]
+    found = [(one.role, compute_loss(one, *prepare_step(one, step))[1]) for one, step in steps(algorithm, batch)]
     return [f"{role}/{name}" for role, given in found for name in given]
 
 

@@ -1,11 +1,11 @@
 """Algorithms as pure functions of tensors.
 
-    grpo, dapo, ppo, ...    a module for each named algorithm: its `Config`, and `algorithm(config)`, which composes it
-    algebra                 what an algorithm is, and the four verbs that run one
-    estimators              advantages
-    parts                   surrogates, weights, divergences, reductions, transforms, objectives, statistics of groups
+    grpo, dapo, ppo, ...    one module per named algorithm, with its `Config` and its `algorithm(config)`
+    algebra                 the types that an algorithm consists of, and the four functions that run one
+    estimators              advantage estimators
+    parts                   surrogates, weights, divergences, reductions, transforms, objectives, group statistics
 
-The equations are here by name, for use on tensors of your own:
+The equations can be imported from this package, for use on any tensors:
 
 >>> import torch
 >>> from purerl.algos import ppo_clip
@@ -37,13 +37,19 @@ from purerl.algos.estimators.returns import (
     vtrace_advantage,
     vtrace_target,
 )
-from purerl.algos.estimators.steps import anchored_step_advantage
-from purerl.algos.estimators.trackers import beta_update, look_up, moving_average_update
-from purerl.algos.parts.actions import fold_reward
-from purerl.algos.parts.corrections import banded, effective_sample_size, stale, truncated, whole_row_ratio
+from purerl.algos.estimators.steps import step_relative_advantage
+from purerl.algos.estimators.trackers import table_lookup, update_beta_counts, update_moving_average
+from purerl.algos.parts.actions import move_rewards_to_actions
+from purerl.algos.parts.corrections import (
+    banded_ratio,
+    effective_sample_size,
+    off_policy_tokens,
+    sequence_importance_ratio,
+    truncated_ratio,
+)
 from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.divergences import (
-    absolute,
+    absolute_log_ratio,
     adapt_kl_coef,
     importance_k3,
     k1,
@@ -76,19 +82,19 @@ from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
 from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
 from purerl.algos.parts.rows import at_last_action, broadcast_to_tokens, first_counted, row_max, row_mean, row_sum
 from purerl.algos.parts.selection import (
-    excess_moment,
+    has_mean_in_range,
     has_variance,
-    in_band,
-    largest_covariance,
-    least_uncertain,
-    sampled_covariance,
+    high_covariance_tokens,
+    low_entropy_tokens,
+    sampled_covariance_tokens,
+    second_moment_outliers,
 )
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.algos.parts.surrogates import (
+    clip_indicator,
     clip_surrogate,
-    clipped,
     dual_clip_surrogate,
-    geometric_ratio,
+    geometric_mean_ratio,
     importance_surrogate,
     policy_gradient,
     ppo_clip,
@@ -99,46 +105,45 @@ from purerl.algos.parts.surrogates import (
 )
 from purerl.algos.parts.values import clipped_value_loss, squared_error
 from purerl.algos.parts.weights import (
+    asymmetric_weight,
+    binary_kl,
+    binary_tv,
     clipped_weight,
-    flipped_weight,
+    divergence_masked_weight,
     gamma_weight,
-    probability_gap,
     tapered_weight,
-    token_kl,
-    trusted_weight,
 )
 from purerl.algos.parts.whiten import whiten, whiten_rows
 
 __all__ = [
     "Counts",
-    "absolute",
+    "absolute_log_ratio",
     "adapt_entropy_coef",
     "adapt_kl_coef",
-    "anchored_step_advantage",
+    "asymmetric_weight",
     "at_last_action",
-    "banded",
+    "banded_ratio",
     "batch_normalized_advantage",
     "best_weight",
-    "beta_update",
+    "binary_kl",
+    "binary_tv",
     "broadcast_to_tokens",
+    "clip_indicator",
     "clip_surrogate",
-    "clipped",
     "clipped_value_loss",
     "clipped_weight",
     "component_normalized_advantage",
     "constant_norm",
     "discounted_returns",
+    "divergence_masked_weight",
     "dpo_loss",
     "dual_clip_surrogate",
     "effective_sample_size",
-    "excess_moment",
     "extreme_weight",
     "first_counted",
-    "flipped_weight",
-    "fold_reward",
     "gae",
     "gamma_weight",
-    "geometric_ratio",
+    "geometric_mean_ratio",
     "gpg_advantage",
     "group_centered_advantage",
     "group_deviation",
@@ -150,24 +155,24 @@ __all__ = [
     "group_token_max",
     "group_token_sum",
     "gvpo_loss",
+    "has_mean_in_range",
     "has_variance",
+    "high_covariance_tokens",
     "importance_k3",
     "importance_surrogate",
-    "in_band",
     "ipo_loss",
     "k1",
     "k2",
     "k3",
     "kl_reward",
-    "largest_covariance",
-    "least_uncertain",
     "leave_one_out_advantage",
     "leave_one_out_max_advantage",
     "length_adaptive_lambda",
     "length_weighted_advantage",
-    "look_up",
+    "low_entropy_tokens",
     "mean_normalized_advantage",
-    "moving_average_update",
+    "move_rewards_to_actions",
+    "off_policy_tokens",
     "optimal_token_advantage",
     "overlong_penalty",
     "pair_margin",
@@ -175,12 +180,13 @@ __all__ = [
     "policy_gradient",
     "power_weight",
     "ppo_clip",
-    "probability_gap",
     "resample",
     "row_max",
     "row_mean",
     "row_sum",
-    "sampled_covariance",
+    "sampled_covariance_tokens",
+    "second_moment_outliers",
+    "sequence_importance_ratio",
     "sequence_log_ratio",
     "sequence_mean_of_token_mean",
     "sequence_mean_of_token_sum",
@@ -189,18 +195,19 @@ __all__ = [
     "soft_gate_surrogate",
     "sppo_loss",
     "squared_error",
-    "stale",
+    "step_relative_advantage",
     "straight_through",
+    "table_lookup",
     "tapered_weight",
     "teacher_advantage",
-    "token_kl",
     "token_mean",
     "token_ratio",
     "token_sum",
     "topk_forward_kl",
     "topk_reverse_kl",
-    "truncated",
-    "trusted_weight",
+    "truncated_ratio",
+    "update_beta_counts",
+    "update_moving_average",
     "vtrace_advantage",
     "vtrace_target",
     "weighted_k2",
@@ -208,6 +215,5 @@ __all__ = [
     "weighted_sum",
     "whiten",
     "whiten_rows",
-    "whole_row_ratio",
     "win_rate_advantage",
 ]

@@ -1,18 +1,18 @@
-"""The algebra: what an algorithm is, and the four verbs that run one.
+"""The building blocks of an algorithm, and the four functions that run one.
 
-An `Algorithm` is a tuple of functions of a batch. Four verbs give it its meaning, in this order:
+An `Algorithm` is a named tuple of functions of a batch. A training step calls four functions, in this order:
 
-    select(algorithm, batch)            which rows to keep; the loop draws others for the rest
-    advantages(algorithm, state, batch) shaping, corrections, estimator: one `Transform` of the whole batch
-    begin(objective, step)              on a whole optimizer step: `prepare`, then count what each term divides by
-    evaluate(objective, part, counts)   the loss of any part of that step
+    select_rows(algorithm, batch)                 the rows to keep; the loop samples replacements for the others
+    compute_advantages(algorithm, state, batch)   reward shaping, corrections, estimator: a `Transform` of the batch
+    prepare_step(objective, step)                 `prepare` on a whole optimizer step, then the counts to divide by
+    compute_loss(objective, part, counts)         the loss of any part of that step, for example a micro-batch
 
-Statistics are taken by the first three, over everything; `evaluate` only ever divides by the counts that it is given.
-So the losses of the parts, in whatever way a step is cut into micro-batches and dealt to ranks, add up to the loss of
-the step, and their gradients to its gradient.
+The first three compute statistics over the whole batch or step. `compute_loss` only divides by the counts that it is
+given. The losses of the parts therefore add up to the loss of the step, and their gradients to its gradient, for any
+split into micro-batches and ranks.
 
-Everything here is a NamedTuple of module-level functions and of `Bound` ones: it prints, pickles, hashes and compares
-by value, and `_replace` makes a new algorithm out of an old one.
+Everything here is a NamedTuple of module-level functions and `Bound` functions. An algorithm can be printed, pickled
+and hashed, is compared by value, and `_replace` makes a new algorithm from an existing one.
 """
 
 from __future__ import annotations
@@ -38,24 +38,25 @@ __all__ = [
     "Term",
     "Transform",
     "Weighted",
-    "advantages",
-    "begin",
     "bind",
     "chain",
+    "compute_advantages",
+    "compute_loss",
     "describe",
-    "evaluate",
     "fingerprint",
     "identity",
     "keep_all",
     "merge",
-    "neutralize",
     "no_metrics",
     "of_fields",
+    "prepare_step",
+    "read_field",
     "roles",
-    "select",
+    "select_rows",
     "stateless",
     "unchanged",
-    "writes",
+    "write_field",
+    "zero_outside",
 ]
 
 State = Any
@@ -66,7 +67,7 @@ State = Any
 
 
 class Bound(NamedTuple):
-    """A function with keyword arguments filled in, equal to another by value (functools.partial compares identity)."""
+    """A function with keyword arguments, compared by value; `functools.partial` is compared by identity."""
 
     function: Callable
     keywords: tuple[tuple[str, Any], ...]
@@ -76,7 +77,7 @@ class Bound(NamedTuple):
 
 
 def bind(function: Callable, /, **keywords: Any) -> Bound:
-    """`function` with `keywords` filled in.
+    """Return `function` with the keyword arguments `keywords`.
 
     >>> bind(torch.clamp, min=0.0) == bind(torch.clamp, min=0.0)
     True
@@ -85,34 +86,34 @@ def bind(function: Callable, /, **keywords: Any) -> Bound:
 
 
 def of_fields(function: Callable, /, *fields: str, **keywords: Any) -> Bound:
-    """`function` of tensors as a function of a batch: batch -> function(*(batch[f] for f in fields), **keywords)."""
-    return bind(_on, function=bind(function, **keywords), fields=fields)
+    """Turn a function of tensors into one of a batch: batch -> function(*(batch[f] for f in fields), **keywords)."""
+    return bind(_call_on_fields, function=bind(function, **keywords), fields=fields)
 
 
-def _on(batch: TensorDict, *, function: Callable, fields: tuple[str, ...]) -> Any:
+def _call_on_fields(batch: TensorDict, *, function: Callable, fields: tuple[str, ...]) -> Any:
     return function(*(batch[field] for field in fields))
 
 
-def read(field: str) -> Bound:
-    """`field` of a batch."""
-    return of_fields(_itself, field)
+def read_field(field: str) -> Bound:
+    """Return the function batch -> batch[field]."""
+    return of_fields(_field_value, field)
 
 
-def _itself(value: Tensor) -> Tensor:
+def _field_value(value: Tensor) -> Tensor:
     return value
 
 
-def writes(field: str, function: Callable[[TensorDict], Tensor]) -> Bound:
-    """The batch with `field` set to `function(batch)`."""
-    return bind(_writes, field=field, function=function)
+def write_field(field: str, function: Callable[[TensorDict], Tensor]) -> Bound:
+    """Return the function that sets `field` of a batch to `function(batch)`."""
+    return bind(_write_field, field=field, function=function)
 
 
-def _writes(batch: TensorDict, *, field: str, function: Callable) -> TensorDict:
+def _write_field(batch: TensorDict, *, field: str, function: Callable) -> TensorDict:
     return with_fields(batch, **{field: function(batch)})
 
 
 def describe(value: Any) -> str:
-    """`value` in words that are the same in every process: functions by name, tuples part by part.
+    """Return a string for `value` that is the same in every process: functions by name, tuples item by item.
 
     >>> describe(of_fields(torch.clamp, "reward", min=0.0).keywords[0])
     "('fields', ('reward'))"
@@ -129,11 +130,11 @@ def describe(value: Any) -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """A hash of `value` that is the same in every process."""
+    """Return a hash of `value` that is the same in every process."""
     return hashlib.sha256(describe(value).encode()).hexdigest()
 
 
-# --- what an algorithm is ----------------------------------------------------------------------------------------
+# --- the parts of an algorithm -----------------------------------------------------------------------------------
 
 
 class Transform(NamedTuple):
@@ -144,14 +145,14 @@ class Transform(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What a term divides by: tokens that it covers, and rows with at least one, in a whole optimizer step."""
+    """The number of tokens that a term covers in a whole optimizer step, and of rows with at least one of them."""
 
     tokens: Scalar
     rows: Scalar
 
 
 class Weighted(NamedTuple):
-    """A metric: a total and the weight that it is to be divided by, so that parts merge exactly."""
+    """A metric with the value total / weight. Totals and weights of several parts add up, so merging is exact."""
 
     total: Scalar
     weight: Scalar
@@ -160,8 +161,8 @@ class Weighted(NamedTuple):
 class Term(NamedTuple):
     """One term of a loss: weight * reduce(loss(batch), batch[where], counts).
 
-    `loss` gives a value [rows, time]; a loss of whole rows spreads its value over the row and chooses `reduce` to fit.
-    `where` is the bool field that the term covers.
+    `loss` returns [rows, time]. A loss of whole rows writes its value to each token of the row, and needs a `reduce`
+    that takes the mean over these tokens. `where` names the bool field with the tokens that the term covers.
     """
 
     name: str
@@ -172,49 +173,50 @@ class Term(NamedTuple):
 
 
 def unchanged(batch: TensorDict) -> TensorDict:
-    """The batch."""
+    """Return the batch."""
     return batch
 
 
 def no_metrics(batch: TensorDict) -> dict[str, Weighted]:
-    """No metrics."""
+    """Return no metrics."""
     return {}
 
 
 class Objective(NamedTuple):
-    """What one model, in its `role`, minimizes in one optimizer step.
+    """The loss that the model with the given `role` minimizes in one optimizer step.
 
-    reads     fields that its functions read, beside those of `STRUCTURE`
-    outputs   what the forward pass supplies with gradient
-    watches   what the forward pass supplies without gradient, for the metrics
-    prepare   batch -> batch on the whole optimizer step, before any forward pass
-    metrics   batch -> {name: Weighted}, without gradient
-    unit      "row", or "group" where a loss couples the rows of a group: what a micro-batch must not cut
+    reads            fields that the functions read, besides those of `STRUCTURE`
+    outputs          outputs of the forward pass, with gradient
+    metric_outputs   outputs of the forward pass, without gradient, which only the metrics read
+    prepare          batch -> batch, on the whole optimizer step, before any forward pass
+    metrics          batch -> {name: Weighted}, without gradient
+    unit             "row", or "group" if a loss couples the rows of a group: a micro-batch must not split a unit
     """
 
     role: str
     reads: tuple[str, ...]
     outputs: tuple[str, ...]
     terms: tuple[Term, ...]
-    watches: tuple[str, ...] = ()
+    metric_outputs: tuple[str, ...] = ()
     prepare: Callable[[TensorDict], TensorDict] = unchanged
     metrics: Callable[[TensorDict], Mapping[str, Weighted]] = no_metrics
     unit: str = "row"
 
 
 def keep_all(batch: TensorDict) -> RowBool:
-    """Keep every row."""
+    """Select every row."""
     return torch.ones_like(batch["row"], dtype=torch.bool)
 
 
 class Algorithm(NamedTuple):
-    """A reinforcement-learning (or preference, or imitation) algorithm.
+    """A reinforcement-learning, preference or imitation algorithm.
 
-    reads       fields that `select` and `advantage` read, beside those of `STRUCTURE`
-    advantage   a `Transform` of the whole batch
-    objectives  in the order in which models are updated
-    select      batch -> rows to keep
-    before      objectives of models that are updated before `advantage` runs
+    reads            fields that `select` and `advantage` read, besides those of `STRUCTURE`
+    advantage        a `Transform` of the whole batch
+    objectives       the objective of each model, in the order in which the models are updated
+    select           batch -> bool [rows], the rows to keep
+    before           objectives of models that are updated before `advantage` runs
+    min_group_size   the number of rows per prompt below which every advantage is 0
     """
 
     reads: tuple[str, ...]
@@ -222,6 +224,7 @@ class Algorithm(NamedTuple):
     objectives: tuple[Objective, ...]
     select: Callable[[TensorDict], RowBool] = keep_all
     before: tuple[Objective, ...] = ()
+    min_group_size: int = 1
 
 
 # --- transforms --------------------------------------------------------------------------------------------------
@@ -236,12 +239,12 @@ def _stateless(state: State, batch: TensorDict, *, function: Callable) -> tuple[
 
 
 def stateless(function: Callable[[TensorDict], TensorDict]) -> Transform:
-    """A transform without state."""
+    """Return a transform without state."""
     return Transform(_no_state, bind(_stateless, function=function))
 
 
 def chain(*transforms: Transform) -> Transform:
-    """One after the other, in the order that is written; its state is the tuple of theirs."""
+    """Apply `transforms` in the given order. The state is the tuple of their states."""
     return Transform(
         bind(_chain_init, inits=tuple(t.init for t in transforms)),
         bind(_chain_apply, applies=tuple(t.apply for t in transforms)),
@@ -254,98 +257,110 @@ def _chain_init(*, inits: tuple[Callable, ...]) -> State:
 
 def _chain_apply(state: State, batch: TensorDict, *, applies: tuple[Callable, ...]) -> tuple[State, TensorDict]:
     states = []
-    for apply, part in zip(applies, state, strict=True):
-        part, batch = apply(part, batch)
-        states.append(part)
+    for apply, substate in zip(applies, state, strict=True):
+        substate, batch = apply(substate, batch)
+        states.append(substate)
     return tuple(states), batch
 
 
 identity = chain()
-"""The transform that changes nothing: for algorithms without an advantage."""
+"""The transform that returns the batch unchanged, for algorithms without an advantage."""
 
 
-# --- the verbs ---------------------------------------------------------------------------------------------------
+# --- running an algorithm ----------------------------------------------------------------------------------------
 
 
-def neutralize(batch: TensorDict, where: TokenBool) -> TensorDict:
-    """`batch` with every float outside `where`, and every float of a row that `where` leaves empty, set to 0.
+def zero_outside(batch: TensorDict, mask: TokenBool) -> TensorDict:
+    """Set float fields to 0: fields of tokens at masked-out tokens, fields of rows in rows without a counted token.
 
-    What is masked out must be inert, and `torch.where` after the equation is too late: the gradient of
-    where(mask, exp(x), 0) at an x of infinity is NaN. So it is done before, once, and equations stay bare.
+    Masked-out tokens must have no effect. A `torch.where` after the equation is not enough: the gradient of
+    where(mask, exp(x), 0) is NaN if x is infinite. The inputs are therefore set to 0 before the equations, which then
+    need no mask.
     """
-    rows = any_true(where)
+    rows = any_true(mask)
     floats = {name: value for name, value in batch.items() if value.is_floating_point()}
-    return with_fields(batch, **{name: _neutral(name, value, where, rows) for name, value in floats.items()})
+    return with_fields(batch, **{name: _zero_field(name, value, mask, rows) for name, value in floats.items()})
 
 
-def _neutral(name: str, value: Tensor, where: TokenBool, rows: RowBool) -> Tensor:
-    keep = rows if name in ROW_FIELDS or value.ndim == rows.ndim else where
+def _zero_field(name: str, value: Tensor, mask: TokenBool, rows: RowBool) -> Tensor:
+    keep = rows if name in ROW_FIELDS or value.ndim == rows.ndim else mask
     return torch.where(keep.reshape(keep.shape + (1,) * (value.ndim - keep.ndim)), value, 0)
 
 
-def select(algorithm: Algorithm, batch: TensorDict) -> RowBool:
-    """Which rows of the whole batch `algorithm.select` keeps; it sees them as `advantages` does."""
-    return algorithm.select(_neutral_rows(batch))
+def select_rows(algorithm: Algorithm, batch: TensorDict) -> RowBool:
+    """Return the rows of the whole batch that `algorithm.select` keeps, as bool [rows].
 
-
-def advantages(algorithm: Algorithm, state: State, batch: TensorDict) -> tuple[State, TensorDict]:
-    """Apply `algorithm.advantage` to the whole batch, neutralized.
-
-    Recurrences follow action tokens, so those are what stays, in rows where anything counts at all. A reward stays
-    wherever there is a token: an environment may leave it on a token that is not the policy's.
+    `algorithm.select` receives the batch with the same zeros as in `compute_advantages`.
     """
-    return algorithm.advantage.apply(state, _neutral_rows(batch))
+    return algorithm.select(_zero_outside_actions(batch))
 
 
-def _neutral_rows(batch: TensorDict) -> TensorDict:
-    counts = any_true(batch["mask"]).unsqueeze(-1)
-    neutral = neutralize(batch, batch["action"] & counts)
+def compute_advantages(algorithm: Algorithm, state: State, batch: TensorDict) -> tuple[State, TensorDict]:
+    """Apply `algorithm.advantage` to the whole batch.
+
+    Before that, floats are set to 0 outside of action tokens, and in rows without a counted token. Recurrences follow
+    action tokens, so these keep their values even if `mask` does not count them. `reward` keeps its values at every
+    token of those rows, because an environment may put a reward on a token that is not an action.
+    """
+    return algorithm.advantage.apply(state, _zero_outside_actions(batch))
+
+
+def _zero_outside_actions(batch: TensorDict) -> TensorDict:
+    counted = any_true(batch["mask"]).unsqueeze(-1)
+    zeroed = zero_outside(batch, batch["action"] & counted)
     if "reward" in batch.keys():
-        neutral = with_fields(neutral, reward=torch.where(batch["attention_mask"] & counts, batch["reward"], 0))
-    return neutral
+        zeroed = with_fields(zeroed, reward=torch.where(batch["attention_mask"] & counted, batch["reward"], 0))
+    return zeroed
 
 
-def begin(objective: Objective, step: TensorDict) -> tuple[TensorDict, dict[str, Counts]]:
-    """Prepare a whole optimizer step, neutralized, and count what each of its terms divides by."""
-    step = objective.prepare(neutralize(step, step["mask"]))
+def prepare_step(objective: Objective, step: TensorDict) -> tuple[TensorDict, dict[str, Counts]]:
+    """Apply `objective.prepare` to a whole optimizer step, and count the tokens and rows that each term covers.
+
+    Before that, floats outside `mask` are set to 0.
+    """
+    step = objective.prepare(zero_outside(step, step["mask"]))
     return step, {term.name: _count(step[term.where]) for term in objective.terms}
 
 
-def _count(where: TokenBool) -> Counts:
-    return Counts(count_true(where).sum(-1), count_true(any_true(where)))
+def _count(mask: TokenBool) -> Counts:
+    return Counts(count_true(mask).sum(-1), count_true(any_true(mask)))
 
 
-def evaluate(
+def compute_loss(
     objective: Objective, part: TensorDict, counts: Mapping[str, Counts]
 ) -> tuple[Scalar, dict[str, Weighted]]:
-    """The loss of `part`, any set of whole units of an optimizer step, and its metrics.
+    """Return the loss and the metrics of `part`: any set of whole units (rows or groups) of an optimizer step.
 
-    `part` holds `objective.reads`, and the model's `outputs` and `watches`. The loss of a step is the sum of the losses
-    of its parts. Each term's own value is among the metrics as ``loss/<term>``.
+    `part` holds `objective.reads`, and the model's `outputs` and `metric_outputs`. The loss of a step is the sum of the
+    losses of its parts. The metric ``loss/<term>`` is the value of a term.
     """
-    neutral = {where: neutralize(part, part[where]) for where in {term.where for term in objective.terms}}
-    losses = [t.weight * t.reduce(t.loss(neutral[t.where]), part[t.where], counts[t.name]) for t in objective.terms]
-    metrics = dict(objective.metrics(neutralize(part.detach(), part["mask"])))
+    zeroed = {where: zero_outside(part, part[where]) for where in {term.where for term in objective.terms}}
+    losses = [t.weight * t.reduce(t.loss(zeroed[t.where]), part[t.where], counts[t.name]) for t in objective.terms]
+    metrics = dict(objective.metrics(zero_outside(part.detach(), part["mask"])))
     for term, loss in zip(objective.terms, losses, strict=True):
-        # A loss is divided already: its parts just add up, and the shares of a step's parts add up to 1.
-        share = count_true(any_true(part[term.where])).to(loss.dtype) / counts[term.name].rows.clamp(min=1)
-        metrics[f"loss/{term.name}"] = Weighted(loss.detach(), share)
+        # A loss is already divided by the counts of the step, so the losses of the parts add up. The weight of a part
+        # is its fraction of the step's rows: the weights of the parts add up to 1.
+        fraction = count_true(any_true(part[term.where])).to(loss.dtype) / counts[term.name].rows.clamp(min=1)
+        metrics[f"loss/{term.name}"] = Weighted(loss.detach(), fraction)
     return torch.stack(losses).sum(0), metrics
 
 
 def merge(*metrics: Mapping[str, Weighted]) -> dict[str, Weighted]:
-    """Metrics of several parts as one: totals and weights add up.
+    """Merge the metrics of several parts: totals and weights add up.
 
     >>> merge({"kl": Weighted(1.0, 2.0)}, {"kl": Weighted(3.0, 2.0)})
     {'kl': Weighted(total=4.0, weight=4.0)}
     """
     names = dict.fromkeys(name for part in metrics for name in part)
-    found = {name: [part[name] for part in metrics if name in part] for name in names}
-    return {name: Weighted(sum(w.total for w in ws), sum(w.weight for w in ws)) for name, ws in found.items()}
+    values = {name: [part[name] for part in metrics if name in part] for name in names}
+    return {name: Weighted(sum(w.total for w in ws), sum(w.weight for w in ws)) for name, ws in values.items()}
 
 
 def roles(algorithm: Algorithm, fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The models that `algorithm` needs, those that only score included; `fields` is the schema."""
+    """Return the roles of all models that `algorithm` needs: those that are trained, then those that only score rows.
+
+    `fields` maps the name of each field of the batch to its entry in the schema.
+    """
     objectives = (*algorithm.before, *algorithm.objectives)
     read = (*algorithm.reads, *(name for objective in objectives for name in objective.reads))
     scored = (fields[name].source[0] for name in read if fields[name].source)

@@ -29,7 +29,7 @@ from purerl.algos.parts.policy import weighted_policy
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
-from purerl.algos.parts.weights import flipped_weight
+from purerl.algos.parts.weights import asymmetric_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -40,17 +40,17 @@ EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight
 class Config:
     """The hyper-parameters of ASPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, min=0)
     weight_cap: float = number("a token weighs no more than this", 3.0, above=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """ASPO as `config` sets it."""
     weight = of_fields(
-        flipped_weight,
+        asymmetric_weight,
         "logp",
         "old_logp",
         "advantage",

@@ -39,10 +39,10 @@ EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight
 class Config:
     """The hyper-parameters of CISPO."""
 
-    clip_low: float = number("how far the weight may fall below 1; at 1 it has no bound", 1.0, least=0, most=1)
-    clip_high: float = number("how far the weight may rise above 1", 4.0, least=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    clip_low: float = number("how far the weight may fall below 1; at 1 it has no bound", 1.0, min=0, max=1)
+    clip_high: float = number("how far the weight may rise above 1", 4.0, min=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

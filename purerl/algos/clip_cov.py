@@ -30,10 +30,10 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, of_fields
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import clipped_policy, dropping, per_token
+from purerl.algos.parts.policy import clipped_policy, drop_tokens, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.selection import sampled_covariance
-from purerl.algos.parts.settings import in_order, number
+from purerl.algos.parts.selection import sampled_covariance_tokens
+from purerl.algos.parts.settings import number, require_below
 from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -48,22 +48,22 @@ EXEMPTIONS = {
 class Config:
     """The hyper-parameters of Clip-Cov."""
 
-    fraction: float = number("share of the tokens that is left out", 2e-4, above=0, most=1)
+    fraction: float = number("share of the tokens that is left out", 2e-4, above=0, max=1)
     cov_low: float = number("covariance above which a token may be left out", 1.0)
     cov_high: float = number("covariance below which a token may be left out", 5.0)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 1.0, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 1.0, least=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 1.0, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 1.0, min=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
     def __attrs_post_init__(self) -> None:
-        in_order(self, "cov_low", "cov_high")
+        require_below(self, "cov_low", "cov_high")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Clip-Cov as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
@@ -71,5 +71,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     bounds = dict(fraction=config.fraction, cov_low=config.cov_low, cov_high=config.cov_high)
-    choice = of_fields(sampled_covariance, "old_logp", "advantage", "noise", "mask", **bounds)
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (dropping(policy, choice, "noise"),))
+    choice = of_fields(sampled_covariance_tokens, "old_logp", "advantage", "noise", "mask", **bounds)
+    return Algorithm(
+        ("reward",), outcome_advantage(group_normalized_advantage), (drop_tokens(policy, choice, "noise"),)
+    )

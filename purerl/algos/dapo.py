@@ -25,7 +25,7 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.selection import groups_with_variance
 from purerl.algos.parts.settings import number
@@ -38,16 +38,16 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """The hyper-parameters of DAPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, least=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, min=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """DAPO as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,

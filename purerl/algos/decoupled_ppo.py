@@ -26,7 +26,7 @@ from attrs import frozen
 
 from purerl.algos import ppo
 from purerl.algos.algebra import Algorithm, bind
-from purerl.algos.parts.corrections import corrected, token_weight, truncated
+from purerl.algos.parts.corrections import token_weight, truncated_ratio, with_corrections
 from purerl.algos.parts.settings import number
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -46,4 +46,4 @@ class Config(ppo.Config):
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Decoupled PPO as `config` sets it."""
-    return corrected(ppo.algorithm(config), token_weight(bind(truncated, cap=config.cap)))
+    return with_corrections(ppo.algorithm(config), token_weight(bind(truncated_ratio, ratio_cap=config.cap)))

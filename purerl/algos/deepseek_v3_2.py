@@ -29,9 +29,9 @@ from attrs import frozen
 from purerl.algos.algebra import Algorithm, Objective, of_fields
 from purerl.algos.estimators.group_relative import group_centered_advantage
 from purerl.algos.parts.bypass import bypass_old_logp
-from purerl.algos.parts.corrections import sequence_masked
+from purerl.algos.parts.corrections import mask_off_policy_sequences
 from purerl.algos.parts.divergences import importance_k3
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
@@ -43,17 +43,17 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """The hyper-parameters of GRPO as in DeepSeek-V3.2."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    delta: float = number("mean distance beyond which a bad row is not learned from", 0.1, least=0, unit="nats")
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
+    delta: float = number("mean distance beyond which a bad row is not learned from", 0.1, min=0, unit="nats")
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """GRPO of DeepSeek-V3.2 as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
@@ -61,7 +61,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     plain = Algorithm(("reward",), outcome_advantage(group_centered_advantage), (_unbiased(policy),))
-    return bypass_old_logp(sequence_masked(plain, delta=config.delta))
+    return bypass_old_logp(mask_off_policy_sequences(plain, delta=config.delta))
 
 
 def _unbiased(policy: Objective) -> Objective:

@@ -33,7 +33,7 @@ from purerl.algos.parts.policy import weighted_policy
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
-from purerl.algos.parts.weights import token_kl, trusted_weight
+from purerl.algos.parts.weights import binary_kl, divergence_masked_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -44,21 +44,21 @@ EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight
 class Config:
     """The hyper-parameters of DPPO by Kullback-Leibler divergence."""
 
-    divergence_low: float = number("divergence beyond which no token is made rarer", 0.05, least=0)
-    divergence_high: float = number("divergence beyond which no token is made likelier", 0.05, least=0)
+    divergence_low: float = number("divergence beyond which no token is made rarer", 0.05, min=0)
+    divergence_high: float = number("divergence beyond which no token is made likelier", 0.05, min=0)
     ratio_cap: float = number("the ratio counts for no more than this", 10.0, above=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """DPPO by Kullback-Leibler divergence, as `config` sets it."""
     weight = of_fields(
-        trusted_weight,
+        divergence_masked_weight,
         "logp",
         "rollout_logp",
         "advantage",
-        divergence=token_kl,
+        divergence=binary_kl,
         divergence_low=config.divergence_low,
         divergence_high=config.divergence_high,
         ratio_cap=config.ratio_cap,

@@ -21,7 +21,7 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.group_relative import group_centered_advantage
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import constant_norm
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
@@ -33,17 +33,17 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """The hyper-parameters of Dr. GRPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
     norm_length: float = number("divides sums over tokens; the longest completion, say", 1024, above=0, unit="tokens")
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Dr. GRPO as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         bind(constant_norm, length=config.norm_length),
         clip_low=config.clip_low,
         clip_high=config.clip_high,

@@ -25,7 +25,7 @@ from attrs import frozen
 from purerl.algos.algebra import Algorithm, Term, of_fields
 from purerl.algos.estimators.group_relative import group_centered_advantage
 from purerl.algos.parts.divergences import k2
-from purerl.algos.parts.policy import moved, policy_objective
+from purerl.algos.parts.policy import approx_kl, policy_objective
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
@@ -39,7 +39,7 @@ class Config:
     """The hyper-parameters of DRO."""
 
     beta: float = number("how strongly the policy is held to where it was", 0.05, above=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -48,7 +48,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         of_fields(policy_gradient, "logp", "advantage"),
         token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"approx_kl": moved},
+        metrics={"approx_kl": approx_kl},
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )

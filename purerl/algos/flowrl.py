@@ -30,10 +30,10 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, bind, read
+from purerl.algos.algebra import Algorithm, bind, read_field
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.corrections import whole_row_ratio
-from purerl.algos.parts.policy import moved, policy_objective
+from purerl.algos.parts.corrections import sequence_importance_ratio
+from purerl.algos.parts.policy import approx_kl, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens, first_counted, row_mean
 from purerl.algos.parts.settings import number
@@ -53,15 +53,15 @@ class Config:
     """The hyper-parameters of FlowRL."""
 
     beta: float = number("nats of mean log-ratio per unit of advantage", 15.0, above=0)
-    clip_low: float = number("how far a row's weight may fall below 1", 0.2, least=0, most=1)
-    clip_high: float = number("how far a row's weight may rise above 1", 0.2, least=0)
+    clip_low: float = number("how far a row's weight may fall below 1", 0.2, min=0, max=1)
+    clip_high: float = number("how far a row's weight may rise above 1", 0.2, min=0)
 
 
 def clipped_row_weight(
     logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool, *, clip_low: float, clip_high: float
 ) -> RowFloat:
     """clip(exp(sum_t (logp - old_logp)), 1 - clip_low, 1 + clip_high), without gradient."""
-    return whole_row_ratio(logp.detach(), old_logp, mask).clamp(1 - clip_low, 1 + clip_high)
+    return sequence_importance_ratio(logp.detach(), old_logp, mask).clamp(1 - clip_low, 1 + clip_high)
 
 
 def balance_loss(log_partition: RowFloat, log_ratio: RowFloat, advantage: RowFloat, *, beta: float) -> RowFloat:
@@ -81,7 +81,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         bind(_loss, beta=config.beta, **clip),
         sequence_mean_of_token_mean,
         reads=("old_logp", "ref_logp", "advantage"),
-        metrics={"approx_kl": moved, "weight": bind(_weight, **clip), "log_partition": read("log_partition")},
+        metrics={"approx_kl": approx_kl, "weight": bind(_weight, **clip), "log_partition": read_field("log_partition")},
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )

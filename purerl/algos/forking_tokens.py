@@ -27,9 +27,9 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, of_fields
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import clipped_policy, dropping, per_token
+from purerl.algos.parts.policy import clipped_policy, drop_tokens, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.selection import groups_with_variance, least_uncertain
+from purerl.algos.parts.selection import groups_with_variance, low_entropy_tokens
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
 
@@ -45,27 +45,27 @@ EXEMPTIONS = {
 class Config:
     """The hyper-parameters of DAPO on forking tokens."""
 
-    top_fraction: float = number("share of the tokens that have a policy loss", 0.2, above=0, most=1)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, least=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    top_fraction: float = number("share of the tokens that have a policy loss", 0.2, above=0, max=1)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, min=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """DAPO on forking tokens as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    choice = of_fields(least_uncertain, "old_entropy", "mask", top_fraction=config.top_fraction)
+    choice = of_fields(low_entropy_tokens, "old_entropy", "mask", top_fraction=config.top_fraction)
     return Algorithm(
         ("reward",),
         outcome_advantage(group_normalized_advantage),
-        (dropping(policy, choice, "old_entropy"),),
+        (drop_tokens(policy, choice, "old_entropy"),),
         select=groups_with_variance,
     )

@@ -25,13 +25,13 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, bind, stateless, writes
+from purerl.algos.algebra import Algorithm, bind, stateless, write_field
 from purerl.algos.estimators.components import component_normalized_advantage
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number, numbers
-from purerl.algos.parts.whiten import EPS, deviation
+from purerl.algos.parts.whiten import EPS, standard_deviation
 from purerl.kernels.masks import any_true
 from purerl.types import TokenFloat
 
@@ -45,28 +45,28 @@ class Config:
     """The hyper-parameters of GDPO."""
 
     weights: tuple[float, ...] = numbers("weight of each component, in the order of the rewards; none: each weighs 1")
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """GDPO as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    advantage = stateless(writes("advantage", bind(_component_normalized_advantage, weights=config.weights)))
+    advantage = stateless(write_field("advantage", bind(_component_normalized_advantage, weights=config.weights)))
     return Algorithm(("components",), advantage, (policy,))
 
 
 def _component_normalized_advantage(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:
     counted = any_true(batch["mask"])
     advantage = component_normalized_advantage(batch["components"], batch["group"], counted, weights=weights)
-    std = deviation(advantage.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
+    std = standard_deviation(advantage.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
     return broadcast_to_tokens(advantage / (std + EPS), batch["mask"])

@@ -27,10 +27,10 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, bind, stateless, writes
+from purerl.algos.algebra import Algorithm, bind, stateless, write_field
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.estimators.steps import anchored_step_advantage
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.estimators.steps import step_relative_advantage
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number
@@ -48,18 +48,18 @@ EXEMPTIONS = {
 class Config:
     """The hyper-parameters of GiGPO."""
 
-    step_coef: float = number("weight of a step's advantage beside the row's", 1.0, least=0)
-    discount: float = number("what a reward loses with each step that comes before it", 0.95, least=0, most=1)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    step_coef: float = number("weight of a step's advantage beside the row's", 1.0, min=0)
+    discount: float = number("what a reward loses with each step that comes before it", 0.95, min=0, max=1)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """GiGPO as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
@@ -67,13 +67,13 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     advantage = bind(_group_in_group_advantage, step_coef=config.step_coef, discount=config.discount)
-    return Algorithm(("reward", "turn", "anchor"), stateless(writes("advantage", advantage)), (policy,))
+    return Algorithm(("reward", "turn", "anchor"), stateless(write_field("advantage", advantage)), (policy,))
 
 
 def _group_in_group_advantage(batch: TensorDict, *, step_coef: float, discount: float) -> TokenFloat:
     reward, group, mask = batch["reward"], batch["group"], batch["mask"]
     episode = broadcast_to_tokens(group_normalized_advantage(reward.sum(-1), group, any_true(mask)), mask)
-    steps = anchored_step_advantage(
+    steps = step_relative_advantage(
         reward, batch["turn"], batch["anchor"], group, batch["action"], mask, discount=discount
     )
     return episode + step_coef * steps

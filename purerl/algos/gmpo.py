@@ -28,10 +28,10 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind, of_fields
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import moved, policy_objective
+from purerl.algos.parts.policy import approx_kl, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
-from purerl.algos.parts.surrogates import geometric_ratio
+from purerl.algos.parts.surrogates import geometric_mean_ratio
 from purerl.algos.parts.transforms import outcome_advantage
 from purerl.types import TokenFloat
 
@@ -42,24 +42,22 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """The hyper-parameters of GMPO."""
 
-    log_clip_low: float = number("how far a log-ratio may fall below 0 before it is clipped", 0.4, least=0, unit="nats")
-    log_clip_high: float = number(
-        "how far a log-ratio may rise above 0 before it is clipped", 0.4, least=0, unit="nats"
-    )
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    log_clip_low: float = number("how far a log-ratio may fall below 0 before it is clipped", 0.4, min=0, unit="nats")
+    log_clip_high: float = number("how far a log-ratio may rise above 0 before it is clipped", 0.4, min=0, unit="nats")
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """GMPO as `config` sets it."""
     bounds = dict(log_clip_low=config.log_clip_low, log_clip_high=config.log_clip_high)
-    ratio = of_fields(geometric_ratio, "logp", "old_logp", "advantage", "mask", **bounds)
+    ratio = of_fields(geometric_mean_ratio, "logp", "old_logp", "advantage", "mask", **bounds)
     policy = policy_objective(
         bind(_surrogate, ratio=ratio),
         # A row's value at each of its tokens: the mean over tokens is the row's value.
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"approx_kl": moved, "ratio": ratio},
+        metrics={"approx_kl": approx_kl, "ratio": ratio},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )

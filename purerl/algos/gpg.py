@@ -38,7 +38,7 @@ EXEMPTIONS = {"group_independence": "advantages are scaled by the share of group
 class Config:
     """The hyper-parameter of GPG."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

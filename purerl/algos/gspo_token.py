@@ -27,10 +27,10 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, chain
-from purerl.algos.parts.policy import clipped_policy, per_sequence
+from purerl.algos.parts.policy import clipped_policy, sequence_level_ratio
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
-from purerl.algos.parts.transforms import return_advantage, whitened
+from purerl.algos.parts.transforms import return_advantage, whiten_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -46,21 +46,21 @@ EXEMPTIONS = {
 class Config:
     """The hyper-parameters of GSPO-token."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 3e-4, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 4e-4, least=0)
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, least=0, most=1)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 3e-4, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 4e-4, min=0)
+    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """GSPO-token as `config` sets it."""
     policy = clipped_policy(
-        per_sequence,
+        sequence_level_ratio,
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), chain(return_advantage(discount=config.discount), whitened), (policy,))
+    return Algorithm(("reward",), chain(return_advantage(discount=config.discount), whiten_advantage), (policy,))

@@ -29,7 +29,7 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.group_relative import group_centered_advantage
-from purerl.algos.parts.policy import moved, policy_objective
+from purerl.algos.parts.policy import approx_kl, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.regressions import gvpo_loss
 from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
@@ -57,7 +57,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         bind(_loss, beta=config.beta),
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"approx_kl": moved},
+        metrics={"approx_kl": approx_kl},
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )

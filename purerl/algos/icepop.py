@@ -5,7 +5,7 @@ experts. Where both give a token about the same probability, it is weighed by th
 learned from.
 
     k_t  = exp(old_logp_t - rollout_logp_t)
-    w_t  = k_t where least <= k_t <= most, else 0; without gradient
+    w_t  = k_t where min_ratio <= k_t <= max_ratio, else 0; without gradient
     loss = mean over rows of the mean over tokens of w_t max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
 
 Advantage and the rest are those of `grpo`.
@@ -25,8 +25,8 @@ from attrs import frozen
 
 from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, bind
-from purerl.algos.parts.corrections import banded, corrected, token_weight
-from purerl.algos.parts.settings import in_order, number
+from purerl.algos.parts.corrections import banded_ratio, token_weight, with_corrections
+from purerl.algos.parts.settings import number, require_below
 
 __all__ = ["Config", "algorithm"]
 
@@ -35,13 +35,15 @@ __all__ = ["Config", "algorithm"]
 class Config(grpo.Config):
     """The hyper-parameters of GRPO, and the band of weights."""
 
-    least: float = number("the smallest ratio of trainer and sampler that is learned from", 0.5, above=0)
-    most: float = number("the largest", 5.0, above=0)
+    min_ratio: float = number("the smallest ratio of trainer and sampler that is learned from", 0.5, above=0)
+    max_ratio: float = number("the largest", 5.0, above=0)
 
     def __attrs_post_init__(self) -> None:
-        in_order(self, "least", "most")
+        require_below(self, "min_ratio", "max_ratio")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """IcePop as `config` sets it."""
-    return corrected(grpo.algorithm(config), token_weight(bind(banded, least=config.least, most=config.most)))
+    return with_corrections(
+        grpo.algorithm(config), token_weight(bind(banded_ratio, min_ratio=config.min_ratio, max_ratio=config.max_ratio))
+    )

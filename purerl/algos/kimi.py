@@ -24,7 +24,7 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Term, of_fields
 from purerl.algos.estimators.group_relative import group_centered_advantage
-from purerl.algos.parts.policy import moved, policy_objective
+from purerl.algos.parts.policy import approx_kl, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, sequence_mean_of_token_sum
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number
@@ -40,7 +40,7 @@ class Config:
     """The hyper-parameters of Kimi k1.5."""
 
     beta: float = number("how strongly the policy is held to where it was", 0.1, above=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -49,7 +49,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("old_logp", "advantage"),
-        metrics={"approx_kl": moved},
+        metrics={"approx_kl": approx_kl},
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )

@@ -29,11 +29,11 @@ from __future__ import annotations
 import torch
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, Term, of_fields, writes
+from purerl.algos.algebra import Algorithm, Objective, Term, of_fields, write_field
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import moved, per_token, policy_objective
+from purerl.algos.parts.policy import approx_kl, policy_objective, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.selection import largest_covariance
+from purerl.algos.parts.selection import high_covariance_tokens
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import importance_surrogate
 from purerl.algos.parts.transforms import outcome_advantage
@@ -48,10 +48,10 @@ EXEMPTIONS = {"group_independence": "tokens are chosen over the whole step"}
 class Config:
     """The hyper-parameters of KL-Cov."""
 
-    top_fraction: float = number("share of the tokens that is penalized", 2e-3, above=0, most=1)
+    top_fraction: float = number("share of the tokens that is penalized", 2e-3, above=0, max=1)
     penalty_coef: float = number("weight of their distance from where they were", 1.0, above=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalized: TokenBool) -> TokenFloat:
@@ -65,15 +65,15 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 
 def _policy(config: Config) -> Objective:
-    choice = of_fields(largest_covariance, "old_logp", "advantage", "mask", top_fraction=config.top_fraction)
+    choice = of_fields(high_covariance_tokens, "old_logp", "advantage", "mask", top_fraction=config.top_fraction)
     penalty = of_fields(distance_penalty, "logp", "old_logp", "penalized")
     policy = policy_objective(
         of_fields(importance_surrogate, "logp", "old_logp", "advantage"),
         token_mean,
         reads=("old_logp", "advantage", "penalized"),
-        metrics={"approx_kl": moved, "ratio": per_token},
+        metrics={"approx_kl": approx_kl, "ratio": token_level_ratio},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
     terms = (*policy.terms, Term("penalty", penalty, token_mean, weight=config.penalty_coef))
-    return policy._replace(prepare=writes("penalized", choice), terms=terms)
+    return policy._replace(prepare=write_field("penalized", choice), terms=terms)

@@ -29,9 +29,9 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, of_fields
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import dropping, from_sampler, policy_objective
+from purerl.algos.parts.policy import drop_tokens, policy_objective, sampler_kl
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.selection import excess_moment
+from purerl.algos.parts.selection import second_moment_outliers
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import importance_surrogate, token_ratio
 from purerl.algos.parts.transforms import outcome_advantage
@@ -45,9 +45,9 @@ EXEMPTIONS = {"group_independence": "tokens are chosen over the whole step"}
 class Config:
     """The hyper-parameters of M2PO."""
 
-    moment_bound: float = number("how large the mean of squared log-ratios may be", 0.04, least=0, unit="nats^2")
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    moment_bound: float = number("how large the mean of squared log-ratios may be", 0.04, min=0, unit="nats^2")
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -56,11 +56,13 @@ def algorithm(config: Config = Config()) -> Algorithm:
         of_fields(importance_surrogate, "logp", "rollout_logp", "advantage"),
         token_mean,
         reads=("rollout_logp", "advantage"),
-        metrics={"sampler_kl": from_sampler, "weight": of_fields(token_ratio, "logp", "rollout_logp")},
+        metrics={"sampler_kl": sampler_kl, "weight": of_fields(token_ratio, "logp", "rollout_logp")},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    choice = of_fields(excess_moment, "old_logp", "rollout_logp", "advantage", "mask", moment_bound=config.moment_bound)
+    choice = of_fields(
+        second_moment_outliers, "old_logp", "rollout_logp", "advantage", "mask", moment_bound=config.moment_bound
+    )
     return Algorithm(
-        ("reward",), outcome_advantage(group_normalized_advantage), (dropping(policy, choice, "old_logp"),)
+        ("reward",), outcome_advantage(group_normalized_advantage), (drop_tokens(policy, choice, "old_logp"),)
     )

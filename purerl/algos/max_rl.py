@@ -37,7 +37,7 @@ EXEMPTIONS = {"reward_shift_invariance": "the mean of the group is divided by"}
 class Config:
     """The hyper-parameter of MaxRL."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

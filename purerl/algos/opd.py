@@ -27,8 +27,8 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, chain, of_fields
 from purerl.algos.estimators.group_relative import group_centered_advantage
-from purerl.algos.parts.distillation import distilled, no_advantage, scaled
-from purerl.algos.parts.policy import moved, per_token, policy_objective
+from purerl.algos.parts.distillation import add_teacher_advantage, scale_advantage, zero_advantage
+from purerl.algos.parts.policy import approx_kl, policy_objective, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.surrogates import importance_surrogate
@@ -42,7 +42,7 @@ class Config:
     """The hyper-parameters of on-policy distillation."""
 
     distillation_coef: float = number("advantage per nat by which the teacher finds a token likelier", 1.0, above=0)
-    reward_coef: float = number("weight of what the rewards say", 0.0, least=0)
+    reward_coef: float = number("weight of what the rewards say", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -52,16 +52,16 @@ def algorithm(config: Config = Config()) -> Algorithm:
         of_fields(importance_surrogate, "logp", "old_logp", "advantage"),
         token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"approx_kl": moved, "ratio": per_token},
+        metrics={"approx_kl": approx_kl, "ratio": token_level_ratio},
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )
     return Algorithm(
         reads=("old_logp", "teacher_logp", *optional(coef, "reward")),
         advantage=chain(
-            no_advantage,
-            *optional(coef, outcome_advantage(group_centered_advantage), scaled(factor=coef)),
-            distilled(distillation_coef=config.distillation_coef),
+            zero_advantage,
+            *optional(coef, outcome_advantage(group_centered_advantage), scale_advantage(factor=coef)),
+            add_teacher_advantage(distillation_coef=config.distillation_coef),
         ),
         objectives=(policy,),
     )

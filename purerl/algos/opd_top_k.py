@@ -31,13 +31,13 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, Term, identity, of_fields, read
+from purerl.algos.algebra import Algorithm, Objective, Term, identity, of_fields, read_field
 from purerl.algos.parts.distillation import topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number, optional
 from purerl.errors import ConfigError
-from purerl.types import ChoiceFloat, TokenFloat
+from purerl.types import TokenFloat, TopKFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -48,8 +48,8 @@ EXEMPTIONS = {"reinforce_gradient_on_policy": "it imitates a teacher's distribut
 class Config:
     """The hyper-parameters of on-policy distillation from the teacher's likeliest tokens."""
 
-    reverse_coef: float = number("weight of the divergence that seeks a mode of the teacher's", 1.0, least=0)
-    forward_coef: float = number("weight of the divergence that covers all of them", 0.0, least=0)
+    reverse_coef: float = number("weight of the divergence that seeks a mode of the teacher's", 1.0, min=0)
+    forward_coef: float = number("weight of the divergence that covers all of them", 0.0, min=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.reverse_coef + self.forward_coef:
@@ -64,17 +64,20 @@ def algorithm(config: Config = Config()) -> Algorithm:
         role="policy",
         reads=("teacher_topk_logp",),
         outputs=("topk_logp",),
-        watches=("entropy",),
+        metric_outputs=("entropy",),
         terms=(
             *optional(config.reverse_coef, Term("reverse_kl", reverse, token_mean, weight=config.reverse_coef)),
             *optional(config.forward_coef, Term("forward_kl", forward, token_mean, weight=config.forward_coef)),
         ),
         metrics=token_means(
-            reverse_kl=reverse, forward_kl=forward, coverage=of_fields(_coverage, "topk_logp"), entropy=read("entropy")
+            reverse_kl=reverse,
+            forward_kl=forward,
+            coverage=of_fields(_coverage, "topk_logp"),
+            entropy=read_field("entropy"),
         ),
     )
     return Algorithm(reads=(), advantage=identity, objectives=(policy,))
 
 
-def _coverage(topk_logp: ChoiceFloat) -> TokenFloat:
+def _coverage(topk_logp: TopKFloat) -> TokenFloat:
     return topk_logp.clamp(max=0).exp().sum(-1)

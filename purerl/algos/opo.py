@@ -21,7 +21,7 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, of_fields, stateless, writes
+from purerl.algos.algebra import Algorithm, of_fields, stateless, write_field
 from purerl.algos.estimators.group_relative import length_weighted_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
@@ -38,7 +38,7 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """The hyper-parameter of OPO."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -51,7 +51,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), stateless(writes("advantage", _length_weighted_advantage)), (policy,))
+    return Algorithm(("reward",), stateless(write_field("advantage", _length_weighted_advantage)), (policy,))
 
 
 def _length_weighted_advantage(batch: TensorDict) -> TokenFloat:

@@ -26,7 +26,7 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, of_fields, stateless, writes
+from purerl.algos.algebra import Algorithm, of_fields, stateless, write_field
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
 from purerl.algos.estimators.returns import discounted_returns
 from purerl.algos.parts.policy import policy_objective
@@ -42,7 +42,7 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """The hyper-parameter of OTB."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -56,7 +56,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     reads = ("reward", "old_logp", "sum_pi_squared")
-    return Algorithm(reads, stateless(writes("advantage", _optimal_token_advantage)), (policy,))
+    return Algorithm(reads, stateless(write_field("advantage", _optimal_token_advantage)), (policy,))
 
 
 def _optimal_token_advantage(batch: TensorDict) -> TokenFloat:

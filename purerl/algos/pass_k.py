@@ -26,9 +26,9 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.pass_k import pass_k_advantage
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.settings import number, whole
+from purerl.algos.parts.settings import integer, number
 from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -43,17 +43,17 @@ EXEMPTIONS = {
 class Config:
     """The hyper-parameters of pass@k training."""
 
-    k: int = whole("how many attempts are rewarded together", 4, least=1, unit="rows")
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    k: int = integer("how many attempts are rewarded together", 4, min=1, unit="rows")
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Pass@k training as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,

@@ -35,7 +35,7 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """The hyper-parameter of leave-one-out pass@k."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

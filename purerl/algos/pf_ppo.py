@@ -29,13 +29,13 @@ from collections.abc import Callable
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, bind, chain, stateless, writes
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.algebra import Algorithm, Objective, bind, chain, stateless, write_field
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.resampling import power_weight, resample
 from purerl.algos.parts.rows import first_counted
 from purerl.algos.parts.settings import number, optional
-from purerl.algos.parts.transforms import gae_advantage, kl_in_reward, whitened
+from purerl.algos.parts.transforms import gae_advantage, kl_in_reward, whiten_advantage
 from purerl.algos.parts.values import critic_objective
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, TokenFloat
@@ -53,21 +53,21 @@ EXEMPTIONS = {
 class Config:
     """The hyper-parameters of PF-PPO."""
 
-    power: float = number("how much more often extreme scores are drawn", 2.0, least=0)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, least=0, most=1)
-    lambda_: float = number("0 trusts the critic's next estimate, 1 only what happened", 0.95, least=0, most=1)
+    power: float = number("how much more often extreme scores are drawn", 2.0, min=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
+    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
+    lambda_: float = number("0 trusts the critic's next estimate, 1 only what happened", 0.95, min=0, max=1)
     value_clip: float = number("how far the critic's estimate may move in one update", 0.5, above=0, unit="reward")
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """PF-PPO as `config` sets it."""
     kl = config.kl_reward_coef
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
@@ -78,10 +78,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("reward", "old_value", "noise", *optional(kl, "old_logp", "ref_logp")),
         advantage=chain(
             # By the score as it was given: the divergence is no part of what the reward model is sure of.
-            stateless(writes("copies", bind(_power_weighted_copies, power=config.power))),
+            stateless(write_field("copies", bind(_power_weighted_copies, power=config.power))),
             *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             gae_advantage(discount=config.discount, lambda_=config.lambda_),
-            whitened,
+            whiten_advantage,
         ),
         objectives=(drawn_only(critic_objective(value_clip=config.value_clip)), drawn_only(policy)),
     )

@@ -36,17 +36,17 @@ from attrs import frozen
 from tensordict import TensorDict
 from torch.nn.functional import softplus
 
-from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, chain, stateless, writes
+from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, chain, stateless, write_field
 from purerl.algos.estimators.group_relative import leave_one_out_advantage
 from purerl.algos.estimators.returns import discounted_returns
 from purerl.algos.parts.groups import group_size, group_sum
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean
 from purerl.algos.parts.rows import at_last_action, broadcast_to_tokens, row_mean
 from purerl.algos.parts.selection import groups_with_variance
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
-from purerl.algos.parts.transforms import whitened
+from purerl.algos.parts.transforms import whiten_advantage
 from purerl.kernels.masks import any_true
 from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat
 
@@ -62,9 +62,9 @@ class Config:
     beta: float = number("reward per nat by which the reward model finds a token likelier", 0.05, above=0)
     process_coef: float = number("weight of the implicit process rewards", 5.0, above=0)
     outcome_coef: float = number("weight of the outcome", 5.0, above=0)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def implicit_reward_loss(log_ratio: RowFloat, score: RowFloat, *, beta: float) -> RowFloat:
@@ -98,7 +98,7 @@ def leave_one_out_process(process: TokenFloat, group: RowInt, mask: TokenBool) -
 def algorithm(config: Config = Config()) -> Algorithm:
     """PRIME as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
@@ -108,7 +108,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
     advantage = bind(_advantage, beta=config.beta, process_coef=config.process_coef, outcome_coef=config.outcome_coef)
     return Algorithm(
         reads=("reward", "reward_model_logp", "ref_logp"),
-        advantage=chain(stateless(writes("advantage", advantage)), whitened),
+        advantage=chain(stateless(write_field("advantage", advantage)), whiten_advantage),
         objectives=(policy,),
         select=groups_with_variance,
         before=(_reward_model(config),),

@@ -29,11 +29,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Transform, bind, of_fields
-from purerl.algos.estimators.trackers import look_up, moving_average_update
+from purerl.algos.estimators.trackers import table_lookup, update_moving_average
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import broadcast_to_tokens
-from purerl.algos.parts.settings import number, whole
+from purerl.algos.parts.settings import integer, number
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.batch import with_fields
 from purerl.kernels.masks import any_true
@@ -47,9 +47,9 @@ EXEMPTIONS = {"reward_shift_invariance": "the baseline is the role's mean so far
 class Config:
     """The hyper-parameters of RAE."""
 
-    decay: float = number("what is kept of a baseline with each row of its role", 0.95, least=0, most=1)
-    roles: int = whole("how many roles have a baseline of their own", 64, least=1)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    decay: float = number("what is kept of a baseline with each row of its role", 0.95, min=0, max=1)
+    roles: int = integer("how many roles have a baseline of their own", 64, min=1)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def role_advantage(*, decay: float, roles: int) -> Transform:
@@ -66,8 +66,8 @@ def _no_baseline(*, roles: int) -> Tensor:
 
 def _role_advantage(table: Tensor, batch: TensorDict, *, decay: float, roles: int) -> tuple[Tensor, TensorDict]:
     score, mask, key = batch["reward"].sum(-1), batch["mask"], batch["role"] % roles
-    advantage = score - look_up(table, key).to(score.dtype)
-    table = moving_average_update(table, score, key, any_true(mask), decay=decay)
+    advantage = score - table_lookup(table, key).to(score.dtype)
+    table = update_moving_average(table, score, key, any_true(mask), decay=decay)
     return table, with_fields(batch, advantage=broadcast_to_tokens(advantage, mask))
 
 

@@ -36,9 +36,9 @@ EXEMPTIONS = {"reward_shift_invariance": "there is no baseline"}
 class Config:
     """The hyper-parameters of REINFORCE."""
 
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, least=0, most=1)
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
+    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

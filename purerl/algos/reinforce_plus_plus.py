@@ -22,10 +22,10 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, chain
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number, optional
-from purerl.algos.parts.transforms import kl_in_reward, return_advantage, whitened
+from purerl.algos.parts.transforms import kl_in_reward, return_advantage, whiten_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -39,18 +39,18 @@ EXEMPTIONS = {
 class Config:
     """The hyper-parameters of REINFORCE++."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, least=0, most=1)
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.01, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
+    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
+    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.01, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """REINFORCE++ as `config` sets it."""
     kl = config.kl_reward_coef
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
@@ -62,7 +62,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         advantage=chain(
             *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             return_advantage(discount=config.discount),
-            whitened,
+            whiten_advantage,
         ),
         objectives=(policy,),
     )

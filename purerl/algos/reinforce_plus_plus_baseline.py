@@ -23,10 +23,10 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, chain
 from purerl.algos.estimators.group_relative import group_centered_advantage
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
-from purerl.algos.parts.transforms import outcome_advantage, whitened
+from purerl.algos.parts.transforms import outcome_advantage, whiten_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -37,20 +37,20 @@ EXEMPTIONS = {"group_independence": "advantages are whitened over the batch"}
 class Config:
     """The hyper-parameters of REINFORCE++ with a baseline."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """REINFORCE++ with a baseline as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), chain(outcome_advantage(group_centered_advantage), whitened), (policy,))
+    return Algorithm(("reward",), chain(outcome_advantage(group_centered_advantage), whiten_advantage), (policy,))

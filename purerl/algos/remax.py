@@ -25,7 +25,7 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, chain, of_fields, stateless, writes
+from purerl.algos.algebra import Algorithm, chain, of_fields, stateless, write_field
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import broadcast_to_tokens
@@ -41,8 +41,8 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """The hyper-parameters of ReMax."""
 
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -61,7 +61,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         advantage=chain(
             *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             return_advantage(discount=1.0),
-            stateless(writes("advantage", _above_greedy)),
+            stateless(write_field("advantage", _above_greedy)),
         ),
         objectives=(policy,),
     )

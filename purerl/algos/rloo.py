@@ -36,8 +36,8 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """The hyper-parameters of RLOO."""
 
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

@@ -25,7 +25,7 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import moved, per_token, policy_objective
+from purerl.algos.parts.policy import approx_kl, policy_objective, token_level_ratio
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import soft_gate_surrogate
@@ -41,8 +41,8 @@ class Config:
 
     gate_positive: float = number("how fast the gradient fades with the ratio where A > 0", 1.0, above=0)
     gate_negative: float = number("how fast the gradient fades with the ratio elsewhere", 1.05, above=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -51,7 +51,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         bind(_surrogate, gate_positive=config.gate_positive, gate_negative=config.gate_negative),
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
-        metrics={"approx_kl": moved, "ratio": per_token},
+        metrics={"approx_kl": approx_kl, "ratio": token_level_ratio},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
@@ -59,4 +59,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 
 def _surrogate(batch: TensorDict, **gates: float) -> TokenFloat:
-    return soft_gate_surrogate(per_token(batch), batch["advantage"], **gates)
+    return soft_gate_surrogate(token_level_ratio(batch), batch["advantage"], **gates)

@@ -34,11 +34,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Transform, bind
-from purerl.algos.estimators.trackers import beta_update, look_up
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.estimators.trackers import table_lookup, update_beta_counts
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens
-from purerl.algos.parts.settings import number, whole
+from purerl.algos.parts.settings import integer, number
 from purerl.algos.parts.whiten import whiten_rows
 from purerl.batch import with_fields
 from purerl.kernels.masks import any_true
@@ -55,11 +55,11 @@ EXEMPTIONS = {
 class Config:
     """The hyper-parameters of SPO."""
 
-    decay: float = number("what is kept of a prompt's counts when it is drawn again", 0.9, above=0, most=0.999)
-    prompts: int = whole("how many prompts are remembered: the size of the data set", 65536, least=1)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    decay: float = number("what is kept of a prompt's counts when it is drawn again", 0.9, above=0, max=0.999)
+    prompts: int = integer("how many prompts are remembered: the size of the data set", 65536, min=1)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def tracked_advantage(*, decay: float, prompts: int) -> Transform:
@@ -81,15 +81,15 @@ def _tracked_advantage(
     alpha, beta = state
     score, mask, key = batch["reward"].sum(-1), batch["mask"], batch["example"] % prompts
     counted = any_true(mask)
-    advantage = whiten_rows(score - look_up(alpha / (alpha + beta), key).to(score.dtype), counted)
-    state = beta_update(alpha, beta, score, key, counted, decay=decay)
+    advantage = whiten_rows(score - table_lookup(alpha / (alpha + beta), key).to(score.dtype), counted)
+    state = update_beta_counts(alpha, beta, score, key, counted, decay=decay)
     return state, with_fields(batch, advantage=broadcast_to_tokens(advantage, mask))
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """SPO as `config` sets it."""
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,

@@ -40,7 +40,7 @@ EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight
 class Config:
     """The hyper-parameters of TOPR."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

@@ -30,10 +30,10 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, Term, bind, chain, of_fields, stateless
 from purerl.algos.estimators.returns import discounted_returns, gae, length_adaptive_lambda
-from purerl.algos.parts.policy import clipped_policy, per_token
+from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number, optional
-from purerl.algos.parts.transforms import whitened
+from purerl.algos.parts.transforms import whiten_advantage
 from purerl.algos.parts.values import critic_objective
 from purerl.algos.sft import negative_log_likelihood
 from purerl.batch import with_fields
@@ -51,14 +51,14 @@ EXEMPTIONS = {
 class Config:
     """The hyper-parameters of VAPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, least=0, most=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, least=0)
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, least=0, most=1)
+    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
+    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, min=0)
+    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
     trace_alpha: float = number("sum of the weights of the policy's trace, for each token of the row", 0.05, above=0)
     value_clip: float = number("how far the critic's estimate may move in one update", 0.5, above=0, unit="reward")
-    imitation_coef: float = number("weight of the likelihood of right rows", 0.1, least=0)
+    imitation_coef: float = number("weight of the likelihood of right rows", 0.1, min=0)
     right_above: float = number("a row with a score above this is right", 0.0, unit="reward")
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -66,14 +66,14 @@ def algorithm(config: Config = Config()) -> Algorithm:
     settings = {"discount": config.discount, "trace_alpha": config.trace_alpha, "right_above": config.right_above}
     return Algorithm(
         reads=("reward", "old_value"),
-        advantage=chain(stateless(bind(_decoupled_gae, **settings)), whitened),
+        advantage=chain(stateless(bind(_decoupled_gae, **settings)), whiten_advantage),
         objectives=(critic_objective(value_clip=config.value_clip), _policy(config)),
     )
 
 
 def _policy(config: Config) -> Objective:
     policy = clipped_policy(
-        per_token,
+        token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,

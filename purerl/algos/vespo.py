@@ -40,12 +40,12 @@ EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight
 class Config:
     """The hyper-parameters of VESPO."""
 
-    power_positive: float = number("how fast the weight of a good row falls as it becomes rarer", 2.0, least=0)
-    decay_positive: float = number("how fast the weight of a good row falls as it becomes likelier", 3.0, least=0)
-    power_negative: float = number("how fast the weight of a bad row falls as it becomes rarer", 3.0, least=0)
-    decay_negative: float = number("how fast the weight of a bad row falls as it becomes likelier", 2.0, least=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, least=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, least=0)
+    power_positive: float = number("how fast the weight of a good row falls as it becomes rarer", 2.0, min=0)
+    decay_positive: float = number("how fast the weight of a good row falls as it becomes likelier", 3.0, min=0)
+    power_negative: float = number("how fast the weight of a bad row falls as it becomes rarer", 3.0, min=0)
+    decay_negative: float = number("how fast the weight of a bad row falls as it becomes likelier", 2.0, min=0)
+    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
+    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

@@ -17,7 +17,7 @@ from purerl.plugins import find, names
 __all__ = ["Entry", "catalog", "equations"]
 
 _FUNCTION = re.compile(r"\bpurerl(?:\.\w+)+")
-_PLUMBING = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.algebra._itself"}
+_PLUMBING = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.algebra._field_value"}
 
 
 @frozen
@@ -60,8 +60,8 @@ def _short(*parts: Any) -> tuple[str, ...]:
 def equations(*parts: Any) -> tuple[str, ...]:
     """The addresses of the functions that `parts` of an algorithm are made of; what only joins them is left out.
 
-    >>> from purerl.algos.parts.policy import per_token
-    >>> equations(per_token)
+    >>> from purerl.algos.parts.policy import token_level_ratio
+    >>> equations(token_level_ratio)
     ('purerl.algos.parts.surrogates.token_ratio',)
     """
     found = (address for part in parts for address in _FUNCTION.findall(describe(part)) if address not in _PLUMBING)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from purerl.algos.algebra import Algorithm, advantages, chain, identity, keep_all, roles
+from purerl.algos.algebra import Algorithm, chain, compute_advantages, identity, keep_all, roles
 from purerl.algos.parts.shaping import overlong_in_reward
 from purerl.batch import FIELDS, STRUCTURE, collate, with_fields
 from purerl.config.schema import Evaluate, RewardWorkers, RunConfig
@@ -49,7 +49,7 @@ def algorithm_of(config: RunConfig) -> Algorithm:
     if rollout is None or rollout.overlong is None:
         return algorithm
     buffer, factor = rollout.overlong.buffer, rollout.overlong.factor
-    penalty = overlong_in_reward(longest=rollout.max_tokens, buffer=buffer, factor=factor)
+    penalty = overlong_in_reward(max_length=rollout.max_tokens, buffer=buffer, factor=factor)
     return algorithm._replace(advantage=chain(penalty, algorithm.advantage))
 
 
@@ -203,7 +203,7 @@ def outputs_of(algorithm: Algorithm, role: str) -> tuple[str, ...]:
     scored = (FIELDS[name].source for name in sorted(reads_of(algorithm)))
     learned = [o for o in (*algorithm.before, *algorithm.objectives) if o.role == role]
     wanted = [source[1] for source in scored if source[:1] == (role,)]
-    return tuple(dict.fromkeys([*wanted, *(name for o in learned for name in (*o.outputs, *o.watches))]))
+    return tuple(dict.fromkeys([*wanted, *(name for o in learned for name in (*o.outputs, *o.metric_outputs))]))
 
 
 def _named(key: str, function: Callable, *args: Any, **kwargs: Any) -> None:
@@ -338,7 +338,7 @@ def _learns(algorithm: Algorithm, samples: int) -> bool:
         batch = with_fields(batch, **{name: torch.rand(shape, generator=generator).to(field.dtype)})
     right = batch["row"] % samples <= batch["group"]
     outcome = torch.nn.functional.pad(right[:, None].float(), (3, 0))
-    _, batch = advantages(algorithm, algorithm.advantage.init(), with_fields(batch, reward=outcome))
+    _, batch = compute_advantages(algorithm, algorithm.advantage.init(), with_fields(batch, reward=outcome))
     return bool(batch["advantage"].any())
 
 

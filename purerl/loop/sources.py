@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from attrs import evolve, frozen
 
-from purerl.algos.algebra import select
+from purerl.algos.algebra import select_rows
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
 from purerl.config.schema import Rollout
@@ -90,7 +90,7 @@ def _groups(samples: Sequence[Sample]) -> int:
 
 
 def _selected(run: Run, samples: list[Sample]) -> list[Sample]:
-    keep = select(run.algorithm, collate([sample.fields for sample in samples])).tolist()
+    keep = select_rows(run.algorithm, collate([sample.fields for sample in samples])).tolist()
     return [sample for sample, kept in zip(samples, keep, strict=True) if kept]
 
 
@@ -170,7 +170,7 @@ def _penalties(rollout: Rollout, lengths: Sequence[int]) -> list[float]:
         return [0.0] * len(lengths)
     buffer, factor = rollout.overlong.buffer, rollout.overlong.factor
     length = torch.tensor(lengths, dtype=torch.float64)
-    return overlong_penalty(length, longest=rollout.max_tokens, buffer=buffer, factor=factor).tolist()
+    return overlong_penalty(length, max_length=rollout.max_tokens, buffer=buffer, factor=factor).tolist()
 
 
 def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | None]) -> list[Sample]:

@@ -6,7 +6,7 @@ import torch
 from attrs import evolve
 from tensordict import TensorDict
 
-from purerl.algos.algebra import advantages
+from purerl.algos.algebra import compute_advantages
 from purerl.batch import collate, empty_batch, with_fields
 from purerl.loop.metrics import batch_metrics, means
 from purerl.loop.run import Clock, Run, Sample, State, seed_of
@@ -44,7 +44,7 @@ def step(run: Run, state: State, clock: Clock) -> tuple[State, TensorDict | None
     with clock("score"):
         batch = score(run, batch, scored_fields(objectives, algorithm.reads))
     with clock("advantage"):
-        transform, batch = advantages(algorithm, state.transform, batch)
+        transform, batch = compute_advantages(algorithm, state.transform, batch)
     with clock("update"):
         updates |= update(run, state, batch, objectives)
     learned = means(updates)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Objective, Weighted, begin, merge
+from purerl.algos.algebra import Objective, Weighted, merge, prepare_step
 from purerl.algos.parts.bypass import use_current_outputs
 from purerl.batch import FIELDS, with_fields
 from purerl.loop.metrics import with_gap
@@ -63,7 +63,7 @@ def update(run: Run, state: State, batch: TensorDict, objectives: Sequence[Objec
         for objective in objectives:
             seed = seed_of(run.config.seed, "cut", state.step, epoch)
             for part in cut(batch, run.config.num_minibatches, objective.unit, seed):
-                prepared, counts = begin(objective, part)
+                prepared, counts = prepare_step(objective, part)
                 found = run.trainers[objective.role].step(prepared, objective, counts)
                 metrics = merge(metrics, {f"{objective.role}/{name}": value for name, value in found.items()})
     return metrics

@@ -41,7 +41,7 @@ _LENGTH = 7
 def fields_of(algorithm: Algorithm) -> tuple[str, ...]:
     """The fields that `algorithm` needs in a batch: what it reads or asks of a model, and does not write itself."""
     objectives = (*algorithm.before, *algorithm.objectives)
-    asked = [*algorithm.reads, *(name for o in objectives for name in (*o.reads, *o.outputs, *o.watches))]
+    asked = [*algorithm.reads, *(name for o in objectives for name in (*o.reads, *o.outputs, *o.metric_outputs))]
     written = ("estimator", "prepare")
     return tuple(dict.fromkeys(name for name in asked if name not in FIELDS or FIELDS[name].writer not in written))
 

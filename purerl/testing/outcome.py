@@ -17,11 +17,11 @@ from purerl.algos.algebra import (
     Algorithm,
     Objective,
     Weighted,
-    advantages,
-    begin,
-    evaluate,
+    compute_advantages,
+    compute_loss,
     merge,
-    select,
+    prepare_step,
+    select_rows,
 )
 from purerl.batch import ROW_FIELDS, STRUCTURE, with_fields
 
@@ -118,14 +118,14 @@ def judge(algorithm: Algorithm, batch: TensorDict) -> Outcome:
 
 def _judge(algorithm: Algorithm, batch: TensorDict) -> tuple[Outcome, TensorDict]:
     given = batch.select(*STRUCTURE, *algorithm.reads)
-    state, after = advantages(algorithm, algorithm.advantage.init(), given)
+    state, after = compute_advantages(algorithm, algorithm.advantage.init(), given)
     # What was read is no result, nor is a shaped reward: where rewards lie is what compaction changes. Nor are fields
     # with their own axes.
     results = {n: v for n, v in after.items() if n not in ("reward", *algorithm.reads)}
     written = {n: v for n, v in results.items() if n not in given.keys() or v is not given[n]}
     fields = {f"field {n}": v for n, v in written.items() if not (n in ROW_FIELDS and v.ndim > 1)}
     states = {f"state[{index}]": value for index, value in enumerate(tensors(state))}
-    return Outcome({"kept": select(algorithm, given), **fields}, states, {}), after
+    return Outcome({"kept": select_rows(algorithm, given), **fields}, states, {}), after
 
 
 def steps(algorithm: Algorithm, batch: TensorDict) -> list[tuple[Objective, TensorDict]]:
@@ -137,16 +137,18 @@ def _steps(algorithm: Algorithm, batch: TensorDict, after: TensorDict) -> list[t
     stages = [(o, batch) for o in algorithm.before]
     stages += [(o, with_fields(batch, **dict(after.items()))) for o in algorithm.objectives]
     # Not strict: what `prepare` writes is among the reads, and is not there yet.
-    return [(o, b.select(*STRUCTURE, *o.reads, *o.outputs, *o.watches, strict=False)) for o, b in stages]
+    return [(o, b.select(*STRUCTURE, *o.reads, *o.outputs, *o.metric_outputs, strict=False)) for o, b in stages]
 
 
 def learn(objective: Objective, step: TensorDict, cut: Cut = whole, differentiate: Differentiate = backward) -> Outcome:
     """The loss of the parts of `step`, those gradients that there are, and the merged metrics."""
-    ready, counts = begin(objective, step.exclude(*objective.outputs, *objective.watches))
-    ready = with_fields(ready.select(*STRUCTURE, *objective.reads), **{name: step[name] for name in objective.watches})
+    ready, counts = prepare_step(objective, step.exclude(*objective.outputs, *objective.metric_outputs))
+    ready = with_fields(
+        ready.select(*STRUCTURE, *objective.reads), **{name: step[name] for name in objective.metric_outputs}
+    )
 
     def losses(outputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Weighted]]:
-        parts = [evaluate(objective, part, counts) for part in cut(objective, with_fields(ready, **outputs))]
+        parts = [compute_loss(objective, part, counts) for part in cut(objective, with_fields(ready, **outputs))]
         loss, metrics = zip(*parts, strict=True)
         return torch.stack(loss).sum(0), merge(*metrics)
 

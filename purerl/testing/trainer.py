@@ -20,7 +20,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Counts, Objective, Term, Weighted, begin, evaluate
+from purerl.algos.algebra import Counts, Objective, Term, Weighted, compute_loss, prepare_step
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
 from purerl.batch import STRUCTURE, with_fields
 from purerl.errors import CheckpointError
@@ -127,17 +127,17 @@ _BONUS = Term("bonus", _entropy, sequence_mean_of_token_mean, weight=-0.3)
 _GROUP = Term("group", _against_group, token_sum, weight=0.1)
 
 _OBJECTIVES = (
-    Objective("policy", _READS, ("logp",), (_POLICY, _ALL), watches=("entropy",), metrics=_means),
+    Objective("policy", _READS, ("logp",), (_POLICY, _ALL), metric_outputs=("entropy",), metrics=_means),
     Objective("policy", _READS, ("logp", "entropy"), (_POLICY, _BONUS), metrics=_means),
-    Objective("policy", _READS, ("logp",), (_GROUP,), watches=("entropy",), metrics=_means, unit="group"),
+    Objective("policy", _READS, ("logp",), (_GROUP,), metric_outputs=("entropy",), metrics=_means, unit="group"),
     # A term of what is only watched: nothing may be learned from it.
-    Objective("policy", _READS, ("logp",), (_POLICY, _BONUS), watches=("entropy",), metrics=_means),
+    Objective("policy", _READS, ("logp",), (_POLICY, _BONUS), metric_outputs=("entropy",), metrics=_means),
 )
 
 
 def _steps(case: Case, objective: Objective, count: int = 3) -> list[Step]:
     """The first `count` steps of a run."""
-    prepared = [begin(objective, _batch(case, seed)) for seed in range(count)]
+    prepared = [prepare_step(objective, _batch(case, seed)) for seed in range(count)]
     return [(batch, objective, _twice(counts)) for batch, counts in prepared]
 
 
@@ -166,11 +166,11 @@ def _plain(case: Case, weights: Weights, steps: Iterable[Step]) -> tuple[dict[st
     optimizer, reports = case.optimizer(list(learned.values())), []
     for batch, objective, counts in steps:
         found = _outputs(case, learned, batch)
-        watched = {name: found[name].detach() for name in objective.watches}
+        watched = {name: found[name].detach() for name in objective.metric_outputs}
         part = with_fields(
             batch.select(*STRUCTURE, *objective.reads), **{n: found[n] for n in objective.outputs}, **watched
         )
-        loss, metrics = evaluate(objective, part, counts)
+        loss, metrics = compute_loss(objective, part, counts)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -298,7 +298,7 @@ def nothing_counted_changes_nothing(case: Case) -> None:
     """A step whose tokens are all masked out, or without rows, leaves weights and optimizer as they were."""
     batch = _batch(case)
     for empty in (uncount(batch), batch[:0]):
-        _check_no_op(case, begin(_OBJECTIVES[1], empty), finite=True)
+        _check_no_op(case, prepare_step(_OBJECTIVES[1], empty), finite=True)
     none = case.build().score(batch[:0], ("logp",))["logp"]
     assert none.shape == batch[:0]["tokens"].shape, f"score without rows: shape {list(none.shape)}"
 
@@ -310,7 +310,7 @@ def a_gradient_that_is_not_finite_changes_nothing(case: Case) -> None:
     for bad in (torch.nan, torch.inf):
         advantage = batch["advantage"].clone()
         advantage[first] = bad
-        _check_no_op(case, begin(_OBJECTIVES[1], with_fields(batch, advantage=advantage)), finite=False)
+        _check_no_op(case, prepare_step(_OBJECTIVES[1], with_fields(batch, advantage=advantage)), finite=False)
 
 
 def _check_no_op(case: Case, prepared: tuple[TensorDict, dict[str, Counts]], *, finite: bool) -> None:

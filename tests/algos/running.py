@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, Objective, advantages, begin, evaluate
+from purerl.algos.algebra import Algorithm, Objective, compute_advantages, compute_loss, prepare_step
 from purerl.batch import collate, with_fields
 from purerl.plugins import find, names
 from purerl.testing import example_batch, fields_of
@@ -31,12 +31,12 @@ def right_and_wrong(reward: list[float], **fields) -> TensorDict:
 
 
 def with_advantage(algorithm: Algorithm, batch: TensorDict) -> TensorDict:
-    return advantages(algorithm, algorithm.advantage.init(), batch)[1]
+    return compute_advantages(algorithm, algorithm.advantage.init(), batch)[1]
 
 
 def loss_of(objective: Objective, batch: TensorDict) -> Tensor:
-    step, counts = begin(objective, batch)
-    return evaluate(objective, step, counts)[0]
+    step, counts = prepare_step(objective, batch)
+    return compute_loss(objective, step, counts)[0]
 
 
 def learned(algorithm: Algorithm, batch: TensorDict) -> list[Tensor]:

@@ -24,7 +24,7 @@ from purerl.algos import (
     sft,
     whiten,
 )
-from purerl.algos.algebra import begin, evaluate, fingerprint, select
+from purerl.algos.algebra import compute_loss, fingerprint, prepare_step, select_rows
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from purerl.testing import fields_of
@@ -67,7 +67,7 @@ def test_an_int_is_the_float_that_it_stands_for():
         (kl_cov, dict(top_fraction=0.0)),
         (dpo, dict(beta=None)),
         (rloo, dict(entropy_coef=math.inf)),
-        (icepop, dict(least=5.0, most=0.5)),
+        (icepop, dict(min_ratio=5.0, max_ratio=0.5)),
         (clip_cov, dict(cov_low=5.0, cov_high=1.0)),
         (opd_top_k, dict(reverse_coef=0.0)),
     ],
@@ -81,7 +81,7 @@ def test_what_is_refused_is_told_what_is_needed():
     with pytest.raises(ConfigError) as refused:
         kl_cov.Config(top_fraction=2)
     assert str(refused.value) == (
-        "top_fraction\n  got:  2.0\n  need: a number above 0 and at most 1\n  do:   leave it out for 0.002"
+        "top_fraction\n  got:  2.0\n  need: a number above 0 and at most 1\n  do:   remove it to use the default, 0.002"
     )
 
 
@@ -118,10 +118,10 @@ def test_dpo_leaves_out_a_row_without_partner():
     algorithm = dpo.algorithm()
     batch = with_fields(example(algorithm), chosen=torch.tensor([True, False] * 3))
     [objective] = algorithm.objectives
-    step, counts = begin(objective, batch)
+    step, counts = prepare_step(objective, batch)
     assert step["mask"].any(-1).tolist() == [True, True, False, False, True, True]
     assert int(counts["preference"].rows) == 4
-    whole = evaluate(objective, step, counts)[0]
+    whole = compute_loss(objective, step, counts)[0]
     torch.testing.assert_close(whole, loss_of(objective, batch[torch.tensor([0, 1, 4, 5])]))
 
 
@@ -141,18 +141,18 @@ def test_sft_is_the_mean_of_all_tokens():
 def test_groups_with_variance_are_kept(module):
     batch = right_and_wrong([1.0, 0.0, 1.0, 1.0, 0.1, 0.1, 0.1])
     batch = with_fields(batch, group=torch.tensor([5, 5, 8, 8, 2, 2, 2]))
-    assert select(module.algorithm(), batch).tolist() == [True] * 2 + [False] * 5
+    assert select_rows(module.algorithm(), batch).tolist() == [True] * 2 + [False] * 5
 
 
 def test_kl_cov_penalizes_what_it_chose_over_the_whole_step():
     algorithm = kl_cov.algorithm(kl_cov.Config(top_fraction=0.3, penalty_coef=2.0))
     batch = with_advantage(algorithm, example(algorithm))
-    step, counts = begin(algorithm.objectives[0], batch)
+    step, counts = prepare_step(algorithm.objectives[0], batch)
     chosen, mask = step["penalized"], batch["mask"]
     assert int(chosen.sum()) == int(0.3 * int(mask.sum()))
     moved = batch["logp"] - batch["old_logp"]
     loss = -batch["advantage"] * moved.exp() + 2.0 * torch.where(chosen, moved.abs(), 0)
-    torch.testing.assert_close(evaluate(algorithm.objectives[0], step, counts)[0], loss[mask].sum() / mask.sum())
+    torch.testing.assert_close(compute_loss(algorithm.objectives[0], step, counts)[0], loss[mask].sum() / mask.sum())
 
 
 def test_a_bonus_and_a_divergence_are_reduced_like_the_surrogate():

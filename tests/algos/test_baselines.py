@@ -14,7 +14,7 @@ from purerl.algos import (
     gpg_advantage,
     group_centered_advantage,
     group_normalized_advantage,
-    in_band,
+    has_mean_in_range,
     length_weighted_advantage,
     mean_normalized_advantage,
     singleton_score,
@@ -96,7 +96,7 @@ def test_where_scores_are_equal_there_is_exactly_nothing(estimator, dtype):
     assert found[3] > 0 or estimator is by_component
 
 
-@pytest.mark.parametrize("estimator", [*ESTIMATORS, single, functools.partial(in_band, lowest=0.2, highest=0.8)])
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, single, functools.partial(has_mean_in_range, low=0.2, high=0.8)])
 def test_leading_axes_and_vmap_are_a_loop(estimator):
     score, group, counted = (torch.stack(x.split(8)) for x in example())
     loop = torch.stack([estimator(*row) for row in zip(score, group, counted, strict=True)])

@@ -10,19 +10,19 @@ import torch
 from tensordict import TensorDict
 
 from purerl.algos import decoupled_ppo, deepseek_v3_2, grpo, k1, k2, k3, kl_cov, ppo, rloo, sapo
-from purerl.algos.algebra import Algorithm, begin, bind, evaluate, identity
+from purerl.algos.algebra import Algorithm, bind, compute_loss, identity, prepare_step
 from purerl.algos.parts.bypass import bypass_old_logp, use_current_outputs
 from purerl.algos.parts.corrections import (
-    banded,
-    corrected,
+    banded_ratio,
+    mask_off_policy_sequences,
     reject_rows,
-    reject_rows_with_token,
+    reject_rows_with_outlier_token,
     reject_tokens,
-    sequence_masked,
+    sequence_importance_ratio,
+    sequence_weight,
     token_weight,
-    truncated,
-    whole_row_ratio,
-    whole_row_weight,
+    truncated_ratio,
+    with_corrections,
 )
 from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.batch import collate, with_fields
@@ -30,7 +30,7 @@ from purerl.testing import check_algorithm, fields_of
 from purerl.testing.outcome import learn
 from tests.algos.running import example, learned, loss_of, with_advantage
 
-CAP = bind(truncated, cap=2.0)
+CAP = bind(truncated_ratio, ratio_cap=2.0)
 
 
 def rows(*log_ratios: list[float], reward: list[float] | None = None, group: list[int] | None = None) -> TensorDict:
@@ -53,7 +53,7 @@ NOTHING = Algorithm(("old_logp",), identity, ())
 
 
 def applied(batch: TensorDict, *corrections) -> TensorDict:
-    return with_advantage(corrected(NOTHING, *corrections), batch)
+    return with_advantage(with_corrections(NOTHING, *corrections), batch)
 
 
 # --- weights -----------------------------------------------------------------------------------------------------
@@ -63,9 +63,9 @@ def applied(batch: TensorDict, *corrections) -> TensorDict:
     ("correction", "expected"),
     [
         (token_weight(CAP), [[0, 2, 0.5], [0, 1, 0]]),
-        (token_weight(bind(banded, least=0.6, most=5.0)), [[0, 4, 0], [0, 1, 0]]),
-        (whole_row_weight(CAP), [[0, 2, 2], [0, 1, 0]]),
-        (whole_row_weight(bind(banded, least=0.6, most=1.5)), [[0, 0, 0], [0, 1, 0]]),
+        (token_weight(bind(banded_ratio, min_ratio=0.6, max_ratio=5.0)), [[0, 4, 0], [0, 1, 0]]),
+        (sequence_weight(CAP), [[0, 2, 2], [0, 1, 0]]),
+        (sequence_weight(bind(banded_ratio, min_ratio=0.6, max_ratio=1.5)), [[0, 0, 0], [0, 1, 0]]),
     ],
 )
 def test_weights_by_hand(correction, expected):
@@ -75,12 +75,12 @@ def test_weights_by_hand(correction, expected):
 
 
 def test_weights_multiply():
-    found = applied(rows([math.log(4)]), token_weight(CAP), whole_row_weight(CAP))
+    found = applied(rows([math.log(4)]), token_weight(CAP), sequence_weight(CAP))
     torch.testing.assert_close(found["weight"], torch.tensor([[0.0, 4.0]], dtype=torch.float64))
 
 
 def test_no_ratio_of_a_row_overflows():
-    found = whole_row_ratio(torch.full((1, 9), 1e3), torch.zeros(1, 9), torch.ones(1, 9) > 0)
+    found = sequence_importance_ratio(torch.full((1, 9), 1e3), torch.zeros(1, 9), torch.ones(1, 9) > 0)
     torch.testing.assert_close(found, torch.tensor([math.exp(20)]))
 
 
@@ -97,18 +97,18 @@ def test_rejection_of_rows_is_by_the_definition(measure, aggregate):
     of_row = {row_sum: sum, row_mean: lambda v: sum(v) / len(v), row_max: max}[aggregate]
     values = [of_row([of_token(x) for x in row]) for row in TOKENS]
     for bound in (min(values), sorted(values)[1], max(values)):
-        found = applied(batch, reject_rows(measure, aggregate, least=-9.0, most=bound + 1e-9))
+        found = applied(batch, reject_rows(measure, aggregate, min_value=-9.0, max_value=bound + 1e-9))
         assert found["mask"].any(-1).tolist() == [value <= bound + 1e-9 for value in values]
-        found = applied(batch, reject_rows(measure, aggregate, least=bound - 1e-9, most=9.0))
+        found = applied(batch, reject_rows(measure, aggregate, min_value=bound - 1e-9, max_value=9.0))
         assert found["mask"].any(-1).tolist() == [value >= bound - 1e-9 for value in values]
 
 
 def test_rejection_of_tokens_and_of_rows_with_one():
     batch = rows(*TOKENS)
-    found = applied(batch, reject_tokens(k1, least=-0.5, most=0.5))
+    found = applied(batch, reject_tokens(k1, min_value=-0.5, max_value=0.5))
     assert found["mask"].int().tolist() == [[0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]]
     assert (found["mask"] | found["rejected"]).equal(batch["mask"])
-    found = applied(batch, reject_rows_with_token(k1, least=-0.5, most=0.5))
+    found = applied(batch, reject_rows_with_outlier_token(k1, min_value=-0.5, max_value=0.5))
     assert found["mask"].int().tolist() == [[0] * 4, [0] * 4, [0, 1, 0, 0]]
 
 
@@ -119,13 +119,13 @@ def test_the_mean_of_k1_is_the_geometric_mean():
     torch.testing.assert_close((-found).exp(), torch.tensor(geometric, dtype=torch.float64))
 
 
-REJECT = reject_rows(k2, row_max, least=0.0, most=1.0)
+REJECT = reject_rows(k2, row_max, min_value=0.0, max_value=1.0)
 
 
 @pytest.mark.parametrize("module", [grpo, rloo])
 def test_a_rejected_row_leaves_every_effect(module):
     """Numerator, denominator, and the baseline of its group: as if it had never been there."""
-    algorithm = corrected(module.algorithm(), REJECT)
+    algorithm = with_corrections(module.algorithm(), REJECT)
     batch = rows([0.1, 0.2], [0.3], [5.0, 0.0], [-0.2, 0.1], reward=[1.0, 0.0, 9.0, 0.5])
     kept = torch.tensor([True, True, False, True])
     whole, part = (learned(algorithm, with_advantage(algorithm, b)) for b in (batch, batch[kept]))
@@ -137,12 +137,12 @@ def test_a_rejected_row_leaves_every_effect(module):
 
 def metrics_of(algorithm: Algorithm, batch: TensorDict) -> dict:
     [policy] = [objective for objective in algorithm.objectives if objective.role == "policy"]
-    step, counts = begin(policy, with_advantage(algorithm, batch))
-    return evaluate(policy, step, counts)[1]
+    step, counts = prepare_step(policy, with_advantage(algorithm, batch))
+    return compute_loss(policy, step, counts)[1]
 
 
 def test_metrics_by_hand():
-    algorithm = corrected(grpo.algorithm(), reject_tokens(k1, least=-2.0, most=2.0), token_weight(CAP))
+    algorithm = with_corrections(grpo.algorithm(), reject_tokens(k1, min_value=-2.0, max_value=2.0), token_weight(CAP))
     found = metrics_of(algorithm, rows([math.log(4), math.log(0.5), 9.0], [0.0]))
     means = {name: float(metric.total / metric.weight) for name, metric in found.items()}
     assert means["weight"] == pytest.approx(3.5 / 3)
@@ -153,7 +153,7 @@ def test_metrics_by_hand():
 
 
 def test_everything_may_be_rejected():
-    algorithm = corrected(grpo.algorithm(), reject_tokens(k1, least=5.0, most=6.0), token_weight(CAP))
+    algorithm = with_corrections(grpo.algorithm(), reject_tokens(k1, min_value=5.0, max_value=6.0), token_weight(CAP))
     batch = rows([0.1, 0.2], [0.3], reward=[1.0, 0.0])
     assert all(torch.isfinite(value).all() for value in learned(algorithm, batch))
     found = metrics_of(algorithm, batch)
@@ -167,7 +167,9 @@ def test_everything_may_be_rejected():
 
 def test_only_the_surrogate_is_weighed():
     setting = dict(kl_loss_coef=0.3, entropy_coef=0.2)
-    algorithm = corrected(grpo.algorithm(grpo.Config(**setting)), whole_row_weight(bind(truncated, cap=0.0)))
+    algorithm = with_corrections(
+        grpo.algorithm(grpo.Config(**setting)), sequence_weight(bind(truncated_ratio, ratio_cap=0.0))
+    )
     batch = with_advantage(algorithm, example(algorithm))
     [policy] = grpo.algorithm(grpo.Config(**setting)).objectives
     beside = policy._replace(terms=policy.terms[1:])
@@ -175,28 +177,28 @@ def test_only_the_surrogate_is_weighed():
 
 
 def test_every_correction_satisfies_the_laws():
-    algorithm = corrected(
+    algorithm = with_corrections(
         rloo.algorithm(),
-        reject_tokens(k3, least=0.0, most=0.5),
-        reject_rows(k1, row_mean, least=-0.5, most=0.5),
-        reject_rows_with_token(k2, least=0.0, most=0.4),
-        whole_row_weight(CAP),
+        reject_tokens(k3, min_value=0.0, max_value=0.5),
+        reject_rows(k1, row_mean, min_value=-0.5, max_value=0.5),
+        reject_rows_with_outlier_token(k2, min_value=0.0, max_value=0.4),
+        sequence_weight(CAP),
     )
     # The reward of a rejected row is to be lost; and a rejected token changes what the others' losses are divided by.
     check_algorithm(algorithm, batches=3, exempt=["no_reward_lost", "group_independence"])
     check_algorithm(bypass_old_logp(ppo.algorithm()), batches=3, exempt=ppo.EXEMPTIONS)
-    for one in (algorithm, bypass_old_logp(algorithm), sequence_masked(algorithm, delta=0.1)):
+    for one in (algorithm, bypass_old_logp(algorithm), mask_off_policy_sequences(algorithm, delta=0.1)):
         assert pickle.loads(pickle.dumps(one)) == one
 
 
-NEAR, FAR = reject_tokens(k1, least=-0.5, most=0.5), reject_rows(k1, row_mean, least=-0.4, most=0.4)
+NEAR, FAR = reject_tokens(k1, min_value=-0.5, max_value=0.5), reject_rows(k1, row_mean, min_value=-0.4, max_value=0.4)
 
 
 @pytest.mark.parametrize("inner", [(token_weight(CAP),), (NEAR,), (token_weight(CAP), NEAR)])
-@pytest.mark.parametrize("outer", [(whole_row_weight(CAP),), (FAR,), (FAR, token_weight(CAP))])
+@pytest.mark.parametrize("outer", [(sequence_weight(CAP),), (FAR,), (FAR, token_weight(CAP))])
 def test_what_is_corrected_already_takes_more(inner, outer):
-    nested = corrected(corrected(grpo.algorithm(), *inner), *outer)
-    once = corrected(grpo.algorithm(), *outer, *inner)
+    nested = with_corrections(with_corrections(grpo.algorithm(), *inner), *outer)
+    once = with_corrections(grpo.algorithm(), *outer, *inner)
     batch = example(once)
     torch.testing.assert_close(learned(nested, batch), learned(once, batch))
     assert list(map(str, metrics_of(nested, batch).items())) == list(map(str, metrics_of(once, batch).items()))
@@ -205,7 +207,7 @@ def test_what_is_corrected_already_takes_more(inner, outer):
 @pytest.mark.parametrize("module", [grpo, ppo, deepseek_v3_2])
 def test_what_bypasses_the_scores_can_be_corrected(module):
     plain = module.algorithm()
-    algorithm = corrected(bypass_old_logp(plain) if module is not deepseek_v3_2 else plain, NEAR)
+    algorithm = with_corrections(bypass_old_logp(plain) if module is not deepseek_v3_2 else plain, NEAR)
     batch = example(algorithm)
     assert "old_logp" in fields_of(algorithm)
     assert 0 < metrics_of(algorithm, batch)["rejected_fraction"].total < batch["mask"].sum()
@@ -239,7 +241,7 @@ def test_what_prepares_a_step_is_scored_before_it():
 
 def test_a_stale_row_keeps_its_divergence_and_its_place_in_denominators():
     plain = grpo.algorithm(grpo.Config(kl_loss_coef=0.5))
-    algorithm = sequence_masked(plain, delta=0.0)
+    algorithm = mask_off_policy_sequences(plain, delta=0.0)
     batch = with_advantage(algorithm, example(algorithm))
     far = with_fields(batch, rollout_logp=batch["logp"] + 1)
     bad = batch["advantage"] < 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from purerl.algos import leave_one_out_advantage, opd, opd_top_k, prime, whiten
-from purerl.algos.algebra import begin, evaluate, roles
+from purerl.algos.algebra import compute_loss, prepare_step, roles
 from purerl.algos.parts.distillation import topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.rows import at_last_action
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
@@ -149,8 +149,8 @@ def test_the_reward_model_learns_first_from_the_scores_of_whole_rows():
     assert set(roles(algorithm, FIELDS)) == {"reward_model", "policy", "reference"}
     batch = example(algorithm)
     batch = with_fields(batch, score=torch.arange(6, dtype=torch.float64) % 2)
-    step, counts = begin(model, batch)
-    loss, metrics = evaluate(model, step, counts)
+    step, counts = prepare_step(model, batch)
+    loss, metrics = compute_loss(model, step, counts)
     losses, right = [], []
     for row in batch["mask"].any(-1).nonzero()[:, 0].tolist():
         x = 0.5 * float((batch["logp"] - batch["ref_logp"])[row][batch["mask"][row]].sum())

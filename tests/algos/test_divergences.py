@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from purerl.algos import k1, k2, k3, kl_reward, leave_one_out_advantage, rloo
-from purerl.algos.algebra import Algorithm, advantages, chain
+from purerl.algos.algebra import Algorithm, chain, compute_advantages
 from purerl.algos.parts.divergences import importance_k3, straight_through, weighted_k2, weighted_k3
 from purerl.algos.parts.transforms import adaptive_kl_in_reward, outcome_advantage
 from purerl.batch import with_fields
@@ -102,7 +102,7 @@ def _adaptive() -> Algorithm:
 def test_the_adaptive_coefficient_is_state():
     algorithm = _adaptive()
     batch = example(algorithm)
-    state, after = advantages(algorithm, algorithm.advantage.init(), batch)
+    state, after = compute_advantages(algorithm, algorithm.advantage.init(), batch)
     torch.testing.assert_close(
         after["advantage"], with_advantage(rloo.algorithm(rloo.Config(kl_reward_coef=0.1)), batch)["advantage"]
     )
@@ -111,7 +111,7 @@ def test_the_adaptive_coefficient_is_state():
     divergence = float((batch["old_logp"] - batch["ref_logp"])[mask].sum()) / rows
     expected = 0.1 * (1 + min(max(divergence - 1, -0.2), 0.2) * rows / 60)
     assert float(state[0]) == pytest.approx(expected)
-    _, again = advantages(algorithm, state, batch)
+    _, again = compute_advantages(algorithm, state, batch)
     fixed = rloo.algorithm(rloo.Config(kl_reward_coef=expected))
     torch.testing.assert_close(again["advantage"], with_advantage(fixed, batch)["advantage"])
 
@@ -119,7 +119,7 @@ def test_the_adaptive_coefficient_is_state():
 def test_the_adaptive_coefficient_stays_where_nothing_counts():
     algorithm = _adaptive()
     batch = example(algorithm)
-    state, _ = advantages(
+    state, _ = compute_advantages(
         algorithm, algorithm.advantage.init(), with_fields(batch, mask=torch.zeros_like(batch["mask"]))
     )
     assert float(state[0]) == 0.1

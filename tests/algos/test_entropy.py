@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from purerl.algos import grpo
-from purerl.algos.algebra import advantages
+from purerl.algos.algebra import compute_advantages
 from purerl.algos.parts.entropy import with_adaptive_entropy
 from purerl.batch import with_fields
 from purerl.testing import check_algorithm
 from tests.algos.running import example, loss_of, with_advantage
 
-SETTING = dict(entropy_coef=0.5, target=1.0, step=0.25, most=0.75)
+SETTING = dict(entropy_coef=0.5, target=1.0, step_size=0.25, max_coef=0.75)
 ADAPTIVE = with_adaptive_entropy(grpo.algorithm(grpo.Config(entropy_coef=9.0)), **SETTING)
 
 
@@ -24,7 +24,7 @@ def of_entropy(entropy: float):
 def test_the_coefficient_is_a_state_between_zero_and_the_most():
     state, seen = ADAPTIVE.advantage.init(), []
     for entropy in (0.1, 0.1, 0.1, 1.0, 3.0, 3.0, 3.0, 3.0, 0.1):
-        state, batch = advantages(ADAPTIVE, state, of_entropy(entropy))
+        state, batch = compute_advantages(ADAPTIVE, state, of_entropy(entropy))
         seen.append(float(batch["entropy_coef"].max()))
     assert seen == [0.5, 0.75, 0.75, 0.75, 0, 0, 0, 0, 0]
     assert float(state[1]) == 0.25, "down from 0.75 to 0, then up again"
@@ -39,7 +39,9 @@ def test_it_takes_the_place_of_the_constant_bonus(entropy: float, coefficient: f
 
 def test_a_batch_in_which_nothing_counts_changes_no_coefficient():
     batch = of_entropy(0.1)
-    state, _ = advantages(ADAPTIVE, ADAPTIVE.advantage.init(), with_fields(batch, mask=torch.zeros_like(batch["mask"])))
+    state, _ = compute_advantages(
+        ADAPTIVE, ADAPTIVE.advantage.init(), with_fields(batch, mask=torch.zeros_like(batch["mask"]))
+    )
     assert float(state[1]) == 0.5
 
 

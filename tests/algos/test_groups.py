@@ -13,7 +13,7 @@ from purerl.algos import (
     has_variance,
     leave_one_out_advantage,
 )
-from purerl.algos.parts.groups import buckets
+from purerl.algos.parts.groups import group_index
 
 ESTIMATORS = [group_centered_advantage, group_normalized_advantage, leave_one_out_advantage]
 INT64 = torch.iinfo(torch.int64)
@@ -72,7 +72,7 @@ def test_a_large_offset_costs_no_digits():
 
 def test_without_rows_there_is_nothing():
     none = torch.zeros(0)
-    assert buckets(none.long()).shape == (0,)
+    assert group_index(none.long()).shape == (0,)
     for estimator in ESTIMATORS:
         assert estimator(none, none.long(), none.bool()).shape == (0,)
 

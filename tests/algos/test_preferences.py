@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from purerl.algos import dpo, flowrl, gvpo, ipo, leave_one_out_advantage, spin, sppo
-from purerl.algos.algebra import begin, evaluate
+from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.regressions import gvpo_loss
 from purerl.algos.parts.surrogates import sequence_log_ratio
@@ -34,14 +34,14 @@ def test_the_margin_is_measured_from_the_anchor(module, anchor):
     [objective] = module.algorithm(module.Config(beta=0.5)).objectives
     assert objective.reads == (anchor, "chosen")
     batch = example(module.algorithm())
-    step, counts = begin(objective, batch)
+    step, counts = prepare_step(objective, batch)
     mask, chosen = step["mask"], step["chosen"]
     total = torch.where(mask, batch["logp"] - batch[anchor], 0).sum(-1)
     labels = step["group"][mask.any(-1)].unique()
     margins = [float(total[(step["group"] == g) & chosen] - total[(step["group"] == g) & ~chosen]) for g in labels]
     of = {dpo: lambda d: math.log1p(math.exp(-0.5 * d)), ipo: lambda d: (d - 1) ** 2}
     expected = sum(map(of.get(module, of[dpo]), margins)) / len(margins)
-    loss, metrics = evaluate(objective, step, counts)
+    loss, metrics = compute_loss(objective, step, counts)
     assert float(loss) == pytest.approx(expected)
     assert float(metrics["margin"].total / metrics["margin"].weight) == pytest.approx(sum(margins) / 2 / len(margins))
 

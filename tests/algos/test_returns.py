@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from purerl.algos import (
-    fold_reward,
     gae,
     length_adaptive_lambda,
+    move_rewards_to_actions,
 )
 
 
@@ -26,7 +26,7 @@ def test_dropping_other_tokens_changes_nothing():
     for row in range(len(action) - 1):
         keep = action[row]
         full = gae(reward, value, action, discount=0.9, lambda_=0.8)[row, keep]
-        short = [x[None, row, keep] for x in (fold_reward(reward, action), value, action)]
+        short = [x[None, row, keep] for x in (move_rewards_to_actions(reward, action), value, action)]
         torch.testing.assert_close(gae(*short, discount=0.9, lambda_=0.8)[0], full)
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from purerl.algos import excess_moment, least_uncertain, sampled_covariance
+from purerl.algos import low_entropy_tokens, sampled_covariance_tokens, second_moment_outliers
 
 
 def drawn(rows: int = 6, time: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -23,7 +23,7 @@ def test_drawn_are_candidates_of_largest_noise(fraction):
     covariance = (logp - logp[mask].mean()) * (advantage - advantage[mask].mean())
     candidates = mask & (covariance > 0.1) & (covariance < 1.0)
     number = max(1, math.floor(fraction * int(mask.sum())))
-    found = sampled_covariance(logp, advantage, noise, mask, fraction=fraction, cov_low=0.1, cov_high=1.0)
+    found = sampled_covariance_tokens(logp, advantage, noise, mask, fraction=fraction, cov_low=0.1, cov_high=1.0)
     best = sorted(noise[candidates].tolist(), reverse=True)[:number]
     assert sorted(noise[found].tolist(), reverse=True) == best
     assert not (found & ~candidates).any()
@@ -33,8 +33,8 @@ def test_every_candidate_is_drawn_as_often():
     logp, advantage, _, mask = drawn()
     bounds = dict(fraction=1e-6, cov_low=0.1, cov_high=1.0)
     noise = torch.rand(2000, 6, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    often = torch.func.vmap(lambda x: sampled_covariance(logp, advantage, x, mask, **bounds))(noise).sum(0)
-    candidates = sampled_covariance(logp, advantage, noise[0], mask, fraction=1.0, cov_low=0.1, cov_high=1.0)
+    often = torch.func.vmap(lambda x: sampled_covariance_tokens(logp, advantage, x, mask, **bounds))(noise).sum(0)
+    candidates = sampled_covariance_tokens(logp, advantage, noise[0], mask, fraction=1.0, cov_low=0.1, cov_high=1.0)
     assert int(often.sum()) == 2000
     mean = 2000 / int(candidates.sum())
     assert ((often[candidates] - mean).abs() < 5 * math.sqrt(mean)).all()
@@ -45,13 +45,13 @@ def test_all_but_the_most_uncertain_are_left_out(top_fraction):
     entropy, _, _, mask = drawn()
     number = max(1, math.floor(top_fraction * int(mask.sum())))
     last = sorted(entropy[mask].tolist(), reverse=True)[number - 1]
-    assert torch.equal(least_uncertain(entropy, mask, top_fraction=top_fraction), mask & (entropy < last))
+    assert torch.equal(low_entropy_tokens(entropy, mask, top_fraction=top_fraction), mask & (entropy < last))
 
 
 @pytest.mark.parametrize("moment_bound", [0.0, 0.01, 0.5, 1e6])
 def test_as_few_tokens_are_left_out_as_it_takes(moment_bound):
     moved, advantage, _, mask = drawn()
-    found = excess_moment(moved, torch.zeros_like(moved), advantage, mask, moment_bound=moment_bound)
+    found = second_moment_outliers(moved, torch.zeros_like(moved), advantage, mask, moment_bound=moment_bound)
     forth = mask & (moved * advantage > 0)
     squares = sorted(moved[forth].square().tolist(), reverse=True)
     number = 0
@@ -63,7 +63,7 @@ def test_as_few_tokens_are_left_out_as_it_takes(moment_bound):
 
 def test_where_nothing_counts_nothing_is_left_out():
     x, nothing = torch.ones(2, 3), torch.zeros(2, 3) > 0
-    assert not excess_moment(x, -x, x, nothing, moment_bound=0.04).any()
-    assert not least_uncertain(x, nothing, top_fraction=0.2).any()
-    assert not sampled_covariance(x, x, x, nothing, fraction=0.5, cov_low=-1.0, cov_high=1.0).any()
-    assert excess_moment(x[:0], x[:0], x[:0], nothing[:0], moment_bound=0.04).shape == (0, 3)
+    assert not second_moment_outliers(x, -x, x, nothing, moment_bound=0.04).any()
+    assert not low_entropy_tokens(x, nothing, top_fraction=0.2).any()
+    assert not sampled_covariance_tokens(x, x, x, nothing, fraction=0.5, cov_low=-1.0, cov_high=1.0).any()
+    assert second_moment_outliers(x[:0], x[:0], x[:0], nothing[:0], moment_bound=0.04).shape == (0, 3)

@@ -7,8 +7,8 @@ import statistics
 import pytest
 import torch
 
-from purerl.algos import anchored_step_advantage, discounted_returns, optimal_token_advantage
-from purerl.algos.estimators.steps import steps_of
+from purerl.algos import discounted_returns, optimal_token_advantage, step_relative_advantage
+from purerl.algos.estimators.steps import find_steps
 
 
 def example(rows: int = 9, time: int = 14, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -56,16 +56,16 @@ def test_a_step_is_compared_with_those_from_the_same_state(seed):
         for step in steps if len(steps) > 1 else ():
             value = (step["to go"] - statistics.fmean(returns)) / (statistics.stdev(returns) + 1e-6)
             expected[step["row"], step["tokens"]] = value
-    found = anchored_step_advantage(*b.values(), discount=0.9)
+    found = step_relative_advantage(*b.values(), discount=0.9)
     torch.testing.assert_close(found, torch.where(b["mask"], expected, 0))
     batches = [torch.stack([one, two]) for one, two in zip(b.values(), example(seed=7).values(), strict=True)]
-    loop = torch.stack([anchored_step_advantage(*of, discount=0.9) for of in zip(*batches, strict=True)])
-    torch.testing.assert_close(anchored_step_advantage(*batches, discount=0.9), loop)
+    loop = torch.stack([step_relative_advantage(*of, discount=0.9) for of in zip(*batches, strict=True)])
+    torch.testing.assert_close(step_relative_advantage(*batches, discount=0.9), loop)
 
 
 def test_a_turn_that_comes_back_is_another_step():
     turn, yes = torch.tensor([[5, 5, 0, 5]]), torch.ones(1, 4) > 0
-    number, begins = steps_of(turn, yes)
+    number, begins = find_steps(turn, yes)
     assert number.tolist() == [[0, 0, 1, 2]]
     assert begins.tolist() == [[True, False, True, True]]
 

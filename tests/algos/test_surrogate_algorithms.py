@@ -18,7 +18,7 @@ from purerl.algos import (
     topr,
     vespo,
 )
-from purerl.algos.algebra import Algorithm, begin, evaluate
+from purerl.algos.algebra import Algorithm, compute_loss, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.batch import with_fields
 from tests.algos.running import TOKENS, example, learned, loss_of, with_advantage
@@ -90,21 +90,21 @@ def test_aspo_has_the_gradient_of_the_papers_surrogates():
 def test_clip_cov_leaves_its_choice_in_the_denominator():
     algorithm = clip_cov.algorithm(clip_cov.Config(fraction=0.2, cov_low=0.0, cov_high=1e6))
     batch = with_advantage(algorithm, example(algorithm))
-    step, counts = begin(algorithm.objectives[0], batch)
+    step, counts = prepare_step(algorithm.objectives[0], batch)
     dropped, mask = step["dropped"], batch["mask"]
     assert int(dropped.sum()) == int(0.2 * int(mask.sum())) > 0
     ratio = (batch["logp"] - batch["old_logp"]).exp()
     loss = -batch["advantage"] * ratio
     loss = torch.maximum(loss, -batch["advantage"] * ratio.clamp(0, 2))
     expected = torch.where(dropped, 0, loss)[mask].sum() / mask.sum()
-    torch.testing.assert_close(evaluate(algorithm.objectives[0], step, counts)[0], expected)
+    torch.testing.assert_close(compute_loss(algorithm.objectives[0], step, counts)[0], expected)
 
 
 def test_the_share_of_dropped_tokens_is_a_metric():
     algorithm = forking_tokens.algorithm(forking_tokens.Config(top_fraction=0.5))
     batch = with_advantage(algorithm, example(algorithm))
-    step, counts = begin(algorithm.objectives[0], batch)
-    dropped = evaluate(algorithm.objectives[0], step, counts)[1]["dropped_fraction"]
+    step, counts = prepare_step(algorithm.objectives[0], batch)
+    dropped = compute_loss(algorithm.objectives[0], step, counts)[1]["dropped_fraction"]
     tokens = int(batch["mask"].sum())
     assert (int(dropped.total), int(dropped.weight)) == (tokens - tokens // 2, tokens)
 
@@ -132,7 +132,7 @@ def test_m2po_keeps_the_second_moment():
     batch = with_advantage(algorithm, example(algorithm, seed=25))
     e = batch["old_logp"] - batch["rollout_logp"]
     forth = batch["mask"] & (e * batch["advantage"] > 0)
-    kept = forth & ~begin(algorithm.objectives[0], batch)[0]["dropped"]
+    kept = forth & ~prepare_step(algorithm.objectives[0], batch)[0]["dropped"]
     assert float(e[kept].square().mean()) <= 0.04 < float(e[forth].square().mean())
 
 

@@ -10,7 +10,7 @@ import torch
 from purerl.algos import (
     clip_surrogate,
     dual_clip_surrogate,
-    geometric_ratio,
+    geometric_mean_ratio,
     importance_surrogate,
     policy_gradient,
     ppo_clip,
@@ -86,7 +86,7 @@ def test_dual_clip_and_the_two_sided_clip_are_one():
 
 def test_a_row_without_counted_tokens_has_not_moved():
     nothing, far = torch.zeros(1, 2) > 0, f64([7.0, 7.0])
-    ratio = geometric_ratio(far, -far, far, nothing, log_clip_low=0.4, log_clip_high=0.4)
+    ratio = geometric_mean_ratio(far, -far, far, nothing, log_clip_low=0.4, log_clip_high=0.4)
     assert ratio.tolist() == [[1.0, 1.0]]
 
 

@@ -9,17 +9,17 @@ import torch
 
 from purerl.algos import (
     best_weight,
-    beta_update,
     extreme_weight,
-    look_up,
-    moving_average_update,
     pf_ppo,
     rae,
     resample,
     spo,
+    table_lookup,
+    update_beta_counts,
+    update_moving_average,
 )
-from purerl.algos.algebra import advantages
-from purerl.algos.parts.shaping import component_reward, leave_out_truncated
+from purerl.algos.algebra import compute_advantages
+from purerl.algos.parts.shaping import component_reward, mask_truncated_rows
 from purerl.batch import check_batch, collate, with_fields
 from tests.algos.running import example, with_advantage
 
@@ -32,13 +32,13 @@ def test_equal_scores_update_a_moving_average_one_after_the_other():
     one_by_one = table.clone()
     for key, s in zip(KEY[:3].tolist(), score[:3].tolist(), strict=True):
         one_by_one[key] = 0.9 * one_by_one[key] + 0.1 * s
-    torch.testing.assert_close(moving_average_update(table, score, KEY, YES, decay=0.9), one_by_one)
+    torch.testing.assert_close(update_moving_average(table, score, KEY, YES, decay=0.9), one_by_one)
 
 
 def test_what_is_remembered_weighs_as_much_as_its_decay_allows():
     alpha = beta = torch.tensor([5.0], dtype=torch.float64)
     for _ in range(400):
-        alpha, beta = beta_update(alpha, beta, torch.ones(1), torch.tensor([0]), YES[:1], decay=0.9)
+        alpha, beta = update_beta_counts(alpha, beta, torch.ones(1), torch.tensor([0]), YES[:1], decay=0.9)
     torch.testing.assert_close(alpha + beta, torch.tensor([10.0], dtype=torch.float64))
     assert float(alpha / (alpha + beta)) == pytest.approx(1)
 
@@ -47,10 +47,10 @@ def test_leading_axes_of_tables_are_a_loop():
     table = torch.zeros(3)
     score, key = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[0, 1], [2, 2]])
     yes = score > -1
-    found = moving_average_update(table, score, key, yes, decay=0.5)
-    loop = [moving_average_update(table, *of, decay=0.5) for of in zip(score, key, yes, strict=True)]
+    found = update_moving_average(table, score, key, yes, decay=0.5)
+    loop = [update_moving_average(table, *of, decay=0.5) for of in zip(score, key, yes, strict=True)]
     torch.testing.assert_close(found, torch.stack(loop))
-    assert look_up(table, key).shape == key.shape
+    assert table_lookup(table, key).shape == key.shape
 
 
 def rows(reward: list[float], **fields) -> object:
@@ -71,10 +71,10 @@ def test_a_prompt_is_measured_by_its_rate_of_success():
     algorithm = spo.algorithm(spo.Config(decay=0.5, prompts=4))
     state = algorithm.advantage.init()
     assert [x.tolist() for x in state] == [[1.0] * 4] * 2
-    state, batch = advantages(algorithm, state, rows([1.0, 0.0], example=[0, 3]))
+    state, batch = compute_advantages(algorithm, state, rows([1.0, 0.0], example=[0, 3]))
     torch.testing.assert_close(batch["advantage"][:, 1], torch.tensor([1.0, -1.0]) * math.sqrt(0.5))
     assert [x.tolist() for x in state] == [[1.5, 1.0, 1.0, 0.5], [0.5, 1.0, 1.0, 1.5]]
-    _, batch = advantages(algorithm, state, rows([1.0, 1.0], example=[0, 3]))
+    _, batch = compute_advantages(algorithm, state, rows([1.0, 1.0], example=[0, 3]))
     assert batch["advantage"][1, 1] > 0 > batch["advantage"][0, 1], "a surprise is worth more"
 
 
@@ -122,7 +122,7 @@ def test_a_mean_over_copies_is_the_mean_over_the_rows_that_were_drawn():
 
 
 def test_a_truncated_row_leaves():
-    _, batch = leave_out_truncated.apply((), rows([1.0, 1.0], truncated=[True, False]))
+    _, batch = mask_truncated_rows.apply((), rows([1.0, 1.0], truncated=[True, False]))
     assert batch["mask"].any(-1).tolist() == [False, True]
 
 

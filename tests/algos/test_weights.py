@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from purerl.algos import (
+    asymmetric_weight,
+    binary_kl,
+    binary_tv,
     clipped_weight,
-    flipped_weight,
+    divergence_masked_weight,
     gamma_weight,
     ppo_clip,
-    probability_gap,
     sequence_log_ratio,
     tapered_weight,
-    token_kl,
-    trusted_weight,
 )
 from tests.algos.test_surrogates import f64, slope
 
@@ -43,14 +43,14 @@ def test_the_clipped_weight_is_the_clipped_ratio(low):
 def test_without_cap_the_flipped_gradient_is_ppos_where_bad():
     now, then, advantage, _ = drawn()
     advantage, clip = -advantage.abs(), dict(clip_low=0.2, clip_high=0.3)
-    weight = flipped_weight(now, then, advantage, **clip, weight_cap=math.inf)
+    weight = asymmetric_weight(now, then, advantage, **clip, weight_cap=math.inf)
     torch.testing.assert_close(-weight * advantage, slope(lambda x: ppo_clip(x, then, advantage, **clip), now))
 
 
-@pytest.mark.parametrize("divergence", [probability_gap, token_kl])
+@pytest.mark.parametrize("divergence", [binary_tv, binary_kl])
 def test_the_trusted_weight_by_its_definition(divergence):
     now, then, advantage, _ = drawn()
-    found = trusted_weight(now, then, advantage, divergence=divergence, **TRUST)
+    found = divergence_masked_weight(now, then, advantage, divergence=divergence, **TRUST)
     dropped = 0
     for place, distance in zip(
         torch.cartesian_prod(torch.arange(5), torch.arange(8)), divergence(now, then).flatten(), strict=True
@@ -86,9 +86,9 @@ def test_all_weights_are_1_where_nothing_has_moved():
     clip = dict(clip_low=0.2, clip_high=0.3)
     for weight in (
         clipped_weight(now, now, **clip),
-        flipped_weight(now, now, advantage, **clip, weight_cap=3.0),
-        trusted_weight(now, now, advantage, divergence=probability_gap, **TRUST),
-        trusted_weight(now, now, advantage, divergence=token_kl, **TRUST),
+        asymmetric_weight(now, now, advantage, **clip, weight_cap=3.0),
+        divergence_masked_weight(now, now, advantage, divergence=binary_tv, **TRUST),
+        divergence_masked_weight(now, now, advantage, divergence=binary_kl, **TRUST),
         gamma_weight(now, now, advantage, mask, **GAMMA),
         tapered_weight(now, now, advantage, mask),
     ):
@@ -99,9 +99,9 @@ def test_all_weights_are_1_where_nothing_has_moved():
 def test_no_distance_overflows_a_weight(distance):
     logp, zero, a = torch.full((1, 2), distance), torch.zeros(1, 2), torch.tensor([[1.0, -1.0]])
     for weight in (
-        flipped_weight(logp, zero, a, clip_low=0.2, clip_high=0.3, weight_cap=3.0),
-        trusted_weight(logp, zero, a, divergence=probability_gap, **TRUST),
-        trusted_weight(logp, zero, a, divergence=token_kl, **TRUST),
+        asymmetric_weight(logp, zero, a, clip_low=0.2, clip_high=0.3, weight_cap=3.0),
+        divergence_masked_weight(logp, zero, a, divergence=binary_tv, **TRUST),
+        divergence_masked_weight(logp, zero, a, divergence=binary_kl, **TRUST),
         gamma_weight(logp, zero, a, a < 9, **GAMMA),
         tapered_weight(logp, zero, a, a < 9),
     ):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from purerl.algos import largest_covariance, whiten
+from purerl.algos import high_covariance_tokens, whiten
 
 
 def example(rows: int = 6, time: int = 9) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -40,15 +40,15 @@ def test_the_largest_covariances_are_chosen(top_fraction):
     logp, advantage, mask = example()
     covariance = (logp - logp[mask].mean()) * (advantage - advantage[mask].mean())
     number = max(1, math.floor(top_fraction * int(mask.sum())))
-    chosen = largest_covariance(logp, advantage, mask, top_fraction=top_fraction)
+    chosen = high_covariance_tokens(logp, advantage, mask, top_fraction=top_fraction)
     assert torch.equal(chosen, mask & (covariance >= covariance[mask].topk(number).values.min()) & (covariance > 0))
     assert int(chosen.sum()) == min(number, int((covariance > 0)[mask].sum()))
 
 
 def test_where_nothing_varies_nothing_is_chosen():
-    chosen = largest_covariance(torch.rand(2, 2), torch.full((2, 2), 0.1), torch.ones(2, 2) > 0, top_fraction=0.5)
+    chosen = high_covariance_tokens(torch.rand(2, 2), torch.full((2, 2), 0.1), torch.ones(2, 2) > 0, top_fraction=0.5)
     assert not chosen.any()
 
 
 def test_where_nothing_counts_nothing_is_chosen():
-    assert not largest_covariance(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2) < 0, top_fraction=0.5).any()
+    assert not high_covariance_tokens(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2) < 0, top_fraction=0.5).any()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from attrs import evolve
 
-from purerl.algos.algebra import Objective, Term, begin
+from purerl.algos.algebra import Objective, Term, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.backends.fake import generator as generators
 from purerl.backends.fake import trainer as trainers
@@ -63,7 +63,7 @@ def test_a_step_by_hand():
 
 
 def _with_objective(objective, batch):
-    step, counts = begin(objective, batch)
+    step, counts = prepare_step(objective, batch)
     return step, objective, counts
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from purerl.algos.algebra import begin
+from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import prefix
 from purerl.batch import with_fields
 from purerl.testing.batches import example_batch
@@ -46,7 +46,7 @@ def both(path, **settings):
 
 
 def gradients(made, objective):
-    step, counts = begin(objective, batch())
+    step, counts = prepare_step(objective, batch())
     made._backward(step, objective, counts)
     return {name: parameter.grad for name, parameter in made.trained.items()}
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from purerl.algos.algebra import Objective, Term, begin, of_fields
+from purerl.algos.algebra import Objective, Term, of_fields, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.heads import recompute_layers
 from purerl.backends.hf.trainer import Config
@@ -41,7 +41,7 @@ POLICY = Objective(
     ("advantage",),
     ("logp",),
     (Term("policy", of_fields(_policy_gradient, "logp", "advantage"), token_mean),),
-    watches=("entropy",),
+    metric_outputs=("entropy",),
 )
 CRITIC = Objective(
     "critic", ("returns",), ("value",), (Term("value", of_fields(_squared_error, "value", "returns"), token_mean),)
@@ -55,7 +55,7 @@ def run(made, steps: int = 1, objective: Objective = POLICY) -> list[dict[str, f
 
 
 def _given(seed, objective):
-    step, counts = begin(objective, batch(seed))
+    step, counts = prepare_step(objective, batch(seed))
     return step, objective, counts
 
 
@@ -146,7 +146,7 @@ def test_autocast_computes_the_backbone_narrowly_and_keeps_weights_wide(path):
     assert not torch.equal(*scores)
     assert (scores[0] - scores[1]).abs().mean() < 0.1
     norms = [
-        made.step(*begin(POLICY, rows)[:1], POLICY, begin(POLICY, rows)[1])["grad_norm"].total
+        made.step(*prepare_step(POLICY, rows)[:1], POLICY, prepare_step(POLICY, rows)[1])["grad_norm"].total
         for made in (wide, narrow)
     ]
     torch.testing.assert_close(*norms, rtol=0.1, atol=0)

@@ -190,7 +190,9 @@ def a_microbatch_is_lost(true, self, batch, unit):
 
 @mutant(STEPS, HFTrainer, "_backward")
 def what_is_watched_is_learned(true, self, part, objective, counts):
-    return true(self, part, objective._replace(outputs=objective.outputs + objective.watches, watches=()), counts)
+    return true(
+        self, part, objective._replace(outputs=objective.outputs + objective.metric_outputs, metric_outputs=()), counts
+    )
 
 
 @mutant(STEPS, HFTrainer, "_forward")

@@ -70,7 +70,7 @@ def test_ppo_is_made_of_these_parts():
 
 def test_what_an_algorithm_chooses_before_it_learns_is_a_part_too():
     assert next(parts(forking_tokens.algorithm())) == ("rows that are kept", "groups_with_variance")
-    chosen = "dropped = least_uncertain(old_entropy, mask, top_fraction=0.2)"
+    chosen = "dropped = low_entropy_tokens(old_entropy, mask, top_fraction=0.2)"
     assert ("before each step of the policy", chosen) in parts(forking_tokens.algorithm())
     assert [what for what, _ in parts(prime.algorithm())][:2] == ["rows that are kept", "loss of the reward model"]
 

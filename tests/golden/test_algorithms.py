@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from purerl.algos import dapo, dpo, dr_grpo, grpo, gspo, rloo
-from purerl.algos.algebra import begin, evaluate
+from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.batch import with_fields
 from tests.algos.running import right_and_wrong, with_advantage
 
@@ -29,8 +29,8 @@ def test_dpo_by_hand():
     logp = torch.tensor([[0.0, -1.0, -1.0], [0.0, -2.0, -3.0]])
     batch = with_fields(batch, logp=logp, ref_logp=torch.zeros_like(logp))
     [objective] = dpo.algorithm(dpo.Config(beta=0.5)).objectives
-    step, counts = begin(objective, batch)
-    loss, metrics = evaluate(objective, step, counts)
+    step, counts = prepare_step(objective, batch)
+    loss, metrics = compute_loss(objective, step, counts)
     torch.testing.assert_close(loss, torch.tensor(math.log(1 + math.exp(-1.5))))
     means = {name: float(metric.total / metric.weight) for name, metric in metrics.items()}
     assert (means["accuracy"], means["margin"]) == (1.0, 1.5)
@@ -42,8 +42,8 @@ def test_metrics_of_a_policy():
     batch = with_fields(batch, logp=logp, old_logp=torch.zeros_like(logp), entropy=torch.full_like(logp, 2.0))
     algorithm = grpo.algorithm()
     batch = with_advantage(algorithm, batch)
-    step, counts = begin(algorithm.objectives[0], batch)
-    metrics = evaluate(algorithm.objectives[0], step, counts)[1]
+    step, counts = prepare_step(algorithm.objectives[0], batch)
+    metrics = compute_loss(algorithm.objectives[0], step, counts)[1]
     means = {name: round(float(metric.total / metric.weight), 4) for name, metric in metrics.items()}
     k3 = 1.5 - math.log(1.5) - 1
     assert means["ratio"] == 1.25

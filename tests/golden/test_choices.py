@@ -6,19 +6,19 @@ import torch
 
 from purerl.algos import (
     best_weight,
-    excess_moment,
     extreme_weight,
+    has_mean_in_range,
     has_variance,
-    in_band,
-    largest_covariance,
-    least_uncertain,
+    high_covariance_tokens,
+    low_entropy_tokens,
     overlong_penalty,
     power_weight,
     resample,
-    sampled_covariance,
+    sampled_covariance_tokens,
+    second_moment_outliers,
 )
 from purerl.algos.parts.rows import at_last_action
-from purerl.algos.parts.selection import largest
+from purerl.algos.parts.selection import top_k_mask
 from purerl.algos.parts.shaping import overlong_in_reward
 from purerl.batch import collate
 from tests.golden.hand import close, f64, where
@@ -26,13 +26,13 @@ from tests.golden.hand import close, f64, where
 
 def test_the_largest_and_what_equals_the_last_of_them():
     x = f64([1, 3, 2, 9, 2])
-    assert largest(x, where("xxx.x"), torch.tensor(2)).tolist() == where(".xx.x").tolist()
+    assert top_k_mask(x, where("xxx.x"), torch.tensor(2)).tolist() == where(".xx.x").tolist()
 
 
 def test_of_all_tokens_in_the_band_those_of_largest_noise_are_drawn():
     # Deviations of logp -1, 0, 1 and of A -2, 0, 2: the covariances are 2, 0, 2. Of three tokens a third is one.
     logp, advantage, noise = f64([-3, -2, -1]), f64([-1, 1, 3]), f64([0.4, 0.9, 0.6])
-    found = sampled_covariance(logp, advantage, noise, where("xxx"), fraction=0.34, cov_low=1.0, cov_high=5.0)
+    found = sampled_covariance_tokens(logp, advantage, noise, where("xxx"), fraction=0.34, cov_low=1.0, cov_high=5.0)
     assert found.tolist() == where("..x").tolist()
 
 
@@ -57,24 +57,24 @@ def test_a_group_varies_when_two_counted_scores_differ():
 def test_a_band_excludes_its_bounds():
     score, group = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 9.0]), torch.tensor([1, 1, 2, 2, 3, 3, 3])
     counted = torch.tensor([True] * 6 + [False])
-    assert in_band(score, group, counted, lowest=0.0, highest=1.0).tolist() == [True] * 2 + [False] * 5
-    assert not in_band(score, group, counted, lowest=0.5, highest=1.0)[:2].any()
+    assert has_mean_in_range(score, group, counted, low=0.0, high=1.0).tolist() == [True] * 2 + [False] * 5
+    assert not has_mean_in_range(score, group, counted, low=0.5, high=1.0)[:2].any()
 
 
 def test_those_that_are_as_uncertain_as_the_last_stay():
     entropy = torch.tensor([[2.0, 1.0, 1.0, 0.0]])
-    assert least_uncertain(entropy, entropy < 9, top_fraction=0.5).tolist() == [[False, False, False, True]]
+    assert low_entropy_tokens(entropy, entropy < 9, top_fraction=0.5).tolist() == [[False, False, False, True]]
 
 
 def test_what_equals_the_last_that_is_left_out_goes_with_it():
     moved = torch.tensor([[0.1, 0.5, -0.5, 0.5]], dtype=torch.float64)
-    found = excess_moment(moved, torch.zeros_like(moved), moved.sign(), moved < 9, moment_bound=0.15)
+    found = second_moment_outliers(moved, torch.zeros_like(moved), moved.sign(), moved < 9, moment_bound=0.15)
     assert found.tolist() == [[False, True, True, True]]
 
 
 def test_those_that_equal_the_last_are_chosen_with_it():
     logp, advantage = torch.tensor([[1.0, 2.0], [2.0, -5.0]]), torch.tensor([[1.0, 1.0], [1.0, -3.0]])
-    chosen = largest_covariance(logp, advantage, torch.ones(2, 2) > 0, top_fraction=0.5)
+    chosen = high_covariance_tokens(logp, advantage, torch.ones(2, 2) > 0, top_fraction=0.5)
     assert chosen.tolist() == [[False, True], [True, True]]
 
 
@@ -87,8 +87,8 @@ def test_weights_of_scores():
 
 def test_a_row_pays_for_its_length_at_its_last_action():
     [length] = torch.tensor([[10.0, 80.0, 85.0, 100.0, 120.0]])
-    found = overlong_penalty(length, longest=100, buffer=20, factor=2.0)
+    found = overlong_penalty(length, max_length=100, buffer=20, factor=2.0)
     torch.testing.assert_close(found, torch.tensor([0.0, 0.0, -0.5, -2.0, -2.0]))
     batch = collate([dict(tokens=[0] * 5, action=[0, 1, 0, 1, 0], row=0, group=0, reward=[0, 0, 0, 1, 0])])
-    _, batch = overlong_in_reward(longest=2, buffer=1, factor=0.5).apply((), batch)
+    _, batch = overlong_in_reward(max_length=2, buffer=1, factor=0.5).apply((), batch)
     assert batch["reward"].tolist() == [[0, 0, 0, 0.5, 0]]

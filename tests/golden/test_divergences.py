@@ -21,7 +21,7 @@ from purerl.algos import (
     weighted_k2,
     weighted_k3,
 )
-from purerl.algos.parts.divergences import absolute, adapt_kl_coef
+from purerl.algos.parts.divergences import absolute_log_ratio, adapt_kl_coef
 from tests.golden.hand import close, f64, logs, slope
 
 
@@ -31,7 +31,7 @@ from tests.golden.hand import close, f64, logs, slope
         (k1, math.log(2), 1),
         (k2, math.log(2) ** 2 / 2, math.log(2)),
         (k3, 0.5 + math.log(2) - 1, 0.5),  # exp(-x) + x - 1, and 1 - exp(-x)
-        (absolute, math.log(2), 1),
+        (absolute_log_ratio, math.log(2), 1),
     ],
 )
 def test_of_a_token_that_is_twice_as_likely(estimator, value, gradient):
@@ -91,7 +91,7 @@ def test_the_coefficient_never_turns_its_sign():
 
 @pytest.mark.parametrize(("entropy", "expected"), [(0.1, 0.625), (0.2, 0.5), (0.3, 0.375)])
 def test_the_entropy_s_coefficient_goes_a_step_up_or_down(entropy, expected):
-    keywords = dict(target=0.2, step=0.125, most=0.625)
+    keywords = dict(target=0.2, step_size=0.125, max_coef=0.625)
     found = adapt_entropy_coef(torch.tensor(0.5), torch.tensor(entropy), **keywords)
     assert float(found) == expected
     if entropy == 0.1:
@@ -99,7 +99,7 @@ def test_the_entropy_s_coefficient_goes_a_step_up_or_down(entropy, expected):
 
 
 def test_absolute_by_hand():
-    assert absolute(torch.tensor([[-3.0, 1.0]]), torch.tensor([[-1.0, 0.5]])).tolist() == [[2.0, 0.5]]
+    assert absolute_log_ratio(torch.tensor([[-3.0, 1.0]]), torch.tensor([[-1.0, 0.5]])).tolist() == [[2.0, 0.5]]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from purerl.algos import (
-    anchored_step_advantage,
     batch_normalized_advantage,
-    beta_update,
     component_normalized_advantage,
     gpg_advantage,
     group_centered_advantage,
@@ -19,16 +17,18 @@ from purerl.algos import (
     leave_one_out_advantage,
     leave_one_out_max_advantage,
     length_weighted_advantage,
-    look_up,
     mean_normalized_advantage,
-    moving_average_update,
     optimal_token_advantage,
     pass_k_advantage,
     singleton_score,
+    step_relative_advantage,
+    table_lookup,
+    update_beta_counts,
+    update_moving_average,
     weighted_sum,
     win_rate_advantage,
 )
-from purerl.algos.estimators.steps import steps_of
+from purerl.algos.estimators.steps import find_steps
 from purerl.errors import ConfigError
 from tests.golden.hand import close, f64, ints, logs, where
 
@@ -111,7 +111,7 @@ def test_a_token_that_only_one_row_reaches_has_no_advantage():
 
 
 def test_steps_begin_where_the_turn_changes():
-    step, begins = steps_of(ints([0, 4, 4, 7, 9]), where(".xx.x"))
+    step, begins = find_steps(ints([0, 4, 4, 7, 9]), where(".xx.x"))
     assert step.tolist() == [[0, 0, 0, 0, 1]]
     assert begins.tolist() == where(".x..x").tolist()
 
@@ -122,7 +122,7 @@ def test_steps_from_one_state_are_compared():
     # sqrt(8). Then row 0 is in state 9 and row 1 in state 8 again: 9 is met once, and 8 three times, by 4, 0 and 0:
     # the deviations 8/3, -4/3, -4/3 have the standard deviation sqrt(96/9/2) = 4/sqrt(3).
     yes = where("xx", "xx")
-    found = anchored_step_advantage(
+    found = step_relative_advantage(
         f64([2, 4], [0, 0]), ints([0, 1], [0, 1]), ints([8, 9], [8, 8]), ints(6, 6), yes, yes, discount=0.5
     )
     unit = 1 / math.sqrt(3)
@@ -134,9 +134,9 @@ def test_steps_from_one_state_are_compared():
 
 def test_a_table_is_looked_up_and_moves_toward_what_it_sees():
     table = f64(0.5, 0.25, 1)
-    close(look_up(table, ints(2, 0, 0)), 1, 0.5, 0.5)
+    close(table_lookup(table, ints(2, 0, 0)), 1, 0.5, 0.5)
     # Place 0: two rows with the mean 1/2, decay 1/4: 1/4 * 1/2 + 3/4 * 1/2. Place 1: one row that counts: 1/8 + 1/2.
-    found = moving_average_update(table, f64(1, 0, 1, 9), ints(0, 0, 1, 1), where("xxx.")[0], decay=0.5)
+    found = update_moving_average(table, f64(1, 0, 1, 9), ints(0, 0, 1, 1), where("xxx.")[0], decay=0.5)
     close(found, 0.5, 0.625, 1)
 
 
@@ -173,5 +173,5 @@ def test_without_weights_each_component_weighs_one():
 def test_successes_and_failures_are_counted_and_forgotten():
     alpha, beta = torch.full((3,), 4.0), torch.full((3,), 2.0)
     score = torch.tensor([1.0, 0.0, 0.5, 1.0])
-    found = beta_update(alpha, beta, score, ints(2, 0, 2, 0), where("xxx.")[0], decay=0.5)
+    found = update_beta_counts(alpha, beta, score, ints(2, 0, 2, 0), where("xxx.")[0], decay=0.5)
     assert [x.tolist() for x in found] == [[2.0, 4.0, 3.5], [2.0, 2.0, 1.5]]

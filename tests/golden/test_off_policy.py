@@ -30,7 +30,7 @@ def learned(objective: Objective, batch: TensorDict) -> tuple[Tensor, Tensor]:
     """The loss, and its gradient by what the model supplies."""
     [output] = objective.outputs
     leaf = batch[output].clone().requires_grad_()
-    watched = dict.fromkeys(objective.watches, torch.zeros_like(leaf))
+    watched = dict.fromkeys(objective.metric_outputs, torch.zeros_like(leaf))
     loss = loss_of(objective, with_fields(batch, **{output: leaf}, **watched))
     return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 

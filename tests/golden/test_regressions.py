@@ -9,7 +9,7 @@ import torch
 
 from purerl.algos import dpo_loss, gvpo_loss, ipo_loss, pair_margin, sppo_loss
 from purerl.algos.flowrl import balance_loss, clipped_row_weight
-from purerl.algos.parts.preferences import pairs
+from purerl.algos.parts.preferences import pair_mask
 from purerl.algos.parts.rows import at_last_action
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
 from tests.golden.hand import close, f64, ints, slope, where
@@ -25,7 +25,7 @@ def test_who_has_no_partner_is_no_pair():
     """Chosen and rejected; two chosen; one alone; one whose partner does not count."""
     chosen, group = where("x.xxxx.")[0], ints(1, 1, 2, 2, 3, 4, 4)
     mask = where("x", "x", "x", "x", "x", "x", ".")
-    assert pairs(chosen, group, mask)[:, 0].tolist() == [True, True, False, False, False, False, False]
+    assert pair_mask(chosen, group, mask)[:, 0].tolist() == [True, True, False, False, False, False, False]
 
 
 def test_gvpo_of_two():

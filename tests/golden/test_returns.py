@@ -8,23 +8,23 @@ import torch
 
 from purerl.algos import (
     discounted_returns,
-    fold_reward,
     gae,
     length_adaptive_lambda,
+    move_rewards_to_actions,
     vtrace_advantage,
     vtrace_target,
 )
-from purerl.algos.parts.actions import fold, places, unfold
+from purerl.algos.parts.actions import action_index, gather_to_actions, segment_sum
 from tests.golden.hand import close, f64, logs, where
 
 
 def test_tokens_share_the_place_of_the_action_before_them():
     action = where("..x.x.")
-    place = places(action)
+    place = action_index(action)
     assert place.tolist() == [[0, 0, 0, 0, 1, 1]]
-    folded = fold(f64([1, 2, 4, 8, 16, 32]), place)
+    folded = segment_sum(f64([1, 2, 4, 8, 16, 32]), place)
     close(folded, [15, 48, 0, 0, 0, 0])
-    close(unfold(folded, place, action), [0, 0, 15, 0, 48, 0])
+    close(gather_to_actions(folded, place, action), [0, 0, 15, 0, 48, 0])
 
 
 def test_gae_by_hand():
@@ -42,12 +42,12 @@ def test_tool_tokens_are_stepped_over():
 
 def test_rewards_before_the_first_action_go_to_it():
     action = torch.tensor([[False, False, True, True, False]])
-    folded = fold_reward(torch.tensor([[1.0, 2.0, 4.0, 8.0, 16.0]]), action)
+    folded = move_rewards_to_actions(torch.tensor([[1.0, 2.0, 4.0, 8.0, 16.0]]), action)
     assert folded.tolist() == [[0.0, 0.0, 7.0, 24.0, 0.0]]
 
 
 def test_a_row_without_actions_has_nobody_to_reward():
-    assert not fold_reward(torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool)).any()
+    assert not move_rewards_to_actions(torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool)).any()
 
 
 def test_the_trace_grows_with_the_row():

@@ -25,9 +25,9 @@ from purerl.algos import (
     whiten,
     whiten_rows,
 )
-from purerl.algos.parts.groups import buckets
+from purerl.algos.parts.groups import group_index
 from purerl.algos.parts.rows import first_counted, row_mean
-from purerl.algos.parts.whiten import center, deviation
+from purerl.algos.parts.whiten import center, standard_deviation
 from tests.golden.hand import close, f64, ints, slope, where
 
 LOSS = f64([2.0, 4.0, math.nan], [6.0, math.nan, math.nan])
@@ -62,7 +62,7 @@ GROUP = ints(5, -9, 5, 5)
 
 
 def test_groups_are_numbered_by_their_labels():
-    assert buckets(ints(7, -3, 7, 100)).tolist() == [1, 0, 1, 2]
+    assert group_index(ints(7, -3, 7, 100)).tolist() == [1, 0, 1, 2]
     close(group_size(where("xx.x")[0], GROUP, dtype=torch.float64), 2, 1, 2, 2)
     close(group_deviation(f64(3, 1, 99, 9), GROUP, where("xx.x")[0]), -3, 0, 0, 3)
     close(group_mean(f64(3, 1, 99, 9), GROUP, where("xx.x")[0]), 6, 1, 6, 6)
@@ -81,6 +81,6 @@ def test_of_the_batch():
     """1, 2 and 6 have the mean 3 and the deviations -2, -1, 3: their squares sum to 14, and 14 / 2 is the variance."""
     x, mask, root = f64([1, 2], [6, 99]), where("xx", "x."), math.sqrt(7)
     close(center(x, mask), [-2, -1], [3, 0])
-    close(deviation(x, mask)[None], root)
+    close(standard_deviation(x, mask)[None], root)
     close(whiten(x, mask), [-2 / root, -1 / root], [3 / root, 0], digits=1e-7)
     close(whiten_rows(f64(1, 2, 6, 99), where("xxx.")[0]), -2 / root, -1 / root, 3 / root, 0, digits=1e-7)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from purerl.algos import (
+    clip_indicator,
     clip_surrogate,
-    clipped,
     clipped_value_loss,
     dual_clip_surrogate,
-    geometric_ratio,
+    geometric_mean_ratio,
     importance_surrogate,
     policy_gradient,
     ppo_clip,
@@ -69,7 +69,7 @@ def test_ppo_clip_by_cases(ratio, advantage, loss, gradient):
     logp, old, a = f64([math.log(ratio) - 1.0]), f64([-1.0]), f64([advantage])
     torch.testing.assert_close(ppo_clip(logp, old, a, **CLIP), f64([loss]))
     torch.testing.assert_close(slope(lambda x: ppo_clip(x, old, a, **CLIP), logp), f64([gradient]), atol=1e-12, rtol=0)
-    assert bool(clipped(token_ratio(logp, old), a, **CLIP)) == (advantage != 0 and gradient == 0)
+    assert bool(clip_indicator(token_ratio(logp, old), a, **CLIP)) == (advantage != 0 and gradient == 0)
 
 
 def test_the_sequence_ratio_is_a_geometric_mean():
@@ -104,7 +104,7 @@ def test_the_geometric_ratio_by_hand():
         a = torch.full_like(logp, advantage)
 
         def function(x, a=a):
-            return geometric_ratio(x, zero, a, mask, **bounds)
+            return geometric_mean_ratio(x, zero, a, mask, **bounds)
 
         torch.testing.assert_close(function(logp), torch.full_like(logp, math.exp(mean)))
         # The sum over 4 tokens of one value: each open token gets 4 times a third of it.

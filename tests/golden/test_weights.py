@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from purerl.algos import (
+    asymmetric_weight,
+    binary_kl,
+    binary_tv,
     clipped_weight,
+    divergence_masked_weight,
     effective_sample_size,
-    flipped_weight,
     gamma_weight,
-    probability_gap,
+    sequence_importance_ratio,
     tapered_weight,
-    token_kl,
-    trusted_weight,
-    whole_row_ratio,
 )
 from purerl.algos.flowrl import clipped_row_weight
-from purerl.algos.parts.corrections import banded, stale, truncated
+from purerl.algos.parts.corrections import banded_ratio, off_policy_tokens, truncated_ratio
 from purerl.algos.parts.rows import row_max, row_sum
 from tests.golden.hand import close, f64, logs, where
 
@@ -28,12 +28,12 @@ ZERO = torch.zeros(1, 3, dtype=torch.float64)
 
 def test_ratios_are_clipped_truncated_or_banded():
     close(clipped_weight(logs([0.1, 2, 9]), ZERO, clip_low=0.5, clip_high=4.0), [0.5, 2, 5])
-    close(truncated(f64(0.1, 9), cap=2.0), 0.1, 2)
-    close(banded(f64(0.1, 2, 9), least=0.5, most=5.0), 0, 2, 0)
+    close(truncated_ratio(f64(0.1, 9), ratio_cap=2.0), 0.1, 2)
+    close(banded_ratio(f64(0.1, 2, 9), min_ratio=0.5, max_ratio=5.0), 0, 2, 0)
 
 
 def test_the_ratio_of_a_row_is_the_product_of_its_tokens():
-    close(whole_row_ratio(logs([2, 3, 99]), ZERO, where("xx.")), 6)
+    close(sequence_importance_ratio(logs([2, 3, 99]), ZERO, where("xx.")), 6)
     rows, mask = logs([0.5, 1], [1.1, 1], [2, 1]), where("xx", "xx", "xx")
     close(clipped_row_weight(rows, torch.zeros_like(rows), mask, clip_low=0.2, clip_high=0.3), 0.8, 1.1, 1.3)
 
@@ -55,8 +55,8 @@ def test_sums_and_largest_of_rows():
     ],
 )
 def test_the_trusted_weight_by_cases(now, then, advantage, weight):
-    bounds = dict(divergence=probability_gap, divergence_low=0.2, divergence_high=0.2, ratio_cap=2.5)
-    close(trusted_weight(logs([now]), logs([then]), f64([advantage]), **bounds), [weight])
+    bounds = dict(divergence=binary_tv, divergence_low=0.2, divergence_high=0.2, ratio_cap=2.5)
+    close(divergence_masked_weight(logs([now]), logs([then]), f64([advantage]), **bounds), [weight])
 
 
 def test_the_gamma_weight_of_a_row_that_is_twice_as_likely():
@@ -84,15 +84,15 @@ def test_the_gamma_weight_of_a_row_that_is_twice_as_likely():
 )
 def test_the_flipped_weight_by_cases(ratio, advantage, weight):
     logp, a, clip = f64([math.log(ratio)]), f64([advantage]), dict(clip_low=0.2, clip_high=0.3)
-    found = flipped_weight(logp, torch.zeros_like(logp), a, **clip, weight_cap=3.0)
+    found = asymmetric_weight(logp, torch.zeros_like(logp), a, **clip, weight_cap=3.0)
     torch.testing.assert_close(found, f64([weight]))
 
 
 def test_distances_of_one_token_by_hand():
     p, q = f64([0.5, 0.2]), f64([0.25, 0.2])
-    torch.testing.assert_close(probability_gap(p.log(), q.log()), f64([0.25, 0.0]))
+    torch.testing.assert_close(binary_tv(p.log(), q.log()), f64([0.25, 0.0]))
     kl = 0.25 * math.log(0.5) + 0.75 * math.log(0.75 / 0.5)
-    torch.testing.assert_close(token_kl(p.log(), q.log()), f64([kl, 0.0]), atol=1e-7, rtol=0)
+    torch.testing.assert_close(binary_kl(p.log(), q.log()), f64([kl, 0.0]), atol=1e-7, rtol=0)
 
 
 def test_the_tapered_weight_by_hand():
@@ -115,5 +115,5 @@ def test_stale_by_cases():
     logp = torch.tensor([[-2.0, -4.0], [-2.0, -4.0], [-1.0, -1.5]], requires_grad=True)
     advantage = torch.tensor([[-1.0, -1.0], [1.0, 0.0], [-1.0, -1.0]])
     mask = torch.tensor([[True, True], [True, True], [True, False]])
-    found = stale(logp, torch.full((3, 2), -1.0), advantage, mask, delta=1.0)
+    found = off_policy_tokens(logp, torch.full((3, 2), -1.0), advantage, mask, delta=1.0)
     assert found.int().tolist() == [[1, 1], [0, 0], [0, 0]]

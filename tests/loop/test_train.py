@@ -18,7 +18,7 @@ from tensordict import TensorDict
 
 import purerl
 from purerl.algos import dapo, dpo, gdpo, gvpo, opd, opd_top_k, sft
-from purerl.algos.algebra import Algorithm, Counts, Objective, begin, roles
+from purerl.algos.algebra import Algorithm, Counts, Objective, prepare_step, roles
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.batch import FIELDS, empty_batch
@@ -191,7 +191,7 @@ def test_every_algorithm_bears_an_optimizer_step_without_rows(name: str) -> None
 
 
 def _begun(objective: Objective) -> tuple[TensorDict, Objective, dict[str, Counts]]:
-    prepared, counts = begin(objective, empty_batch())
+    prepared, counts = prepare_step(objective, empty_batch())
     return prepared, objective, counts
 
 

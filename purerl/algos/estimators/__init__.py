@@ -1,1 +1,1 @@
-"""Advantage estimators: how good a row, or a token of it, was. Plain tensors in, plain tensors out."""
+"""Advantage estimators, as functions of plain tensors."""

@@ -1,6 +1,7 @@
-"""Rewards that consist of several: a row has k components, one for each of them.
+"""Advantages for rewards with several components.
 
-`components` is [rows, k], in units of reward. `weights` has a number for each component; with none given each weighs 1.
+`components` is [rows, k], in units of reward: the reward of each row from each of k reward functions. `weights` has one
+number per component. If it is empty, every component has the weight 1.
 """
 
 from __future__ import annotations
@@ -16,30 +17,44 @@ __all__ = ["component_normalized_advantage", "weighted_sum"]
 
 
 def weighted_sum(components: Tensor, *, weights: tuple[float, ...]) -> RowFloat:
-    """sum_k w_k c_ik: several rewards as one. Raises: ConfigError where `weights` are some, but not k.
+    """Compute the weighted sum of the components of each row.
+
+        s_i = sum_k w_k c_ik
+
+    Shapes: `components` is [rows, k]; the result is [rows].
+    Raises: ConfigError if `weights` is not empty and does not have k entries.
 
     >>> weighted_sum(torch.tensor([[1.0, 4.0]]), weights=(1.0, 0.5))
     tensor([3.])
     """
     k = components.shape[-1]
     if len(weights) not in (0, k):
-        raise ConfigError("weights", got=f"{len(weights)}: {weights}", need=f"{k}, one for each component, or none")
-    each = torch.tensor(weights or (1.0,) * k, dtype=components.dtype, device=components.device)
-    return (components * each).sum(-1)
+        need, do = (
+            f"{k}, one for each component, or none",
+            "give each reward component a weight, or leave weights empty",
+        )
+        raise ConfigError("weights", got=f"{len(weights)}: {weights}", need=need, do=do)
+    factors = torch.tensor(weights or (1.0,) * k, dtype=components.dtype, device=components.device)
+    return (components * factors).sum(-1)
 
 
 def component_normalized_advantage(
     components: Tensor, group: RowInt, counted: RowBool, *, weights: tuple[float, ...]
 ) -> RowFloat:
-    """sum_k w_k (c_ik - mean_g c_k) / (std_g c_k + 1e-6): `group_normalized_advantage` of each component, then the sum.
+    """Compute the advantage of GDPO: normalize each component within its group, then take the weighted sum.
 
-    So a component counts by its weight, not by its range; and rows with the same sum of different components differ.
-    Source: GDPO (2601.05242).
+        A_i = sum_k w_k (c_ik - mean_g c_k) / (std_g c_k + 1e-6)
 
-    >>> yes, group = torch.tensor([True, True]), torch.tensor([3, 3])
-    >>> component_normalized_advantage(torch.tensor([[1.0, 0.0], [0.0, 9.0]]), group, yes, weights=(2.0, 1.0))
+    The effect of a component depends on its weight, not on its range. Rows whose components differ get different
+    advantages even if the sums are equal. In a group of one row the advantage is 0. Shapes: `components` is [rows, k],
+    the others and the result are [rows]. Raises: ConfigError as `weighted_sum`. Source: GDPO (2601.05242).
+
+    >>> counted, group = torch.tensor([True, True]), torch.tensor([3, 3])
+    >>> component_normalized_advantage(torch.tensor([[1.0, 0.0], [0.0, 9.0]]), group, counted, weights=(2.0, 1.0))
     tensor([ 0.7071, -0.7071])
     """
-    each = components.movedim(-1, 0)
-    normalized = group_normalized_advantage(each, group.expand_as(each), counted.expand_as(each))
+    by_component = components.movedim(-1, 0)
+    normalized = group_normalized_advantage(
+        by_component, group.expand_as(by_component), counted.expand_as(by_component)
+    )
     return weighted_sum(normalized.movedim(0, -1), weights=weights)

@@ -1,19 +1,19 @@
-"""Advantages of rows relative to the other rows of their group: same prompt, other samples.
+"""Advantages of rows relative to the other rows of their group: completions of the same prompt.
 
-Each is f(score, group, counted) -> [rows]; one of them also takes the rows' lengths. `score` is a row's total reward,
-`group` its label (any int64), and `counted` says whether anything in the row counts: rows that do not count enter no
-baseline, and get 0.
+Each is a function f(score, group, counted) -> [rows]; `length_weighted_advantage` also takes the lengths of the rows.
+`score` is the total reward of a row, `group` is its label (any int64), and `counted` is False for a row in which no
+token is counted. Such a row does not enter any baseline, and gets 0.
 
-For rewards [1, 0, 0, 0], where libraries disagree most:
+For the rewards [1, 0, 0, 0]:
 
-    group_normalized_advantage    1.5  -.5  -.5  -.5      divided by the group's standard deviation, ddof 1
+    group_normalized_advantage    1.5  -.5  -.5  -.5      divided by the standard deviation of the group, ddof 1
     group_centered_advantage       .75 -.25 -.25 -.25
     leave_one_out_advantage       1.  -1/3 -1/3 -1/3
     mean_normalized_advantage     3.  -1.  -1.  -1.
-    win_rate_advantage           3/8 -1/8 -1/8 -1/8      how often it wins, less 1/2
+    win_rate_advantage           3/8 -1/8 -1/8 -1/8      win rate minus 1/2
 
-In a group of one, and in a group whose scores are all equal, every advantage is exactly 0. A library that keeps the
-score of a group of one is any of these under `singleton_score`.
+In a group of one row, and in a group with equal scores, every advantage is exactly 0. Some libraries keep the score of
+a group of one row as its advantage: `singleton_score` of any of these functions does the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 
 from purerl.algos.parts.groups import group_deviation, group_max, group_mean, group_size, group_sum
 from purerl.algos.parts.selection import has_variance
-from purerl.algos.parts.whiten import deviation
+from purerl.algos.parts.whiten import standard_deviation
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = [
@@ -40,121 +40,150 @@ __all__ = [
 ]
 
 EPS = 1e-6
-"""Added to a standard deviation that is divided by; and what a mean that is divided by must exceed, relatively."""
+"""Added to a standard deviation before a division; also the smallest relative mean that is used as a divisor."""
 
 
 def group_centered_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """s_i - mean_g. Source: Dr. GRPO (2503.20783)."""
+    """Subtract the mean score of the group.
+
+        A_i = s_i - mean_g
+
+    Shapes: [rows] each, in units of reward. Source: Dr. GRPO (2503.20783).
+    """
     return group_deviation(score, group, counted)
 
 
 def group_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """(s_i - mean_g) / (std_g + 1e-6), with the standard deviation that divides by N_g - 1.
+    """Subtract the mean score of the group and divide by its standard deviation, as in GRPO.
 
-    Source: GRPO (2402.03300), which leaves the divisor of the variance open.
+        A_i = (s_i - mean_g) / (std_g + 1e-6)
+
+    The standard deviation has the divisor N_g - 1; the paper does not specify it. Shapes: [rows] each.
+    Source: GRPO (2402.03300).
 
     >>> import torch
-    >>> yes = torch.tensor([True, True, True, True])
-    >>> group_normalized_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([3, 3, 3, 3]), yes)
+    >>> counted = torch.tensor([True, True, True, True])
+    >>> group_normalized_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), torch.tensor([3, 3, 3, 3]), counted)
     tensor([ 1.5000, -0.5000, -0.5000, -0.5000])
     """
     deviation = group_deviation(score, group, counted)
-    others = (group_size(counted, group, dtype=score.dtype) - 1).clamp(min=1)
-    return deviation / ((group_sum(deviation.square(), group) / others).sqrt() + EPS)
+    divisor = (group_size(counted, group, dtype=score.dtype) - 1).clamp(min=1)
+    return deviation / ((group_sum(deviation.square(), group) / divisor).sqrt() + EPS)
 
 
 def leave_one_out_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """s_i minus the mean of the others: (s_i - mean_g) N_g / (N_g - 1). Source: RLOO (2402.14740)."""
+    """Subtract the mean score of the other rows of the group, as in RLOO.
+
+        A_i = (s_i - mean_g) N_g / (N_g - 1)
+
+    Shapes: [rows] each, in units of reward. Source: RLOO (2402.14740).
+    """
     size = group_size(counted, group, dtype=score.dtype)
     return group_deviation(score, group, counted) * size / (size - 1).clamp(min=1)
 
 
 def batch_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """(s_i - mean_g) / (std + 1e-6), with the standard deviation of the scores of all rows of the batch.
+    """Subtract the mean score of the group and divide by the standard deviation of the scores of the whole batch.
 
-    It divides by the number of rows less 1. A group that hardly varies is not blown up, as it is by its own standard
-    deviation. Source: Liu et al. 2025, Tricks or Traps (2508.08221).
+        A_i = (s_i - mean_g) / (std + 1e-6)
 
-    >>> yes, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 5, 5])
-    >>> batch_normalized_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, yes)
+    The standard deviation is over all counted rows, with divisor n - 1. In contrast to the standard deviation of the
+    group, it does not amplify small differences in a group with little variance. Shapes: [rows] each.
+    Source: Liu et al. 2025, Tricks or Traps (2508.08221).
+
+    >>> counted, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 5, 5])
+    >>> batch_normalized_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, counted)
     tensor([ 1.0000, -1.0000,  0.0000,  0.0000])
     """
-    std = deviation(score.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
+    std = standard_deviation(score.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
     return group_deviation(score, group, counted) / (std + EPS)
 
 
 def mean_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """(s_i - mean_g) / mean_g, and 0 where mean_g is not above 1e-6 of the group's largest abs(s).
+    """Subtract the mean score of the group and divide by it, as in MaxRL.
 
-    Below that a mean of scores of both signs is what rounding left of 0. Source: MaxRL (2602.02710).
+        A_i = (s_i - mean_g) / mean_g where mean_g > 1e-6 max_g abs(s), else 0
 
-    >>> yes, group = torch.tensor([True, True]), torch.tensor([3, 3])
-    >>> mean_normalized_advantage(torch.tensor([1.0, 0.0]), group, yes)
+    A mean below this bound is only rounding error of scores of both signs. Shapes: [rows] each.
+    Source: MaxRL (2602.02710).
+
+    >>> counted, group = torch.tensor([True, True]), torch.tensor([3, 3])
+    >>> mean_normalized_advantage(torch.tensor([1.0, 0.0]), group, counted)
     tensor([ 1., -1.])
     """
     mean = group_mean(score, group, counted)
-    some = mean > EPS * group_max(torch.where(counted, score.abs(), 0), group)
-    return torch.where(some, group_deviation(score, group, counted) / torch.where(some, mean, 1), 0)
+    is_positive = mean > EPS * group_max(torch.where(counted, score.abs(), 0), group)
+    return torch.where(is_positive, group_deviation(score, group, counted) / torch.where(is_positive, mean, 1), 0)
 
 
 def gpg_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """(s_i - mean_g) alpha, alpha = rows / rows of groups whose scores differ.
+    """Subtract the mean score of the group and scale by the fraction of rows that have a gradient, as in GPG.
 
-    Rows of groups that do not vary have no gradient, and yet they are divided by: alpha makes up for them. It is a
-    statistic of the whole batch. Source: GPG (2504.02546).
+        A_i   = alpha (s_i - mean_g)
+        alpha = rows / rows of groups whose scores differ
 
-    >>> yes, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 5, 5])
-    >>> gpg_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, yes)
+    Rows of groups with equal scores have no gradient, but they are in the denominator of the loss. The factor alpha
+    corrects for them. It is a statistic of the whole batch. Shapes: [rows] each, in units of reward.
+    Source: GPG (2504.02546).
+
+    >>> counted, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 5, 5])
+    >>> gpg_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, counted)
     tensor([ 1., -1.,  0.,  0.])
     """
-    varied = (has_variance(score, group, counted) & counted).sum(-1, keepdim=True).clamp(min=1)
-    return group_deviation(score, group, counted) * counted.sum(-1, keepdim=True) / varied
+    varying_rows = (has_variance(score, group, counted) & counted).sum(-1, keepdim=True).clamp(min=1)
+    return group_deviation(score, group, counted) * counted.sum(-1, keepdim=True) / varying_rows
 
 
 def length_weighted_advantage(score: RowFloat, length: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """s_i - sum_g(n_j s_j) / sum_g(n_j): the baseline is a mean in which long rows weigh more.
+    """Subtract the length-weighted mean score of the group, as in OPO.
 
-    Of all baselines that are one number for each prompt it leaves the least variance, if the squared gradient of a
-    row's log-probability grows like its length. Source: OPO (2505.23585). Rows that count have a length above 0.
+        A_i = s_i - sum_g(n_j s_j) / sum_g(n_j)
 
-    >>> yes, group = torch.tensor([True, True]), torch.tensor([3, 3])
-    >>> length_weighted_advantage(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0]), group, yes)
+    This baseline has the least variance of all baselines with one value per prompt, if the squared gradient of the
+    log-probability of a row is proportional to its length. Counted rows must have a length above 0. Shapes: [rows]
+    each; `length` in tokens, the others in units of reward. Source: OPO (2505.23585).
+
+    >>> counted, group = torch.tensor([True, True]), torch.tensor([3, 3])
+    >>> length_weighted_advantage(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0]), group, counted)
     tensor([ 0.7500, -0.2500])
     """
     highest = group_max(torch.where(counted, score, -torch.inf), group)
-    below, weight = torch.where(counted, score - highest, 0), torch.where(counted, length, 0)
+    shifted, weight = torch.where(counted, score - highest, 0), torch.where(counted, length, 0)
     total = group_sum(weight, group)
-    mean = group_sum(weight * below, group) / torch.where(total > 0, total, 1)
-    return torch.where(counted, below - mean, 0)
+    mean = group_sum(weight * shifted, group) / torch.where(total > 0, total, 1)
+    return torch.where(counted, shifted - mean, 0)
 
 
 def singleton_score(
     score: RowFloat, group: RowInt, counted: RowBool, *, estimator: Callable[[RowFloat, RowInt, RowBool], RowFloat]
 ) -> RowFloat:
-    """`estimator`, but in a group of one the score as it is, as in verl: without others there is no baseline.
+    """Compute `estimator`, but keep the score as the advantage in a group with one counted row, as verl does.
 
-    >>> yes, group = torch.tensor([True, True, True]), torch.tensor([3, 3, 5])
-    >>> singleton_score(torch.tensor([1.0, 0.0, 0.5]), group, yes, estimator=group_centered_advantage)
+    Shapes: [rows] each. Source: verl.
+
+    >>> counted, group = torch.tensor([True, True, True]), torch.tensor([3, 3, 5])
+    >>> singleton_score(torch.tensor([1.0, 0.0, 0.5]), group, counted, estimator=group_centered_advantage)
     tensor([ 0.5000, -0.5000,  0.5000])
     """
-    single = counted & (group_size(counted, group, dtype=score.dtype) == 1)
-    return torch.where(single, score, estimator(score, group, counted))
+    is_single = counted & (group_size(counted, group, dtype=score.dtype) == 1)
+    return torch.where(is_single, score, estimator(score, group, counted))
 
 
 def win_rate_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """P_i - 1/2, with P_i how often row i beats a row of its group: those it beats, and half of those it ties with.
+    """Compute the win rate of each row against the rows of its group, minus 1/2. A tie counts as half a win.
 
         P_i - 1/2 = (1 / N_g) sum_j sign(s_i - s_j) / 2
 
-    The row itself is among the N_g, and ties. Only the order of scores matters. It takes rows^2 of memory, in bytes.
-    Source: SPPO (2405.00675), which asks a preference model and not a score.
+    The sum is over all counted rows j of the group, including row i. Only the order of the scores matters. The function
+    needs rows^2 bytes of memory. Shapes: [rows] each; the result is between -1/2 and 1/2.
+    Source: SPPO (2405.00675), which uses a preference model instead of a score.
 
     >>> import torch
-    >>> yes = torch.tensor([True, True, True])
-    >>> win_rate_advantage(torch.tensor([9.0, 1.0, 1.0]), torch.tensor([3, 3, 3]), yes)
+    >>> counted = torch.tensor([True, True, True])
+    >>> win_rate_advantage(torch.tensor([9.0, 1.0, 1.0]), torch.tensor([3, 3, 3]), counted)
     tensor([ 0.3333, -0.1667, -0.1667])
     """
-    mine, other = score.unsqueeze(-1), score.unsqueeze(-2)
-    rival = (group.unsqueeze(-1) == group.unsqueeze(-2)) & counted.unsqueeze(-1) & counted.unsqueeze(-2)
-    wins = (rival & (mine > other)).sum(-1) - (rival & (mine < other)).sum(-1)
+    row, rival = score.unsqueeze(-1), score.unsqueeze(-2)
+    is_pair = (group.unsqueeze(-1) == group.unsqueeze(-2)) & counted.unsqueeze(-1) & counted.unsqueeze(-2)
+    wins = (is_pair & (row > rival)).sum(-1) - (is_pair & (row < rival)).sum(-1)
     return wins.to(score.dtype) / (2 * group_size(counted, group, dtype=score.dtype))

@@ -1,17 +1,17 @@
-"""The baseline that leaves a policy gradient with the least variance, at each token."""
+"""Advantages with the optimal token baseline, which minimizes the variance of the policy gradient."""
 
 from __future__ import annotations
 
 import torch
 
-from purerl.algos.parts.actions import fold, places, unfold
+from purerl.algos.parts.actions import action_index, gather_to_actions, segment_sum
 from purerl.algos.parts.groups import group_token_max, group_token_sum
 from purerl.types import RowInt, TokenBool, TokenFloat
 
 __all__ = ["optimal_token_advantage"]
 
 EPS = 1e-8
-"""Added to a sum of weights that is divided by."""
+"""Added to a sum of weights before a division by it."""
 
 
 def optimal_token_advantage(
@@ -22,7 +22,7 @@ def optimal_token_advantage(
     mask: TokenBool,
     group: RowInt,
 ) -> TokenFloat:
-    """G_t less the mean of the group's G_t, weighted with the squared gradient of the row so far.
+    """Subtract from each return the variance-minimizing baseline of the group at the same step.
 
         w_it = 1 - 2 exp(logp_it) + sum_v pi_it(v)^2             squared gradient of logp_it in the logits
         W_it = sum_{s <= t} w_is
@@ -30,22 +30,25 @@ def optimal_token_advantage(
         B_t  = M_t + sum_i W_it (G_it - M_t) / (sum_i W_it + 1e-8)
         A_it = G_it - B_t
 
-    t counts action tokens: the t-th of a row is compared with the t-th of the others. Tokens that are masked out have
-    no weight, and are no row's t-th. Where only one row reaches t, or all that do have the same return, A is exactly 0,
-    whatever the weights: that is what M is for. w is never negative but by rounding, and is clamped there.
-    Source: 2602.07078. `returns` is [rows, time], 0 where not `action`.
+    t counts action tokens, so the t-th action token of a row is compared with the t-th action tokens of the other rows.
+    Masked-out action tokens have no weight and do not enter B_t. If only one row reaches t, or if all rows that do have
+    the same return, A is exactly 0 for any weights: this is the reason for M. w is clamped at 0, because rounding can
+    make it negative.
 
-    >>> yes, half = torch.tensor([[True], [True]]), torch.tensor([[0.5], [0.5]])
-    >>> optimal_token_advantage(torch.tensor([[1.0], [0.0]]), half.log(), half, yes, yes, torch.tensor([4, 4]))
+    Shapes: `group` is [rows], the others are [rows, time]. `returns` is in units of reward, and 0 outside of `action`.
+    The result is 0 outside of `mask`. Source: 2602.07078.
+
+    >>> mask, half = torch.tensor([[True], [True]]), torch.tensor([[0.5], [0.5]])
+    >>> optimal_token_advantage(torch.tensor([[1.0], [0.0]]), half.log(), half, mask, mask, torch.tensor([4, 4]))
     tensor([[ 0.5000],
             [-0.5000]])
     """
-    place = places(action)
+    index = action_index(action)
     squared_gradient = (1 - 2 * logp.clamp(max=0).exp() + sum_pi_squared).clamp(min=0)
-    reached = fold(mask.to(returns.dtype), place)
-    weight = reached * fold(torch.where(mask, squared_gradient, 0), place).cumsum(-1)
-    folded = fold(returns, place)
-    highest = group_token_max(torch.where(reached > 0, folded, -torch.inf), group)
-    below = torch.where(reached > 0, folded - highest, 0)
-    baseline = group_token_sum(weight * below, group) / (group_token_sum(weight, group) + EPS)
-    return torch.where(mask, unfold(below - baseline, place, action), 0)
+    is_reached = segment_sum(mask.to(returns.dtype), index)
+    weight = is_reached * segment_sum(torch.where(mask, squared_gradient, 0), index).cumsum(-1)
+    compact_returns = segment_sum(returns, index)
+    highest = group_token_max(torch.where(is_reached > 0, compact_returns, -torch.inf), group)
+    shifted = torch.where(is_reached > 0, compact_returns - highest, 0)
+    baseline = group_token_sum(weight * shifted, group) / (group_token_sum(weight, group) + EPS)
+    return torch.where(mask, gather_to_actions(shifted - baseline, index, action), 0)

@@ -1,10 +1,10 @@
-"""Advantages of tokens: what came after them, with a critic's help or without.
+"""Returns and advantages of tokens, with or without a critic.
 
-The recurrences run over action tokens alone: in every equation t + 1 is the *next action token*, and beyond the last
-one everything is 0. A reward on another token counts at the action token before it; one before any action token, at the
-first (see `purerl.algos.parts.actions`).
+Recurrences run over action tokens only. In every equation, t + 1 is the *next action token*, and all values after the
+last action token are 0. A reward on any other token counts at the action token before it; a reward before the first
+action token counts at the first (see `purerl.algos.parts.actions`).
 
-Arguments are [rows, time], in units of reward; results are 0 where not `action`.
+Arguments are [rows, time], in units of reward. Results are 0 at tokens that are not actions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from purerl.algos.parts.actions import fold, places, unfold
+from purerl.algos.parts.actions import action_index, gather_to_actions, segment_sum
 from purerl.algos.parts.surrogates import token_ratio
 from purerl.kernels.masks import count_true, first_true
 from purerl.kernels.recurrence import reverse_recurrence
@@ -23,47 +23,56 @@ __all__ = ["discounted_returns", "gae", "length_adaptive_lambda", "vtrace_advant
 
 
 def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float) -> TokenFloat:
-    """G_t = r_t + discount * G_{t+1}: the reward to go. Source: REINFORCE (Williams 1992).
+    """Compute the discounted return of each action token.
+
+        G_t = r_t + discount * G_{t+1}
+
+    Shapes: [rows, time] each, in units of reward. Source: REINFORCE (Williams 1992).
 
     >>> action = torch.tensor([[False, True, False, True]])
     >>> discounted_returns(torch.tensor([[0.0, 1.0, 0.0, 8.0]]), action, discount=0.5)
     tensor([[0., 5., 0., 8.]])
     """
-    return _to_go(reward, action, first_true(action), discount) * action.view(torch.uint8)
+    return _discounted_sum(reward, action, first_true(action), discount) * action.view(torch.uint8)
 
 
 def gae(
     reward: TokenFloat, value: TokenFloat, action: TokenBool, *, discount: float, lambda_: float | Tensor
 ) -> TokenFloat:
-    """Generalized advantage estimation.
+    """Compute generalized advantage estimates (GAE).
 
         delta_t = r_t + discount * V_{t+1} - V_t
         A_t     = delta_t + discount * lambda_ * A_{t+1}
 
-    A row ends for good at its last action token: V beyond it is 0, whether it stopped by itself or at the length limit.
-    A + V is the critic's target, the lambda-return; what is computed is
+    The value after the last action token is 0, for rows that ended by themselves and for rows that reached the length
+    limit. A + V is the target of the critic, the lambda-return, and the function computes
 
         A_t + V_t = r_t + discount * (1 - lambda_) * V_{t+1} + discount * lambda_ * (A_{t+1} + V_{t+1})
 
-    lambda_ = 0 gives the one-step error, lambda_ = 1 the reward to go less V. A tensor [rows, 1] gives
-    each row its own.
+    lambda_ = 0 gives the one-step error, lambda_ = 1 gives the return minus V. `lambda_` can be a tensor [rows, 1],
+    with one value per row. Shapes: the others are [rows, time], in units of reward.
     Source: Schulman et al. 2015 (1506.02438, eq. 16).
 
-    >>> yes = torch.tensor([[True, True]])
-    >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]]), yes, discount=1.0, lambda_=0.5)
+    >>> action = torch.tensor([[True, True]])
+    >>> gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]]), action, discount=1.0, lambda_=0.5)
     tensor([[0.2500, 0.5000]])
     """
     start = first_true(action)
-    after = pad(torch.where(action.scatter(-1, start.unsqueeze(-1), 0), value, 0)[..., 1:], (0, 1))
-    lambda_return = _to_go(reward + discount * (1 - lambda_) * after, action, start, discount * lambda_)
+    next_value = pad(torch.where(action.scatter(-1, start.unsqueeze(-1), 0), value, 0)[..., 1:], (0, 1))
+    rewards = reward + discount * (1 - lambda_) * next_value
+    lambda_return = _discounted_sum(rewards, action, start, discount * lambda_)
     return torch.where(action, lambda_return - value, 0)
 
 
 def length_adaptive_lambda(action: TokenBool, *, alpha: float, dtype: torch.dtype) -> Tensor:
-    """max(0, 1 - 1 / (alpha * n_i)), with n_i the row's action tokens: [rows, 1], for `gae`.
+    """Compute the length-adaptive lambda_ of VAPO, for `gae`.
 
-    An outcome reward decays with the distance from a row's end; so the sum of all its weights, 1 / (1 - lambda_), is
-    made to grow with the row: it is alpha * n_i. Source: VAPO (2504.05118, eq. 9).
+        lambda_i = max(0, 1 - 1 / (alpha * n_i))
+
+    n_i is the number of action tokens of the row. With a constant lambda_, the weight of an outcome reward decays with
+    the distance from the end of the row. Here the sum of the weights, 1 / (1 - lambda_i) = alpha * n_i, grows with the
+    row. A row without action tokens has n_i = 1. Shapes: `action` is [rows, time]; the result is [rows, 1].
+    Source: VAPO (2504.05118, eq. 9).
 
     >>> action = torch.tensor([[True, True, True, True], [True, False, False, False]])
     >>> length_adaptive_lambda(action, alpha=0.5, dtype=torch.float32)
@@ -86,21 +95,24 @@ def vtrace_target(
     rho_clip: float,
     trace_clip: float,
 ) -> TokenFloat:
-    """What the critic's estimate should be, of rows that another policy sampled.
+    """Compute the V-trace targets of a critic, for rows that another policy sampled.
 
         r_t     = exp(logp_t - rollout_logp_t),   rho_t = min(r_t, rho_clip),   c_t = lambda_ * min(r_t, trace_clip)
         delta_t = rho_t (reward_t + discount * V_{t+1} - V_t)
         v_t     = V_t + e_t,   e_t = delta_t + discount * c_t * e_{t+1}
 
-    `rho_clip` decides what is estimated: at infinity the value of the policy, below it that of one between the two
-    policies. `trace_clip`, at most 1 / discount, only decides how fast. With both policies the same and clips of at
-    least 1 it is the lambda-return, `gae` + V. Source: Espeholt et al. 2018 (1802.01561, eq. 1).
+    `rho_clip` selects the policy whose value is estimated: the current policy if it is infinite, otherwise a policy
+    between the current one and the rollout policy. `trace_clip`, at most 1 / discount, only changes the speed of
+    convergence. If both policies are equal and both clips are at least 1, the target is the lambda-return, `gae` + V.
+    Log-ratios are clamped to +-20. Shapes: [rows, time] each; log-probabilities in nats, the others in units of reward.
+    Source: IMPALA, Espeholt et al. 2018 (1802.01561, eq. 1).
     """
-    place, ratio = places(action), torch.where(action, token_ratio(logp, rollout_logp), 0)
-    value, ratio = fold(torch.where(action, value, 0), place), fold(ratio, place)
-    delta = ratio.clamp(max=rho_clip) * (fold(reward, place) + discount * pad(value[..., 1:], (0, 1)) - value)
+    index, ratio = action_index(action), torch.where(action, token_ratio(logp, rollout_logp), 0)
+    value, ratio = segment_sum(torch.where(action, value, 0), index), segment_sum(ratio, index)
+    next_value = pad(value[..., 1:], (0, 1))
+    delta = ratio.clamp(max=rho_clip) * (segment_sum(reward, index) + discount * next_value - value)
     error = reverse_recurrence(delta, discount * lambda_ * ratio.clamp(max=trace_clip))
-    return unfold(value + error, place, action)
+    return gather_to_actions(value + error, index, action)
 
 
 def vtrace_advantage(
@@ -114,26 +126,30 @@ def vtrace_advantage(
     discount: float,
     rho_clip: float,
 ) -> TokenFloat:
-    """rho_t (reward_t + discount * v_{t+1} - V_t), with v the `vtrace_target`: what the policy gradient multiplies.
+    """Compute the V-trace advantages of a policy, which the policy gradient multiplies.
 
-    Source: Espeholt et al. 2018 (1802.01561, sec. 4.2).
+        A_t = rho_t (reward_t + discount * v_{t+1} - V_t)
+
+    v is `vtrace_target`, and rho_t = min(exp(logp_t - rollout_logp_t), rho_clip), with the log-ratio clamped to +-20.
+    Shapes: [rows, time] each; log-probabilities in nats, the others in units of reward.
+    Source: IMPALA, Espeholt et al. 2018 (1802.01561, sec. 4.2).
     """
-    place, ratio = places(action), torch.where(action, token_ratio(logp, rollout_logp), 0).clamp(max=rho_clip)
-    following = pad(fold(torch.where(action, target, 0), place)[..., 1:], (0, 1))
-    error = fold(reward, place) + discount * following - fold(torch.where(action, value, 0), place)
-    return ratio * unfold(error, place, action)
+    index, ratio = action_index(action), torch.where(action, token_ratio(logp, rollout_logp), 0).clamp(max=rho_clip)
+    next_target = pad(segment_sum(torch.where(action, target, 0), index)[..., 1:], (0, 1))
+    error = segment_sum(reward, index) + discount * next_target - segment_sum(torch.where(action, value, 0), index)
+    return ratio * gather_to_actions(error, index, action)
 
 
-def _to_go(x: TokenFloat, action: TokenBool, start: RowInt, decay: float | Tensor) -> TokenFloat:
-    """At each action token, y_t = x_t + decay * y_{t+1}, where x_t is all that counts there. Elsewhere, anything.
+def _discounted_sum(x: TokenFloat, action: TokenBool, start: RowInt, decay: float | Tensor) -> TokenFloat:
+    """Compute y_t = x_t + decay * y_{t+1} at each action token. Values at other tokens are arbitrary.
 
-    Nothing moves in the row. It is the step onto an action token that decays, so that other tokens pass on what comes
-    after them as it is. The step onto the first one, at `start`, does not: then y at the start of the row is what
-    counts there.
+    x_t includes the values of `x` at the other tokens that count at action token t. The row is not compacted. The decay
+    applies to the step onto an action token, and other tokens have a decay of 1. The step onto the first action token,
+    at `start`, has no decay either: y at the first position of the row is then the sum at the first action token.
     """
     start = start.unsqueeze(-1)
-    onto = pad(action.scatter(-1, start, 0)[..., 1:], (0, 1))
-    decay = decay * torch.ones_like(x[..., :1])  # A number beside a mask would be rounded to float32.
-    # No decay exceeds 1, so where a step does not decay the larger of the two is 1.
-    y = reverse_recurrence(x, torch.maximum(decay, (~onto).view(torch.uint8)))
+    is_next_action = pad(action.scatter(-1, start, 0)[..., 1:], (0, 1))
+    decay = decay * torch.ones_like(x[..., :1])  # A Python float would become float32 in `maximum` with a uint8 mask.
+    # The decay is at most 1, so the maximum with a mask of 0 and 1 selects 1 at steps without decay.
+    y = reverse_recurrence(x, torch.maximum(decay, (~is_next_action).view(torch.uint8)))
     return y.scatter(-1, start, y[..., :1])

@@ -1,8 +1,8 @@
-"""Advantages of the steps of an agent: what it said in one turn, compared with other turns from the same state.
+"""Advantages of the steps of an agent, relative to other steps from the same state of the environment.
 
-A step is a run of action tokens with the same `turn`; a reward on a token that is not the policy's belongs to the step
-before it, as in `purerl.algos.parts.actions`. Steps are numbered 0, 1, 2, ... in each row, and there are at most as
-many as positions: so what holds for steps has the shape [rows, time] too.
+A step is a run of action tokens with the same `turn`. A reward on a token that is not an action belongs to the step
+before it, as in `purerl.algos.parts.actions`. Steps are numbered 0, 1, 2, ... in each row. A row has at most as many
+steps as positions, so values of steps have the shape [rows, time] too.
 """
 
 from __future__ import annotations
@@ -11,29 +11,31 @@ import torch
 from torch.nn.functional import pad
 
 from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.actions import fold, places
-from purerl.algos.parts.groups import buckets
+from purerl.algos.parts.actions import action_index, segment_sum
+from purerl.algos.parts.groups import group_index
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import RowInt, TokenBool, TokenFloat, TokenInt
 
-__all__ = ["anchored_step_advantage", "steps_of"]
+__all__ = ["find_steps", "step_relative_advantage"]
 
 
-def steps_of(turn: TokenInt, action: TokenBool) -> tuple[TokenInt, TokenBool]:
-    """The number of the step that each token belongs to, and which action tokens begin one.
+def find_steps(turn: TokenInt, action: TokenBool) -> tuple[TokenInt, TokenBool]:
+    """Return the step that each token belongs to, and a mask of the first action token of each step.
+
+    Shapes: [rows, time] each.
 
     >>> turn, action = torch.tensor([[0, 4, 4, 7, 9]]), torch.tensor([[False, True, True, False, True]])
-    >>> steps_of(turn, action)
+    >>> find_steps(turn, action)
     (tensor([[0, 0, 0, 0, 1]]), tensor([[False,  True, False, False,  True]]))
     """
-    place = places(action)
-    folded = torch.zeros_like(turn).scatter_add(-1, place, torch.where(action, turn, 0))
-    changes = pad(folded[..., 1:] != folded[..., :-1], (1, 0), value=False)
-    begins = action & (changes.gather(-1, place) | (place == 0))
-    return changes.cumsum(-1).gather(-1, place), begins
+    index = action_index(action)
+    turn_of_action = torch.zeros_like(turn).scatter_add(-1, index, torch.where(action, turn, 0))
+    is_change = pad(turn_of_action[..., 1:] != turn_of_action[..., :-1], (1, 0), value=False)
+    is_start = action & (is_change.gather(-1, index) | (index == 0))
+    return is_change.cumsum(-1).gather(-1, index), is_start
 
 
-def anchored_step_advantage(
+def step_relative_advantage(
     reward: TokenFloat,
     turn: TokenInt,
     anchor: TokenInt,
@@ -43,25 +45,28 @@ def anchored_step_advantage(
     *,
     discount: float,
 ) -> TokenFloat:
-    """How much better the step of each token went than the group's steps from the same state.
+    """Compute the step relative advantage of GiGPO: compare the steps of a group that start in the same state.
 
         R_ik = sum_{j >= k} discount^(j - k) (reward of step j)
         A_ik = (R_ik - mean) / (std + 1e-6)           over the steps of the group with the anchor of step k
 
-    `anchor` names the state that the environment is in, at the first token of each step; any int64 values. The standard
-    deviation divides by the number of steps less 1; a state that is met only once gives 0. Steps in which nothing
-    counts are not compared. Source: GiGPO (2505.10978, sec. 4.2).
+    `anchor` is a label of the environment's state at the first token of each step, any int64. The standard deviation
+    has the number of steps minus 1 as its divisor. The advantage is 0 in a state with one step. Steps without a counted
+    token are not compared. Every counted token gets the advantage of its step, the others get 0.
+
+    Shapes: `group` is [rows], the others are [rows, time]; `reward` in units of reward, `discount` per step.
+    Source: GiGPO (2505.10978, sec. 4.2).
     """
-    step, begins = steps_of(turn, action)
-    returns = reverse_recurrence(fold(reward, step), discount)
-    state = torch.zeros_like(anchor).scatter_add(-1, step, torch.where(begins, anchor, 0))
-    counted = fold(mask.to(reward.dtype), step) > 0
-    pair = _pairs(group, state)
-    flat = group_normalized_advantage(returns.flatten(-2), pair.flatten(-2), counted.flatten(-2))
+    step, is_start = find_steps(turn, action)
+    returns = reverse_recurrence(segment_sum(reward, step), discount)
+    state = torch.zeros_like(anchor).scatter_add(-1, step, torch.where(is_start, anchor, 0))
+    counted = segment_sum(mask.to(reward.dtype), step) > 0
+    label = _label_pairs(group, state)
+    flat = group_normalized_advantage(returns.flatten(-2), label.flatten(-2), counted.flatten(-2))
     return torch.where(mask, flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), 0)
 
 
-def _pairs(group: RowInt, state: TokenInt) -> TokenInt:
-    """A label for each pair of a row's group and a step's state. Both are numbered first, lest labels overflow."""
-    number = buckets(state.flatten(-2)).unflatten(-1, state.shape[-2:])
-    return buckets(group).unsqueeze(-1) * (state.shape[-2] * state.shape[-1]) + number
+def _label_pairs(group: RowInt, state: TokenInt) -> TokenInt:
+    """Label each pair of a row's group and a step's state. Both are numbered first, so that labels do not overflow."""
+    number = group_index(state.flatten(-2)).unflatten(-1, state.shape[-2:])
+    return group_index(group).unsqueeze(-1) * (state.shape[-2] * state.shape[-1]) + number

@@ -1,1 +1,1 @@
-"""Equations that named algorithms are composed of: plain tensors in, plain tensors out."""
+"""The equations and building blocks that the named algorithms are composed of."""

@@ -1,8 +1,9 @@
-"""The policy's own tokens, without what lies between them.
+"""Compaction of a row to its action tokens, for recurrences over time.
 
-A row may hold tool output, other speakers and padding between its action tokens. None of it takes part in a recurrence:
-the token after the last one before a tool call is the first one after it. So recurrences run on the *folded* row, in
-which the action tokens come first, in their order, and the rest is 0. Shapes stay static.
+A row may hold tool output, messages of other speakers and padding between its action tokens. A recurrence skips all of
+these: after the last action token before a tool call, the next step is the first action token after it. Recurrences
+therefore run on a compacted row: the action tokens come first, in their order, and the remaining positions are 0. The
+shape [rows, time] stays the same.
 """
 
 from __future__ import annotations
@@ -11,47 +12,55 @@ import torch
 
 from purerl.types import TokenBool, TokenFloat, TokenInt
 
-__all__ = ["fold", "fold_reward", "places", "unfold"]
+__all__ = ["action_index", "gather_to_actions", "move_rewards_to_actions", "segment_sum"]
 
 
-def places(action: TokenBool) -> TokenInt:
-    """Where each token goes when its row is folded: 0, 1, 2, ... for action tokens.
+def action_index(action: TokenBool) -> TokenInt:
+    """Return the position of each token in the compacted row: 0, 1, 2, ... for action tokens.
 
-    Another token shares the place of the action token before it; one before any action token shares that of the first.
+    Any other token gets the index of the action token before it. A token before the first action token gets 0. Shapes:
+    [rows, time] -> [rows, time].
 
-    >>> places(torch.tensor([[False, True, False, True]]))
+    >>> action_index(torch.tensor([[False, True, False, True]]))
     tensor([[0, 0, 0, 1]])
     """
     return action.cumsum(-1).sub_(1).clamp_(min=0)
 
 
-def fold(x: TokenFloat, place: TokenInt) -> TokenFloat:
-    """At each place, the sum of what goes there.
+def segment_sum(x: TokenFloat, index: TokenInt) -> TokenFloat:
+    """Sum, in each row, the values of `x` that have the same index. The sum is at the position that the index names.
 
-    >>> fold(torch.tensor([[1.0, 2.0, 4.0, 8.0]]), torch.tensor([[0, 0, 0, 1]]))
+    Shapes: [rows, time] each. The result is 0 at positions that no index names.
+
+    >>> segment_sum(torch.tensor([[1.0, 2.0, 4.0, 8.0]]), torch.tensor([[0, 0, 0, 1]]))
     tensor([[7., 8., 0., 0.]])
     """
-    return torch.zeros_like(x).scatter_add(-1, place, x)
+    return torch.zeros_like(x).scatter_add(-1, index, x)
 
 
-def unfold(x: TokenFloat, place: TokenInt, action: TokenBool) -> TokenFloat:
-    """At each action token, what is at its place; 0 at other tokens.
+def gather_to_actions(x: TokenFloat, index: TokenInt, action: TokenBool) -> TokenFloat:
+    """Write the values of a compacted row back to its action tokens. The result is 0 at other tokens.
 
-    >>> unfold(torch.tensor([[7.0, 8.0, 0.0]]), torch.tensor([[0, 0, 1]]), torch.tensor([[True, False, True]]))
+    Shapes: [rows, time] each.
+
+    >>> action = torch.tensor([[True, False, True]])
+    >>> gather_to_actions(torch.tensor([[7.0, 8.0, 0.0]]), action_index(action), action)
     tensor([[7., 0., 8.]])
     """
-    return torch.where(action, x.gather(-1, place), 0)
+    return torch.where(action, x.gather(-1, index), 0)
 
 
-def fold_reward(reward: TokenFloat, action: TokenBool) -> TokenFloat:
-    """The rewards with all of them on action tokens, in the row as it was.
+def move_rewards_to_actions(reward: TokenFloat, action: TokenBool) -> TokenFloat:
+    """Move every reward to an action token, without compacting the row.
 
-    A reward on a token that is not the policy's, as an environment gives for a tool call, goes to the action token
-    before it; one before any action token goes to the first. So the sum of a row is kept. A row without action tokens
-    has nobody to reward, and gets 0.
+    A reward on a token that is not an action, for example of an environment for a tool call, is added to the action
+    token before it. A reward before the first action token is added to the first. The sum of a row does not change,
+    except in a row without action tokens: its rewards become 0.
 
-    >>> fold_reward(torch.tensor([[1.0, 2.0, 4.0, 8.0]]), torch.tensor([[False, True, False, True]]))
+    Shapes: [rows, time] each.
+
+    >>> move_rewards_to_actions(torch.tensor([[1.0, 2.0, 4.0, 8.0]]), torch.tensor([[False, True, False, True]]))
     tensor([[0., 7., 0., 8.]])
     """
-    place = places(action)
-    return unfold(fold(reward, place), place, action)
+    index = action_index(action)
+    return gather_to_actions(segment_sum(reward, index), index, action)

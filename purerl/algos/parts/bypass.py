@@ -1,9 +1,10 @@
-"""Policies whose rows need not be scored before an update, because what they would score is at hand.
+"""Algorithms without a forward pass for `old_logp`, because another field holds the same or similar values.
 
-    bypassed   the policy that sampled takes the place of the one that the update begins with
-    unmoved    in the only optimizer step of an update, the model is still the one that the update began with
+    bypass_old_logp       use the log-probabilities of the rollout policy instead of `old_logp`
+    use_current_outputs   use the outputs of the current forward pass instead of scored fields, which is exact in an
+                          update of one optimizer step
 
-Each saves a forward pass over every row.
+Each saves one forward pass over every row.
 """
 
 from __future__ import annotations
@@ -18,73 +19,75 @@ from purerl.batch import with_fields
 
 __all__ = ["bypass_old_logp", "use_current_outputs"]
 
-_SAMPLER = (("old_logp", "rollout_logp"),)
+_ROLLOUT_SOURCE = (("old_logp", "rollout_logp"),)
 
 
 def bypass_old_logp(algorithm: Algorithm) -> Algorithm:
-    """`algorithm` with `rollout_logp` wherever it reads `old_logp`.
+    """Return `algorithm` with `rollout_logp` instead of `old_logp` wherever it reads `old_logp`.
 
-    Where a sampler's log-probabilities can be trusted, the ratio may be of the policy now and the one that sampled, and
-    one clip bounds both how stale a row is and how far an update goes.
+    The ratio is then between the current policy and the rollout policy, and one clip bounds both the staleness of a row
+    and the size of the update. Use it if the log-probabilities of the generator agree with those of the trainer.
     """
     return algorithm._replace(
         reads=_renamed(algorithm.reads),
         advantage=Transform(algorithm.advantage.init, bind(_apply, apply=algorithm.advantage.apply)),
-        objectives=tuple(map(_bypassed, algorithm.objectives)),
+        objectives=tuple(map(_bypass_objective, algorithm.objectives)),
     )
 
 
 def _renamed(reads: tuple[str, ...]) -> tuple[str, ...]:
-    names = dict(_SAMPLER)
-    return tuple(dict.fromkeys(names.get(name, name) for name in reads))
+    sources = dict(_ROLLOUT_SOURCE)
+    return tuple(dict.fromkeys(sources.get(name, name) for name in reads))
 
 
-def _bypassed(objective: Objective) -> Objective:
+def _bypass_objective(objective: Objective) -> Objective:
     prepare = bind(_prepare, prepare=objective.prepare)
-    return _reading(objective, _SAMPLER)._replace(reads=_renamed(objective.reads), prepare=prepare)
+    return _with_sources(objective, _ROLLOUT_SOURCE)._replace(reads=_renamed(objective.reads), prepare=prepare)
 
 
 def _apply(state: State, batch: TensorDict, *, apply: Callable) -> tuple[State, TensorDict]:
-    state, after = apply(state, _with(batch, _SAMPLER))
-    return state, _restored(after, batch)
+    state, after = apply(state, _substitute(batch, _ROLLOUT_SOURCE))
+    return state, _restore(after, batch)
 
 
 def _prepare(batch: TensorDict, *, prepare: Callable) -> TensorDict:
-    return _restored(prepare(_with(batch, _SAMPLER)), batch)
+    return _restore(prepare(_substitute(batch, _ROLLOUT_SOURCE)), batch)
 
 
-def _restored(after: TensorDict, before: TensorDict) -> TensorDict:
-    """`after`, with the `old_logp` of `before` if it had one: what stands around the algorithm may read it."""
+def _restore(after: TensorDict, before: TensorDict) -> TensorDict:
+    """Put the `old_logp` of `before` back, if it had one: a function around the algorithm may read it."""
     return with_fields(after, old_logp=before["old_logp"]) if "old_logp" in before.keys() else after.exclude("old_logp")
 
 
 def use_current_outputs(objective: Objective, fields: Mapping[str, str]) -> Objective:
-    """`objective` with ``sg(output)`` wherever its terms and metrics read one of `fields`, field -> output.
+    """Return `objective` with ``sg(output)`` instead of a field in its terms and metrics; `fields` is field -> output.
 
-    With ``{"old_logp": "logp"}``: where an update is one optimizer step, both are of the same policy. An objective that
-    prepares its step is left as it is, for it prepares before any output is there.
+    With ``{"old_logp": "logp"}``, `old_logp` need not be scored. In an update of one optimizer step both are outputs of
+    the same policy. An objective with a `prepare` function is returned unchanged, because `prepare` runs before the
+    forward pass. So is an objective that reads none of `fields`, or that lacks one of the outputs.
     """
-    found = {name: output for name, output in fields.items() if name in objective.reads}
-    if not found or objective.prepare is not unchanged or not {*found.values()} <= {*objective.outputs}:
+    sources = {name: output for name, output in fields.items() if name in objective.reads}
+    if not sources or objective.prepare is not unchanged or not {*sources.values()} <= {*objective.outputs}:
         return objective
-    reads = tuple(name for name in objective.reads if name not in found)
-    return _reading(objective, tuple(found.items()))._replace(reads=reads)
+    reads = tuple(name for name in objective.reads if name not in sources)
+    return _with_sources(objective, tuple(sources.items()))._replace(reads=reads)
 
 
-# --- reading one field for another -------------------------------------------------------------------------------
+# --- reading one field instead of another ------------------------------------------------------------------------
 
 
-def _reading(objective: Objective, fields: tuple[tuple[str, str], ...]) -> Objective:
-    def bound(function: Callable) -> Bound:
-        return bind(_read, function=function, fields=fields)
+def _with_sources(objective: Objective, sources: tuple[tuple[str, str], ...]) -> Objective:
+    def substituted(function: Callable) -> Bound:
+        return bind(_with_substituted_fields, function=function, sources=sources)
 
-    terms = tuple(term._replace(loss=bound(term.loss)) for term in objective.terms)
-    return objective._replace(terms=terms, metrics=bound(objective.metrics))
-
-
-def _read(batch: TensorDict, *, function: Callable, fields: tuple[tuple[str, str], ...]) -> Any:
-    return function(_with(batch, fields))
+    terms = tuple(term._replace(loss=substituted(term.loss)) for term in objective.terms)
+    return objective._replace(terms=terms, metrics=substituted(objective.metrics))
 
 
-def _with(batch: TensorDict, fields: tuple[tuple[str, str], ...]) -> TensorDict:
-    return with_fields(batch, **{name: batch[source].detach() for name, source in fields if source in batch.keys()})
+def _with_substituted_fields(batch: TensorDict, *, function: Callable, sources: tuple[tuple[str, str], ...]) -> Any:
+    return function(_substitute(batch, sources))
+
+
+def _substitute(batch: TensorDict, sources: tuple[tuple[str, str], ...]) -> TensorDict:
+    present = [(name, source) for name, source in sources if source in batch.keys()]
+    return with_fields(batch, **{name: batch[source].detach() for name, source in present})

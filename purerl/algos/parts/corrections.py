@@ -1,24 +1,29 @@
-"""Corrections for rows that another policy sampled: an engine with other arithmetic, or weights of some steps ago.
+"""Off-policy corrections: importance weights and rejection for rows that another policy sampled.
 
-The policy that sampled is mu (`rollout_logp`), the one that the update begins with is old (`old_logp`); how far they
-are apart at a token is lr = old_logp - rollout_logp. There are two remedies, and they go together: to *weigh* by an
-importance ratio, so that means are those under the old policy, and to *reject* what is too far away.
+The rollout policy mu (`rollout_logp`) differs from the old policy (`old_logp`), the policy at the start of the update,
+if the generator uses other kernels or another precision than the trainer, or if its weights are some steps old. At each
+token the difference is lr = old_logp - rollout_logp, nats. There are two kinds of corrections, which can be combined:
+weights multiply the loss by an importance ratio, so that means are taken under the old policy; rejection clears `mask`
+at tokens or rows with a large difference.
 
-    exp(lr_t), or of a row exp(sum_t lr_t)          the ratio; `truncated` above, or `banded`: 0 outside of a band
-    k1, k2 or k3 of (rollout_logp, old_logp)        a measure of the distance, at each token
-    row_sum, row_mean, row_max                      of a row; exp(-mean k1) is the geometric mean of its ratios
+    exp(lr_t)                                  the importance ratio of a token
+    exp(sum_t lr_t)                            the importance ratio of a row
+    truncated_ratio, banded_ratio              weights from a ratio: TIS, IcePop
+    k1, k2 or k3 of (rollout_logp, old_logp)   the difference at a token, for rejection
+    row_sum, row_mean or row_max of it         the difference of a row; exp(-mean k1) is the geometric mean ratio
 
-`corrected(algorithm, *corrections)` puts them ahead of everything else that an algorithm does. A correction is a
-function batch -> batch that multiplies `weight` or clears part of `mask`. What is rejected leaves every effect:
-numerator, denominator, and the baseline of its group. `weighted` multiplies a loss by `weight`. An algorithm that is
-corrected already takes more of them: corrected(corrected(algorithm, a), b) is corrected(algorithm, b, a).
+`with_corrections(algorithm, *corrections)` applies them before everything else that an algorithm does. A correction is
+a function batch -> batch that multiplies `weight` or clears a part of `mask`. A rejected token or row has no effect on
+the numerator, on the denominator, or on the baseline of its group. Calls can be nested:
+with_corrections(with_corrections(algorithm, a), b) equals with_corrections(algorithm, b, a).
 
-Metrics that it adds, means over counted tokens, so over what is left:
+Metrics that it adds. All but the last are means over the counted tokens that remain:
 
-    weight, weight_square   effective_sample_size of the tokens is weight^2 / weight_square
-    chi2                    exp(2 lr) - 1: the variance of the ratio, were nothing weighed
-    log_perplexity_gap      rollout_logp - old_logp, nats: log of the perplexity under old less that under mu
-    rejected                the share of tokens that the corrections took out, of those that counted before
+    weight               the importance weight of the policy loss
+    weight_square        its square; weight^2 / weight_square is the `effective_sample_size`
+    chi2                 exp(2 lr) - 1, an estimate of the divergence chi^2(old || mu), without weights
+    log_perplexity_gap   rollout_logp - old_logp, nats: log perplexity under the old policy minus the one under mu
+    rejected_fraction    the fraction of the counted tokens that the corrections rejected
 
 Sources: truncated importance sampling, Yao et al. 2025; IcePop (2510.18855); geometric rejection (2512.23075);
 decoupled PPO (2110.00641, 2505.24298); sequence masking, DeepSeek-V3.2 (2512.02556).
@@ -32,7 +37,18 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Weighted, bind, chain, of_fields, read, stateless
+from purerl.algos.algebra import (
+    Algorithm,
+    Bound,
+    Objective,
+    Term,
+    Weighted,
+    bind,
+    chain,
+    of_fields,
+    read_field,
+    stateless,
+)
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, token_ratio
@@ -41,52 +57,71 @@ from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = [
-    "banded",
-    "corrected",
+    "banded_ratio",
     "effective_sample_size",
+    "mask_off_policy_sequences",
+    "off_policy_tokens",
     "reject_rows",
-    "reject_rows_with_token",
+    "reject_rows_with_outlier_token",
     "reject_tokens",
-    "sequence_masked",
-    "stale",
+    "sequence_importance_ratio",
+    "sequence_weight",
     "token_weight",
-    "truncated",
-    "weighted",
-    "whole_row_ratio",
-    "whole_row_weight",
+    "truncated_ratio",
+    "weighted_loss",
+    "with_corrections",
 ]
 
 
-# --- on tensors --------------------------------------------------------------------------------------------------
+# --- equations ---------------------------------------------------------------------------------------------------
 
 
-def whole_row_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> RowFloat:
-    """How much likelier each row has become as a whole: exp(sum_t (logp_t - old_logp_t)), the sum clamped to +-20."""
+def sequence_importance_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> RowFloat:
+    """Compute the importance ratio of each row: the product of the ratios of its counted tokens.
+
+        R_i = exp(sum_t m_it (logp_it - old_logp_it))
+
+    The sum is clamped to +-20 before `exp`. A row without counted tokens has the ratio 1. `sequence_ratio` (GSPO) takes
+    the geometric mean instead of the product. Shapes: [rows, time] each, in nats; the result is [rows].
+    """
     return sequence_log_ratio(logp, old_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
-def truncated(ratio: Tensor, *, cap: float) -> Tensor:
-    """min(ratio, cap), of tokens or of rows: TIS. The variance is bounded, at the price of a bias.
+def truncated_ratio(ratio: Tensor, *, ratio_cap: float) -> Tensor:
+    """Compute min(r, ratio_cap), the weight of truncated importance sampling (TIS).
 
-    >>> truncated(torch.tensor([[0.1, 9.0]]), cap=2.0)
+    The cap bounds the variance and introduces a bias. Shapes: any; the result has the shape of `ratio`.
+    Source: Yao et al. 2025.
+
+    >>> truncated_ratio(torch.tensor([[0.1, 9.0]]), ratio_cap=2.0)
     tensor([[0.1000, 2.0000]])
     """
-    return ratio.clamp(max=cap)
+    return ratio.clamp(max=ratio_cap)
 
 
-def banded(ratio: Tensor, *, least: float, most: float) -> Tensor:
-    """The ratio, of tokens or of rows, where it lies in [least, most], 0 elsewhere: IcePop. It counts in denominators.
+def banded_ratio(ratio: Tensor, *, min_ratio: float, max_ratio: float) -> Tensor:
+    """Compute the weight of IcePop: the ratio if min_ratio <= r <= max_ratio, else 0.
 
-    >>> banded(torch.tensor([[0.1, 2.0, 9.0]]), least=0.5, most=5.0)
+    A token with the weight 0 stays in the denominator. Shapes: any; the result has the shape of `ratio`.
+    Source: IcePop (2510.18855).
+
+    >>> banded_ratio(torch.tensor([[0.1, 2.0, 9.0]]), min_ratio=0.5, max_ratio=5.0)
     tensor([[0., 2., 0.]])
     """
-    return torch.where((ratio >= least) & (ratio <= most), ratio, 0)
+    return torch.where(_is_between(ratio, min_ratio, max_ratio), ratio, 0)
+
+
+def _is_between(x: Tensor, low: float, high: float) -> Tensor:
+    return (x >= low) & (x <= high)
 
 
 def effective_sample_size(weight: TokenFloat, mask: TokenBool) -> Scalar:
-    """(sum w)^2 / (n sum w^2) over the counted tokens: the share of them that as good an equal-weight sample has.
+    """Compute the effective sample size of the weights of counted tokens, as a fraction of their number n.
 
-    1 where all weights are equal, 1/n where one has all of it, 0 where nothing is counted or weighs anything.
+        (sum w)^2 / (n sum w^2)
+
+    The value is 1 if all weights are equal, 1/n if only one weight is not 0, and 0 if no token is counted or all
+    weights are 0. Shapes: [rows, time] each; the result is a scalar.
 
     >>> effective_sample_size(torch.tensor([[1.0, 1.0, 0.0, 0.0]]), torch.tensor([[True, True, True, True]]))
     tensor(0.5000)
@@ -97,15 +132,20 @@ def effective_sample_size(weight: TokenFloat, mask: TokenBool) -> Scalar:
     return torch.where(divisor > 0, total.square() / torch.where(divisor > 0, divisor, 1), 0)
 
 
-def stale(
+def off_policy_tokens(
     logp: TokenFloat, rollout_logp: TokenFloat, advantage: TokenFloat, mask: TokenBool, *, delta: float
 ) -> TokenBool:
-    """The tokens with A < 0 of rows with mean_t (rollout_logp - logp) > delta: bad, and by now unlikely enough.
+    """Select the tokens that off-policy sequence masking removes from the policy loss.
 
-    It follows the policy as it is now. Source: off-policy sequence masking, DeepSeek-V3.2 (2512.02556).
+        d_it = 1 where A_it < 0 and mean_t (rollout_logp_it - logp_it) > delta, else 0
 
-    >>> logp, mu, yes = torch.tensor([[-5.0, -3.0]]), torch.tensor([[-1.0, -1.0]]), torch.tensor([[True, True]])
-    >>> stale(logp, mu, torch.tensor([[-1.0, 1.0]]), yes, delta=2.0)
+    These are tokens with a negative advantage, in rows that the current policy finds less likely than the rollout
+    policy did. The mean is over the counted tokens of the row, in nats. The result is False at tokens that are not
+    counted. Shapes: [rows, time] each.
+    Source: off-policy sequence masking, DeepSeek-V3.2 (2512.02556).
+
+    >>> logp, mu, mask = torch.tensor([[-5.0, -3.0]]), torch.tensor([[-1.0, -1.0]]), torch.tensor([[True, True]])
+    >>> off_policy_tokens(logp, mu, torch.tensor([[-1.0, 1.0]]), mask, delta=2.0)
     tensor([[ True, False]])
     """
     distance = row_mean(rollout_logp - logp.detach(), mask)
@@ -115,109 +155,114 @@ def stale(
 # --- corrections: batch -> batch ---------------------------------------------------------------------------------
 
 
-def token_weight(weigh: Callable[[Tensor], Tensor]) -> Bound:
-    """Multiplies `weight` by `weigh` of the token ratio of old and mu, clamped as log-ratios are."""
-    return bind(_token_weight, weigh=weigh)
+def token_weight(weight: Callable[[Tensor], Tensor]) -> Bound:
+    """Return a correction that multiplies `weight` by `weight(r_t)`, with r_t = exp(lr_t) at each token.
 
-
-def _token_weight(batch: TensorDict, *, weigh: Callable) -> TensorDict:
-    ratio = weigh(token_ratio(batch["old_logp"], batch["rollout_logp"]))
-    return with_fields(batch, weight=torch.where(batch["mask"], batch["weight"] * ratio, 0))
-
-
-def whole_row_weight(weigh: Callable[[Tensor], Tensor]) -> Bound:
-    """Multiplies `weight` by `weigh` of the row's ratio, the product of those of its counted tokens."""
-    return bind(_whole_row_weight, weigh=weigh)
-
-
-def _whole_row_weight(batch: TensorDict, *, weigh: Callable) -> TensorDict:
-    ratio = weigh(whole_row_ratio(batch["old_logp"], batch["rollout_logp"], batch["mask"]))
-    return with_fields(batch, weight=batch["weight"] * broadcast_to_tokens(ratio, batch["mask"]))
-
-
-def reject_tokens(measure: Callable, *, least: float, most: float) -> Bound:
-    """Clears `mask` at tokens at which measure(rollout_logp, old_logp) is not in [least, most]."""
-    return bind(_reject_tokens, measure=of_fields(measure, "rollout_logp", "old_logp"), least=least, most=most)
-
-
-def _inside(x: Tensor, least: float, most: float) -> Tensor:
-    return (x >= least) & (x <= most)
-
-
-def _reject_tokens(batch: TensorDict, *, measure: Callable, least: float, most: float) -> TensorDict:
-    return with_fields(batch, mask=batch["mask"] & _inside(measure(batch), least, most))
-
-
-def reject_rows(measure: Callable, aggregate: Callable, *, least: float, most: float) -> Bound:
-    """Clears `mask` in rows of which aggregate(measure(rollout_logp, old_logp), mask) is not in [least, most].
-
-    With k1 and `row_mean` it is the geometric mean of a row's ratios that is held in a band.
+    The log-ratio is clamped to +-20. The result is 0 at tokens that are not counted.
     """
-    return bind(
-        _reject_rows,
-        measure=of_fields(measure, "rollout_logp", "old_logp"),
-        aggregate=aggregate,
-        least=least,
-        most=most,
-    )
+    return bind(_token_weight, weight=weight)
 
 
-def _reject_rows(batch: TensorDict, *, measure: Callable, aggregate: Callable, least: float, most: float) -> TensorDict:
+def _token_weight(batch: TensorDict, *, weight: Callable) -> TensorDict:
+    factor = weight(token_ratio(batch["old_logp"], batch["rollout_logp"]))
+    return with_fields(batch, weight=torch.where(batch["mask"], batch["weight"] * factor, 0))
+
+
+def sequence_weight(weight: Callable[[Tensor], Tensor]) -> Bound:
+    """Return a correction that multiplies `weight` by `weight(R_i)`, with R_i the importance ratio of the row.
+
+    R_i is `sequence_importance_ratio`. The result is 0 at tokens that are not counted.
+    """
+    return bind(_sequence_weight, weight=weight)
+
+
+def _sequence_weight(batch: TensorDict, *, weight: Callable) -> TensorDict:
+    factor = weight(sequence_importance_ratio(batch["old_logp"], batch["rollout_logp"], batch["mask"]))
+    return with_fields(batch, weight=batch["weight"] * broadcast_to_tokens(factor, batch["mask"]))
+
+
+def reject_tokens(measure: Callable, *, min_value: float, max_value: float) -> Bound:
+    """Return a correction that rejects tokens: measure(rollout_logp, old_logp) outside of [min_value, max_value]."""
+    measure = of_fields(measure, "rollout_logp", "old_logp")
+    return bind(_reject_tokens, measure=measure, min_value=min_value, max_value=max_value)
+
+
+def _reject_tokens(batch: TensorDict, *, measure: Callable, min_value: float, max_value: float) -> TensorDict:
+    return with_fields(batch, mask=batch["mask"] & _is_between(measure(batch), min_value, max_value))
+
+
+def reject_rows(measure: Callable, aggregate: Callable, *, min_value: float, max_value: float) -> Bound:
+    """Return a correction that rejects rows by aggregate(measure(rollout_logp, old_logp), mask).
+
+    A row is rejected if the value lies outside of [min_value, max_value]. With k1 and `row_mean`, this bounds the
+    geometric mean of the ratios of the row (2512.23075).
+    """
+    measure = of_fields(measure, "rollout_logp", "old_logp")
+    return bind(_reject_rows, measure=measure, aggregate=aggregate, min_value=min_value, max_value=max_value)
+
+
+def _reject_rows(
+    batch: TensorDict, *, measure: Callable, aggregate: Callable, min_value: float, max_value: float
+) -> TensorDict:
     mask = batch["mask"]
-    return with_fields(batch, mask=mask & _inside(aggregate(measure(batch), mask), least, most).unsqueeze(-1))
+    is_kept = _is_between(aggregate(measure(batch), mask), min_value, max_value)
+    return with_fields(batch, mask=mask & is_kept.unsqueeze(-1))
 
 
-def reject_rows_with_token(measure: Callable, *, least: float, most: float) -> Bound:
-    """Clears `mask` in rows with any counted token at which measure(rollout_logp, old_logp) is not in [least, most]."""
-    return bind(_reject_rows_with_token, measure=of_fields(measure, "rollout_logp", "old_logp"), least=least, most=most)
+def reject_rows_with_outlier_token(measure: Callable, *, min_value: float, max_value: float) -> Bound:
+    """Return a correction that rejects a row if any of its counted tokens would be rejected by `reject_tokens`."""
+    measure = of_fields(measure, "rollout_logp", "old_logp")
+    return bind(_reject_rows_with_outlier_token, measure=measure, min_value=min_value, max_value=max_value)
 
 
-def _reject_rows_with_token(batch: TensorDict, *, measure: Callable, least: float, most: float) -> TensorDict:
-    broken = batch["mask"] & ~_inside(measure(batch), least, most)
-    return with_fields(batch, mask=batch["mask"] & ~any_true(broken).unsqueeze(-1))
+def _reject_rows_with_outlier_token(
+    batch: TensorDict, *, measure: Callable, min_value: float, max_value: float
+) -> TensorDict:
+    outlier = batch["mask"] & ~_is_between(measure(batch), min_value, max_value)
+    return with_fields(batch, mask=batch["mask"] & ~any_true(outlier).unsqueeze(-1))
 
 
 # --- algorithms --------------------------------------------------------------------------------------------------
 
 
-def weighted(loss: Callable[[TensorDict], TokenFloat]) -> Bound:
-    """`loss` times `weight`."""
-    return bind(_weighted, loss=loss)
+def weighted_loss(loss: Callable[[TensorDict], TokenFloat]) -> Bound:
+    """Return the loss `loss` times the field `weight`."""
+    return bind(_weighted_loss, loss=loss)
 
 
-def _weighted(batch: TensorDict, *, loss: Callable) -> TokenFloat:
+def _weighted_loss(batch: TensorDict, *, loss: Callable) -> TokenFloat:
     return batch["weight"] * loss(batch)
 
 
-def corrected(algorithm: Algorithm, *corrections: Callable[[TensorDict], TensorDict]) -> Algorithm:
-    """`algorithm` with `corrections` ahead of its estimator, and its policy's surrogate `weighted`.
+def with_corrections(algorithm: Algorithm, *corrections: Callable[[TensorDict], TensorDict]) -> Algorithm:
+    """Return `algorithm` with `corrections` before its estimator, and with `weighted_loss` as its policy loss.
 
-    The term called ``policy`` is what is weighed: a divergence or a bonus beside it is not.
+    Only the term ``policy`` is weighted. A KL term or an entropy bonus is not.
     """
     first = stateless(bind(_correct, corrections=corrections))
     return algorithm._replace(
         reads=tuple(dict.fromkeys((*algorithm.reads, "old_logp", "rollout_logp"))),
         advantage=chain(first, algorithm.advantage),
-        objectives=tuple(_corrected(o) if o.role == "policy" else o for o in algorithm.objectives),
+        objectives=tuple(_with_weight(o) if o.role == "policy" else o for o in algorithm.objectives),
     )
 
 
 def _correct(batch: TensorDict, *, corrections: tuple[Callable, ...]) -> TensorDict:
-    before = batch["mask"]
+    mask = batch["mask"]
     if "weight" not in batch.keys():
-        batch = with_fields(batch, weight=before.to(batch["old_logp"].dtype), rejected=torch.zeros_like(before))
+        batch = with_fields(batch, weight=mask.to(batch["old_logp"].dtype), rejected=torch.zeros_like(mask))
     for correction in corrections:
         batch = correction(batch)
-    return with_fields(batch, rejected=batch["rejected"] | before & ~batch["mask"])
+    return with_fields(batch, rejected=batch["rejected"] | mask & ~batch["mask"])
 
 
-def _corrected(objective: Objective) -> Objective:
+def _with_weight(objective: Objective) -> Objective:
     if "weight" in objective.reads:
         return objective
     return objective._replace(
         reads=tuple(dict.fromkeys((*objective.reads, "old_logp", "rollout_logp", "weight", "rejected"))),
-        terms=tuple(t._replace(loss=weighted(t.loss)) if t.name == "policy" else t for t in objective.terms),
-        metrics=bind(_metrics, own=objective.metrics),
+        terms=tuple(t._replace(loss=weighted_loss(t.loss)) if t.name == "policy" else t for t in objective.terms),
+        metrics=bind(_metrics, metrics=objective.metrics),
     )
 
 
@@ -225,7 +270,7 @@ def _square(weight: TokenFloat) -> TokenFloat:
     return weight.square()
 
 
-def _excess(old_logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
+def _chi2(old_logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
     return token_ratio(old_logp, rollout_logp).square() - 1
 
 
@@ -233,36 +278,40 @@ def _difference(rollout_logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
     return rollout_logp - old_logp
 
 
-_means = token_means(
-    weight=read("weight"),
+_correction_means = token_means(
+    weight=read_field("weight"),
     weight_square=of_fields(_square, "weight"),
-    chi2=of_fields(_excess, "old_logp", "rollout_logp"),
+    chi2=of_fields(_chi2, "old_logp", "rollout_logp"),
     log_perplexity_gap=of_fields(_difference, "rollout_logp", "old_logp"),
 )
 
 
-def _metrics(batch: TensorDict, *, own: Callable) -> dict[str, Weighted]:
-    lost, left = batch["rejected"].sum((-2, -1)), batch["mask"].sum((-2, -1))
-    return {**own(batch), **_means(batch), "rejected_fraction": Weighted(lost, lost + left)}
+def _metrics(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
+    rejected, remaining = batch["rejected"].sum((-2, -1)), batch["mask"].sum((-2, -1))
+    rejected_fraction = Weighted(rejected, rejected + remaining)
+    return {**metrics(batch), **_correction_means(batch), "rejected_fraction": rejected_fraction}
 
 
-def sequence_masked(algorithm: Algorithm, *, delta: float) -> Algorithm:
-    """`algorithm` without the policy loss of tokens that are `stale`; their divergence and their count stay."""
+def mask_off_policy_sequences(algorithm: Algorithm, *, delta: float) -> Algorithm:
+    """Return `algorithm` with a policy loss of 0 at `off_policy_tokens`.
+
+    These tokens stay in the denominators, and in the other terms of the loss.
+    """
     return algorithm._replace(
-        objectives=tuple(_sequence_masked(o, delta) if o.role == "policy" else o for o in algorithm.objectives)
+        objectives=tuple(_mask_objective(o, delta) if o.role == "policy" else o for o in algorithm.objectives)
     )
 
 
-def _sequence_masked(objective: Objective, delta: float) -> Objective:
-    gone = of_fields(stale, "logp", "rollout_logp", "advantage", "mask", delta=delta)
-    terms = tuple(_without(term, gone) if term.name == "policy" else term for term in objective.terms)
+def _mask_objective(objective: Objective, delta: float) -> Objective:
+    masked = of_fields(off_policy_tokens, "logp", "rollout_logp", "advantage", "mask", delta=delta)
+    terms = tuple(_mask_term(term, masked) if term.name == "policy" else term for term in objective.terms)
     reads = tuple(dict.fromkeys((*objective.reads, "rollout_logp", "advantage")))
     return objective._replace(reads=reads, terms=terms)
 
 
-def _without(term: Term, gone: Callable) -> Term:
-    return term._replace(loss=bind(_kept, loss=term.loss, gone=gone))
+def _mask_term(term: Term, masked: Callable) -> Term:
+    return term._replace(loss=bind(_masked_loss, loss=term.loss, masked=masked))
 
 
-def _kept(batch: TensorDict, *, loss: Callable, gone: Callable) -> TokenFloat:
-    return torch.where(gone(batch), 0, loss(batch))
+def _masked_loss(batch: TensorDict, *, loss: Callable, masked: Callable) -> TokenFloat:
+    return torch.where(masked(batch), 0, loss(batch))

@@ -1,19 +1,21 @@
-"""Learning from a teacher: transforms that put it into the advantage.
+"""Distillation: advantages and losses from the log-probabilities of a teacher.
 
-    teacher_advantage    what the sampled token says of the divergence from policy to teacher
-    distilled            adds that to `advantage`: behind an estimator it is one more reward, at every token
-    no_advantage         where the teacher is the only one to say anything, what it is added to
+Transforms that use the teacher in the advantage:
 
-and divergences that a loss can be made of, summed over the k tokens that the teacher finds likeliest:
+    teacher_advantage       minus the difference of log-probabilities (-k1) at the sampled token
+    add_teacher_advantage   adds it to `advantage`, after an estimator
+    zero_advantage          writes an advantage of 0, for algorithms without rewards
 
-    topk_reverse_kl      sum_k pi (log pi - log p) - pi + p          seeks a mode of the teacher's
-    topk_forward_kl      sum_k p (log p - log pi) - p + pi           covers them all
+Divergences over the k tokens that the teacher finds most likely, for a loss:
 
-What is not among the k tokens is missing from both pi and p, so that neither sums to 1. The last two summands make up
-for it: each divergence is 0 where pi = p, and above 0 elsewhere; over the whole vocabulary they cancel. A
-log-probability is clamped to [-inf, 0] where it is exponentiated.
+    topk_reverse_kl      sum_k pi (log pi - log p) - pi + p          mode-seeking
+    topk_forward_kl      sum_k p (log p - log pi) - p + pi           mode-covering
 
-Teacher and policy share a tokenizer. Log-probabilities are [rows, time], or [rows, time, k], in nats.
+pi is the policy, p is the teacher. Tokens outside of the k are missing from both, so pi and p do not sum to 1. The last
+two summands correct for this: each divergence is 0 if pi = p at the k tokens, and above 0 otherwise. Over the whole
+vocabulary they cancel. A log-probability is clamped to [-inf, 0] before `exp`.
+
+Teacher and policy share a tokenizer. Log-probabilities are [rows, time] or [rows, time, k], in nats.
 """
 
 from __future__ import annotations
@@ -21,17 +23,27 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Transform, bind, of_fields, stateless, writes
-from purerl.types import ChoiceFloat, TokenFloat
+from purerl.algos.algebra import Transform, bind, of_fields, stateless, write_field
+from purerl.types import TokenFloat, TopKFloat
 
-__all__ = ["distilled", "no_advantage", "scaled", "teacher_advantage", "topk_forward_kl", "topk_reverse_kl"]
+__all__ = [
+    "add_teacher_advantage",
+    "scale_advantage",
+    "teacher_advantage",
+    "topk_forward_kl",
+    "topk_reverse_kl",
+    "zero_advantage",
+]
 
 
 def teacher_advantage(teacher_logp: TokenFloat, logp: TokenFloat, *, distillation_coef: float) -> TokenFloat:
-    """distillation_coef * (teacher_logp - logp), without gradient.
+    """Compute an advantage from the teacher's log-probability of the sampled token, without gradient.
 
-    It is -k1, and its policy gradient that of KL(policy || teacher), prefix by prefix. Positive where the teacher finds
-    the sampled token likelier than the policy does. Source: GKD (2306.13649).
+        A_t = distillation_coef * (teacher_logp_t - logp_t)
+
+    It is -k1: its policy gradient is the gradient of -KL(policy || teacher) at each prefix. It is positive if the
+    teacher finds the sampled token more likely than the policy does. Shapes: [rows, time] each, in nats.
+    Source: GKD (2306.13649).
 
     >>> teacher_advantage(torch.tensor([[-1.0]]), torch.tensor([[-3.0]]), distillation_coef=0.5)
     tensor([[1.]])
@@ -39,44 +51,56 @@ def teacher_advantage(teacher_logp: TokenFloat, logp: TokenFloat, *, distillatio
     return distillation_coef * (teacher_logp - logp).detach()
 
 
-def topk_reverse_kl(topk_logp: ChoiceFloat, teacher_topk_logp: ChoiceFloat) -> TokenFloat:
-    """KL(policy || teacher) over the teacher's k tokens: sum_k pi (log pi - log p) - pi + p. Source: 2306.08543.
+def topk_reverse_kl(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat) -> TokenFloat:
+    """Compute KL(policy || teacher) over the teacher's k most likely tokens.
+
+        D_t = sum_k pi_tk (log pi_tk - log p_tk) - pi_tk + p_tk
+
+    Shapes: [rows, time, k] each, in nats; the result is [rows, time]. Source: MiniLLM (2306.08543).
 
     >>> half = torch.tensor([[[0.5, 0.25]]]).log()
     >>> topk_reverse_kl(half, half).abs()
     tensor([[0.]])
     """
-    mine, teacher = topk_logp.clamp(max=0).exp(), teacher_topk_logp.clamp(max=0).exp()
-    return (mine * (topk_logp - teacher_topk_logp) - mine + teacher).sum(-1)
+    policy, teacher = topk_logp.clamp(max=0).exp(), teacher_topk_logp.clamp(max=0).exp()
+    return (policy * (topk_logp - teacher_topk_logp) - policy + teacher).sum(-1)
 
 
-def topk_forward_kl(topk_logp: ChoiceFloat, teacher_topk_logp: ChoiceFloat) -> TokenFloat:
-    """KL(teacher || policy) over the teacher's k tokens: sum_k p (log p - log pi) - p + pi. Source: 2306.13649."""
+def topk_forward_kl(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat) -> TokenFloat:
+    """Compute KL(teacher || policy) over the teacher's k most likely tokens.
+
+        D_t = sum_k p_tk (log p_tk - log pi_tk) - p_tk + pi_tk
+
+    Shapes: [rows, time, k] each, in nats; the result is [rows, time]. Source: GKD (2306.13649).
+    """
     return topk_reverse_kl(teacher_topk_logp, topk_logp)
 
 
-def distilled(*, distillation_coef: float) -> Transform:
-    """Adds `teacher_advantage` to `advantage` where it counts; reads `advantage`, `old_logp` and `teacher_logp`."""
-    return stateless(writes("advantage", bind(_distilled, distillation_coef=distillation_coef)))
+def add_teacher_advantage(*, distillation_coef: float) -> Transform:
+    """Return a transform that adds `teacher_advantage` to `advantage` at counted tokens.
+
+    Reads `advantage`, `old_logp` and `teacher_logp`.
+    """
+    return stateless(write_field("advantage", bind(_add_teacher_advantage, distillation_coef=distillation_coef)))
 
 
-def _distilled(batch: TensorDict, *, distillation_coef: float) -> TokenFloat:
-    more = teacher_advantage(batch["teacher_logp"], batch["old_logp"], distillation_coef=distillation_coef)
-    return batch["advantage"] + torch.where(batch["mask"], more, 0)
+def _add_teacher_advantage(batch: TensorDict, *, distillation_coef: float) -> TokenFloat:
+    added = teacher_advantage(batch["teacher_logp"], batch["old_logp"], distillation_coef=distillation_coef)
+    return batch["advantage"] + torch.where(batch["mask"], added, 0)
 
 
-def _nothing(logp: TokenFloat) -> TokenFloat:
+def _zeros_like(logp: TokenFloat) -> TokenFloat:
     return torch.zeros_like(logp)
 
 
-no_advantage = stateless(writes("advantage", of_fields(_nothing, "old_logp")))
-"""Writes `advantage`: 0 everywhere; reads `old_logp`, for its shape."""
+zero_advantage = stateless(write_field("advantage", of_fields(_zeros_like, "old_logp")))
+"""A transform that writes an `advantage` of 0. Reads `old_logp`, for its shape."""
 
 
-def scaled(*, factor: float) -> Transform:
-    """Replaces `advantage` by `factor` times it."""
-    return stateless(writes("advantage", of_fields(_scaled, "advantage", factor=factor)))
+def scale_advantage(*, factor: float) -> Transform:
+    """Return a transform that multiplies `advantage` by `factor`."""
+    return stateless(write_field("advantage", of_fields(_scale, "advantage", factor=factor)))
 
 
-def _scaled(advantage: TokenFloat, *, factor: float) -> TokenFloat:
+def _scale(advantage: TokenFloat, *, factor: float) -> TokenFloat:
     return factor * advantage

@@ -1,26 +1,28 @@
-"""Estimates of the divergence of a policy from a reference, at each token, from the sampled token alone.
+"""Estimates of the KL divergence between a policy and a reference, at each token, from the sampled token alone.
 
-With x = logp - ref_logp, in nats, and tokens sampled from the policy:
+With x = logp - ref_logp, in nats, for tokens that are sampled from the policy pi:
 
-        value               its mean                    gradient of its mean, prefix fixed
-    k1  x                   KL(pi || ref)               0: use it in the reward, never as a loss
-    k2  x^2 / 2             biased                      that of KL(pi || ref)
-    k3  exp(-x) + x - 1     KL(pi || ref), never < 0    that of KL(ref || pi)
-    absolute   abs(x)       biased                      biased
+    name                 value            mean                       gradient of the mean, for a fixed prefix
+    k1                   x                KL(pi || ref)              0: use it in the reward, never in the loss
+    k2                   x^2 / 2          biased                     gradient of KL(pi || ref)
+    k3                   exp(-x) + x - 1  KL(pi || ref), at least 0  gradient of KL(ref || pi)
+    absolute_log_ratio   abs(x)           biased                     biased
 
-Value and gradient may come from two of them: `straight_through` of k3 and k2 has an unbiased value and the gradient of
-KL(pi || ref).
+Value and gradient can come from two estimates: `straight_through` of k3 and k2 has an unbiased value and the gradient
+of KL(pi || ref).
 
-Once the policy has moved away from the one that sampled the tokens, a token has to be weighed by the ratio
-r = exp(logp - old_logp). Where the gradient goes makes the difference:
+If the policy has changed since the tokens were sampled, each token needs the weight r = exp(logp - old_logp). The
+gradient depends on whether it flows through r:
 
-        value                           its mean                    gradient of its mean, prefix fixed
-    importance_k3   r k3                KL(pi || ref)               that of KL(pi || ref)
-    weighed_k3      sg(r) k3            KL(pi || ref)               that of KL(ref || pi)
-    weighed_k2      sg(r) k2            biased                      that of KL(pi || ref)
+    name            value      mean            gradient of the mean, for a fixed prefix
+    importance_k3   r k3       KL(pi || ref)   gradient of KL(pi || ref)
+    weighted_k3     sg(r) k3   KL(pi || ref)   gradient of KL(ref || pi)
+    weighted_k2     sg(r) k2   biased          gradient of KL(pi || ref)
 
-Sources: Schulman, "Approximating KL divergence" (2020); DeepSeek-V3.2 (2512.02556) for r k3. In k3 and in r, log-ratios
-are clamped to +-20, value and gradient.
+Log-probabilities are [rows, time], in nats. In k3 and in r, log-ratios are clamped to +-20: beyond that, values are
+constant and gradients are 0.
+
+Sources: Schulman, "Approximating KL divergence" (2020); DeepSeek-V3.2 (2512.02556) for r k3.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, token_ratio
 from purerl.types import Scalar, TokenFloat
 
 __all__ = [
-    "absolute",
+    "absolute_log_ratio",
     "adapt_kl_coef",
     "importance_k3",
     "k1",
@@ -43,38 +45,60 @@ __all__ = [
     "weighted_k3",
 ]
 
-LARGEST_ERROR = 0.2
-"""What counts of the relative error of a divergence, at most, when its coefficient is adapted (1909.08593)."""
+MAX_ERROR = 0.2
+"""The bound of the relative error by which `adapt_kl_coef` changes the coefficient (1909.08593)."""
 
 
 def k1(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
-    """x: unbiased, of either sign, without a gradient in the mean."""
+    """Compute the estimate k1 of KL(pi || ref).
+
+        k1 = x = logp - ref_logp
+
+    It is unbiased, can be negative, and has a mean gradient of 0. Shapes: [rows, time] each, in nats.
+    Source: Schulman 2020.
+    """
     return logp - ref_logp
 
 
 def k2(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
-    """x^2 / 2: biased, but its gradient is unbiased for KL(pi || ref)."""
+    """Compute the estimate k2 of KL(pi || ref).
+
+        k2 = x^2 / 2
+
+    The value is biased, the gradient is unbiased for KL(pi || ref). Shapes: [rows, time] each, in nats.
+    Source: Schulman 2020.
+    """
     return mse_loss(logp, ref_logp, reduction="none") / 2
 
 
 def k3(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
-    """exp(-x) + x - 1: unbiased, of low variance, never negative.
+    """Compute the estimate k3 of KL(pi || ref).
+
+        k3 = exp(-x) + x - 1
+
+    The value is unbiased, never negative, and has a low variance. The gradient is unbiased for KL(ref || pi). x is
+    clamped to +-20. Shapes: [rows, time] each, in nats. Source: Schulman 2020.
 
     >>> import torch
     >>> k3(torch.tensor([0.0, 0.0]), torch.tensor([0.0, -1.0])).round(decimals=4)
     tensor([0.0000, 0.3679])
     """
     x = (logp - ref_logp).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    return (-x).expm1() + x  # with exp() - 1, half the digits of a small x would be lost, and the sign with them
+    return (-x).expm1() + x  # exp(-x) - 1 loses half of the digits if x is small, and can be negative
 
 
-def absolute(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
-    """abs(x): neither its value nor its gradient is that of a divergence; kept for comparison with older work."""
+def absolute_log_ratio(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
+    """Compute abs(x), for comparison with older work: its value and its gradient are biased.
+
+    Shapes: [rows, time] each, in nats.
+    """
     return (logp - ref_logp).abs()
 
 
 def straight_through(value: TokenFloat, gradient: TokenFloat) -> TokenFloat:
-    """The value of one estimate and the gradient of another.
+    """Combine the value of one estimate with the gradient of another.
+
+    Shapes: any; both have the same shape.
 
     >>> import torch
     >>> x = torch.tensor([3.0], requires_grad=True)
@@ -86,37 +110,54 @@ def straight_through(value: TokenFloat, gradient: TokenFloat) -> TokenFloat:
 
 
 def importance_k3(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
-    """Gives r k3, with the gradient through both: value and gradient are unbiased for KL(pi || ref)."""
+    """Compute r k3 with r = exp(logp - old_logp), with gradient through r and k3.
+
+    Value and gradient are unbiased for KL(pi || ref), also if the tokens were sampled from the old policy. Shapes:
+    [rows, time] each, in nats. Source: DeepSeek-V3.2 (2512.02556).
+    """
     return token_ratio(logp, old_logp) * k3(logp, ref_logp)
 
 
 def weighted_k3(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
-    """sg(r) k3: the value is unbiased for KL(pi || ref), and the gradient for KL(ref || pi)."""
+    """Compute sg(r) k3 with r = exp(logp - old_logp), without gradient through r.
+
+    The value is unbiased for KL(pi || ref), the gradient for KL(ref || pi). Shapes: [rows, time] each, in nats.
+    """
     return token_ratio(logp, old_logp).detach() * k3(logp, ref_logp)
 
 
 def weighted_k2(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
-    """sg(r) k2: the gradient is unbiased for KL(pi || ref)."""
+    """Compute sg(r) k2 with r = exp(logp - old_logp), without gradient through r.
+
+    The value is biased, the gradient is unbiased for KL(pi || ref). Shapes: [rows, time] each, in nats.
+    """
     return token_ratio(logp, old_logp).detach() * k2(logp, ref_logp)
 
 
 def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, target: float, horizon: float) -> Scalar:
-    """The next coefficient: coefficient * max(0, 1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon).
+    """Compute the next coefficient of an adaptive KL penalty.
 
-    Source: Ziegler et al. 2019 (1909.08593), whose horizon is so long that the factor never comes near 0.
+        c <- c * max(0, 1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon)
+
+    `divergence` and `target` are in nats, `horizon` is in rows. All tensors are scalars.
+    Source: Ziegler et al. 2019 (1909.08593). The maximum with 0 is not in the paper, whose horizon is so long that the
+    factor is never near 0.
 
     >>> import torch
     >>> adapt_kl_coef(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50.0), target=6.0, horizon=100.0)
     tensor(0.5500)
     """
-    error = (divergence / target - 1).clamp(-LARGEST_ERROR, LARGEST_ERROR)
+    error = (divergence / target - 1).clamp(-MAX_ERROR, MAX_ERROR)
     return coefficient * (1 + error * rows / horizon).clamp(min=0)
 
 
 def kl_reward(reward: TokenFloat, logp: TokenFloat, ref_logp: TokenFloat, *, kl_reward_coef: float) -> TokenFloat:
-    """r_t - kl_reward_coef * k1_t: every token pays for its distance from the reference.
+    """Subtract a KL penalty from the reward at each token.
 
-    k1 is the one to use here. Summed over a row, its mean is the divergence of whole sequences; and the policy gradient
-    of that sum is the gradient of that divergence. Source: Ziegler et al. 2019 (1909.08593).
+        reward_t - kl_reward_coef * k1_t
+
+    The penalty uses k1: the mean of its sum over a row is the KL divergence of whole sequences, and the policy gradient
+    of this sum is the gradient of that divergence. Shapes: [rows, time] each, `reward` in units of reward, the rest in
+    nats. Source: Ziegler et al. 2019 (1909.08593).
     """
     return reward - kl_reward_coef * k1(logp, ref_logp)

@@ -1,13 +1,14 @@
-"""An entropy bonus whose coefficient follows the entropy: it is there while the policy has too little of it.
+"""An entropy bonus with an adaptive coefficient.
 
-A constant coefficient that holds the entropy of one model up lets that of another explode. Here it is a state, c, which
-goes one step up after a batch of too little entropy, and one down after a batch of too much:
+A constant coefficient that keeps the entropy of one model from collapsing can make the entropy of another model
+explode. Here the coefficient c is a state. It grows by one step after a batch with an entropy below the target, and
+shrinks by one step after a batch above it. The bonus is only added if the entropy is at or below the target:
 
-    H     = mean over counted tokens of the entropy when the update begins, nats
-    loss  = that of the algorithm - c * reduce(entropy)       where H <= target; elsewhere without the bonus
-    c    <- clip(c + step * sign(target - H), 0, most)
+    H    = mean over counted tokens of the entropy at the start of the update, nats
+    loss = loss of the algorithm - c * reduce(entropy)       where H <= target, else without the bonus
+    c   <- clip(c + step_size * sign(target - H), 0, max_coef)
 
-Source: adaptive entropy control in Skywork-OR1 (2505.22312), whose code has the bound `most` too.
+Source: adaptive entropy control in Skywork-OR1 (2505.22312). The bound `max_coef` is in the authors' code.
 """
 
 from __future__ import annotations
@@ -23,25 +24,32 @@ from purerl.types import RowFloat, Scalar, TokenFloat
 __all__ = ["adapt_entropy_coef", "with_adaptive_entropy"]
 
 
-def adapt_entropy_coef(coefficient: Scalar, entropy: Scalar, *, target: float, step: float, most: float) -> Scalar:
-    """clip(coefficient + step * sign(target - entropy), 0, most): the next coefficient.
+def adapt_entropy_coef(
+    coefficient: Scalar, entropy: Scalar, *, target: float, step_size: float, max_coef: float
+) -> Scalar:
+    """Compute the next coefficient of an adaptive entropy bonus.
 
-    >>> adapt_entropy_coef(torch.tensor(0.25), torch.tensor(0.1), target=0.2, step=0.125, most=1.0)
+        c <- clip(c + step_size * sign(target - entropy), 0, max_coef)
+
+    `entropy` and `target` are in nats. All tensors are scalars. Source: Skywork-OR1 (2505.22312).
+
+    >>> adapt_entropy_coef(torch.tensor(0.25), torch.tensor(0.1), target=0.2, step_size=0.125, max_coef=1.0)
     tensor(0.3750)
     """
-    return (coefficient + step * (target - entropy).sign()).clamp(0, most)
+    return (coefficient + step_size * (target - entropy).sign()).clamp(0, max_coef)
 
 
 def with_adaptive_entropy(
-    algorithm: Algorithm, *, entropy_coef: float, target: float, step: float, most: float
+    algorithm: Algorithm, *, entropy_coef: float, target: float, step_size: float, max_coef: float
 ) -> Algorithm:
-    """`algorithm` with an entropy bonus of which the coefficient is `entropy_coef` at first, then adapted.
+    """Return `algorithm` with an adaptive entropy bonus. The first coefficient is `entropy_coef`.
 
-    It takes the place of the bonus that the policy's objective has, if it has one, and is reduced as its surrogate is.
-    A batch in which nothing counts leaves the coefficient as it is.
+    It replaces the entropy bonus of the policy's objective, if there is one, and uses the reduction of the surrogate.
+    Without counted tokens in a batch, the coefficient does not change. The algorithm then also reads `old_entropy`.
     """
     bonus = Transform(
-        bind(_coefficient, entropy_coef=entropy_coef), bind(_adaptive, target=target, step=step, most=most)
+        bind(_coefficient, entropy_coef=entropy_coef),
+        bind(_adaptive, target=target, step_size=step_size, max_coef=max_coef),
     )
     return algorithm._replace(
         reads=tuple(dict.fromkeys((*algorithm.reads, "old_entropy"))),
@@ -55,24 +63,25 @@ def _coefficient(*, entropy_coef: float) -> Scalar:
 
 
 def _adaptive(
-    coefficient: Scalar, batch: TensorDict, *, target: float, step: float, most: float
+    coefficient: Scalar, batch: TensorDict, *, target: float, step_size: float, max_coef: float
 ) -> tuple[Scalar, TensorDict]:
     mask, entropy = batch["mask"], batch["old_entropy"]
     tokens = count_true(mask).sum(-1)
     mean = torch.where(mask, entropy, 0).sum((-2, -1)) / tokens.clamp(min=1)
-    now = torch.where(mean <= target, coefficient, 0).to(entropy.dtype)
-    following = adapt_entropy_coef(coefficient, mean, target=target, step=step, most=most)
-    return torch.where(tokens > 0, following, coefficient), with_fields(batch, entropy_coef=now.expand(mask.shape[:-1]))
+    current = torch.where(mean <= target, coefficient, 0).to(entropy.dtype)
+    updated = adapt_entropy_coef(coefficient, mean, target=target, step_size=step_size, max_coef=max_coef)
+    batch = with_fields(batch, entropy_coef=current.expand(mask.shape[:-1]))
+    return torch.where(tokens > 0, updated, coefficient), batch
 
 
 def _with_bonus(objective: Objective) -> Objective:
-    others = tuple(term for term in objective.terms if term.name != "entropy")
-    bonus = Term("entropy", of_fields(_bonus, "entropy", "entropy_coef"), others[0].reduce, weight=-1.0)
+    other_terms = tuple(term for term in objective.terms if term.name != "entropy")
+    bonus = Term("entropy", of_fields(_bonus, "entropy", "entropy_coef"), other_terms[0].reduce, weight=-1.0)
     return objective._replace(
         reads=(*objective.reads, "entropy_coef"),
         outputs=tuple(dict.fromkeys((*objective.outputs, "entropy"))),
-        watches=tuple(name for name in objective.watches if name != "entropy"),
-        terms=(*others, bonus),
+        metric_outputs=tuple(name for name in objective.metric_outputs if name != "entropy"),
+        terms=(*other_terms, bonus),
     )
 
 

@@ -1,11 +1,11 @@
 """Statistics over the rows of a group.
 
-A group is a set of rows that share a label. Labels are names: any int64 values, in any order, with any number of rows
-each. There is no loop over groups and no ``unique``: rows are sorted by label, a cumulative sum numbers the groups, and
-sums are scattered into as many buckets as there are rows. So shapes are static, and every function runs under
-``torch.compile(fullgraph=True)`` and ``torch.func.vmap``.
+A group is the set of rows with the same label, usually the completions of one prompt. Labels are names: any int64
+values, in any order, with any number of rows each. There is no Python loop over groups and no ``unique``. Rows are
+sorted by label, a cumulative sum numbers the groups, and values are scattered into as many bins as there are rows.
+Shapes are therefore static, and every function works with ``torch.compile(fullgraph=True)`` and ``torch.func.vmap``.
 
-Rows that are not `counted` take no part: they change nobody's statistics, and get 0.
+Rows that are not `counted` do not change any statistic, and get 0.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from purerl.types import RowBool, RowFloat, RowInt, TokenFloat
 
 __all__ = [
-    "buckets",
     "group_deviation",
+    "group_index",
     "group_max",
     "group_mean",
     "group_size",
@@ -26,72 +26,83 @@ __all__ = [
 ]
 
 
-def buckets(group: RowInt) -> RowInt:
-    """Number the groups 0, 1, 2, ... in the order of their labels.
+def group_index(group: RowInt) -> RowInt:
+    """Number the groups 0, 1, 2, ... in the order of their labels, and return the number of each row's group.
 
     Shapes: [rows] -> [rows], values in [0, rows).
 
-    >>> buckets(torch.tensor([7, -3, 7, 100]))
+    >>> group_index(torch.tensor([7, -3, 7, 100]))
     tensor([1, 0, 1, 2])
     """
     order = group.argsort(-1)
     ordered = group.gather(-1, order)
-    begins = ordered[..., 1:] != ordered[..., :-1]
-    number = torch.nn.functional.pad(begins.long(), (1, 0)).cumsum(-1)
+    is_first = ordered[..., 1:] != ordered[..., :-1]
+    number = torch.nn.functional.pad(is_first.long(), (1, 0)).cumsum(-1)
     return torch.zeros_like(group).scatter(-1, order, number)
 
 
 def group_sum(x: RowFloat, group: RowInt) -> RowFloat:
-    """For each row, the sum of `x` over the rows of its group.
+    """Sum `x` over the rows of each group. Every row gets the sum of its group. Shapes: [rows] each.
 
     >>> group_sum(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([5, 9, 5]))
     tensor([5., 2., 5.])
     """
-    bucket = buckets(group)
-    return torch.zeros_like(x).scatter_add(-1, bucket, x).gather(-1, bucket)
+    index = group_index(group)
+    return torch.zeros_like(x).scatter_add(-1, index, x).gather(-1, index)
 
 
 def group_max(x: RowFloat, group: RowInt) -> RowFloat:
-    """For each row, the largest `x` of its group.
+    """Compute the maximum of `x` over the rows of each group. Every row gets the maximum of its group.
+
+    Shapes: [rows] each.
 
     >>> group_max(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([5, 9, 5]))
     tensor([4., 2., 4.])
     """
-    bucket = buckets(group)
-    return torch.full_like(x, -torch.inf).scatter_reduce(-1, bucket, x, "amax").gather(-1, bucket)
+    index = group_index(group)
+    return torch.full_like(x, -torch.inf).scatter_reduce(-1, index, x, "amax").gather(-1, index)
 
 
 def group_token_sum(x: TokenFloat, group: RowInt) -> TokenFloat:
-    """At each position of each row, the sum of `x` at that position over the rows of its group.
+    """Sum `x` over the rows of each group, separately at each position.
+
+    Shapes: `x` is [rows, time], `group` is [rows]; the result is [rows, time].
 
     >>> group_token_sum(torch.tensor([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]]), torch.tensor([5, 9, 5]))
     tensor([[ 5., 50.],
             [ 2., 20.],
             [ 5., 50.]])
     """
-    bucket = buckets(group).unsqueeze(-1).expand_as(x)
-    return torch.zeros_like(x).scatter_add(-2, bucket, x).gather(-2, bucket)
+    index = group_index(group).unsqueeze(-1).expand_as(x)
+    return torch.zeros_like(x).scatter_add(-2, index, x).gather(-2, index)
 
 
 def group_token_max(x: TokenFloat, group: RowInt) -> TokenFloat:
-    """At each position of each row, the largest `x` at that position of the rows of its group.
+    """Compute the maximum of `x` over the rows of each group, separately at each position.
+
+    Shapes: `x` is [rows, time], `group` is [rows]; the result is [rows, time].
 
     >>> group_token_max(torch.tensor([[1.0, 40.0], [2.0, 20.0], [4.0, 10.0]]), torch.tensor([5, 9, 5]))
     tensor([[ 4., 40.],
             [ 2., 20.],
             [ 4., 40.]])
     """
-    bucket = buckets(group).unsqueeze(-1).expand_as(x)
-    return torch.full_like(x, -torch.inf).scatter_reduce(-2, bucket, x, "amax").gather(-2, bucket)
+    index = group_index(group).unsqueeze(-1).expand_as(x)
+    return torch.full_like(x, -torch.inf).scatter_reduce(-2, index, x, "amax").gather(-2, index)
 
 
 def group_size(counted: RowBool, group: RowInt, *, dtype: torch.dtype) -> RowFloat:
-    """For each row, how many rows of its group are counted, at least 1: a number to divide by."""
+    """Count the counted rows of each group. Every row gets the count of its group, at least 1, to divide by.
+
+    Shapes: [rows] each.
+    """
     return group_sum(counted.to(dtype), group).clamp(min=1)
 
 
 def group_mean(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """For each row, the mean score of the counted rows of its group; 0 where none is counted.
+    """Compute the mean score over the counted rows of each group. Every row gets the mean of its group.
+
+    The mean is 0 if no row of the group is counted. Shapes: [rows] each.
 
     >>> group_mean(torch.tensor([3.0, 1.0, 9.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, False]))
     tensor([2., 2., 0.])
@@ -100,12 +111,12 @@ def group_mean(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
 
 
 def group_deviation(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """How far each row's score lies from the mean of its group.
+    """Compute the deviation of each row's score from the mean of its group.
 
         s_i - mean_g = (s_i - max_g) - mean_g(s - max_g)
 
-    The second form is the one that is computed. It is exactly 0 where all scores of a group are equal, whatever they
-    are; the mean of three tenths is not exactly a tenth. Shapes: [rows] each, result [rows].
+    The second form is computed. It is exactly 0 if all scores of a group are equal. The first form is not: the mean of
+    three times 0.1 is not exactly 0.1. Rows that are not counted get 0. Shapes: [rows] each.
 
     >>> group_deviation(torch.tensor([3.0, 1.0, 9.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, True]))
     tensor([ 1., -1.,  0.])

@@ -1,4 +1,4 @@
-"""Metrics of a batch, as sums that merge exactly: a mean is taken once, when all parts have been added up."""
+"""Metrics of a batch as totals and weights, which merge exactly: the division follows after all parts are added."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["token_means"]
 
 
 def token_means(**metrics: Callable[[TensorDict], TokenFloat]) -> Bound:
-    """Metrics of a batch: the mean over counted tokens of each of `metrics`."""
+    """Return a function batch -> metrics: the mean over counted tokens of each of `metrics`, by name."""
     return bind(_token_means, metrics=tuple(metrics.items()))
 
 

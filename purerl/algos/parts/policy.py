@@ -1,20 +1,20 @@
-"""The objective of a policy: a surrogate, perhaps a divergence from the reference, perhaps an entropy bonus.
+"""The objective of a policy: a surrogate, optionally a KL divergence from the reference, optionally an entropy bonus.
 
     loss = reduce(surrogate) + kl_loss_coef * reduce(k3(logp, ref_logp)) - entropy_coef * reduce(entropy)
 
-All terms are reduced in the same way, so that a coefficient means the same whatever the reduction. A term whose
-coefficient is 0 is not there, and nothing is read for it.
+All terms use the same reduction, so a coefficient has the same effect for every reduction. A term with the coefficient
+0 is left out, and the fields that it reads are not needed.
 
 Metrics, each a mean over counted tokens:
 
-    kl              how far the policy has moved since the update began: k3, an estimate of KL(old || now), nats
-    kl_sampler      the same from the sampler: k3, an estimate of KL(sampler || now), where the surrogate starts there
-    ratio           the mean of the surrogate's ratio; 1 when nothing has moved
-    weight          the mean weight, where a weight of its own, or one from the sampler, takes the place of the ratio
-    clip_fraction   the share of tokens that are clipped
-    dropped         the share of tokens that are left out by choice
-    entropy         of the policy's next-token distribution, nats
-    kl_reference    k3 of the policy from the reference, nats; where the reference is read
+    approx_kl          k3 of old_logp and logp, nats: an estimate of KL(old policy || current policy)
+    sampler_kl         k3 of rollout_logp and logp, nats, if the surrogate uses the ratio to the rollout policy
+    ratio              the ratio of the surrogate; 1 if the policy has not changed
+    weight             the weight of the policy gradient, in algorithms with a weight instead of a ratio
+    clip_fraction      the fraction of tokens that are clipped
+    dropped_fraction   the fraction of tokens that the algorithm drops from the policy loss
+    entropy            of the policy's next-token distribution, nats
+    ref_kl             k3 of logp and ref_logp, nats, if the objective has a KL term
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from collections.abc import Callable, Mapping
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Objective, Term, Weighted, bind, of_fields, read, writes
+from purerl.algos.algebra import Objective, Term, Weighted, bind, of_fields, read_field, write_field
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.settings import optional
-from purerl.algos.parts.surrogates import clip_surrogate, clipped, policy_gradient, sequence_ratio, token_ratio
+from purerl.algos.parts.surrogates import clip_indicator, clip_surrogate, policy_gradient, sequence_ratio, token_ratio
 from purerl.kernels.masks import count_true
 from purerl.types import TokenBool, TokenFloat
 
 __all__ = [
+    "approx_kl",
     "clipped_policy",
-    "dropping",
-    "from_sampler",
-    "moved",
-    "per_sequence",
-    "per_token",
+    "drop_tokens",
     "policy_objective",
+    "sampler_kl",
+    "sequence_level_ratio",
+    "token_level_ratio",
     "weighted_policy",
 ]
 
-per_token = of_fields(token_ratio, "logp", "old_logp")
-"""PPO's ratio, of a batch."""
+token_level_ratio = of_fields(token_ratio, "logp", "old_logp")
+"""A function of a batch: the ratio of each token, as in PPO."""
 
-per_sequence = of_fields(sequence_ratio, "logp", "old_logp", "mask")
-"""GSPO's ratio, of a batch."""
+sequence_level_ratio = of_fields(sequence_ratio, "logp", "old_logp", "mask")
+"""A function of a batch: the ratio of each sequence, as in GSPO."""
 
-moved = of_fields(k3, "old_logp", "logp")
-"""How far the policy has moved since the update began, of a batch."""
+approx_kl = of_fields(k3, "old_logp", "logp")
+"""A function of a batch: the estimate k3 of KL(old policy || current policy), nats."""
 
-from_sampler = of_fields(k3, "rollout_logp", "logp")
-"""How far the policy is from the sampler, of a batch."""
+sampler_kl = of_fields(k3, "rollout_logp", "logp")
+"""A function of a batch: the estimate k3 of KL(rollout policy || current policy), nats."""
 
-_DISTANCES = {"old_logp": ("approx_kl", moved), "rollout_logp": ("sampler_kl", from_sampler)}
+_KL_METRICS = {"old_logp": ("approx_kl", approx_kl), "rollout_logp": ("sampler_kl", sampler_kl)}
 
 
 def policy_objective(
@@ -67,13 +67,16 @@ def policy_objective(
     kl_loss_coef: float,
     entropy_coef: float,
 ) -> Objective:
-    """The objective of a policy with any surrogate; `reads` and `metrics` are the surrogate's own."""
-    kl, entropy = of_fields(k3, "logp", "ref_logp"), read("entropy")
+    """Return the objective of a policy with any surrogate.
+
+    `reads` and `metrics` are those of the surrogate. The KL term and the entropy bonus add their own.
+    """
+    kl, entropy = of_fields(k3, "logp", "ref_logp"), read_field("entropy")
     return Objective(
         role="policy",
         reads=(*reads, *optional(kl_loss_coef, "ref_logp")),
         outputs=("logp", *optional(entropy_coef, "entropy")),
-        watches=() if entropy_coef else ("entropy",),
+        metric_outputs=() if entropy_coef else ("entropy",),
         terms=(
             Term("policy", surrogate, reduce),
             *optional(kl_loss_coef, Term("ref_kl", kl, reduce, weight=kl_loss_coef)),
@@ -92,13 +95,16 @@ def clipped_policy(
     kl_loss_coef: float,
     entropy_coef: float,
 ) -> Objective:
-    """The objective of a policy with the clipped surrogate of any kind of ratio."""
+    """Return the objective of a policy with `clip_surrogate` of any ratio.
+
+    `ratio` is a function of a batch, for example `token_level_ratio` (PPO) or `sequence_level_ratio` (GSPO).
+    """
     keywords = {"ratio": ratio, "clip_low": clip_low, "clip_high": clip_high}
     return policy_objective(
         bind(_clip_surrogate, **keywords),
         reduce,
         reads=("old_logp", "advantage"),
-        metrics={"approx_kl": moved, "ratio": ratio, "clip_fraction": bind(_clipped, **keywords)},
+        metrics={"approx_kl": approx_kl, "ratio": ratio, "clip_fraction": bind(_clip_indicator, **keywords)},
         kl_loss_coef=kl_loss_coef,
         entropy_coef=entropy_coef,
     )
@@ -108,8 +114,8 @@ def _clip_surrogate(batch: TensorDict, *, ratio: Callable, clip_low: float, clip
     return clip_surrogate(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
 
 
-def _clipped(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
-    return clipped(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
+def _clip_indicator(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
+    return clip_indicator(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
 
 
 def weighted_policy(
@@ -120,43 +126,46 @@ def weighted_policy(
     kl_loss_coef: float,
     entropy_coef: float,
 ) -> Objective:
-    """The objective of a policy with a weighted policy gradient, -sg(w) A logp.
+    """Return the objective of a policy with a weighted policy gradient.
 
-    `behavior` is the field from which the weight measures the policy: `old_logp` or `rollout_logp`.
+        l = -sg(w) A logp
+
+    `behavior` is the field that the weight compares `logp` with: `old_logp` or `rollout_logp`.
     """
     return policy_objective(
-        bind(_weighted, weight=weight),
+        bind(_weighted_policy_gradient, weight=weight),
         reduce,
         reads=(behavior, "advantage"),
-        metrics=dict([_DISTANCES[behavior], ("weight", weight)]),
+        metrics=dict([_KL_METRICS[behavior], ("weight", weight)]),
         kl_loss_coef=kl_loss_coef,
         entropy_coef=entropy_coef,
     )
 
 
-def _weighted(batch: TensorDict, *, weight: Callable) -> TokenFloat:
+def _weighted_policy_gradient(batch: TensorDict, *, weight: Callable) -> TokenFloat:
     return policy_gradient(batch["logp"], weight(batch).detach() * batch["advantage"])
 
 
-def dropping(policy: Objective, choice: Callable[[TensorDict], TokenBool], *reads: str) -> Objective:
-    """`policy` without a policy loss at the tokens of choice(batch), which is taken over the whole optimizer step.
+def drop_tokens(policy: Objective, choice: Callable[[TensorDict], TokenBool], *reads: str) -> Objective:
+    """Return `policy` with a policy loss of 0 at the tokens of choice(batch), bool [rows, time].
 
-    They keep their place in denominators, and in the other terms. `reads` is what the choice reads beside `policy`.
+    The choice is made once, over the whole optimizer step. Dropped tokens stay in the denominators and in the other
+    terms. `reads` are the fields that `choice` reads, besides those of `policy`.
     """
-    first, *others = policy.terms
+    first, *other_terms = policy.terms
     return policy._replace(
         reads=(*policy.reads, *reads, "dropped"),
-        terms=(first._replace(loss=bind(_left, loss=first.loss)), *others),
-        prepare=writes("dropped", choice),
-        metrics=bind(_and_dropped, metrics=policy.metrics),
+        terms=(first._replace(loss=bind(_zero_dropped, loss=first.loss)), *other_terms),
+        prepare=write_field("dropped", choice),
+        metrics=bind(_with_dropped_fraction, metrics=policy.metrics),
     )
 
 
-def _left(batch: TensorDict, *, loss: Callable) -> TokenFloat:
+def _zero_dropped(batch: TensorDict, *, loss: Callable) -> TokenFloat:
     return torch.where(batch["dropped"], 0, loss(batch))
 
 
-def _and_dropped(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
+def _with_dropped_fraction(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
     mask = batch["mask"]
     return {
         **metrics(batch),

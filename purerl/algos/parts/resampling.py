@@ -1,7 +1,7 @@
-"""Resampling of rows with replacement: rows that tell more are learned from more often.
+"""Resampling of rows with replacement, in proportion to a weight.
 
-A row is not copied; it is given the number of its copies, for a loss to multiply. So shapes stay static, and rows keep
-their names. `score`, `noise` and `counted` are [rows].
+A row is not copied. It gets its number of copies, which a loss multiplies. Shapes are therefore static. `score`,
+`noise`, `counted` and all results are [rows].
 """
 
 from __future__ import annotations
@@ -13,23 +13,31 @@ from purerl.types import RowBool, RowFloat
 
 __all__ = ["best_weight", "extreme_weight", "power_weight", "resample"]
 
-LEAST_WEIGHT = 1e-8
-"""Added to a weight, so that there is something to draw where every score is 0."""
+MIN_WEIGHT = 1e-8
+"""Added to a weight, so that rows can be drawn even if every score is 0."""
 
-_BEST, _OTHER = 0.4, 0.1
+_HIGHEST_WEIGHT, _OTHER_WEIGHT = 0.4, 0.1
 
 
 def power_weight(score: RowFloat, *, power: float) -> RowFloat:
-    """abs(s_i)^power + 1e-8: verl's "pow".
+    """Compute the weight "pow" of verl's PF-PPO.
+
+        w_i = abs(s_i)^power + 1e-8
+
+    Shapes: [rows] each; the weight has no unit. Source: verl.
 
     >>> power_weight(torch.tensor([2.0, -1.0]), power=2.0)
     tensor([4., 1.])
     """
-    return score.abs() ** power + LEAST_WEIGHT
+    return score.abs() ** power + MIN_WEIGHT
 
 
 def extreme_weight(score: RowFloat, counted: RowBool) -> RowFloat:
-    """1 where the score is the highest or the lowest of the batch, else 0: verl's "max_min".
+    """Compute the weight "max_min" of verl's PF-PPO.
+
+        w_i = 1 where s_i is the maximum or the minimum of the batch, else 0
+
+    Only counted rows are compared; the others get 0. Shapes: [rows] each. Source: verl.
 
     >>> extreme_weight(torch.tensor([2.0, 1.0, 0.0]), torch.tensor([True, True, True]))
     tensor([1., 0., 1.])
@@ -38,35 +46,41 @@ def extreme_weight(score: RowFloat, counted: RowBool) -> RowFloat:
 
 
 def best_weight(score: RowFloat, counted: RowBool) -> RowFloat:
-    """0.4 where the score is the highest of the batch, else 0.1: verl's "max_random".
+    """Compute the weight "max_random" of verl's PF-PPO.
+
+        w_i = 0.4 where s_i is the maximum of the batch, else 0.1
+
+    Only counted rows are compared; the others get 0.1. Shapes: [rows] each. Source: verl.
 
     >>> best_weight(torch.tensor([2.0, 1.0]), torch.tensor([True, True]))
     tensor([0.4000, 0.1000])
     """
-    return torch.full_like(score, _OTHER).masked_fill(_is_highest(score, counted), _BEST)
+    return torch.full_like(score, _OTHER_WEIGHT).masked_fill(_is_highest(score, counted), _HIGHEST_WEIGHT)
 
 
 def _is_highest(score: RowFloat, counted: RowBool) -> RowBool:
-    known = torch.where(counted, score, -torch.inf)
-    # One more, lest there be no row: the largest of nothing is refused.
-    return counted & (score == pad(known, (0, 1), value=-torch.inf).amax(-1, keepdim=True))
+    counted_score = torch.where(counted, score, -torch.inf)
+    # The padding avoids the error of `amax` for a batch without rows.
+    return counted & (score == pad(counted_score, (0, 1), value=-torch.inf).amax(-1, keepdim=True))
 
 
 def resample(weight: RowFloat, noise: RowFloat, counted: RowBool) -> RowFloat:
-    """How often each row is drawn, when as many rows as are counted are drawn by `weight`, with replacement.
+    """Draw as many rows as there are counted rows, with replacement, and return how often each row is drawn.
 
-    Each counted row brings one number of `noise`, uniform in [0, 1), which draws the row in whose part of the sum of
-    weights it falls. Rows are laid out in the order of their noise: which numbers there are says nothing about whose is
-    the smallest, so the draws are independent of it; and the order of the batch changes nothing. Rows that are not
-    counted bring none and get 0.
+    The probability of a row is its `weight` divided by the sum of weights of counted rows. `noise` holds a number for
+    each row, uniform in [0, 1). The numbers of the counted rows are the draws, by the inverse of the cumulative sum of
+    weights. The cumulative sum is over rows in the order of their noise, so the result does not depend on the order of
+    the batch. This order is independent of the set of numbers, so the draws are not biased. Rows that are not counted
+    draw nothing and get 0. Shapes: [rows] each.
 
     >>> weight, noise = torch.tensor([3.0, 1.0, 9.0]), torch.tensor([0.1, 0.7, 0.0])
     >>> resample(weight, noise, torch.tensor([True, True, False]))
     tensor([2., 0., 0.])
     """
     order = torch.where(counted, noise, -1).argsort(dim=-1, stable=True)
-    drawing, uniform = counted.gather(-1, order), noise.gather(-1, order)
-    below = torch.where(drawing, weight.gather(-1, order), 0).cumsum(-1)
-    place = (below.unsqueeze(-2) <= (uniform * below[..., -1:]).unsqueeze(-1)).sum(-1).clamp(max=weight.shape[-1] - 1)
-    drawn = torch.zeros_like(weight).scatter_add(-1, place, drawing.to(weight.dtype))
-    return torch.zeros_like(weight).scatter(-1, order, drawn)
+    is_draw, uniform = counted.gather(-1, order), noise.gather(-1, order)
+    cumulative = torch.where(is_draw, weight.gather(-1, order), 0).cumsum(-1)
+    is_below = cumulative.unsqueeze(-2) <= (uniform * cumulative[..., -1:]).unsqueeze(-1)
+    drawn = is_below.sum(-1).clamp(max=weight.shape[-1] - 1)
+    copies = torch.zeros_like(weight).scatter_add(-1, drawn, is_draw.to(weight.dtype))
+    return torch.zeros_like(weight).scatter(-1, order, copies)

@@ -1,6 +1,6 @@
-"""From the tokens of a row to one number, and from one number to tokens.
+"""Reductions from the tokens of a row to one value, and broadcasts from one value to tokens.
 
-`x` is [rows, time] or [rows]; `mask` says which tokens count, and what stands at the others is never read.
+`x` is [rows, time] or [rows], and `mask` or `action` is [rows, time]. Values at masked-out tokens have no effect.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["at_last_action", "broadcast_to_tokens", "first_counted", "row_max", 
 
 
 def row_sum(x: TokenFloat, mask: TokenBool) -> RowFloat:
-    """The sum of `x` over the counted tokens of each row."""
+    """Sum `x` over the counted tokens of each row: [rows, time] -> [rows]."""
     return torch.where(mask, x, 0).sum(-1)
 
 
 def row_mean(x: TokenFloat, mask: TokenBool) -> RowFloat:
-    """The mean of `x` over the counted tokens of each row; 0 where there is none.
+    """Compute the mean of `x` over the counted tokens of each row, 0 without any: [rows, time] -> [rows].
 
     >>> row_mean(torch.tensor([[1.0, 3.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
     tensor([2., 0.])
@@ -28,7 +28,7 @@ def row_mean(x: TokenFloat, mask: TokenBool) -> RowFloat:
 
 
 def row_max(x: TokenFloat, mask: TokenBool) -> RowFloat:
-    """The largest `x` of the counted tokens of each row; 0 where there is none.
+    """Compute the maximum of `x` over the counted tokens of each row, 0 without any: [rows, time] -> [rows].
 
     >>> row_max(torch.tensor([[-3.0, -1.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
     tensor([-1.,  0.])
@@ -37,7 +37,7 @@ def row_max(x: TokenFloat, mask: TokenBool) -> RowFloat:
 
 
 def first_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
-    """`x` at the first counted token of each row; 0 where there is none.
+    """Return `x` at the first counted token of each row, 0 without any: [rows, time] -> [rows].
 
     >>> first_counted(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False, True, True]]))
     tensor([2.])
@@ -46,7 +46,7 @@ def first_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
 
 
 def broadcast_to_tokens(x: RowFloat, mask: TokenBool) -> TokenFloat:
-    """Every counted token of row i gets x_i, which is finite; the others get 0.
+    """Write x_i to every counted token of row i, and 0 to the others: [rows] -> [rows, time]. `x` must be finite.
 
     >>> broadcast_to_tokens(torch.tensor([2.0]), torch.tensor([[False, True, True]]))
     tensor([[0., 2., 2.]])
@@ -55,10 +55,12 @@ def broadcast_to_tokens(x: RowFloat, mask: TokenBool) -> TokenFloat:
 
 
 def at_last_action(x: RowFloat, action: TokenBool) -> TokenFloat:
-    """x_i at the last action token of row i, where an outcome sits; 0 elsewhere.
+    """Write x_i to the last action token of row i, and 0 to the others: [rows] -> [rows, time].
+
+    The reward of a completion is at this token. A row without action tokens gets 0 everywhere.
 
     >>> at_last_action(torch.tensor([5.0]), torch.tensor([[True, True, False]]))
     tensor([[0., 5., 0.]])
     """
-    count_true = action.cumsum(-1)
-    return torch.where(action & (count_true == count_true[..., -1:]), x.unsqueeze(-1), 0)
+    actions_so_far = action.cumsum(-1)
+    return torch.where(action & (actions_so_far == actions_so_far[..., -1:]), x.unsqueeze(-1), 0)

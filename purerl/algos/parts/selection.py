@@ -1,4 +1,4 @@
-"""Which rows, and which tokens, an algorithm learns from."""
+"""Selection of the rows and tokens that an algorithm trains on."""
 
 from __future__ import annotations
 
@@ -12,70 +12,78 @@ from purerl.kernels.masks import any_true, count_true
 from purerl.types import Count, RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = [
-    "excess_moment",
-    "groups_in_band",
+    "groups_with_mean_in_range",
     "groups_with_variance",
+    "has_mean_in_range",
     "has_variance",
-    "in_band",
-    "largest",
-    "largest_covariance",
-    "least_uncertain",
-    "sampled_covariance",
+    "high_covariance_tokens",
+    "low_entropy_tokens",
+    "sampled_covariance_tokens",
+    "second_moment_outliers",
+    "top_k_mask",
 ]
 
 
 def has_variance(score: RowFloat, group: RowInt, counted: RowBool) -> RowBool:
-    """Whether the scores of the row's group differ: where they do not, there is nothing to learn from comparing them.
+    """Return for each row whether the scores of its group differ. A group with equal scores has no learning signal.
 
-    >>> scores, yes = torch.tensor([0.1, 0.1, 0.1, 0.2]), torch.tensor([True, True, True, True])
-    >>> has_variance(scores, torch.tensor([0, 0, 1, 1]), yes)
+    Only counted rows are compared. Shapes: [rows] each. Source: dynamic sampling in DAPO (2503.14476).
+
+    >>> scores, counted = torch.tensor([0.1, 0.1, 0.1, 0.2]), torch.tensor([True, True, True, True])
+    >>> has_variance(scores, torch.tensor([0, 0, 1, 1]), counted)
     tensor([False, False,  True,  True])
     """
     return group_max(group_deviation(score, group, counted).abs(), group) > 0
 
 
 def groups_with_variance(batch: TensorDict) -> RowBool:
-    """`has_variance`, of a batch; reads `reward`. Source: dynamic sampling in DAPO (2503.14476)."""
+    """Compute `has_variance` of the rewards of a batch, for the `select` of an algorithm. Reads `reward`."""
     return has_variance(batch["reward"].sum(-1), batch["group"], any_true(batch["mask"]))
 
 
-def in_band(score: RowFloat, group: RowInt, counted: RowBool, *, lowest: float, highest: float) -> RowBool:
-    """Whether lowest < mean_g < highest: the prompt is neither too hard nor too easy for the policy.
+def has_mean_in_range(score: RowFloat, group: RowInt, counted: RowBool, *, low: float, high: float) -> RowBool:
+    """Return for each row whether low < mean_g < high: the prompt is neither too hard nor too easy for the policy.
 
-    A group in which nothing counts has the mean 0.
+    The mean is over counted rows, and 0 if there is none. Shapes: [rows] each.
 
-    >>> scores, yes = torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([True, True, True, True])
-    >>> in_band(scores, torch.tensor([0, 0, 1, 1]), yes, lowest=0.1, highest=0.9)
+    >>> scores, counted = torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([True, True, True, True])
+    >>> has_mean_in_range(scores, torch.tensor([0, 0, 1, 1]), counted, low=0.1, high=0.9)
     tensor([False, False,  True,  True])
     """
     mean = group_mean(score, group, counted)
-    return (lowest < mean) & (mean < highest)
+    return (low < mean) & (mean < high)
 
 
-def groups_in_band(batch: TensorDict, *, lowest: float, highest: float) -> RowBool:
-    """`in_band`, of a batch; reads `reward`. With `bind` it is a `select`."""
+def groups_with_mean_in_range(batch: TensorDict, *, low: float, high: float) -> RowBool:
+    """Compute `has_mean_in_range` of the rewards of a batch. With `bind`, it is the `select` of an algorithm.
+
+    Reads `reward`.
+    """
     score, counted = batch["reward"].sum(-1), any_true(batch["mask"])
-    return in_band(score, batch["group"], counted, lowest=lowest, highest=highest)
+    return has_mean_in_range(score, batch["group"], counted, low=low, high=high)
 
 
-def largest_covariance(logp: TokenFloat, advantage: TokenFloat, mask: TokenBool, *, top_fraction: float) -> TokenBool:
-    """The counted tokens whose likelihood and advantage are both far above the mean, or both far below.
+def high_covariance_tokens(
+    logp: TokenFloat, advantage: TokenFloat, mask: TokenBool, *, top_fraction: float
+) -> TokenBool:
+    """Select the counted tokens with the largest covariance of log-probability and advantage, as in KL-Cov.
 
         cov_t = (logp_t - mean logp) (A_t - mean A)
 
-    Chosen are the max(1, floor(top_fraction * tokens)) largest that are above 0, and with the last of them those that
-    equal it: so the choice does not depend on the order of tokens. Means and number are over all counted tokens.
+    The result selects the max(1, floor(top_fraction * tokens)) tokens with the largest covariance, if it is above 0.
+    Tokens that tie with the last of them are selected too, so the choice does not depend on the order of tokens. The
+    means and the number of tokens are over all counted tokens of the batch. Shapes: [rows, time] each.
     Source: Cui et al. 2025 (2505.22617).
 
     >>> logp, advantage = torch.tensor([[-1.0, -2.0, -6.0]]), torch.tensor([[1.0, 1.0, -1.0]])
-    >>> largest_covariance(logp, advantage, torch.tensor([[True, True, True]]), top_fraction=0.5)
+    >>> high_covariance_tokens(logp, advantage, torch.tensor([[True, True, True]]), top_fraction=0.5)
     tensor([[False, False,  True]])
     """
     covariance = center(logp, mask) * center(advantage, mask)
-    return largest(covariance, mask & (covariance > 0), _share(mask, top_fraction))
+    return top_k_mask(covariance, mask & (covariance > 0), _fraction_of_tokens(mask, top_fraction))
 
 
-def sampled_covariance(
+def sampled_covariance_tokens(
     logp: TokenFloat,
     advantage: TokenFloat,
     noise: TokenFloat,
@@ -85,62 +93,71 @@ def sampled_covariance(
     cov_low: float,
     cov_high: float,
 ) -> TokenBool:
-    """Some of the counted tokens whose covariance, as in `largest_covariance`, lies between cov_low and cov_high.
+    """Sample counted tokens with a covariance between cov_low and cov_high, as in Clip-Cov.
 
-    Drawn are max(1, floor(fraction * tokens)) of them: those of largest `noise`, which is uniform and independent of
-    everything. All of them, where they are fewer. Source: Cui et al. 2025 (2505.22617).
+    The covariance is the one of `high_covariance_tokens`. The result selects max(1, floor(fraction * tokens)) of these
+    tokens: those with the largest `noise`, which is uniform and independent of everything else. If there are fewer, it
+    selects all of them. Shapes: [rows, time] each. Source: Cui et al. 2025 (2505.22617).
     """
     covariance = center(logp, mask) * center(advantage, mask)
-    return largest(noise, mask & (covariance > cov_low) & (covariance < cov_high), _share(mask, fraction))
+    candidates = mask & (covariance > cov_low) & (covariance < cov_high)
+    return top_k_mask(noise, candidates, _fraction_of_tokens(mask, fraction))
 
 
-def least_uncertain(entropy: TokenFloat, mask: TokenBool, *, top_fraction: float) -> TokenBool:
-    """The counted tokens that are not among the share `top_fraction` of largest entropy.
+def low_entropy_tokens(entropy: TokenFloat, mask: TokenBool, *, top_fraction: float) -> TokenBool:
+    """Select the counted tokens that are not among the fraction `top_fraction` with the largest entropy.
 
-    Where a model chooses between several ways to go on, its entropy is large; most tokens follow from those before
-    them. Spared are max(1, floor(top_fraction * tokens)) tokens, and with the last of them those that equal it.
-    Source: Wang et al. 2025 (2506.01939).
+    The max(1, floor(top_fraction * tokens)) counted tokens with the largest entropy are not selected, and neither are
+    tokens that tie with the last of them. These are the forking tokens, at which a completion can continue in several
+    ways. Shapes: [rows, time] each, `entropy` in nats. Source: Wang et al. 2025 (2506.01939).
 
-    >>> entropy, yes = torch.tensor([[0.1, 2.0, 0.3, 0.0]]), torch.tensor([[True, True, True, True]])
-    >>> least_uncertain(entropy, yes, top_fraction=0.25)
+    >>> entropy, mask = torch.tensor([[0.1, 2.0, 0.3, 0.0]]), torch.tensor([[True, True, True, True]])
+    >>> low_entropy_tokens(entropy, mask, top_fraction=0.25)
     tensor([[ True, False,  True,  True]])
     """
-    return mask & ~largest(entropy, mask, _share(mask, top_fraction))
+    return mask & ~top_k_mask(entropy, mask, _fraction_of_tokens(mask, top_fraction))
 
 
-def excess_moment(
+def second_moment_outliers(
     logp: TokenFloat, rollout_logp: TokenFloat, advantage: TokenFloat, mask: TokenBool, *, moment_bound: float
 ) -> TokenBool:
-    """The tokens to leave out, for the mean of e^2 over the rest to be at most `moment_bound`, e = logp - rollout_logp.
+    """Select the tokens to drop so that the second moment of the log-ratios is at most `moment_bound`, as in M2PO.
 
-    It is about the counted tokens that have already moved where their advantage sends them (A > 0 and e > 0, or A < 0
-    and e < 0). As few of them are left out as possible, those of largest e^2, and with the last of them those that
-    equal it: so the choice does not depend on the order of tokens. Source: M2PO (2510.01161).
+        e_t = logp_t - rollout_logp_t
 
-    >>> logp, yes = torch.tensor([[0.1, 0.2, 0.5]]), torch.tensor([[True, True, True]])
-    >>> excess_moment(logp, torch.zeros(1, 3), torch.ones(1, 3), yes, moment_bound=0.04)
+    Only counted tokens with (A > 0 and e > 0) or (A < 0 and e < 0) are considered: their probability has already
+    changed in the direction of the advantage. The result selects the smallest number of tokens, those with the largest
+    e^2, so that the mean of e^2 over the rest is at most `moment_bound`. Tokens that tie with the last of them are
+    selected too, so the choice does not depend on the order of tokens. Shapes: [rows, time] each, log-probabilities in
+    nats, `moment_bound` in nats^2. Source: M2PO (2510.01161).
+
+    >>> logp, mask = torch.tensor([[0.1, 0.2, 0.5]]), torch.tensor([[True, True, True]])
+    >>> second_moment_outliers(logp, torch.zeros(1, 3), torch.ones(1, 3), mask, moment_bound=0.04)
     tensor([[False, False,  True]])
     """
-    moved = logp - rollout_logp
-    forth = mask & (moved * advantage > 0)
-    square = moved.square()
-    # One more, for what is left out when nothing is.
-    ordered = pad(torch.where(forth, square, torch.inf).flatten(-2), (0, 1), value=torch.inf).sort().values
+    log_ratio = logp - rollout_logp
+    candidates = mask & (log_ratio * advantage > 0)
+    square = log_ratio.square()
+    # The padding is the threshold if no token is dropped.
+    ordered = pad(torch.where(candidates, square, torch.inf).flatten(-2), (0, 1), value=torch.inf).sort().values
     mean = ordered.cumsum(-1) / torch.ones_like(ordered).cumsum(-1)
-    kept = (mean <= moment_bound).sum(-1, keepdim=True)
-    return forth & (square >= ordered.gather(-1, kept).unsqueeze(-1))
+    num_kept = (mean <= moment_bound).sum(-1, keepdim=True)
+    return candidates & (square >= ordered.gather(-1, num_kept).unsqueeze(-1))
 
 
-def largest(x: TokenFloat, mask: TokenBool, number: Count) -> TokenBool:
-    """The `number` largest counted values, and those that equal the last of them; all, where they are fewer.
+def top_k_mask(x: TokenFloat, mask: TokenBool, k: Count) -> TokenBool:
+    """Select the k largest values of `x` at counted tokens, and all that tie with the last of them.
 
-    >>> largest(torch.tensor([[1.0, 3.0, 2.0, 9.0]]), torch.tensor([[True, True, True, False]]), torch.tensor(2))
+    If fewer than k tokens are counted, it selects all of them. Shapes: `x` and `mask` are [rows, time], `k` is a
+    scalar.
+
+    >>> top_k_mask(torch.tensor([[1.0, 3.0, 2.0, 9.0]]), torch.tensor([[True, True, True, False]]), torch.tensor(2))
     tensor([[False,  True,  True, False]])
     """
-    # One more, lest there be no row.
+    # The padding avoids an index error for a batch without rows.
     ordered = pad(torch.where(mask, x, -torch.inf).flatten(-2), (0, 1), value=-torch.inf).sort(descending=True).values
-    return mask & (x >= ordered.gather(-1, number.unsqueeze(-1) - 1).unsqueeze(-1))
+    return mask & (x >= ordered.gather(-1, k.unsqueeze(-1) - 1).unsqueeze(-1))
 
 
-def _share(mask: TokenBool, fraction: float) -> Count:
+def _fraction_of_tokens(mask: TokenBool, fraction: float) -> Count:
     return (count_true(mask).sum(-1).double() * fraction).floor().long().clamp(min=1)

@@ -1,6 +1,6 @@
-"""Fields of an algorithm's `Config`: numbers with bounds, checked when the Config is made.
+"""Fields of an algorithm's `Config`: numbers with bounds, which are checked when the Config is created.
 
-A field's metadata say what it is: `help`, its `unit`, and what it may be, `need`.
+The metadata of a field hold its `help`, its `unit` and `need`, a description of the values that are allowed.
 """
 
 from __future__ import annotations
@@ -12,65 +12,74 @@ from attrs import Attribute, field
 
 from purerl.errors import ConfigError
 
-__all__ = ["in_order", "number", "numbers", "optional", "whole"]
+__all__ = ["integer", "number", "numbers", "optional", "require_below"]
 
 
 def number(
     help: str,
     default: float,
     *,
-    least: float = -math.inf,
+    min: float = -math.inf,
     above: float = -math.inf,
-    most: float = math.inf,
+    max: float = math.inf,
     unit: str = "",
 ) -> Any:
-    """An attrs field that holds a finite float in its bounds. Raises: ConfigError when it is given anything else."""
-    bounds = {"at least {:g}": least, "above {:g}": above, "at most {:g}": most}
+    """Return an attrs field for a finite float with `above` < value, and `min` <= value <= `max`.
+
+    An integer is converted to a float. Raises: ConfigError for any other value.
+    """
+    bounds = {"at least {:g}": min, "above {:g}": above, "at most {:g}": max}
     finite = " and ".join(text.format(bound) for text, bound in bounds.items() if math.isfinite(bound))
     need = f"a number {finite}".rstrip()
 
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
-        right = type(value) is float and math.isfinite(value) and above < value and least <= value <= most
-        if not right:
-            raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default:g}")
+        is_valid = type(value) is float and math.isfinite(value) and above < value and min <= value <= max
+        if not is_valid:
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=_remedy(f"{default:g}"))
 
-    return field(default=float(default), converter=_float, validator=check, metadata=_metadata(help, unit, need))
+    return field(default=float(default), converter=_to_float, validator=check, metadata=_metadata(help, unit, need))
 
 
 def numbers(help: str, default: tuple[float, ...] = ()) -> Any:
-    """An attrs field that holds any number of finite floats. Raises: ConfigError when it is given anything else."""
+    """Return an attrs field for a tuple of finite floats of any length. Raises: ConfigError for any other value."""
+    need = "a list of numbers"
 
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
         if type(value) is not tuple or not all(type(item) is float and math.isfinite(item) for item in value):
-            raise ConfigError(attribute.name, got=repr(value), need="numbers", do=f"leave it out for {default}")
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=_remedy(default))
 
-    return field(default=default, converter=_floats, validator=check, metadata=_metadata(help, "", "numbers"))
-
-
-def _floats(value: Any) -> Any:
-    return tuple(map(_float, value)) if isinstance(value, list | tuple) else value
+    return field(default=default, converter=_to_floats, validator=check, metadata=_metadata(help, "", need))
 
 
-def _float(value: Any) -> Any:
-    """1 and 1.0 are one setting, with one fingerprint. True is not a number."""
+def _to_floats(value: Any) -> Any:
+    return tuple(map(_to_float, value)) if isinstance(value, list | tuple) else value
+
+
+def _to_float(value: Any) -> Any:
+    """Convert an int to a float, so that 1 and 1.0 have the same fingerprint. A bool is not a number."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def whole(help: str, default: int, *, least: int, unit: str = "") -> Any:
-    """An attrs field that holds a whole number of at least `least`. Raises: ConfigError when given anything else."""
-    need = f"a whole number of at least {least}"
+def integer(help: str, default: int, *, min: int, unit: str = "") -> Any:
+    """Return an attrs field for an integer of at least `min`. Raises: ConfigError for any other value."""
+    need = f"an integer of at least {min}"
 
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
-        if type(value) is not int or value < least:
-            raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default}")
+        if type(value) is not int or value < min:
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=_remedy(default))
 
     return field(default=default, validator=check, metadata=_metadata(help, unit, need))
 
 
-def in_order(config: Any, low: str, high: str) -> None:
-    """Raises ConfigError unless the setting `low` is below `high`: nothing would be in the band between the two."""
+def require_below(config: Any, low: str, high: str) -> None:
+    """Raise ConfigError unless the setting `low` of `config` is below its setting `high`."""
     if not getattr(config, low) < getattr(config, high):
-        raise ConfigError(low, got=getattr(config, low), need=f"a number below {high}, {getattr(config, high):g}")
+        need, do = f"a number below {high}, which is {getattr(config, high):g}", f"lower {low} or raise {high}"
+        raise ConfigError(low, got=getattr(config, low), need=need, do=do)
+
+
+def _remedy(default: object) -> str:
+    return f"remove it to use the default, {default}"
 
 
 def _metadata(help: str, unit: str, need: str) -> dict[str, str]:
@@ -78,7 +87,9 @@ def _metadata(help: str, unit: str, need: str) -> dict[str, str]:
 
 
 def optional(coefficient: float, *items: Any) -> tuple:
-    """`items`, or nothing where `coefficient` is 0: what is weighted by 0 is not there, and what it reads is not read.
+    """Return `items`, or an empty tuple if `coefficient` is 0.
+
+    A term with the coefficient 0 is left out of an objective, and the fields that it reads are not needed.
 
     >>> optional(0.1, "ref_logp"), optional(0.0, "ref_logp")
     (('ref_logp',), ())

@@ -1,58 +1,71 @@
-"""Rewards for something else than the answer: how long it is, and several rewards as one."""
+"""Reward shaping: penalties for overlong completions, and weighted sums of reward components."""
 
 from __future__ import annotations
 
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Transform, bind, stateless, writes
+from purerl.algos.algebra import Transform, bind, stateless, write_field
 from purerl.algos.estimators.components import weighted_sum
 from purerl.algos.parts.rows import at_last_action
 from purerl.batch import with_fields
 from purerl.kernels.masks import count_true
 from purerl.types import RowFloat, TokenFloat
 
-__all__ = ["component_reward", "leave_out_truncated", "overlong_in_reward", "overlong_penalty"]
+__all__ = ["component_reward", "mask_truncated_rows", "overlong_in_reward", "overlong_penalty"]
 
 
-def overlong_penalty(length: RowFloat, *, longest: float, buffer: float, factor: float) -> RowFloat:
-    """-factor * clip((length - (longest - buffer)) / buffer, 0, 1): to be added to the reward.
+def overlong_penalty(length: RowFloat, *, max_length: float, buffer: float, factor: float) -> RowFloat:
+    """Compute the soft overlong penalty, which is added to the reward.
 
-    Nothing up to longest - buffer tokens, then linearly down, to -factor at `longest` and beyond.
+        p_i = -factor * clip((length_i - (max_length - buffer)) / buffer, 0, 1)
+
+    It is 0 up to max_length - buffer tokens, then falls linearly, and is -factor from `max_length` tokens on. Shapes:
+    [rows] each; `length`, `max_length` and `buffer` in tokens, `factor` and the result in units of reward.
     Source: DAPO (2503.14476, eq. 13).
 
     >>> import torch
-    >>> overlong_penalty(torch.tensor([50.0, 90.0, 100.0, 300.0]), longest=100.0, buffer=20.0, factor=1.0)
+    >>> overlong_penalty(torch.tensor([50.0, 90.0, 100.0, 300.0]), max_length=100.0, buffer=20.0, factor=1.0)
     tensor([ 0.0000, -0.5000, -1.0000, -1.0000])
     """
-    return factor * (-(length - (longest - buffer)) / buffer).clamp(-1, 0)
+    return factor * (-(length - (max_length - buffer)) / buffer).clamp(-1, 0)
 
 
-def overlong_in_reward(*, longest: float, buffer: float, factor: float) -> Transform:
-    """Adds `overlong_penalty` of a row's action tokens to `reward`, at the last of them."""
-    return stateless(writes("reward", bind(_overlong, longest=longest, buffer=buffer, factor=factor)))
+def overlong_in_reward(*, max_length: float, buffer: float, factor: float) -> Transform:
+    """Return a transform that adds `overlong_penalty` to `reward`, at the last action token of each row.
+
+    The length of a row is the number of its action tokens.
+    """
+    settings = {"max_length": max_length, "buffer": buffer, "factor": factor}
+    return stateless(write_field("reward", bind(_overlong_in_reward, **settings)))
 
 
-def _overlong(batch: TensorDict, *, longest: float, buffer: float, factor: float) -> TokenFloat:
+def _overlong_in_reward(batch: TensorDict, *, max_length: float, buffer: float, factor: float) -> TokenFloat:
     reward, action = batch["reward"], batch["action"]
-    penalty = overlong_penalty(count_true(action).to(reward.dtype), longest=longest, buffer=buffer, factor=factor)
+    length = count_true(action).to(reward.dtype)
+    penalty = overlong_penalty(length, max_length=max_length, buffer=buffer, factor=factor)
     return reward + at_last_action(penalty, action)
 
 
 def component_reward(*, weights: tuple[float, ...]) -> Transform:
-    """Writes `reward`: `weighted_sum` of `components`, at the last action token. Without weights each weighs 1."""
-    return stateless(writes("reward", bind(_component_reward, weights=weights)))
+    """Return a transform that writes `reward`: `weighted_sum` of `components`, at the last action token of each row.
+
+    If `weights` is empty, every component has the weight 1.
+    """
+    return stateless(write_field("reward", bind(_component_reward, weights=weights)))
 
 
 def _component_reward(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:
     return at_last_action(weighted_sum(batch["components"], weights=weights), batch["action"])
 
 
-def _leave_out_truncated(batch: TensorDict) -> TensorDict:
+def _mask_truncated_rows(batch: TensorDict) -> TensorDict:
     return with_fields(batch, mask=batch["mask"] & ~batch["truncated"].unsqueeze(-1))
 
 
-leave_out_truncated = stateless(_leave_out_truncated)
-"""Rows that the length limit has ended leave: losses, denominators and baselines. Reads `truncated`.
+mask_truncated_rows = stateless(_mask_truncated_rows)
+"""A transform that masks out rows that ended at the length limit.
 
-Source: overlong filtering in DAPO (2503.14476). It has to come before an estimator.
+These rows then have no effect on losses, denominators and baselines. It must come before an estimator. Reads
+`truncated`.
+Source: overlong filtering in DAPO (2503.14476).
 """

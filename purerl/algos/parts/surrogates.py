@@ -1,12 +1,12 @@
-"""Policy losses at each token, to be minimized.
+"""Policy losses of each token, to be minimized, and the ratios that they use.
 
-Where `logp` and `old_logp` agree, the gradient of each is that of ``-advantage * logp``: the policy gradient. They
-differ in what they do once the policy has moved away from the one that the rows were sampled from. How far it has moved
-is measured by the ratio r = exp(logp - old_logp).
+If `logp` equals `old_logp`, the gradient of each loss is the policy gradient, the gradient of ``-advantage * logp``.
+The losses differ if the policy has changed since the rows were sampled. The ratio r = exp(logp - old_logp) measures
+this change.
 
-Arguments are [rows, time]: `logp` under the policy now, with gradient, and `old_logp` under it when the update began,
-in nats; `advantage` in units of reward. A log-ratio is clamped to +-20 before it is exponentiated, so that nothing
-overflows; beyond that a token has no gradient. `clip_low` and `clip_high` are always offsets from 1.
+Arguments are [rows, time]. `logp` is under the current policy, with gradient; `old_logp` is under the policy at the
+start of the update; both are in nats. `advantage` is in units of reward. A log-ratio is clamped to +-20 before `exp`,
+so that nothing overflows; beyond that a token has no gradient. `clip_low` and `clip_high` are always offsets from 1.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = [
     "LOG_RATIO_BOUND",
+    "clip_indicator",
     "clip_surrogate",
-    "clipped",
     "dual_clip_surrogate",
-    "geometric_ratio",
+    "geometric_mean_ratio",
     "importance_surrogate",
     "policy_gradient",
     "ppo_clip",
@@ -32,10 +32,15 @@ __all__ = [
 ]
 
 LOG_RATIO_BOUND = 20.0
+"""The bound of a log-ratio before `exp`, nats."""
 
 
 def token_ratio(logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
-    """How much likelier each token has become: r = exp(logp - old_logp).
+    """Compute the importance ratio of each token.
+
+        r_t = exp(logp_t - old_logp_t)
+
+    The log-ratio is clamped to +-20. Shapes: [rows, time] each, in nats.
 
     >>> token_ratio(torch.tensor([[-1.0, 900.0]]), torch.tensor([[-1.0, -900.0]])).log()
     tensor([[ 0., 20.]])
@@ -44,13 +49,14 @@ def token_ratio(logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
 
 
 def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> TokenFloat:
-    """How much likelier each row has become, per token: GSPO's ratio (2507.18071, eq. 7).
+    """Compute the sequence-level ratio of GSPO: the geometric mean of the ratios of the row's counted tokens.
 
         dbar_i = (1/n_i) sum_t m_it (logp_it - old_logp_it)
         r_it   = exp(sg(dbar_i) + logp_it - sg(logp_it))
 
-    Every token of a row has the value exp(dbar_i); its gradient goes to its own `logp`, so that the mean over the row's
-    counted tokens has the gradient of exp(dbar_i). A row without counted tokens has dbar_i = 0.
+    Every token of a row has the value exp(dbar_i). Its gradient goes to its own `logp`, so that the mean over the row's
+    counted tokens has the gradient of exp(dbar_i). A row without counted tokens has dbar_i = 0. The exponent is clamped
+    to +-20. Shapes: [rows, time] each, in nats. Source: GSPO (2507.18071, eq. 7).
     """
     tokens = count_true(mask).unsqueeze(-1).clamp(min=1)
     mean = (torch.where(mask, logp - old_logp, 0).sum(-1, keepdim=True) / tokens).detach()
@@ -58,7 +64,11 @@ def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> T
 
 
 def sequence_log_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> RowFloat:
-    """How much likelier each row has become, as a whole: sum_t m_it (logp_it - old_logp_it), nats; not clamped.
+    """Compute the log-ratio of each row: the sum of the log-ratios of its counted tokens.
+
+        L_i = sum_t m_it (logp_it - old_logp_it)
+
+    It is not clamped, and 0 for a row without counted tokens. Shapes: [rows, time] each; the result is [rows], in nats.
 
     >>> logp, mask = torch.tensor([[1.0, 2.0, 4.0]]), torch.tensor([[True, True, False]])
     >>> sequence_log_ratio(logp, torch.zeros(1, 3), mask)
@@ -67,7 +77,7 @@ def sequence_log_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) 
     return torch.where(mask, logp - old_logp, 0).sum(-1)
 
 
-def geometric_ratio(
+def geometric_mean_ratio(
     logp: TokenFloat,
     old_logp: TokenFloat,
     advantage: TokenFloat,
@@ -76,37 +86,51 @@ def geometric_ratio(
     log_clip_low: float,
     log_clip_high: float,
 ) -> TokenFloat:
-    """How much likelier each row has become, per token, each token clipped first: GMPO's ratio (2507.20673).
+    """Compute the ratio of GMPO: the geometric mean of the row's ratios, with each log-ratio clipped first.
 
         c_it = min(logp_it - old_logp_it, log_clip_high) where A_it > 0, else max(logp_it - old_logp_it, -log_clip_low)
         r_it = exp((1/n_i) sum_t m_it c_it)
 
-    Every token of a row has the same value, and its gradient goes to all of them that are not clipped. A row without
-    counted tokens has the ratio 1.
+    Every token of a row has the same value. Its gradient goes to all counted tokens of the row that are not clipped. A
+    row without counted tokens has the ratio 1. The mean is clamped to +-20. Shapes: [rows, time] each; the clip bounds
+    are in nats. Source: GMPO (2507.20673).
     """
-    moved = logp - old_logp
-    near = torch.where(advantage > 0, moved.clamp(max=log_clip_high), moved.clamp(min=-log_clip_low))
+    log_ratio = logp - old_logp
+    clipped = torch.where(advantage > 0, log_ratio.clamp(max=log_clip_high), log_ratio.clamp(min=-log_clip_low))
     tokens = count_true(mask).unsqueeze(-1).clamp(min=1)
-    mean = torch.where(mask, near, 0).sum(-1, keepdim=True) / tokens
+    mean = torch.where(mask, clipped, 0).sum(-1, keepdim=True) / tokens
     return mean.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp().expand_as(logp)
 
 
 def policy_gradient(logp: TokenFloat, advantage: TokenFloat) -> TokenFloat:
-    """-A logp: REINFORCE (Williams 1992). The rows must come from the policy as it is now."""
+    """Compute the policy gradient loss.
+
+        l = -A logp
+
+    Its gradient is only correct for rows that the current policy sampled. Shapes: [rows, time] each.
+    Source: REINFORCE (Williams 1992).
+    """
     return -advantage * logp
 
 
 def importance_surrogate(logp: TokenFloat, old_logp: TokenFloat, advantage: TokenFloat) -> TokenFloat:
-    """-A r: the policy gradient with each token's importance weight, unclipped."""
+    """Compute the policy gradient loss with the importance ratio of each token, without a clip.
+
+        l = -A r
+
+    Shapes: [rows, time] each.
+    """
     return -advantage * token_ratio(logp, old_logp)
 
 
 def clip_surrogate(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:
-    """max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)): the clipped surrogate, for any kind of ratio.
+    """Compute the clipped surrogate of PPO, for any ratio.
 
-    There is no gradient where the advantage is positive and r above 1 + clip_high, or negative and r below
-    1 - clip_low: the token has moved far enough in the direction that it was asked to. Moving back is never clipped.
-    Source: Schulman et al. 2017 (1707.06347, eq. 7); two offsets as in DAPO (2503.14476).
+        l = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))
+
+    The gradient is 0 if A > 0 and r > 1 + clip_high, or if A < 0 and r < 1 - clip_low: the probability of the token has
+    already changed enough in the direction of the advantage. A change in the other direction is never clipped. Shapes:
+    [rows, time] each. Source: Schulman et al. 2017 (1707.06347, eq. 7); two offsets as in DAPO (2503.14476).
 
     >>> clip_surrogate(torch.tensor([[1.5, 0.5]]), torch.tensor([[2.0, 2.0]]), clip_low=0.2, clip_high=0.2)
     tensor([[-2.4000, -1.0000]])
@@ -114,8 +138,11 @@ def clip_surrogate(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float,
     return torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip_low, 1 + clip_high))
 
 
-def clipped(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:
-    """1 where `clip_surrogate` is clipped, so that the token has no gradient; 0 elsewhere."""
+def clip_indicator(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:
+    """Return 1 at tokens that `clip_surrogate` clips, which have no gradient, and 0 at other tokens.
+
+    Shapes: [rows, time] each. The result has the dtype of `ratio`.
+    """
     surrogate = clip_surrogate(ratio, advantage, clip_low=clip_low, clip_high=clip_high)
     return (surrogate > -advantage * ratio).to(ratio.dtype)
 
@@ -123,14 +150,15 @@ def clipped(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_h
 def dual_clip_surrogate(
     ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float, ratio_cap: float
 ) -> TokenFloat:
-    """`clip_surrogate` of min(r, ratio_cap), with ratio_cap above 1 + clip_high.
+    """Compute the dual-clipped surrogate: `clip_surrogate` of min(r, ratio_cap), with ratio_cap > 1 + clip_high.
 
-    `clip_surrogate` has no bound where the advantage is negative and r large: the token has become likelier, though it
-    was bad. Beyond the cap it has no gradient either. Where the advantage is positive nothing changes, for there r is
-    clipped at 1 + clip_high already.
+        l = max(-A min(r, ratio_cap), -A clip(r, 1 - clip_low, 1 + clip_high))
 
-    It is one function with two names. Dual clip (1912.09729; cap 3) writes it min(clip_surrogate, -A ratio_cap) where
-    A < 0, and the two-sided clip of INTELLECT-2 (2505.07291; cap 4) max(-A min(r, ratio_cap), -A clip(r, ...)).
+    `clip_surrogate` has no bound if A < 0 and r is large. Here such a token has no gradient beyond the cap. If A > 0,
+    the cap changes nothing, because r is already clipped at 1 + clip_high. Shapes: [rows, time] each.
+
+    Two papers write the same function in different ways: dual clip (1912.09729; cap 3) as min(clip_surrogate, -A
+    ratio_cap) where A < 0, and the two-sided clip of INTELLECT-2 (2505.07291; cap 4) as above.
 
     >>> clip = dict(clip_low=0.2, clip_high=0.2, ratio_cap=3.0)
     >>> dual_clip_surrogate(torch.tensor([[2.0, 9.0, 9.0]]), torch.tensor([[-1.0, -1.0, 1.0]]), **clip)
@@ -142,10 +170,13 @@ def dual_clip_surrogate(
 def soft_gate_surrogate(
     ratio: TokenFloat, advantage: TokenFloat, *, gate_positive: float, gate_negative: float
 ) -> TokenFloat:
-    """-(4 / g) sigmoid(g (r - 1)) A, with g = gate_positive where A > 0, else gate_negative.
+    """Compute the surrogate of SAPO, which has a soft gate instead of a clip.
 
-    The gradient is that of -A r, times 4 sigmoid(..) (1 - sigmoid(..)): 1 at r = 1, and falling smoothly on both sides,
-    the faster the larger g is. Source: SAPO (2511.20347).
+        l = -(4 / g) sigmoid(g (r - 1)) A
+        g = gate_positive where A > 0, else gate_negative
+
+    The gradient is the gradient of -A r times 4 sigmoid(..) (1 - sigmoid(..)). This factor is 1 at r = 1 and falls
+    smoothly on both sides, faster for a larger g. Shapes: [rows, time] each. Source: SAPO (2511.20347).
 
     >>> ratio, advantage = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, -2.0]])
     >>> soft_gate_surrogate(ratio, advantage, gate_positive=1.0, gate_negative=2.0)
@@ -159,5 +190,10 @@ def soft_gate_surrogate(
 def ppo_clip(
     logp: TokenFloat, old_logp: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float
 ) -> TokenFloat:
-    """PPO's loss: `clip_surrogate` of `token_ratio`."""
+    """Compute the loss of PPO: `clip_surrogate` of `token_ratio`.
+
+        l = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))
+
+    Shapes: [rows, time] each. Source: Schulman et al. 2017 (1707.06347, eq. 7).
+    """
     return clip_surrogate(token_ratio(logp, old_logp), advantage, clip_low=clip_low, clip_high=clip_high)

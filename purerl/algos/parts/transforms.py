@@ -1,7 +1,7 @@
-"""Transforms of a batch: estimators, and what comes before and after them, as parts of a `chain`.
+"""Transforms of a batch: estimators, and what can be chained before and after them.
 
-Each says which fields it reads and writes. `advantages` has neutralized the batch: outside `action`, and in rows where
-nothing counts, every float is 0.
+Each docstring names the fields that a transform reads and writes. `compute_advantages` sets every float outside of
+`action`, and in rows without a counted token, to 0 before it calls a transform.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Transform, bind, of_fields, stateless, writes
+from purerl.algos.algebra import Transform, bind, of_fields, stateless, write_field
 from purerl.algos.estimators.returns import discounted_returns, gae
 from purerl.algos.parts.divergences import adapt_kl_coef, k1, kl_reward
 from purerl.algos.parts.rows import broadcast_to_tokens
@@ -26,25 +26,26 @@ __all__ = [
     "kl_in_reward",
     "outcome_advantage",
     "return_advantage",
-    "whitened",
+    "whiten_advantage",
 ]
 
-whitened = stateless(writes("advantage", of_fields(whiten, "advantage", "mask")))
-"""Replaces `advantage` by `whiten` of it, over the whole batch."""
+whiten_advantage = stateless(write_field("advantage", of_fields(whiten, "advantage", "mask")))
+"""A transform that replaces `advantage` by `whiten` of it, over the counted tokens of the whole batch."""
 
 
 def kl_in_reward(*, kl_reward_coef: float) -> Transform:
-    """Replaces `reward` by `kl_reward` of it; reads `old_logp` and `ref_logp`."""
+    """Return a transform that replaces `reward` by `kl_reward` of it. Reads `reward`, `old_logp` and `ref_logp`."""
     return stateless(
-        writes("reward", of_fields(kl_reward, "reward", "old_logp", "ref_logp", kl_reward_coef=kl_reward_coef))
+        write_field("reward", of_fields(kl_reward, "reward", "old_logp", "ref_logp", kl_reward_coef=kl_reward_coef))
     )
 
 
 def adaptive_kl_in_reward(*, kl_reward_coef: float, target: float, horizon: float) -> Transform:
-    """`kl_in_reward` with a coefficient that is the transform's state: `kl_reward_coef` at first, then `adapt_kl_coef`.
+    """Return the transform `kl_in_reward` with an adaptive coefficient, which is its state.
 
-    After the rewards of a batch have been reduced, the coefficient is adapted to the divergence of that batch: the mean
-    over counted rows of the sum of k1 over their counted tokens. Without a counted row it stays what it was.
+    The first coefficient is `kl_reward_coef`. After each batch, `adapt_kl_coef` adapts it to the divergence of that
+    batch: the mean over counted rows of the sum of k1 over their counted tokens. Without counted rows, the coefficient
+    does not change. `target` is in nats, `horizon` in rows. Reads `reward`, `old_logp` and `ref_logp`.
     """
     return Transform(
         bind(_coefficient, kl_reward_coef=kl_reward_coef), bind(_adaptive_kl, target=target, horizon=horizon)
@@ -59,16 +60,16 @@ def _adaptive_kl(coefficient: Scalar, batch: TensorDict, *, target: float, horiz
     divergence, mask, reward = k1(batch["old_logp"], batch["ref_logp"]), batch["mask"], batch["reward"]
     rows = count_true(any_true(mask))
     mean = torch.where(mask, divergence, 0).sum((-2, -1)) / rows.clamp(min=1)
-    reduced = reward - coefficient.to(reward.dtype) * divergence
-    return adapt_kl_coef(coefficient, mean, rows, target=target, horizon=horizon), with_fields(batch, reward=reduced)
+    penalized = reward - coefficient.to(reward.dtype) * divergence
+    return adapt_kl_coef(coefficient, mean, rows, target=target, horizon=horizon), with_fields(batch, reward=penalized)
 
 
 def outcome_advantage(estimator: Callable) -> Transform:
-    """Writes `advantage`: at each counted token that of its row, estimator(score, group, counted); reads `reward`.
+    """Return a transform that writes `advantage`: estimator(score, group, counted) of the row, at each counted token.
 
-    A row's score is its reward, summed over all positions.
+    The score of a row is the sum of `reward` over all of its positions. Reads `reward`.
     """
-    return stateless(writes("advantage", bind(_outcome_advantage, estimator=estimator)))
+    return stateless(write_field("advantage", bind(_outcome_advantage, estimator=estimator)))
 
 
 def _outcome_advantage(batch: TensorDict, *, estimator: Callable) -> TokenFloat:
@@ -77,8 +78,8 @@ def _outcome_advantage(batch: TensorDict, *, estimator: Callable) -> TokenFloat:
 
 
 def return_advantage(*, discount: float) -> Transform:
-    """Writes `advantage`: `discounted_returns` at each counted token; reads `reward`."""
-    return stateless(writes("advantage", bind(_return_advantage, discount=discount)))
+    """Return a transform that writes `advantage`: `discounted_returns` at each counted token. Reads `reward`."""
+    return stateless(write_field("advantage", bind(_return_advantage, discount=discount)))
 
 
 def _return_advantage(batch: TensorDict, *, discount: float) -> TokenFloat:
@@ -87,7 +88,10 @@ def _return_advantage(batch: TensorDict, *, discount: float) -> TokenFloat:
 
 
 def gae_advantage(*, discount: float, lambda_: float) -> Transform:
-    """Writes `advantage`, by `gae`, and `returns`, the critic's target A + V; reads `reward` and `old_value`."""
+    """Return a transform that writes `advantage`, by `gae`, and `returns` = A + V, the target of the critic.
+
+    Both are 0 at tokens that are not counted. Reads `reward` and `old_value`.
+    """
     return stateless(bind(_gae_advantage, discount=discount, lambda_=lambda_))
 
 

@@ -1,4 +1,4 @@
-"""The objective of a critic."""
+"""Losses and the objective of a critic."""
 
 from __future__ import annotations
 
@@ -13,27 +13,37 @@ __all__ = ["clipped_value_loss", "critic_objective", "squared_error"]
 
 
 def squared_error(value: TokenFloat, returns: TokenFloat) -> TokenFloat:
-    """(V - R)^2."""
+    """Compute the squared error (V - R)^2 of a critic.
+
+    Shapes: [rows, time] each, in units of reward; the result is in reward^2.
+    """
     return (value - returns).square()
 
 
 def clipped_value_loss(
     value: TokenFloat, old_value: TokenFloat, returns: TokenFloat, *, value_clip: float
 ) -> TokenFloat:
-    """1/2 max((V - R)^2, (V_clip - R)^2), with V_clip = V_old + clip(V - V_old, -value_clip, value_clip).
+    """Compute the clipped value loss of PPO.
 
-    There is no gradient once the estimate has moved by more than `value_clip` toward its target. With `value_clip`
-    infinite it is half the squared error. Source: the authors' code of PPO (the paper does not have it).
+        V_clip = V_old + clip(V - V_old, -value_clip, value_clip)
+        l      = 1/2 max((V - R)^2, (V_clip - R)^2)
+
+    The gradient is 0 if the value has already changed by more than `value_clip` toward its target. With an infinite
+    `value_clip` it is half the squared error. Shapes: [rows, time] each, in units of reward.
+    Source: the authors' code of PPO (it is not in the paper).
 
     >>> clipped_value_loss(torch.tensor([[1.0]]), torch.tensor([[0.0]]), torch.tensor([[2.0]]), value_clip=0.5)
     tensor([[1.1250]])
     """
-    near = old_value + (value - old_value).clamp(-value_clip, value_clip)
-    return torch.maximum(squared_error(value, returns), squared_error(near, returns)) / 2
+    clipped = old_value + (value - old_value).clamp(-value_clip, value_clip)
+    return torch.maximum(squared_error(value, returns), squared_error(clipped, returns)) / 2
 
 
 def critic_objective(*, value_clip: float) -> Objective:
-    """The token mean of `clipped_value_loss`. Metric: `value_error`, the mean squared error."""
+    """Return the objective of a critic: the token mean of `clipped_value_loss`.
+
+    Metric: `value_error`, the mean squared error, reward^2.
+    """
     loss = of_fields(clipped_value_loss, "value", "old_value", "returns", value_clip=value_clip)
     return Objective(
         role="critic",

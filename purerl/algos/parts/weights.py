@@ -1,13 +1,14 @@
-"""Weights of the policy gradient: how much each token's -A logp counts.
+"""Detached weights of the policy gradient.
 
-    l = -sg(w) A logp               sg: the gradient stops
+    l = -sg(w) A logp
 
-The gradient of a clipped surrogate vanishes at a token that has moved too far. Here it is chosen freely: a weight says
-how large it is, token by token, and no more; the loss is not the derivative's integral, and its value means little.
-Where the policy has not moved, each of these weights is 1.
+A clipped surrogate has no gradient at a token whose ratio is outside of the clip range. A detached weight sets the size
+of the gradient at each token directly. The value of the loss is then not meaningful, only its gradient is. If the
+policy has not changed, each of these weights is 1.
 
-`logp` is the policy's now, `old_logp` its own when the update began, `rollout_logp` the sampler's, in nats; `advantage`
-in units of reward; all [rows, time]. A log-ratio is clamped to +-20, or bounded from above, before it is exponentiated.
+Arguments are [rows, time]. `logp` is under the current policy, `old_logp` under the policy at the start of the update,
+`rollout_logp` under the rollout policy; all are in nats. `advantage` is in units of reward. A log-ratio is clamped to
++-20, or bounded from above, before `exp`.
 """
 
 from __future__ import annotations
@@ -16,25 +17,29 @@ from collections.abc import Callable
 
 import torch
 
-from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, clipped, sequence_log_ratio, token_ratio
+from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, clip_indicator, sequence_log_ratio, token_ratio
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = [
+    "asymmetric_weight",
+    "binary_kl",
+    "binary_tv",
     "clipped_weight",
-    "flipped_weight",
+    "divergence_masked_weight",
     "gamma_weight",
-    "probability_gap",
     "tapered_weight",
-    "token_kl",
-    "trusted_weight",
 ]
 
 EPS = 1e-8
-"""Added to a probability whose logarithm is taken."""
+"""Added to a probability before its logarithm is taken."""
 
 
 def clipped_weight(logp: TokenFloat, old_logp: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:
-    """clip(r, 1 - clip_low, 1 + clip_high): no token is without a gradient. Source: CISPO (2506.13585).
+    """Compute the weight of CISPO: the clipped ratio. Every token has a gradient.
+
+        w = clip(r, 1 - clip_low, 1 + clip_high)
+
+    Shapes: [rows, time] each. Source: CISPO (2506.13585).
 
     >>> clipped_weight(torch.tensor([[2.0, -9.0]]), torch.zeros(1, 2), clip_low=0.5, clip_high=4.0)
     tensor([[5.0000, 0.5000]])
@@ -42,7 +47,7 @@ def clipped_weight(logp: TokenFloat, old_logp: TokenFloat, *, clip_low: float, c
     return token_ratio(logp, old_logp).clamp(1 - clip_low, 1 + clip_high)
 
 
-def flipped_weight(
+def asymmetric_weight(
     logp: TokenFloat,
     old_logp: TokenFloat,
     advantage: TokenFloat,
@@ -51,21 +56,24 @@ def flipped_weight(
     clip_high: float,
     weight_cap: float,
 ) -> TokenFloat:
-    """min(1/r where A > 0, r where A < 0; weight_cap), and 0 where PPO clips.
+    """Compute the weight of ASPO: the inverse ratio if A > 0, the ratio if A < 0, and 0 at tokens that PPO clips.
 
-    Among the tokens that are to become likelier, a ratio as a weight favors those that already have. Its inverse
-    favors those that are left behind. Source: ASPO (2510.06062).
+        w = min(1/r, weight_cap) where A > 0, else min(r, weight_cap)
+
+    With the ratio as a weight, tokens with A > 0 get a larger gradient the more their probability has already grown.
+    The inverse ratio gives the larger gradient to tokens whose probability has grown less. Shapes: [rows, time] each.
+    Source: ASPO (2510.06062).
 
     >>> logp, clip = torch.tensor([[0.5, 2.0]]).log(), dict(clip_low=0.2, clip_high=0.2, weight_cap=3.0)
-    >>> flipped_weight(logp, torch.zeros(1, 2), torch.ones(1, 2), **clip)
+    >>> asymmetric_weight(logp, torch.zeros(1, 2), torch.ones(1, 2), **clip)
     tensor([[2., 0.]])
     """
     ratio = token_ratio(logp, old_logp)
     weight = torch.where(advantage > 0, 1 / ratio, ratio).clamp(max=weight_cap)
-    return weight * (1 - clipped(ratio, advantage, clip_low=clip_low, clip_high=clip_high))
+    return weight * (1 - clip_indicator(ratio, advantage, clip_low=clip_low, clip_high=clip_high))
 
 
-def trusted_weight(
+def divergence_masked_weight(
     logp: TokenFloat,
     rollout_logp: TokenFloat,
     advantage: TokenFloat,
@@ -75,32 +83,43 @@ def trusted_weight(
     divergence_high: float,
     ratio_cap: float,
 ) -> TokenFloat:
-    """min(r, ratio_cap), r = exp(logp - rollout_logp), but 0 where the token has moved too far already.
+    """Compute the weight of DPPO: the capped ratio, and 0 if the divergence D at the token is too large.
 
-        dropped where (A > 0, r > 1, D > divergence_high) or (A < 0, r < 1, D > divergence_low)
+        r = exp(logp - rollout_logp)
+        w = 0 where (A > 0, r > 1, D > divergence_high) or (A < 0, r < 1, D > divergence_low)
+            min(r, ratio_cap) elsewhere
 
-    D is `probability_gap` or `token_kl`: how far the distributions are apart, of which a ratio says little. A ratio of
-    10 at a probability of 1e-4 is nothing. Source: DPPO (2602.04879).
+    `divergence` is `binary_tv` or `binary_kl`. It measures the distance of the distributions, which the ratio does not:
+    a ratio of 10 at a probability of 1e-4 changes the distribution very little. Shapes: [rows, time] each.
+    Source: DPPO (2602.04879).
     """
     distance = divergence(logp, rollout_logp)
-    far = torch.where(advantage > 0, distance > divergence_high, distance > divergence_low)
-    forth = advantage * (logp - rollout_logp) > 0
-    return torch.where(far & forth, 0, token_ratio(logp, rollout_logp).clamp(max=ratio_cap))
+    is_far = torch.where(advantage > 0, distance > divergence_high, distance > divergence_low)
+    is_forward = advantage * (logp - rollout_logp) > 0
+    return torch.where(is_far & is_forward, 0, token_ratio(logp, rollout_logp).clamp(max=ratio_cap))
 
 
-def probability_gap(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
-    """abs(p - q), p = exp(logp), q = exp(rollout_logp): the total variation of "this token, or another".
+def binary_tv(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
+    """Compute the total variation of the binary distribution "this token, or any other".
 
-    >>> probability_gap(torch.tensor([[0.5]]).log(), torch.tensor([[0.75]]).log())
+        D = abs(p - q), p = exp(logp), q = exp(rollout_logp)
+
+    Shapes: [rows, time] each; the result is a probability. Source: DPPO (2602.04879).
+
+    >>> binary_tv(torch.tensor([[0.5]]).log(), torch.tensor([[0.75]]).log())
     tensor([[0.2500]])
     """
     return (_probability(logp) - _probability(rollout_logp)).abs()
 
 
-def token_kl(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
-    """KL(sampler || policy) of "this token, or another": q log(q / p) + (1 - q) log((1 - q) / (1 - p)).
+def binary_kl(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
+    """Compute KL(rollout policy || policy) of the binary distribution "this token, or any other".
 
-    >>> token_kl(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.5, 0.25]]).log()).round(decimals=4)
+        D = q log(q / p) + (1 - q) log((1 - q) / (1 - p)), p = exp(logp), q = exp(rollout_logp)
+
+    1e-8 is added to 1 - q and 1 - p. Shapes: [rows, time] each; the result is in nats. Source: DPPO (2602.04879).
+
+    >>> binary_kl(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.5, 0.25]]).log()).round(decimals=4)
     tensor([[0.0000, 0.1308]])
     """
     p, q = _probability(logp), _probability(rollout_logp)
@@ -122,10 +141,14 @@ def gamma_weight(
     power_negative: float,
     decay_negative: float,
 ) -> TokenFloat:
-    """W^k exp(decay (1 - W)), with W = exp(sum_t m_it (logp_it - rollout_logp_it)), the importance weight of the row.
+    """Compute the weight of VESPO: a function of the importance ratio W of the row, with the shape of a gamma density.
 
-    It is 1 at W = 1, largest at W = power / decay, and falls to 0 on both sides: what has become rare says little, and
-    what has become frequent does not take over. Two kinds, where A >= 0 and where A < 0. Source: VESPO (2602.10693).
+        W = exp(sum_t m_it (logp_it - rollout_logp_it))
+        w = W^power exp(decay (1 - W))
+
+    It is 1 at W = 1, has its maximum at W = power / decay, and falls to 0 on both sides, so that rows with a very small
+    or a very large ratio have little effect. The power and the decay are the positive ones where A >= 0, and the
+    negative ones where A < 0. The sum is clamped to +-20. Shapes: [rows, time] each. Source: VESPO (2602.10693).
     """
     log_ratio = sequence_log_ratio(logp, rollout_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     positive = _gamma(log_ratio, power=power_positive, decay=decay_positive)
@@ -138,13 +161,17 @@ def _gamma(log_ratio: RowFloat, *, power: float, decay: float) -> RowFloat:
 
 
 def tapered_weight(logp: TokenFloat, rollout_logp: TokenFloat, advantage: TokenFloat, mask: TokenBool) -> TokenFloat:
-    """1 where A >= 0, min(W, 1) elsewhere; W = exp(sum_t m_it (logp_it - rollout_logp_it)), that of the row.
+    """Compute the weight of TOPR (tapered off-policy REINFORCE), from the importance ratio W of the row.
 
-    A good row is learned wherever it came from. A bad one stops to matter as it becomes unlikely: without the taper its
-    log-probability would fall for ever. Source: TOPR (2503.14286).
+        W = exp(sum_t m_it (logp_it - rollout_logp_it))
+        w = 1 where A >= 0, else min(W, 1)
 
-    >>> logp, advantage, yes = torch.tensor([[-1.0, 0.0]]), torch.tensor([[1.0, -1.0]]), torch.tensor([[True, True]])
-    >>> tapered_weight(logp, torch.zeros(1, 2), advantage, yes)
+    A row with a positive advantage always has the full weight. The weight of a row with a negative advantage falls to 0
+    with its probability. Without this taper, its log-probability would decrease without bound. Shapes: [rows, time]
+    each. Source: TOPR (2503.14286).
+
+    >>> logp, advantage, mask = torch.tensor([[-1.0, 0.0]]), torch.tensor([[1.0, -1.0]]), torch.tensor([[True, True]])
+    >>> tapered_weight(logp, torch.zeros(1, 2), advantage, mask)
     tensor([[1.0000, 0.3679]])
     """
     weight = sequence_log_ratio(logp, rollout_logp, mask).clamp(max=0).exp()

@@ -11,7 +11,7 @@ from attrs import field, frozen
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Counts, Objective, Weighted, evaluate
+from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss
 from purerl.backends.fake.model import export_weights, initial_weights, outputs_of
 from purerl.batch import STRUCTURE, with_fields
 from purerl.errors import CheckpointError, ConfigError
@@ -54,9 +54,11 @@ class FakeTrainer:
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """One step; a gradient that is not finite changes nothing, and `skipped` is 1 instead of 0."""
         leaves = {name: value.detach().requires_grad_() for name, value in self._weights.items()}
-        found = outputs_of(leaves, batch, (*objective.outputs, *objective.watches))
-        found |= {name: found[name].detach() for name in objective.watches if name not in objective.outputs}
-        loss, metrics = evaluate(objective, with_fields(batch.select(*STRUCTURE, *objective.reads), **found), counts)
+        found = outputs_of(leaves, batch, (*objective.outputs, *objective.metric_outputs))
+        found |= {name: found[name].detach() for name in objective.metric_outputs if name not in objective.outputs}
+        loss, metrics = compute_loss(
+            objective, with_fields(batch.select(*STRUCTURE, *objective.reads), **found), counts
+        )
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
         own = {"skipped": torch.ones_like(norm)}

@@ -21,7 +21,7 @@ from attrs import Attribute, field, frozen
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from purerl.algos.algebra import Counts, Objective, Weighted, evaluate, merge
+from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.hf.allocator import keep_memory
 from purerl.backends.hf.checkpoint import os_errors, read, write
 from purerl.backends.hf.device import device_of
@@ -220,7 +220,7 @@ class HFTrainer:
             raise InputError(
                 "this model is a reference or a teacher", got="an optimizer step", need="a role that trains"
             )
-        self._check_outputs((*objective.outputs, *objective.watches))
+        self._check_outputs((*objective.outputs, *objective.metric_outputs))
         there = self._arrive(batch, (*_READS, *objective.reads))
         counts = {name: Counts(*(n.to(there.device) for n in count)) for name, count in counts.items()}
         clear_gradients(self.trained.values())
@@ -276,10 +276,10 @@ class HFTrainer:
     def _backward(self, part: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """Add the gradient of one micro-batch to what is there."""
         outputs = self._forward(part)
-        watched = {name: outputs[name].detach() for name in objective.watches}
+        watched = {name: outputs[name].detach() for name in objective.metric_outputs}
         learned = {name: outputs[name] for name in objective.outputs}
         part = with_fields(part.select(*STRUCTURE, *objective.reads), **watched, **learned)
-        loss, metrics = evaluate(objective, part, counts)
+        loss, metrics = compute_loss(objective, part, counts)
         loss.backward()
         return metrics
 

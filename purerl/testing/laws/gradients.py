@@ -53,7 +53,7 @@ def _finite(outcome: Outcome) -> None:
 def gradients_only_through_outputs(algorithm: Algorithm, batch: TensorDict) -> None:
     """Each output gets a gradient, even where nothing counts, and what is only watched gets none."""
     for objective, step in [*steps(algorithm, batch), *steps(algorithm, uncount(batch))]:
-        every = objective._replace(outputs=(*objective.outputs, *objective.watches), watches=())
+        every = objective._replace(outputs=(*objective.outputs, *objective.metric_outputs), metric_outputs=())
         reached = {name.split()[-1] for name in learn(every, step).rows}
         wrong = reached.symmetric_difference(objective.outputs)
         assert not wrong, (

@@ -42,7 +42,7 @@ def _one_fewer(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
     for place in ("before", "objectives"):
         objectives = getattr(algorithm, place)
         for index, objective in enumerate(objectives):
-            for name, fewer in _leave_one_out(objective, "reads", "outputs", "watches"):
+            for name, fewer in _leave_one_out(objective, "reads", "outputs", "metric_outputs"):
                 yield name, algorithm._replace(**{place: (*objectives[:index], fewer, *objectives[index + 1 :])})
 
 
