@@ -28,13 +28,13 @@ from purerl.algos.algebra import compute_loss, fingerprint, prepare_step, select
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from purerl.testing import fields_of
-from tests.algos.running import (
+from tests.algos.helpers import (
     MODULES,
     NAMES,
     PAIRS,
     example,
+    group_with_rewards,
     loss_of,
-    right_and_wrong,
     with_advantage,
 )
 
@@ -104,10 +104,10 @@ def test_ppo_by_its_parts():
     reward = torch.where(batch["attention_mask"] & action.any(-1, keepdim=True), batch["reward"], 0)
     reward = reward - torch.where(action, 0.5 * (batch["old_logp"] - batch["ref_logp"]), 0)
     advantage = gae(reward, batch["old_value"], action, discount=0.9, lambda_=0.8)
-    found = with_advantage(algorithm, batch)
-    torch.testing.assert_close(found["advantage"], whiten(advantage, batch["mask"]))
+    actual = with_advantage(algorithm, batch)
+    torch.testing.assert_close(actual["advantage"], whiten(advantage, batch["mask"]))
     returns = torch.where(batch["mask"], advantage + batch["old_value"], 0)
-    torch.testing.assert_close(found["returns"], returns)
+    torch.testing.assert_close(actual["returns"], returns)
 
 
 def test_ppo_updates_the_critic_first():
@@ -139,7 +139,7 @@ def test_sft_is_the_mean_of_all_tokens():
 
 @pytest.mark.parametrize("module", [dapo, prime])
 def test_groups_with_variance_are_kept(module):
-    batch = right_and_wrong([1.0, 0.0, 1.0, 1.0, 0.1, 0.1, 0.1])
+    batch = group_with_rewards([1.0, 0.0, 1.0, 1.0, 0.1, 0.1, 0.1])
     batch = with_fields(batch, group=torch.tensor([5, 5, 8, 8, 2, 2, 2]))
     assert select_rows(module.algorithm(), batch).tolist() == [True] * 2 + [False] * 5
 
@@ -162,8 +162,8 @@ def test_a_bonus_and_a_divergence_are_reduced_like_the_surrogate():
     mask, rows = batch["mask"], batch["mask"].any(-1).sum()
     x = (batch["logp"] - batch["ref_logp"])[mask]
     more = 0.5 * ((-x).exp() + x - 1).sum() - 0.25 * batch["entropy"][mask].sum()
-    found = loss_of(algorithm.objectives[0], batch) - loss_of(bare.objectives[0], batch)
-    torch.testing.assert_close(found, more / (rows * 10))
+    actual = loss_of(algorithm.objectives[0], batch) - loss_of(bare.objectives[0], batch)
+    torch.testing.assert_close(actual, more / (rows * 10))
 
 
 def test_gradients_are_compiled_too():
@@ -174,5 +174,5 @@ def test_gradients_are_compiled_too():
         return loss_of(algorithm.objectives[0], with_fields(batch, logp=logp))
 
     logp = batch["logp"].clone().requires_grad_()
-    [found] = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(logp), logp)
-    torch.testing.assert_close(found, torch.func.grad(loss)(batch["logp"]))
+    [actual] = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(logp), logp)
+    torch.testing.assert_close(actual, torch.func.grad(loss)(batch["logp"]))

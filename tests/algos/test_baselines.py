@@ -69,9 +69,9 @@ def in_plain_python(estimator, score: list[float], group: list[int]) -> list[flo
 @pytest.mark.parametrize("estimator", ESTIMATORS[:4])
 def test_equals_the_definition(estimator):
     score, group, _ = example()
-    found = estimator(score, group, torch.ones(len(score)) > 0)
+    actual = estimator(score, group, torch.ones(len(score)) > 0)
     expected = torch.tensor(in_plain_python(estimator, score.tolist(), group.tolist()), dtype=torch.float64)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -79,21 +79,21 @@ def test_rows_that_do_not_count_are_absent(estimator):
     score, group, counted = example()
     if estimator is by_length:  # Its lengths are those of the batch.
         counted = torch.arange(len(score)) < 30
-    found = estimator(torch.where(counted, score, torch.nan), group, counted)
-    assert not found[~counted].any()
+    actual = estimator(torch.where(counted, score, torch.nan), group, counted)
+    assert not actual[~counted].any()
     every = torch.ones(int(counted.sum())) > 0
-    torch.testing.assert_close(found[counted], estimator(score[counted], group[counted], every))
+    torch.testing.assert_close(actual[counted], estimator(score[counted], group[counted], every))
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_where_scores_are_equal_there_is_exactly_nothing(estimator, dtype):
     score, group = torch.tensor([0.1, 0.1, 0.1, 1.0, 0.0, 7.0], dtype=dtype), torch.tensor([3, 3, 3, 4, 4, 5])
-    found = estimator(score, group, torch.ones(6) > 0)
-    assert found.dtype == dtype
-    assert not found[:3].any(), "a group without variance"
-    assert not found[5], "a group of one"
-    assert found[3] > 0 or estimator is by_component
+    actual = estimator(score, group, torch.ones(6) > 0)
+    assert actual.dtype == dtype
+    assert not actual[:3].any(), "a group without variance"
+    assert not actual[5], "a group of one"
+    assert actual[3] > 0 or estimator is by_component
 
 
 @pytest.mark.parametrize("estimator", [*ESTIMATORS, single, functools.partial(has_mean_in_range, low=0.2, high=0.8)])
@@ -109,8 +109,8 @@ def test_leading_axes_and_vmap_are_a_loop(estimator):
 def test_the_length_weighted_baseline_has_the_least_variance_where_gradients_grow_with_length():
     """Of all b, sum_i n_i (s_i - b)^2 is least at the weighted mean."""
     score, length = torch.tensor([1.0, 0.0, 0.5]), torch.tensor([1.0, 4.0, 2.0])
-    found = score - length_weighted_advantage(score, length, torch.tensor([0, 0, 0]), torch.ones(3) > 0)
-    b = found[:1].clone().requires_grad_()
+    actual = score - length_weighted_advantage(score, length, torch.tensor([0, 0, 0]), torch.ones(3) > 0)
+    b = actual[:1].clone().requires_grad_()
     [slope] = torch.autograd.grad((length * (score - b).square()).sum(), b)
     torch.testing.assert_close(slope, torch.zeros(1), atol=1e-6, rtol=0)
 

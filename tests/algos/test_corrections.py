@@ -28,7 +28,7 @@ from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.batch import collate, with_fields
 from purerl.testing import check_algorithm, fields_of
 from purerl.testing.outcome import learn
-from tests.algos.running import example, learned, loss_of, with_advantage
+from tests.algos.helpers import advantage_losses_and_gradients, example, loss_of, with_advantage
 
 CAP = bind(truncated_ratio, ratio_cap=2.0)
 
@@ -69,19 +69,19 @@ def applied(batch: TensorDict, *corrections) -> TensorDict:
     ],
 )
 def test_weights_by_hand(correction, expected):
-    found = applied(rows([math.log(4), math.log(0.5)], [0.0]), correction)
-    torch.testing.assert_close(found["weight"], torch.tensor(expected, dtype=torch.float64))
-    assert not found["rejected"].any()
+    actual = applied(rows([math.log(4), math.log(0.5)], [0.0]), correction)
+    torch.testing.assert_close(actual["weight"], torch.tensor(expected, dtype=torch.float64))
+    assert not actual["rejected"].any()
 
 
 def test_weights_multiply():
-    found = applied(rows([math.log(4)]), token_weight(CAP), sequence_weight(CAP))
-    torch.testing.assert_close(found["weight"], torch.tensor([[0.0, 4.0]], dtype=torch.float64))
+    actual = applied(rows([math.log(4)]), token_weight(CAP), sequence_weight(CAP))
+    torch.testing.assert_close(actual["weight"], torch.tensor([[0.0, 4.0]], dtype=torch.float64))
 
 
 def test_no_ratio_of_a_row_overflows():
-    found = sequence_importance_ratio(torch.full((1, 9), 1e3), torch.zeros(1, 9), torch.ones(1, 9) > 0)
-    torch.testing.assert_close(found, torch.tensor([math.exp(20)]))
+    actual = sequence_importance_ratio(torch.full((1, 9), 1e3), torch.zeros(1, 9), torch.ones(1, 9) > 0)
+    torch.testing.assert_close(actual, torch.tensor([math.exp(20)]))
 
 
 # --- rejection ---------------------------------------------------------------------------------------------------
@@ -97,26 +97,26 @@ def test_rejection_of_rows_is_by_the_definition(measure, aggregate):
     of_row = {row_sum: sum, row_mean: lambda v: sum(v) / len(v), row_max: max}[aggregate]
     values = [of_row([of_token(x) for x in row]) for row in TOKENS]
     for bound in (min(values), sorted(values)[1], max(values)):
-        found = applied(batch, reject_rows(measure, aggregate, min_value=-9.0, max_value=bound + 1e-9))
-        assert found["mask"].any(-1).tolist() == [value <= bound + 1e-9 for value in values]
-        found = applied(batch, reject_rows(measure, aggregate, min_value=bound - 1e-9, max_value=9.0))
-        assert found["mask"].any(-1).tolist() == [value >= bound - 1e-9 for value in values]
+        actual = applied(batch, reject_rows(measure, aggregate, min_value=-9.0, max_value=bound + 1e-9))
+        assert actual["mask"].any(-1).tolist() == [value <= bound + 1e-9 for value in values]
+        actual = applied(batch, reject_rows(measure, aggregate, min_value=bound - 1e-9, max_value=9.0))
+        assert actual["mask"].any(-1).tolist() == [value >= bound - 1e-9 for value in values]
 
 
 def test_rejection_of_tokens_and_of_rows_with_one():
     batch = rows(*TOKENS)
-    found = applied(batch, reject_tokens(k1, min_value=-0.5, max_value=0.5))
-    assert found["mask"].int().tolist() == [[0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]]
-    assert (found["mask"] | found["rejected"]).equal(batch["mask"])
-    found = applied(batch, reject_rows_with_outlier_token(k1, min_value=-0.5, max_value=0.5))
-    assert found["mask"].int().tolist() == [[0] * 4, [0] * 4, [0, 1, 0, 0]]
+    actual = applied(batch, reject_tokens(k1, min_value=-0.5, max_value=0.5))
+    assert actual["mask"].int().tolist() == [[0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]]
+    assert (actual["mask"] | actual["rejected"]).equal(batch["mask"])
+    actual = applied(batch, reject_rows_with_outlier_token(k1, min_value=-0.5, max_value=0.5))
+    assert actual["mask"].int().tolist() == [[0] * 4, [0] * 4, [0, 1, 0, 0]]
 
 
 def test_the_mean_of_k1_is_the_geometric_mean():
     batch = rows(*TOKENS)
-    found = row_mean(k1(batch["rollout_logp"], batch["old_logp"]), batch["mask"])
+    actual = row_mean(k1(batch["rollout_logp"], batch["old_logp"]), batch["mask"])
     geometric = [math.prod(map(math.exp, row)) ** (1 / len(row)) for row in TOKENS]
-    torch.testing.assert_close((-found).exp(), torch.tensor(geometric, dtype=torch.float64))
+    torch.testing.assert_close((-actual).exp(), torch.tensor(geometric, dtype=torch.float64))
 
 
 REJECT = reject_rows(k2, row_max, min_value=0.0, max_value=1.0)
@@ -128,7 +128,7 @@ def test_a_rejected_row_leaves_every_effect(module):
     algorithm = with_corrections(module.algorithm(), REJECT)
     batch = rows([0.1, 0.2], [0.3], [5.0, 0.0], [-0.2, 0.1], reward=[1.0, 0.0, 9.0, 0.5])
     kept = torch.tensor([True, True, False, True])
-    whole, part = (learned(algorithm, with_advantage(algorithm, b)) for b in (batch, batch[kept]))
+    whole, part = (advantage_losses_and_gradients(algorithm, with_advantage(algorithm, b)) for b in (batch, batch[kept]))
     torch.testing.assert_close(whole[0][kept], part[0])
     torch.testing.assert_close(whole[1], part[1])
     torch.testing.assert_close(whole[2][kept], part[2])
@@ -143,8 +143,8 @@ def metrics_of(algorithm: Algorithm, batch: TensorDict) -> dict:
 
 def test_metrics_by_hand():
     algorithm = with_corrections(grpo.algorithm(), reject_tokens(k1, min_value=-2.0, max_value=2.0), token_weight(CAP))
-    found = metrics_of(algorithm, rows([math.log(4), math.log(0.5), 9.0], [0.0]))
-    means = {name: float(metric.total / metric.weight) for name, metric in found.items()}
+    actual = metrics_of(algorithm, rows([math.log(4), math.log(0.5), 9.0], [0.0]))
+    means = {name: float(metric.total / metric.weight) for name, metric in actual.items()}
     assert means["weight"] == pytest.approx(3.5 / 3)
     assert means["weight_square"] == pytest.approx(5.25 / 3)
     assert means["chi2"] == pytest.approx(17.25 / 3 - 1)
@@ -155,10 +155,10 @@ def test_metrics_by_hand():
 def test_everything_may_be_rejected():
     algorithm = with_corrections(grpo.algorithm(), reject_tokens(k1, min_value=5.0, max_value=6.0), token_weight(CAP))
     batch = rows([0.1, 0.2], [0.3], reward=[1.0, 0.0])
-    assert all(torch.isfinite(value).all() for value in learned(algorithm, batch))
-    found = metrics_of(algorithm, batch)
-    assert all(torch.isfinite(torch.as_tensor(metric.total)).all() for metric in found.values())
-    assert float(found["rejected_fraction"].total / found["rejected_fraction"].weight) == 1.0
+    assert all(torch.isfinite(value).all() for value in advantage_losses_and_gradients(algorithm, batch))
+    actual = metrics_of(algorithm, batch)
+    assert all(torch.isfinite(torch.as_tensor(metric.total)).all() for metric in actual.values())
+    assert float(actual["rejected_fraction"].total / actual["rejected_fraction"].weight) == 1.0
     assert float(loss_of(algorithm.objectives[0], with_advantage(algorithm, batch))) == 0.0
 
 
@@ -200,7 +200,7 @@ def test_what_is_corrected_already_takes_more(inner, outer):
     nested = with_corrections(with_corrections(grpo.algorithm(), *inner), *outer)
     once = with_corrections(grpo.algorithm(), *outer, *inner)
     batch = example(once)
-    torch.testing.assert_close(learned(nested, batch), learned(once, batch))
+    torch.testing.assert_close(advantage_losses_and_gradients(nested, batch), advantage_losses_and_gradients(once, batch))
     assert list(map(str, metrics_of(nested, batch).items())) == list(map(str, metrics_of(once, batch).items()))
 
 
@@ -211,15 +211,15 @@ def test_what_bypasses_the_scores_can_be_corrected(module):
     batch = example(algorithm)
     assert "old_logp" in fields_of(algorithm)
     assert 0 < metrics_of(algorithm, batch)["rejected_fraction"].total < batch["mask"].sum()
-    assert all(value.isfinite().all() for value in learned(algorithm, batch))
+    assert all(value.isfinite().all() for value in advantage_losses_and_gradients(algorithm, batch))
 
 
 def test_bypass_scores_no_old_policy():
     for module in (grpo, ppo, decoupled_ppo):
         assert "old_logp" not in fields_of(bypass_old_logp(module.algorithm()))
     batch = example(bypass_old_logp(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))))
-    bypass = learned(bypass_old_logp(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))), batch)
-    plain = learned(ppo.algorithm(ppo.Config(kl_reward_coef=0.1)), with_fields(batch, old_logp=batch["rollout_logp"]))
+    bypass = advantage_losses_and_gradients(bypass_old_logp(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))), batch)
+    plain = advantage_losses_and_gradients(ppo.algorithm(ppo.Config(kl_reward_coef=0.1)), with_fields(batch, old_logp=batch["rollout_logp"]))
     torch.testing.assert_close(bypass, plain)
 
 
@@ -259,5 +259,5 @@ def test_deepseek_s_divergence_is_weighed_by_the_ratio():
     x = batch["logp"] - batch["ref_logp"]
     divergence = (batch["logp"] - batch["rollout_logp"]).exp() * ((-x).exp() + x - 1)
     of_row = torch.where(mask, divergence, 0).sum(-1) / mask.sum(-1).clamp(min=1)
-    found = loss_of(algorithm.objectives[0], batch) - loss_of(bare.objectives[0], batch)
-    torch.testing.assert_close(found, 0.5 * of_row.sum() / mask.any(-1).sum())
+    actual = loss_of(algorithm.objectives[0], batch) - loss_of(bare.objectives[0], batch)
+    torch.testing.assert_close(actual, 0.5 * of_row.sum() / mask.any(-1).sum())

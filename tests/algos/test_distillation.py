@@ -14,7 +14,7 @@ from purerl.algos.parts.rows import at_last_action
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
 from purerl.batch import FIELDS, check_batch, collate, with_fields
 from purerl.errors import BatchError
-from tests.algos.running import example, loss_of, with_advantage
+from tests.algos.helpers import example, loss_of, with_advantage
 
 
 def f64(*rows) -> torch.Tensor:
@@ -37,12 +37,12 @@ def test_opd_is_the_policy_gradient_of_the_teacher_s_advantage():
 def test_rewards_come_on_top_of_the_teacher():
     both = opd.algorithm(opd.Config(reward_coef=0.5))
     batch = example(both)
-    teacher, found = (with_advantage(a, batch)["advantage"] for a in (opd.algorithm(), both))
+    teacher, actual = (with_advantage(a, batch)["advantage"] for a in (opd.algorithm(), both))
     mask, group = batch["mask"], batch["group"]
     score = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
     for row in mask.any(-1).nonzero()[:, 0].tolist():
         mean = score[(group == group[row]) & mask.any(-1)].mean()
-        more = (found - teacher)[row][mask[row]]
+        more = (actual - teacher)[row][mask[row]]
         torch.testing.assert_close(more, (0.5 * (score[row] - mean)).expand_as(more))
 
 
@@ -72,11 +72,11 @@ def test_over_some_tokens_it_is_least_where_they_agree(estimate, k):
     torch.testing.assert_close(least, torch.zeros_like(least))
     [slope] = torch.autograd.grad(least.sum(), agreed)
     torch.testing.assert_close(slope, torch.zeros_like(slope))
-    found = estimate(LOGITS.log_softmax(-1)[None, :, :k], TEACHER[None, :, :k])
+    actual = estimate(LOGITS.log_softmax(-1)[None, :, :k], TEACHER[None, :, :k])
     pi, p = LOGITS.softmax(-1)[0, :k].tolist(), TEACHER.exp()[0, :k].tolist()
     one, other = (pi, p) if estimate is topk_reverse_kl else (p, pi)
     expected = sum(a * math.log(a / b) - a + b for a, b in zip(one, other, strict=True))
-    assert float(found) == pytest.approx(expected)
+    assert float(actual) == pytest.approx(expected)
     assert expected > 0
 
 
@@ -119,7 +119,7 @@ def test_process_rewards_are_by_the_definition():
     mask = torch.rand(7, 5, generator=draw) < 0.6
     mask[:, 0], mask[2] = True, False
     group = torch.tensor([4, -1, 4, 4, -1, 8, 4])
-    found = leave_one_out_process(process, group, mask)
+    actual = leave_one_out_process(process, group, mask)
     means = [float(p[m].mean()) if m.any() else 0.0 for p, m in zip(process, mask, strict=True)]
     for row in range(7):
         mine = [k for k in range(7) if group[k] == group[row] and mask[k].any()]
@@ -127,7 +127,7 @@ def test_process_rewards_are_by_the_definition():
         for t in range(5):
             right = mask[row, t] and n > 1
             expected = (n * float(process[row, t]) - total) / (n - 1) if right else 0.0
-            assert float(found[row, t]) == pytest.approx(expected)
+            assert float(actual[row, t]) == pytest.approx(expected)
 
 
 def test_prime_by_its_parts():

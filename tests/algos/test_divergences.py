@@ -11,7 +11,7 @@ from purerl.algos.parts.divergences import importance_k3, straight_through, weig
 from purerl.algos.parts.transforms import adaptive_kl_in_reward, outcome_advantage
 from purerl.batch import with_fields
 from purerl.testing import check_algorithm
-from tests.algos.running import example, with_advantage
+from tests.algos.helpers import example, with_advantage
 
 LOGITS = torch.tensor([0.3, -1.0, 0.9, 0.1], dtype=torch.float64)
 REFERENCE = torch.tensor([0.0, 0.7, -0.4, 1.2], dtype=torch.float64).log_softmax(-1)
@@ -59,8 +59,8 @@ def test_the_mean_gradient_is_the_one_that_is_said(estimator, expected):
 def test_k1_in_the_reward_has_the_gradient_of_the_divergence():
     logp = LOGITS.log_softmax(-1)
     reward = kl_reward(torch.zeros_like(logp), logp, REFERENCE, kl_reward_coef=0.5)
-    found = gradient(lambda x: (LOGITS.softmax(-1) * x * reward).sum())
-    torch.testing.assert_close(found, -0.5 * gradient(lambda x: kl(x, REFERENCE)))
+    actual = gradient(lambda x: (LOGITS.softmax(-1) * x * reward).sum())
+    torch.testing.assert_close(actual, -0.5 * gradient(lambda x: kl(x, REFERENCE)))
 
 
 @pytest.mark.parametrize("distance", [-1e3, 1e3])
@@ -78,16 +78,16 @@ def test_a_straight_through_estimate_has_the_value_of_one_and_the_gradient_of_an
     logp = LOGITS.log_softmax(-1).requires_grad_()
     both, value, slope = straight_through(k3(logp, REFERENCE), k2(logp, REFERENCE)), k3(logp, REFERENCE), k2
     assert both.equal(value)
-    [found] = torch.autograd.grad(both.sum(), logp)
-    torch.testing.assert_close(found, torch.autograd.grad(slope(logp, REFERENCE).sum(), logp)[0])
+    [actual] = torch.autograd.grad(both.sum(), logp)
+    torch.testing.assert_close(actual, torch.autograd.grad(slope(logp, REFERENCE).sum(), logp)[0])
 
 
 @pytest.mark.parametrize("estimator", [importance_k3, weighted_k3, weighted_k2])
 def test_weighed_estimates_are_finite_at_any_distance(estimator):
     logp = torch.tensor([[-1e3, 1e3, -1e3]], requires_grad=True)
-    found = estimator(logp, torch.tensor([[1e3, -1e3, 1e3]]), torch.tensor([[1e3, 1e3, -1e3]]))
-    assert found.isfinite().all()
-    assert torch.autograd.grad(found.sum(), logp)[0].isfinite().all()
+    actual = estimator(logp, torch.tensor([[1e3, -1e3, 1e3]]), torch.tensor([[1e3, 1e3, -1e3]]))
+    assert actual.isfinite().all()
+    assert torch.autograd.grad(actual.sum(), logp)[0].isfinite().all()
 
 
 # --- the adaptive coefficient ------------------------------------------------------------------------------------

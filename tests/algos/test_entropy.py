@@ -10,7 +10,7 @@ from purerl.algos.algebra import compute_advantages
 from purerl.algos.parts.entropy import with_adaptive_entropy
 from purerl.batch import with_fields
 from purerl.testing import check_algorithm
-from tests.algos.running import example, loss_of, with_advantage
+from tests.algos.helpers import example, loss_of, with_advantage
 
 SETTING = dict(entropy_coef=0.5, target=1.0, step_size=0.25, max_coef=0.75)
 ADAPTIVE = with_adaptive_entropy(grpo.algorithm(grpo.Config(entropy_coef=9.0)), **SETTING)

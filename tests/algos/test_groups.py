@@ -42,11 +42,11 @@ def test_equals_the_definition_on_groups_of_all_sizes(estimator):
     score = torch.randn(60, generator=draw, dtype=torch.float64)
     counted = torch.rand(60, generator=draw) < 0.8
     score[~counted] = torch.nan
-    found = estimator(score, group, counted)
-    assert not found[~counted].any()
+    actual = estimator(score, group, counted)
+    assert not actual[~counted].any()
     for label in labels:
         mine = (group == label) & counted
-        torch.testing.assert_close(found[mine].tolist(), in_plain_python(score[mine].tolist())[estimator])
+        torch.testing.assert_close(actual[mine].tolist(), in_plain_python(score[mine].tolist())[estimator])
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -61,8 +61,8 @@ def test_equal_scores_give_exactly_nothing(estimator, dtype, size, score):
 def test_the_label_of_an_uncounted_row_changes_nothing():
     score, counted = torch.tensor([1.0, 0.0, 100.0]), torch.tensor([True, True, False])
     for label in (0, 1):
-        found = group_centered_advantage(score, torch.tensor([0, 0, label]), counted)
-        assert found.tolist() == [0.5, -0.5, 0.0]
+        actual = group_centered_advantage(score, torch.tensor([0, 0, label]), counted)
+        assert actual.tolist() == [0.5, -0.5, 0.0]
 
 
 def test_a_large_offset_costs_no_digits():

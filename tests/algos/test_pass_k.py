@@ -28,10 +28,10 @@ def over_all_sets(right: list[bool], k: int) -> list[float]:
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_it_is_the_mean_over_all_sets(right, k):
     score = torch.tensor(right, dtype=torch.float64)
-    found = pass_k_advantage(score, torch.zeros(len(right), dtype=torch.int64), score > -1, k=k)
+    actual = pass_k_advantage(score, torch.zeros(len(right), dtype=torch.int64), score > -1, k=k)
     expected = over_all_sets([r > 0 for r in right], k) if k <= len(right) else [0.0] * len(right)
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
-    assert abs(float(found.sum())) < 1e-12
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64))
+    assert abs(float(actual.sum())) < 1e-12
 
 
 def test_a_group_of_fewer_than_k_has_no_advantage():
@@ -41,21 +41,21 @@ def test_a_group_of_fewer_than_k_has_no_advantage():
 
 def test_large_groups_keep_their_digits():
     score = (torch.arange(512) < 2).float()
-    found = pass_k_advantage(score, torch.zeros(512, dtype=torch.int64), score > -1, k=64)
+    actual = pass_k_advantage(score, torch.zeros(512, dtype=torch.int64), score > -1, k=64)
     exact = pass_k_advantage(score.double(), torch.zeros(512, dtype=torch.int64), score > -1, k=64)
-    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(actual.double(), exact, rtol=1e-4, atol=1e-5)
 
 
 def test_the_best_row_gets_what_the_group_would_lose_without_it():
     draw = torch.Generator().manual_seed(0)
     score = torch.randint(0, 9, (60,), generator=draw).double() - 4
     group, counted = torch.randint(-8, 8, (60,), generator=draw), torch.rand(60, generator=draw) < 0.8
-    found = leave_one_out_max_advantage(torch.where(counted, score, torch.nan), group, counted)
+    actual = leave_one_out_max_advantage(torch.where(counted, score, torch.nan), group, counted)
     for i in range(60):
         mine = [j for j in range(60) if group[j] == group[i] and counted[j]]
         others = [float(score[j]) for j in mine if j != i]
         lost = max(float(score[j]) for j in mine) - max(others) if counted[i] and others else 0.0
-        assert float(found[i]) == lost
+        assert float(actual[i]) == lost
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -74,12 +74,12 @@ def test_the_mean_gradient_is_that_of_the_expected_maximum():
     """Every group of three one-token rows, weighed with its probability."""
     logits = torch.tensor([0.3, -0.8, 0.5], dtype=torch.float64, requires_grad=True)
     reward, none = torch.tensor([1.0, 0.0, 0.3], dtype=torch.float64), torch.zeros(3, dtype=torch.int64)
-    logp, found, expected = logits.log_softmax(-1), 0.0, 0.0
+    logp, actual, expected = logits.log_softmax(-1), 0.0, 0.0
     for group in itertools.product(range(3), repeat=3):
         drawn = torch.tensor(group)
         probability = logp[drawn].sum().exp()
         advantage = leave_one_out_max_advantage(reward[drawn], none, none == 0)
-        found = found + probability.detach() * (advantage * logp[drawn]).sum()
+        actual = actual + probability.detach() * (advantage * logp[drawn]).sum()
         expected = expected + probability * reward[drawn].max()
-    [found], [expected] = (torch.autograd.grad(x, logits, retain_graph=True) for x in (found, expected))
-    torch.testing.assert_close(found, expected)
+    [actual], [expected] = (torch.autograd.grad(x, logits, retain_graph=True) for x in (actual, expected))
+    torch.testing.assert_close(actual, expected)

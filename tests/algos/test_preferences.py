@@ -12,7 +12,7 @@ from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.regressions import gvpo_loss
 from purerl.algos.parts.surrogates import sequence_log_ratio
-from tests.algos.running import example, loss_of, with_advantage
+from tests.algos.helpers import example, loss_of, with_advantage
 
 INT64 = torch.iinfo(torch.int64)
 
@@ -55,12 +55,12 @@ def test_win_rates_equal_the_definition_on_groups_of_all_sizes():
     score = torch.randint(0, 4, (40,), generator=draw).double()
     counted = torch.rand(40, generator=draw) < 0.8
     score[~counted] = torch.nan
-    found = win_rate_advantage(score, group, counted)
+    actual = win_rate_advantage(score, group, counted)
     for row in range(40):
         rivals = score[(group == group[row]) & counted].tolist()
         wins = [1.0 if score[row] > other else 0.5 if score[row] == other else 0.0 for other in rivals]
         expected = sum(wins) / len(wins) - 0.5 if counted[row] else 0.0
-        assert float(found[row]) == pytest.approx(expected)
+        assert float(actual[row]) == pytest.approx(expected)
 
 
 # --- regressions -------------------------------------------------------------------------------------------------
@@ -85,18 +85,18 @@ def test_gvpo_is_half_the_variance_of_what_is_left_to_learn():
     draw = torch.Generator().manual_seed(0)
     log_ratio, score = (torch.randn(6, generator=draw, dtype=torch.float64) for _ in range(2))
     centered = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
-    found = gvpo_loss(log_ratio, centered, GROUP, YES, beta=0.3)
+    actual = gvpo_loss(log_ratio, centered, GROUP, YES, beta=0.3)
     for label in (4, 9):
         mine = label == GROUP
-        torch.testing.assert_close(found[mine].mean(), (0.3 * log_ratio - score)[mine].var() / 2)
-    assert float(found[-1]) == 0.0
+        torch.testing.assert_close(actual[mine].mean(), (0.3 * log_ratio - score)[mine].var() / 2)
+    assert float(actual[-1]) == 0.0
 
 
 def test_gvpo_of_a_policy_that_has_not_moved_is_beta_times_rloo():
     score, zero = f64(1, 2, 0, 5, 1, 7), torch.zeros(6, dtype=torch.float64)
     centered = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
-    found = slope(lambda x: gvpo_loss(x, centered, GROUP, YES, beta=0.3), zero)
-    torch.testing.assert_close(found, -0.3 * leave_one_out_advantage(score, GROUP, YES))
+    actual = slope(lambda x: gvpo_loss(x, centered, GROUP, YES, beta=0.3), zero)
+    torch.testing.assert_close(actual, -0.3 * leave_one_out_advantage(score, GROUP, YES))
 
 
 def test_gvpo_does_not_see_a_partition_function():

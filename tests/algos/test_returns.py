@@ -33,8 +33,8 @@ def test_dropping_other_tokens_changes_nothing():
 def test_values_elsewhere_are_not_read():
     reward, value, action = example()
     poisoned = torch.where(action, value, torch.nan)
-    found = gae(reward, poisoned, action, discount=0.9, lambda_=0.8)
-    assert torch.equal(found, gae(reward, value, action, discount=0.9, lambda_=0.8))
+    actual = gae(reward, poisoned, action, discount=0.9, lambda_=0.8)
+    assert torch.equal(actual, gae(reward, value, action, discount=0.9, lambda_=0.8))
 
 
 def test_each_row_may_have_a_trace_of_its_own():
@@ -42,9 +42,9 @@ def test_each_row_may_have_a_trace_of_its_own():
     trace = length_adaptive_lambda(action, alpha=0.5, dtype=torch.float64)
     lengths = action.sum(-1).tolist()
     assert trace.squeeze(-1).tolist() == pytest.approx([max(0.0, 1 - 2 / max(n, 1)) for n in lengths])
-    found = gae(reward, value, action, discount=0.9, lambda_=trace)
+    actual = gae(reward, value, action, discount=0.9, lambda_=trace)
     rows = [
         gae(reward[i : i + 1], value[i : i + 1], action[i : i + 1], discount=0.9, lambda_=float(trace[i]))
         for i in range(len(action))
     ]
-    torch.testing.assert_close(found, torch.cat(rows))
+    torch.testing.assert_close(actual, torch.cat(rows))

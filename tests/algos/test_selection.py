@@ -23,10 +23,10 @@ def test_drawn_are_candidates_of_largest_noise(fraction):
     covariance = (logp - logp[mask].mean()) * (advantage - advantage[mask].mean())
     candidates = mask & (covariance > 0.1) & (covariance < 1.0)
     number = max(1, math.floor(fraction * int(mask.sum())))
-    found = sampled_covariance_tokens(logp, advantage, noise, mask, fraction=fraction, cov_low=0.1, cov_high=1.0)
+    actual = sampled_covariance_tokens(logp, advantage, noise, mask, fraction=fraction, cov_low=0.1, cov_high=1.0)
     best = sorted(noise[candidates].tolist(), reverse=True)[:number]
-    assert sorted(noise[found].tolist(), reverse=True) == best
-    assert not (found & ~candidates).any()
+    assert sorted(noise[actual].tolist(), reverse=True) == best
+    assert not (actual & ~candidates).any()
 
 
 def test_every_candidate_is_drawn_as_often():
@@ -51,14 +51,14 @@ def test_all_but_the_most_uncertain_are_left_out(top_fraction):
 @pytest.mark.parametrize("moment_bound", [0.0, 0.01, 0.5, 1e6])
 def test_as_few_tokens_are_left_out_as_it_takes(moment_bound):
     moved, advantage, _, mask = drawn()
-    found = second_moment_outliers(moved, torch.zeros_like(moved), advantage, mask, moment_bound=moment_bound)
+    actual = second_moment_outliers(moved, torch.zeros_like(moved), advantage, mask, moment_bound=moment_bound)
     forth = mask & (moved * advantage > 0)
     squares = sorted(moved[forth].square().tolist(), reverse=True)
     number = 0
     while squares[number:] and sum(squares[number:]) / len(squares[number:]) > moment_bound:
         number += 1
-    assert sorted(moved[found].square().tolist(), reverse=True) == squares[:number]
-    assert not (found & ~forth).any()
+    assert sorted(moved[actual].square().tolist(), reverse=True) == squares[:number]
+    assert not (actual & ~forth).any()
 
 
 def test_where_nothing_counts_nothing_is_left_out():

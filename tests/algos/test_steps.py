@@ -56,8 +56,8 @@ def test_a_step_is_compared_with_those_from_the_same_state(seed):
         for step in steps if len(steps) > 1 else ():
             value = (step["to go"] - statistics.fmean(returns)) / (statistics.stdev(returns) + 1e-6)
             expected[step["row"], step["tokens"]] = value
-    found = step_relative_advantage(*b.values(), discount=0.9)
-    torch.testing.assert_close(found, torch.where(b["mask"], expected, 0))
+    actual = step_relative_advantage(*b.values(), discount=0.9)
+    torch.testing.assert_close(actual, torch.where(b["mask"], expected, 0))
     batches = [torch.stack([one, two]) for one, two in zip(b.values(), example(seed=7).values(), strict=True)]
     loop = torch.stack([step_relative_advantage(*of, discount=0.9) for of in zip(*batches, strict=True)])
     torch.testing.assert_close(step_relative_advantage(*batches, discount=0.9), loop)
@@ -89,8 +89,8 @@ def test_the_optimal_baseline_is_a_weighted_mean_at_each_token(seed):
             if b["mask"][i, t] and len(pairs) > 1:
                 baseline = sum(w * g for w, g in pairs) / (sum(w for w, _ in pairs) + 1e-8)
                 expected[i, t] = returns[i, t] - baseline
-    found = optimal_token_advantage(returns, p.log(), squared, b["action"], b["mask"], b["group"])
-    torch.testing.assert_close(found, expected)
+    actual = optimal_token_advantage(returns, p.log(), squared, b["action"], b["mask"], b["group"])
+    torch.testing.assert_close(actual, expected)
 
 
 def test_its_weight_is_the_squared_gradient_in_the_logits():

@@ -21,11 +21,11 @@ from purerl.algos import (
 from purerl.algos.algebra import Algorithm, compute_loss, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.batch import with_fields
-from tests.algos.running import TOKENS, example, learned, loss_of, with_advantage
+from tests.algos.helpers import TOKENS, advantage_losses_and_gradients, example, loss_of, with_advantage
 
 
 def policy_gradient_of(algorithm: Algorithm, batch: TensorDict) -> torch.Tensor:
-    return learned(algorithm, batch)[-1]
+    return advantage_losses_and_gradients(algorithm, batch)[-1]
 
 
 def reduced(algorithm: Algorithm, reduce) -> Algorithm:
@@ -64,13 +64,13 @@ def test_kimi_by_its_definition():
 
 def test_topr_by_its_gradient():
     batch = with_advantage(topr.algorithm(), example(topr.algorithm()))
-    found = policy_gradient_of(topr.algorithm(), batch)
+    actual = policy_gradient_of(topr.algorithm(), batch)
     counted = int(batch["mask"].any(-1).sum())
     expected = [
         (-a if a[0] >= 0 else -a * min(float((logp - mu).sum().exp()), 1.0)) / counted
         for logp, mu, a in rows(batch, "logp", "rollout_logp", "advantage")
     ]
-    torch.testing.assert_close(found[batch["mask"]], torch.cat(expected))
+    torch.testing.assert_close(actual[batch["mask"]], torch.cat(expected))
 
 
 def test_aspo_has_the_gradient_of_the_papers_surrogates():
@@ -115,8 +115,8 @@ def test_a_token_of_gspo_token_follows_its_own_advantage():
     expected = [
         -a * (logp - old).mean().exp() / len(a) for logp, old, a in rows(batch, "logp", "old_logp", "advantage")
     ]
-    found = policy_gradient_of(algorithm, batch)[batch["mask"]]
-    torch.testing.assert_close(found, torch.cat(expected) / len(expected))
+    actual = policy_gradient_of(algorithm, batch)[batch["mask"]]
+    torch.testing.assert_close(actual, torch.cat(expected) / len(expected))
 
 
 def test_m2po_without_a_bound_is_unclipped_and_from_the_sampler():
@@ -143,8 +143,8 @@ def test_cispo_never_stops_and_sapo_fades():
     for module, per_advantage in ((cispo, 5.0), (sapo, 0.0)):
         algorithm = reduced(module.algorithm(), token_mean)
         advantage = with_advantage(algorithm, batch)["advantage"]
-        found = policy_gradient_of(algorithm, batch) * int(batch["mask"].sum())
-        torch.testing.assert_close(found, -per_advantage * advantage, atol=1e-9, rtol=0)
+        actual = policy_gradient_of(algorithm, batch) * int(batch["mask"].sum())
+        torch.testing.assert_close(actual, -per_advantage * advantage, atol=1e-9, rtol=0)
 
 
 def test_metrics_say_from_where_they_are_measured():

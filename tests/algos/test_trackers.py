@@ -21,7 +21,7 @@ from purerl.algos import (
 from purerl.algos.algebra import compute_advantages
 from purerl.algos.parts.shaping import component_reward, mask_truncated_rows
 from purerl.batch import check_batch, collate, with_fields
-from tests.algos.running import example, with_advantage
+from tests.algos.helpers import example, with_advantage
 
 KEY, YES = torch.tensor([2, 0, 2, 2]), torch.tensor([True, True, True, False])
 
@@ -47,9 +47,9 @@ def test_leading_axes_of_tables_are_a_loop():
     table = torch.zeros(3)
     score, key = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[0, 1], [2, 2]])
     yes = score > -1
-    found = update_moving_average(table, score, key, yes, decay=0.5)
+    actual = update_moving_average(table, score, key, yes, decay=0.5)
     loop = [update_moving_average(table, *of, decay=0.5) for of in zip(score, key, yes, strict=True)]
-    torch.testing.assert_close(found, torch.stack(loop))
+    torch.testing.assert_close(actual, torch.stack(loop))
     assert table_lookup(table, key).shape == key.shape
 
 
@@ -113,9 +113,9 @@ def test_a_mean_over_copies_is_the_mean_over_the_rows_that_were_drawn():
     ratio = copies[copies > 0] / drawn[copies > 0]
     again = mask.nonzero()[:, 0].repeat_interleave(drawn[mask.nonzero()[:, 0]])
     value = torch.arange(len(mask), dtype=torch.float64)
-    found = (copies * tokens * value).sum() / tokens.sum()
+    actual = (copies * tokens * value).sum() / tokens.sum()
     torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
-    torch.testing.assert_close(found, value[again].mean())
+    torch.testing.assert_close(actual, value[again].mean())
 
 
 # --- rewards -----------------------------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ def drawn(rows: int = 5, time: int = 8) -> tuple[torch.Tensor, torch.Tensor, tor
 def test_the_clipped_weight_is_the_clipped_ratio(low):
     now, then, _, _ = drawn()
     expected = [min(max(math.exp(x - y), 1 - low), 3.0) for x, y in zip(now.flatten(), then.flatten(), strict=True)]
-    found = clipped_weight(now, then, clip_low=low, clip_high=2.0)
-    torch.testing.assert_close(found.flatten(), f64(expected)[0])
+    actual = clipped_weight(now, then, clip_low=low, clip_high=2.0)
+    torch.testing.assert_close(actual.flatten(), f64(expected)[0])
 
 
 def test_without_cap_the_flipped_gradient_is_ppos_where_bad():
@@ -50,7 +50,7 @@ def test_without_cap_the_flipped_gradient_is_ppos_where_bad():
 @pytest.mark.parametrize("divergence", [binary_tv, binary_kl])
 def test_the_trusted_weight_by_its_definition(divergence):
     now, then, advantage, _ = drawn()
-    found = divergence_masked_weight(now, then, advantage, divergence=divergence, **TRUST)
+    actual = divergence_masked_weight(now, then, advantage, divergence=divergence, **TRUST)
     dropped = 0
     for place, distance in zip(
         torch.cartesian_prod(torch.arange(5), torch.arange(8)), divergence(now, then).flatten(), strict=True
@@ -58,17 +58,17 @@ def test_the_trusted_weight_by_its_definition(divergence):
         a, p, q = (float(x[tuple(place)]) for x in (advantage, now.exp(), then.exp()))
         far = (a > 0 and p > q and distance > 0.2) or (a < 0 and p < q and distance > 0.1)
         dropped += far
-        torch.testing.assert_close(float(found[tuple(place)]), 0.0 if far else min(p / q, 2.0))
+        torch.testing.assert_close(float(actual[tuple(place)]), 0.0 if far else min(p / q, 2.0))
     assert 0 < dropped < 40
 
 
 def test_the_gamma_weight_by_its_definition():
     now, then, advantage, mask = drawn()
     now = then + 0.1 * (now - then)
-    found = gamma_weight(now, then, advantage, mask, **GAMMA)
+    actual = gamma_weight(now, then, advantage, mask, **GAMMA)
     for row in range(5):
         log_w = float((now - then)[row][mask[row]].sum())
-        for a, weight in zip(advantage[row], found[row], strict=True):
+        for a, weight in zip(advantage[row], actual[row], strict=True):
             k, decay = (2.0, 3.0) if a >= 0 else (3.0, 2.0)
             torch.testing.assert_close(float(weight), math.exp(decay + k * log_w - decay * math.exp(log_w)))
 

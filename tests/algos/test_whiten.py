@@ -19,9 +19,9 @@ def example(rows: int = 6, time: int = 9) -> tuple[torch.Tensor, torch.Tensor, t
 def test_mean_and_deviation_are_those_of_counted_tokens():
     x, _, mask = example()
     x[~mask] = torch.nan
-    found = whiten(x, mask)
-    assert not found[~mask].any()
-    torch.testing.assert_close(found[mask], (x[mask] - x[mask].mean()) / x[mask].std())
+    actual = whiten(x, mask)
+    assert not actual[~mask].any()
+    torch.testing.assert_close(actual[mask], (x[mask] - x[mask].mean()) / x[mask].std())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

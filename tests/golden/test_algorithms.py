@@ -1,4 +1,4 @@
-"""Whole algorithms on a few rows, redone by hand."""
+"""Complete algorithms on a few rows, with manually computed values."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from purerl.algos import dapo, dpo, dr_grpo, grpo, gspo, rloo
 from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.batch import with_fields
-from tests.algos.running import right_and_wrong, with_advantage
+from tests.algos.helpers import group_with_rewards, with_advantage
 
 
 @pytest.mark.parametrize(
-    ("module", "right", "wrong"),
+    ("module", "correct", "incorrect"),
     [(grpo, 1.5, -0.5), (dapo, 1.5, -0.5), (gspo, 1.5, -0.5), (dr_grpo, 0.75, -0.25), (rloo, 1.0, -1 / 3)],
 )
-def test_advantages_of_one_right_answer_in_four(module, right, wrong):
-    found = with_advantage(module.algorithm(), right_and_wrong([1.0, 0.0, 0.0, 0.0]))["advantage"]
-    expected = torch.tensor([right] + [wrong] * 3)[:, None] * torch.tensor([0.0, 1.0, 1.0])
-    torch.testing.assert_close(found, expected, atol=4e-6, rtol=0)
+def test_advantage_of_one_correct_row_in_four(module, correct, incorrect):
+    actual = with_advantage(module.algorithm(), group_with_rewards([1.0, 0.0, 0.0, 0.0]))["advantage"]
+    expected = torch.tensor([correct] + [incorrect] * 3)[:, None] * torch.tensor([0.0, 1.0, 1.0])
+    torch.testing.assert_close(actual, expected, atol=4e-6, rtol=0)
 
 
-def test_dpo_by_hand():
-    # D = (-1 - 1) - (-2 - 3) = 3 against a reference of 0
-    batch = right_and_wrong([0.0, 0.0], chosen=[True, False])
+def test_dpo_loss_and_metrics():
+    # D = (-1 - 1) - (-2 - 3) = 3, relative to a reference of 0.
+    batch = group_with_rewards([0.0, 0.0], chosen=[True, False])
     logp = torch.tensor([[0.0, -1.0, -1.0], [0.0, -2.0, -3.0]])
     batch = with_fields(batch, logp=logp, ref_logp=torch.zeros_like(logp))
     [objective] = dpo.algorithm(dpo.Config(beta=0.5)).objectives
@@ -36,8 +36,8 @@ def test_dpo_by_hand():
     assert (means["accuracy"], means["margin"]) == (1.0, 1.5)
 
 
-def test_metrics_of_a_policy():
-    batch = right_and_wrong([1.0, 0.0])
+def test_policy_metrics():
+    batch = group_with_rewards([1.0, 0.0])
     logp = torch.tensor([[0.0, 1.5, 1.0], [0.0, 1.5, 1.0]]).log().clamp(min=-1)
     batch = with_fields(batch, logp=logp, old_logp=torch.zeros_like(logp), entropy=torch.full_like(logp, 2.0))
     algorithm = grpo.algorithm()

@@ -13,7 +13,7 @@ Metrics, each a mean over counted tokens:
     weight             the weight of the policy gradient, in algorithms with a weight instead of a ratio
     clip_fraction      the fraction of tokens that are clipped
     dropped_fraction   the fraction of tokens that the algorithm drops from the policy loss
-    entropy            of the policy's next-token distribution, nats
+    entropy            the entropy of the next-token distribution, nats
     ref_kl             k3 of logp and ref_logp, nats, if the objective has a KL term
 """
 

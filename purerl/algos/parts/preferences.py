@@ -1,7 +1,7 @@
-"""Preference learning: losses of pairs of completions of one prompt, of which one is preferred.
+"""Preference learning: losses of pairs of completions of the same prompt, a chosen and a rejected one.
 
 The two completions are rows of one group, and `chosen` marks the preferred one. The loss is a function of the margin D
-of the pair: the log-ratio of the chosen row minus the one of the rejected row, relative to an anchor policy.
+of the pair: the log-ratio of the chosen row minus the log-ratio of the rejected row, relative to an anchor policy.
 
     D = sum_t (logp - anchor) of the chosen row - sum_t (logp - anchor) of the rejected row
 

@@ -8,7 +8,7 @@ row i:
     token_sum                       sum_it l_it
     sequence_mean_of_token_mean     sum_i (sum_t l_it / n_i) / rows       every row has the same weight
     sequence_mean_of_token_sum      sum_it l_it / rows
-    constant_norm                   sum_it l_it / (rows * length)         as above, divided by a constant
+    constant_norm                   sum_it l_it / (rows * length)         the line above, divided by a constant
 
 `loss` and `mask` are [rows, time], the result is a scalar. `counts.rows` is the number of rows with at least one
 counted token. Without counted tokens, the result and its gradient are 0.
@@ -37,29 +37,55 @@ __all__ = [
 
 
 def token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
-    """Sum the loss over the counted tokens of `mask`. `counts` is not used."""
+    """Sum the loss over counted tokens.
+
+        sum_it m_it l_it
+
+    `counts` is not used. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
+    """
     return torch.where(mask, loss, 0).sum((-2, -1))
 
 
 def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
-    """Sum over counted tokens, divided by the counted tokens of the step, as in DAPO (2503.14476)."""
+    """Sum the loss over counted tokens and divide by the number of counted tokens of the step, as in DAPO.
+
+        sum_it m_it l_it / tokens
+
+    The result is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
+    Source: DAPO (2503.14476).
+    """
     return token_sum(loss, mask, counts) / counts.tokens.clamp(min=1)
 
 
 def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
-    """Sum over rows of the mean over counted tokens, divided by the rows of the step, as in GRPO (2402.03300)."""
+    """Take the mean of the loss over the counted tokens of each row, then sum over rows and divide by `counts.rows`.
+
+        sum_i (sum_t m_it l_it / n_i) / rows
+
+    The result is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
+    Source: GRPO (2402.03300).
+    """
     means = torch.where(mask, loss, 0).sum(-1) / count_true(mask).clamp(min=1)
     return means.sum(-1) / counts.rows.clamp(min=1)
 
 
 def sequence_mean_of_token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
-    """Sum over counted tokens, divided by the rows of the step.
+    """Sum the loss over counted tokens and divide by the number of rows of the step.
 
-    With a loss of -A logp, this is the policy gradient of whole sequences.
+        sum_it m_it l_it / rows
+
+    With the loss -A logp, this is the policy gradient of whole sequences. The result is 0 without counted tokens.
+    Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     """
     return token_sum(loss, mask, counts) / counts.rows.clamp(min=1)
 
 
 def constant_norm(loss: TokenFloat, mask: TokenBool, counts: Counts, *, length: float) -> Scalar:
-    """Compute `sequence_mean_of_token_sum` divided by the constant `length`, as in Dr. GRPO (2503.20783)."""
+    """Sum the loss over counted tokens and divide by the number of rows of the step and by a constant, as in Dr. GRPO.
+
+        sum_it m_it l_it / (rows * length)
+
+    The result is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar. `length`
+    is in tokens. Source: Dr. GRPO (2503.20783).
+    """
     return sequence_mean_of_token_sum(loss, mask, counts) / length

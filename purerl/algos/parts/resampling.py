@@ -24,7 +24,7 @@ def power_weight(score: RowFloat, *, power: float) -> RowFloat:
 
         w_i = abs(s_i)^power + 1e-8
 
-    Shapes: [rows] each; the weight has no unit. Source: verl.
+    Shapes: [rows] each. Source: verl.
 
     >>> power_weight(torch.tensor([2.0, -1.0]), power=2.0)
     tensor([4., 1.])
@@ -70,8 +70,8 @@ def resample(weight: RowFloat, noise: RowFloat, counted: RowBool) -> RowFloat:
     The probability of a row is its `weight` divided by the sum of weights of counted rows. `noise` holds a number for
     each row, uniform in [0, 1). The numbers of the counted rows are the draws, by the inverse of the cumulative sum of
     weights. The cumulative sum is over rows in the order of their noise, so the result does not depend on the order of
-    the batch. This order is independent of the set of numbers, so the draws are not biased. Rows that are not counted
-    draw nothing and get 0. Shapes: [rows] each.
+    the batch. Which row has which of the numbers is independent of the numbers, so this order does not bias the draws.
+    Rows that are not counted draw nothing and get 0. Shapes: [rows] each.
 
     >>> weight, noise = torch.tensor([3.0, 1.0, 9.0]), torch.tensor([0.1, 0.7, 0.0])
     >>> resample(weight, noise, torch.tensor([True, True, False]))

@@ -2,8 +2,8 @@
 
     l = -sg(w) A logp
 
-A clipped surrogate has no gradient at a token whose ratio is outside of the clip range. A detached weight sets the size
-of the gradient at each token directly. The value of the loss is then not meaningful, only its gradient is. If the
+A clipped surrogate has no gradient at clipped tokens. A detached weight sets the size of the gradient at each token
+directly. The value of the loss then has no meaning of its own, only the gradient does. If the
 policy has not changed, each of these weights is 1.
 
 Arguments are [rows, time]. `logp` is under the current policy, `old_logp` under the policy at the start of the update,

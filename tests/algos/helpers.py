@@ -1,4 +1,4 @@
-"""Batches to try an algorithm on, and the verbs one after the other."""
+"""Helpers of the algorithm tests: example batches, and the losses of an algorithm on a batch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ NAMES = names("algorithm")
 MODULES = [find("algorithm", name) for name in NAMES]
 
 LAYOUT = ((3, "..aax.a"), (3, ".aa"), (-1, ".a.a.aa"), (-1, "..xx"), (3, "..a"), (9, ".aaaa"))
+ONE_TOKEN_ROWS = ((3, ".a"), (3, ".a"), (-1, ".a"), (-1, ".a"), (-1, ".a"))
 PAIRS = ((3, "..aax"), (3, ".aa"), (-1, ".a.a"), (-1, "..xx"), (5, "..a"), (5, ".aaaa"))
-TOKENS = ((3, ".a"), (3, ".a"), (-1, ".a"), (-1, ".a"), (-1, ".a"))
 
 
 def example(algorithm: Algorithm, layout=None, seed: int = 0) -> TensorDict:
+    """A random batch with the fields of `algorithm`."""
     fields = fields_of(algorithm)
     return example_batch(fields, layout or (PAIRS if "chosen" in fields else LAYOUT), seed=seed)
 
 
-def right_and_wrong(reward: list[float], **fields) -> TensorDict:
-    """Rows of one group, of two action tokens each; the outcome on the last."""
-    rows = [dict(tokens=[0] * 3, action=[0, 1, 1], row=k, group=7, reward=[0, 0, r]) for k, r in enumerate(reward)]
+def group_with_rewards(rewards: list[float], **fields) -> TensorDict:
+    """One group with a row of two action tokens for each reward. The reward is at the last action token."""
+    rows = [dict(tokens=[0] * 3, action=[0, 1, 1], row=k, group=7, reward=[0, 0, r]) for k, r in enumerate(rewards)]
     return with_fields(collate(rows), **{name: torch.tensor(value) for name, value in fields.items()})
 
 
@@ -39,12 +40,12 @@ def loss_of(objective: Objective, batch: TensorDict) -> Tensor:
     return compute_loss(objective, step, counts)[0]
 
 
-def learned(algorithm: Algorithm, batch: TensorDict) -> list[Tensor]:
-    """The advantage where there is one, then value and gradient of each objective."""
+def advantage_losses_and_gradients(algorithm: Algorithm, batch: TensorDict) -> list[Tensor]:
+    """The advantage, if there is one, then the loss and the gradients of each objective."""
     batch = with_advantage(algorithm, batch)
-    found = [batch["advantage"]] if "advantage" in batch.keys() else []
+    results = [batch["advantage"]] if "advantage" in batch.keys() else []
     for objective in algorithm.objectives:
         leaves = {name: batch[name].clone().requires_grad_() for name in objective.outputs}
         loss = loss_of(objective, with_fields(batch, **leaves))
-        found += [loss.detach(), *torch.autograd.grad(loss, list(leaves.values()))]
-    return found
+        results += [loss.detach(), *torch.autograd.grad(loss, list(leaves.values()))]
+    return results
