@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -17,6 +19,16 @@ MODULES = [find("algorithm", name) for name in NAMES]
 LAYOUT = ((3, "..aax.a"), (3, ".aa"), (-1, ".a.a.aa"), (-1, "..xx"), (3, "..a"), (9, ".aaaa"))
 ONE_TOKEN_ROWS = ((3, ".a"), (3, ".a"), (-1, ".a"), (-1, ".a"), (-1, ".a"))
 PAIRS = ((3, "..aax"), (3, ".aa"), (-1, ".a.a"), (-1, "..xx"), (5, "..a"), (5, ".aaaa"))
+
+
+def f64(*values: float | list) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def gradient_of(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The gradient of the sum of function(x)."""
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(function(x).sum(), x)[0]
 
 
 def example(algorithm: Algorithm, layout=None, seed: int = 0) -> TensorDict:

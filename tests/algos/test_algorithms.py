@@ -1,4 +1,4 @@
-"""Named algorithms: as data, and what they are made of."""
+"""Named algorithms: comparison, settings and composition."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from tests.algos.helpers import (
     with_advantage,
 )
 
-# --- as data -----------------------------------------------------------------------------------------------------
+# --- comparison and settings -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
-def test_an_algorithm_is_compared_by_value(module):
-    one, other = module.algorithm(module.Config()), module.algorithm()
-    assert one == other
-    assert hash(one) == hash(other)
-    assert pickle.loads(pickle.dumps(one)) == one
+def test_algorithm_is_compared_by_value(module):
+    explicit, default = module.algorithm(module.Config()), module.algorithm()
+    assert explicit == default
+    assert hash(explicit) == hash(default)
+    assert pickle.loads(pickle.dumps(explicit)) == explicit
 
 
-def test_an_int_is_the_float_that_it_stands_for():
-    one, other = grpo.algorithm(grpo.Config(clip_high=1)), grpo.algorithm(grpo.Config(clip_high=1.0))
-    assert fingerprint(one) == fingerprint(other)
+def test_integer_and_float_settings_have_the_same_fingerprint():
+    from_int, from_float = grpo.algorithm(grpo.Config(clip_high=1)), grpo.algorithm(grpo.Config(clip_high=1.0))
+    assert fingerprint(from_int) == fingerprint(from_float)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_an_int_is_the_float_that_it_stands_for():
         (opd_top_k, dict(reverse_coef=0.0)),
     ],
 )
-def test_a_setting_out_of_bounds_is_refused(module, setting):
+def test_setting_out_of_bounds_is_refused(module, setting):
     with pytest.raises(ConfigError, match=next(iter(setting))):
         module.Config(**setting)
 
 
-def test_what_is_refused_is_told_what_is_needed():
+def test_error_message_of_a_setting_out_of_bounds():
     with pytest.raises(ConfigError) as refused:
         kl_cov.Config(top_fraction=2)
     assert str(refused.value) == (
@@ -86,17 +86,17 @@ def test_what_is_refused_is_told_what_is_needed():
 
 
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
-def test_the_reference_is_read_only_where_it_weighs(module):
+def test_reference_is_read_only_if_its_coefficient_is_not_zero(module):
     coefficients = [name for name in ("kl_loss_coef", "kl_reward_coef") if hasattr(module.Config(), name)]
     for value in (0.0, 0.1) if coefficients else ():
         algorithm = module.algorithm(module.Config(**dict.fromkeys(coefficients, value)))
         assert ("ref_logp" in fields_of(algorithm)) == (value > 0)
 
 
-# --- by hand -----------------------------------------------------------------------------------------------------
+# --- composition -------------------------------------------------------------------------------------------------
 
 
-def test_ppo_by_its_parts():
+def test_ppo_equals_its_definition():
     config = ppo.Config(kl_reward_coef=0.5, discount=0.9, lambda_=0.8)
     algorithm = ppo.algorithm(config)
     batch = example(algorithm)
@@ -104,69 +104,69 @@ def test_ppo_by_its_parts():
     reward = torch.where(batch["attention_mask"] & action.any(-1, keepdim=True), batch["reward"], 0)
     reward = reward - torch.where(action, 0.5 * (batch["old_logp"] - batch["ref_logp"]), 0)
     advantage = gae(reward, batch["old_value"], action, discount=0.9, lambda_=0.8)
-    actual = with_advantage(algorithm, batch)
-    torch.testing.assert_close(actual["advantage"], whiten(advantage, batch["mask"]))
+    after = with_advantage(algorithm, batch)
+    torch.testing.assert_close(after["advantage"], whiten(advantage, batch["mask"]))
     returns = torch.where(batch["mask"], advantage + batch["old_value"], 0)
-    torch.testing.assert_close(actual["returns"], returns)
+    torch.testing.assert_close(after["returns"], returns)
 
 
 def test_ppo_updates_the_critic_first():
     assert [objective.role for objective in ppo.algorithm().objectives] == ["critic", "policy"]
 
 
-def test_dpo_leaves_out_a_row_without_partner():
+def test_dpo_masks_out_rows_without_a_partner():
     algorithm = dpo.algorithm()
     batch = with_fields(example(algorithm), chosen=torch.tensor([True, False] * 3))
     [objective] = algorithm.objectives
     step, counts = prepare_step(objective, batch)
     assert step["mask"].any(-1).tolist() == [True, True, False, False, True, True]
     assert int(counts["preference"].rows) == 4
-    whole = compute_loss(objective, step, counts)[0]
-    torch.testing.assert_close(whole, loss_of(objective, batch[torch.tensor([0, 1, 4, 5])]))
+    loss = compute_loss(objective, step, counts)[0]
+    torch.testing.assert_close(loss, loss_of(objective, batch[torch.tensor([0, 1, 4, 5])]))
 
 
-def test_dpo_leaves_out_a_group_that_is_no_pair():
+def test_dpo_loss_of_a_group_that_is_not_a_pair_is_zero():
     algorithm = dpo.algorithm()
     batch = with_fields(example(algorithm, PAIRS[:2]), chosen=torch.tensor([True, True]))
     assert float(loss_of(algorithm.objectives[0], batch)) == 0.0
 
 
-def test_sft_is_the_mean_of_all_tokens():
+def test_sft_loss_is_the_mean_over_all_counted_tokens():
     batch = example(sft.algorithm())
     expected = -batch["logp"][batch["mask"]].mean()
     torch.testing.assert_close(loss_of(sft.algorithm().objectives[0], batch), expected)
 
 
 @pytest.mark.parametrize("module", [dapo, prime])
-def test_groups_with_variance_are_kept(module):
+def test_only_groups_with_variance_are_selected(module):
     batch = group_with_rewards([1.0, 0.0, 1.0, 1.0, 0.1, 0.1, 0.1])
     batch = with_fields(batch, group=torch.tensor([5, 5, 8, 8, 2, 2, 2]))
     assert select_rows(module.algorithm(), batch).tolist() == [True] * 2 + [False] * 5
 
 
-def test_kl_cov_penalizes_what_it_chose_over_the_whole_step():
+def test_kl_cov_penalizes_tokens_selected_over_the_whole_step():
     algorithm = kl_cov.algorithm(kl_cov.Config(top_fraction=0.3, penalty_coef=2.0))
     batch = with_advantage(algorithm, example(algorithm))
     step, counts = prepare_step(algorithm.objectives[0], batch)
-    chosen, mask = step["penalized"], batch["mask"]
-    assert int(chosen.sum()) == int(0.3 * int(mask.sum()))
-    moved = batch["logp"] - batch["old_logp"]
-    loss = -batch["advantage"] * moved.exp() + 2.0 * torch.where(chosen, moved.abs(), 0)
+    selected, mask = step["penalized"], batch["mask"]
+    assert int(selected.sum()) == int(0.3 * int(mask.sum()))
+    log_ratio = batch["logp"] - batch["old_logp"]
+    loss = -batch["advantage"] * log_ratio.exp() + 2.0 * torch.where(selected, log_ratio.abs(), 0)
     torch.testing.assert_close(compute_loss(algorithm.objectives[0], step, counts)[0], loss[mask].sum() / mask.sum())
 
 
-def test_a_bonus_and_a_divergence_are_reduced_like_the_surrogate():
+def test_entropy_bonus_and_kl_term_use_the_reduction_of_the_surrogate():
     algorithm = dr_grpo.algorithm(dr_grpo.Config(norm_length=10, kl_loss_coef=0.5, entropy_coef=0.25))
     batch = with_advantage(algorithm, example(algorithm))
     bare = dr_grpo.algorithm(dr_grpo.Config(norm_length=10))
     mask, rows = batch["mask"], batch["mask"].any(-1).sum()
     x = (batch["logp"] - batch["ref_logp"])[mask]
-    more = 0.5 * ((-x).exp() + x - 1).sum() - 0.25 * batch["entropy"][mask].sum()
+    added = 0.5 * ((-x).exp() + x - 1).sum() - 0.25 * batch["entropy"][mask].sum()
     actual = loss_of(algorithm.objectives[0], batch) - loss_of(bare.objectives[0], batch)
-    torch.testing.assert_close(actual, more / (rows * 10))
+    torch.testing.assert_close(actual, added / (rows * 10))
 
 
-def test_gradients_are_compiled_too():
+def test_compiled_gradients_equal_eager_gradients():
     algorithm = dr_grpo.algorithm(dr_grpo.Config(kl_loss_coef=0.1))
     batch = with_advantage(algorithm, example(algorithm))
 

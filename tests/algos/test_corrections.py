@@ -1,4 +1,4 @@
-"""Corrections for rows that another policy sampled: by hand, what leaves with what is rejected, and edge cases."""
+"""Off-policy corrections: weights, rejection, metrics, nesting and edge cases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CAP = bind(truncated_ratio, ratio_cap=2.0)
 
 
 def rows(*log_ratios: list[float], reward: list[float] | None = None, group: list[int] | None = None) -> TensorDict:
-    """Rows whose tokens have old_logp - rollout_logp as given, right-padded to the longest."""
+    """Rows whose tokens have the given old_logp - rollout_logp, right-padded to the maximum length."""
     width = max(map(len, log_ratios))
     batch = collate(
         [
@@ -43,17 +43,17 @@ def rows(*log_ratios: list[float], reward: list[float] | None = None, group: lis
         ]
     )
     lr = torch.tensor([[0.0, *row, *[0.0] * (width - len(row))] for row in log_ratios], dtype=torch.float64)
-    given = torch.zeros_like(lr)
-    given[:, 0] = torch.tensor(reward or [0.0] * len(log_ratios), dtype=torch.float64)
-    names = dict(old_logp=-3 + lr, rollout_logp=-3 + 0 * lr, logp=-3 + lr, entropy=0 * lr, reward=given)
-    return with_fields(batch, **names)
+    rewards = torch.zeros_like(lr)
+    rewards[:, 0] = torch.tensor(reward or [0.0] * len(log_ratios), dtype=torch.float64)
+    fields = dict(old_logp=-3 + lr, rollout_logp=-3 + 0 * lr, logp=-3 + lr, entropy=0 * lr, reward=rewards)
+    return with_fields(batch, **fields)
 
 
-NOTHING = Algorithm(("old_logp",), identity, ())
+EMPTY = Algorithm(("old_logp",), identity, ())
 
 
 def applied(batch: TensorDict, *corrections) -> TensorDict:
-    return with_advantage(with_corrections(NOTHING, *corrections), batch)
+    return with_advantage(with_corrections(EMPTY, *corrections), batch)
 
 
 # --- weights -----------------------------------------------------------------------------------------------------
@@ -68,18 +68,18 @@ def applied(batch: TensorDict, *corrections) -> TensorDict:
         (sequence_weight(bind(banded_ratio, min_ratio=0.6, max_ratio=1.5)), [[0, 0, 0], [0, 1, 0]]),
     ],
 )
-def test_weights_by_hand(correction, expected):
-    actual = applied(rows([math.log(4), math.log(0.5)], [0.0]), correction)
-    torch.testing.assert_close(actual["weight"], torch.tensor(expected, dtype=torch.float64))
-    assert not actual["rejected"].any()
+def test_correction_writes_weights(correction, expected):
+    after = applied(rows([math.log(4), math.log(0.5)], [0.0]), correction)
+    torch.testing.assert_close(after["weight"], torch.tensor(expected, dtype=torch.float64))
+    assert not after["rejected"].any()
 
 
-def test_weights_multiply():
-    actual = applied(rows([math.log(4)]), token_weight(CAP), sequence_weight(CAP))
-    torch.testing.assert_close(actual["weight"], torch.tensor([[0.0, 4.0]], dtype=torch.float64))
+def test_weights_of_several_corrections_multiply():
+    after = applied(rows([math.log(4)]), token_weight(CAP), sequence_weight(CAP))
+    torch.testing.assert_close(after["weight"], torch.tensor([[0.0, 4.0]], dtype=torch.float64))
 
 
-def test_no_ratio_of_a_row_overflows():
+def test_sequence_importance_ratio_does_not_overflow():
     actual = sequence_importance_ratio(torch.full((1, 9), 1e3), torch.zeros(1, 9), torch.ones(1, 9) > 0)
     torch.testing.assert_close(actual, torch.tensor([math.exp(20)]))
 
@@ -91,48 +91,47 @@ TOKENS = ([0.1, -2.0], [1.0, 0.2, 0.3], [-0.1])
 
 @pytest.mark.parametrize("measure", [k1, k2, k3])
 @pytest.mark.parametrize("aggregate", [row_sum, row_mean, row_max])
-def test_rejection_of_rows_is_by_the_definition(measure, aggregate):
+def test_reject_rows_equals_the_definition(measure, aggregate):
     batch = rows(*TOKENS)
     of_token = {k1: lambda x: -x, k2: lambda x: x * x / 2, k3: lambda x: math.exp(x) - x - 1}[measure]
     of_row = {row_sum: sum, row_mean: lambda v: sum(v) / len(v), row_max: max}[aggregate]
     values = [of_row([of_token(x) for x in row]) for row in TOKENS]
     for bound in (min(values), sorted(values)[1], max(values)):
-        actual = applied(batch, reject_rows(measure, aggregate, min_value=-9.0, max_value=bound + 1e-9))
-        assert actual["mask"].any(-1).tolist() == [value <= bound + 1e-9 for value in values]
-        actual = applied(batch, reject_rows(measure, aggregate, min_value=bound - 1e-9, max_value=9.0))
-        assert actual["mask"].any(-1).tolist() == [value >= bound - 1e-9 for value in values]
+        after = applied(batch, reject_rows(measure, aggregate, min_value=-9.0, max_value=bound + 1e-9))
+        assert after["mask"].any(-1).tolist() == [value <= bound + 1e-9 for value in values]
+        after = applied(batch, reject_rows(measure, aggregate, min_value=bound - 1e-9, max_value=9.0))
+        assert after["mask"].any(-1).tolist() == [value >= bound - 1e-9 for value in values]
 
 
-def test_rejection_of_tokens_and_of_rows_with_one():
+def test_reject_tokens_and_reject_rows_with_outlier_token():
     batch = rows(*TOKENS)
-    actual = applied(batch, reject_tokens(k1, min_value=-0.5, max_value=0.5))
-    assert actual["mask"].int().tolist() == [[0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]]
-    assert (actual["mask"] | actual["rejected"]).equal(batch["mask"])
-    actual = applied(batch, reject_rows_with_outlier_token(k1, min_value=-0.5, max_value=0.5))
-    assert actual["mask"].int().tolist() == [[0] * 4, [0] * 4, [0, 1, 0, 0]]
+    after = applied(batch, reject_tokens(k1, min_value=-0.5, max_value=0.5))
+    assert after["mask"].int().tolist() == [[0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]]
+    assert (after["mask"] | after["rejected"]).equal(batch["mask"])
+    after = applied(batch, reject_rows_with_outlier_token(k1, min_value=-0.5, max_value=0.5))
+    assert after["mask"].int().tolist() == [[0] * 4, [0] * 4, [0, 1, 0, 0]]
 
 
-def test_the_mean_of_k1_is_the_geometric_mean():
+def test_mean_k1_is_the_log_of_the_geometric_mean_ratio():
     batch = rows(*TOKENS)
-    actual = row_mean(k1(batch["rollout_logp"], batch["old_logp"]), batch["mask"])
+    mean_k1 = row_mean(k1(batch["rollout_logp"], batch["old_logp"]), batch["mask"])
     geometric = [math.prod(map(math.exp, row)) ** (1 / len(row)) for row in TOKENS]
-    torch.testing.assert_close((-actual).exp(), torch.tensor(geometric, dtype=torch.float64))
+    torch.testing.assert_close((-mean_k1).exp(), torch.tensor(geometric, dtype=torch.float64))
 
 
 REJECT = reject_rows(k2, row_max, min_value=0.0, max_value=1.0)
 
 
 @pytest.mark.parametrize("module", [grpo, rloo])
-def test_a_rejected_row_leaves_every_effect(module):
-    """Numerator, denominator, and the baseline of its group: as if it had never been there."""
+def test_rejected_row_has_no_effect(module):
+    """The numerator, the denominator and the baseline of the group are the same as without the row."""
     algorithm = with_corrections(module.algorithm(), REJECT)
     batch = rows([0.1, 0.2], [0.3], [5.0, 0.0], [-0.2, 0.1], reward=[1.0, 0.0, 9.0, 0.5])
-    kept = torch.tensor([True, True, False, True])
-    whole, part = (advantage_losses_and_gradients(algorithm, with_advantage(algorithm, b)) for b in (batch, batch[kept]))
-    torch.testing.assert_close(whole[0][kept], part[0])
-    torch.testing.assert_close(whole[1], part[1])
-    torch.testing.assert_close(whole[2][kept], part[2])
-    assert not whole[2][~kept].any()
+    remaining = torch.tensor([True, True, False, True])
+    advantage, loss, gradient = advantage_losses_and_gradients(algorithm, with_advantage(algorithm, batch))
+    expected = advantage_losses_and_gradients(algorithm, with_advantage(algorithm, batch[remaining]))
+    torch.testing.assert_close([advantage[remaining], loss, gradient[remaining]], expected)
+    assert not gradient[~remaining].any()
 
 
 def metrics_of(algorithm: Algorithm, batch: TensorDict) -> dict:
@@ -141,10 +140,10 @@ def metrics_of(algorithm: Algorithm, batch: TensorDict) -> dict:
     return compute_loss(policy, step, counts)[1]
 
 
-def test_metrics_by_hand():
+def test_metrics_of_corrections():
     algorithm = with_corrections(grpo.algorithm(), reject_tokens(k1, min_value=-2.0, max_value=2.0), token_weight(CAP))
-    actual = metrics_of(algorithm, rows([math.log(4), math.log(0.5), 9.0], [0.0]))
-    means = {name: float(metric.total / metric.weight) for name, metric in actual.items()}
+    metrics = metrics_of(algorithm, rows([math.log(4), math.log(0.5), 9.0], [0.0]))
+    means = {name: float(metric.total / metric.weight) for name, metric in metrics.items()}
     assert means["weight"] == pytest.approx(3.5 / 3)
     assert means["weight_square"] == pytest.approx(5.25 / 3)
     assert means["chi2"] == pytest.approx(17.25 / 3 - 1)
@@ -152,31 +151,31 @@ def test_metrics_by_hand():
     assert means["rejected_fraction"] == 0.25
 
 
-def test_everything_may_be_rejected():
+def test_rejecting_every_token_gives_a_loss_of_zero():
     algorithm = with_corrections(grpo.algorithm(), reject_tokens(k1, min_value=5.0, max_value=6.0), token_weight(CAP))
     batch = rows([0.1, 0.2], [0.3], reward=[1.0, 0.0])
     assert all(torch.isfinite(value).all() for value in advantage_losses_and_gradients(algorithm, batch))
-    actual = metrics_of(algorithm, batch)
-    assert all(torch.isfinite(torch.as_tensor(metric.total)).all() for metric in actual.values())
-    assert float(actual["rejected_fraction"].total / actual["rejected_fraction"].weight) == 1.0
+    metrics = metrics_of(algorithm, batch)
+    assert all(torch.isfinite(torch.as_tensor(metric.total)).all() for metric in metrics.values())
+    assert float(metrics["rejected_fraction"].total / metrics["rejected_fraction"].weight) == 1.0
     assert float(loss_of(algorithm.objectives[0], with_advantage(algorithm, batch))) == 0.0
 
 
 # --- algorithms --------------------------------------------------------------------------------------------------
 
 
-def test_only_the_surrogate_is_weighed():
+def test_only_the_policy_term_is_weighted():
     setting = dict(kl_loss_coef=0.3, entropy_coef=0.2)
     algorithm = with_corrections(
         grpo.algorithm(grpo.Config(**setting)), sequence_weight(bind(truncated_ratio, ratio_cap=0.0))
     )
     batch = with_advantage(algorithm, example(algorithm))
     [policy] = grpo.algorithm(grpo.Config(**setting)).objectives
-    beside = policy._replace(terms=policy.terms[1:])
-    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), loss_of(beside, batch))
+    other_terms = policy._replace(terms=policy.terms[1:])
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), loss_of(other_terms, batch))
 
 
-def test_every_correction_satisfies_the_laws():
+def test_corrected_algorithms_satisfy_the_laws():
     algorithm = with_corrections(
         rloo.algorithm(),
         reject_tokens(k3, min_value=0.0, max_value=0.5),
@@ -184,11 +183,11 @@ def test_every_correction_satisfies_the_laws():
         reject_rows_with_outlier_token(k2, min_value=0.0, max_value=0.4),
         sequence_weight(CAP),
     )
-    # The reward of a rejected row is to be lost; and a rejected token changes what the others' losses are divided by.
+    # The reward of a rejected row is dropped, and a rejected token changes the denominator of all other losses.
     check_algorithm(algorithm, batches=3, exempt=["no_reward_lost", "group_independence"])
     check_algorithm(bypass_old_logp(ppo.algorithm()), batches=3, exempt=ppo.EXEMPTIONS)
-    for one in (algorithm, bypass_old_logp(algorithm), mask_off_policy_sequences(algorithm, delta=0.1)):
-        assert pickle.loads(pickle.dumps(one)) == one
+    for variant in (algorithm, bypass_old_logp(algorithm), mask_off_policy_sequences(algorithm, delta=0.1)):
+        assert pickle.loads(pickle.dumps(variant)) == variant
 
 
 NEAR, FAR = reject_tokens(k1, min_value=-0.5, max_value=0.5), reject_rows(k1, row_mean, min_value=-0.4, max_value=0.4)
@@ -196,16 +195,17 @@ NEAR, FAR = reject_tokens(k1, min_value=-0.5, max_value=0.5), reject_rows(k1, ro
 
 @pytest.mark.parametrize("inner", [(token_weight(CAP),), (NEAR,), (token_weight(CAP), NEAR)])
 @pytest.mark.parametrize("outer", [(sequence_weight(CAP),), (FAR,), (FAR, token_weight(CAP))])
-def test_what_is_corrected_already_takes_more(inner, outer):
+def test_nested_corrections_equal_one_call(inner, outer):
     nested = with_corrections(with_corrections(grpo.algorithm(), *inner), *outer)
-    once = with_corrections(grpo.algorithm(), *outer, *inner)
-    batch = example(once)
-    torch.testing.assert_close(advantage_losses_and_gradients(nested, batch), advantage_losses_and_gradients(once, batch))
-    assert list(map(str, metrics_of(nested, batch).items())) == list(map(str, metrics_of(once, batch).items()))
+    flat = with_corrections(grpo.algorithm(), *outer, *inner)
+    batch = example(flat)
+    actual, expected = (advantage_losses_and_gradients(algorithm, batch) for algorithm in (nested, flat))
+    torch.testing.assert_close(actual, expected)
+    assert list(map(str, metrics_of(nested, batch).items())) == list(map(str, metrics_of(flat, batch).items()))
 
 
 @pytest.mark.parametrize("module", [grpo, ppo, deepseek_v3_2])
-def test_what_bypasses_the_scores_can_be_corrected(module):
+def test_bypassed_algorithm_can_be_corrected(module):
     plain = module.algorithm()
     algorithm = with_corrections(bypass_old_logp(plain) if module is not deepseek_v3_2 else plain, NEAR)
     batch = example(algorithm)
@@ -214,50 +214,50 @@ def test_what_bypasses_the_scores_can_be_corrected(module):
     assert all(value.isfinite().all() for value in advantage_losses_and_gradients(algorithm, batch))
 
 
-def test_bypass_scores_no_old_policy():
+def test_bypass_reads_rollout_logp_instead_of_old_logp():
     for module in (grpo, ppo, decoupled_ppo):
         assert "old_logp" not in fields_of(bypass_old_logp(module.algorithm()))
-    batch = example(bypass_old_logp(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))))
-    bypass = advantage_losses_and_gradients(bypass_old_logp(ppo.algorithm(ppo.Config(kl_reward_coef=0.1))), batch)
-    plain = advantage_losses_and_gradients(ppo.algorithm(ppo.Config(kl_reward_coef=0.1)), with_fields(batch, old_logp=batch["rollout_logp"]))
-    torch.testing.assert_close(bypass, plain)
+    plain = ppo.algorithm(ppo.Config(kl_reward_coef=0.1))
+    bypassed = bypass_old_logp(plain)
+    batch = example(bypassed)
+    expected = advantage_losses_and_gradients(plain, with_fields(batch, old_logp=batch["rollout_logp"]))
+    torch.testing.assert_close(advantage_losses_and_gradients(bypassed, batch), expected)
 
 
-def test_an_unmoved_policy_is_its_own_old_one():
+def test_current_outputs_equal_scored_fields_of_the_same_policy():
     for module in (grpo, rloo, decoupled_ppo, sapo):
         algorithm = module.algorithm()
         policy = algorithm.objectives[-1]
         batch = with_advantage(algorithm, example(algorithm))
-        own = use_current_outputs(policy, {"old_logp": "logp"})
-        assert "old_logp" not in own.reads
+        current = use_current_outputs(policy, {"old_logp": "logp"})
+        assert "old_logp" not in current.reads
         batch = with_fields(batch, old_logp=batch["logp"])
-        torch.testing.assert_close(learn(own, batch.exclude("old_logp")), learn(policy, batch), rtol=0, atol=0)
+        torch.testing.assert_close(learn(current, batch.exclude("old_logp")), learn(policy, batch), rtol=0, atol=0)
 
 
-def test_what_prepares_a_step_is_scored_before_it():
+def test_objective_with_prepare_still_reads_scored_fields():
     [policy] = kl_cov.algorithm().objectives
     assert use_current_outputs(policy, {"old_logp": "logp"}) == policy
 
 
-def test_a_stale_row_keeps_its_divergence_and_its_place_in_denominators():
+def test_off_policy_sequence_stays_in_kl_term_and_denominator():
     plain = grpo.algorithm(grpo.Config(kl_loss_coef=0.5))
     algorithm = mask_off_policy_sequences(plain, delta=0.0)
     batch = with_advantage(algorithm, example(algorithm))
-    far = with_fields(batch, rollout_logp=batch["logp"] + 1)
-    bad = batch["advantage"] < 0
-    good = with_fields(batch, advantage=torch.where(bad, 0, batch["advantage"]))
-    torch.testing.assert_close(loss_of(algorithm.objectives[0], far), loss_of(plain.objectives[0], good))
-    near = with_fields(batch, rollout_logp=batch["logp"] - 1)
-    torch.testing.assert_close(loss_of(algorithm.objectives[0], near), loss_of(plain.objectives[0], batch))
+    off_policy = with_fields(batch, rollout_logp=batch["logp"] + 1)
+    expected = loss_of(plain.objectives[0], with_fields(batch, advantage=batch["advantage"].clamp(min=0)))
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], off_policy), expected)
+    on_policy = with_fields(batch, rollout_logp=batch["logp"] - 1)
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], on_policy), loss_of(plain.objectives[0], batch))
 
 
-def test_deepseek_s_divergence_is_weighed_by_the_ratio():
+def test_deepseek_v3_2_weights_the_kl_term_by_the_ratio():
     algorithm = deepseek_v3_2.algorithm(deepseek_v3_2.Config(kl_loss_coef=0.5))
     bare = deepseek_v3_2.algorithm()
     batch = with_advantage(algorithm, example(algorithm))
     mask = batch["mask"]
     x = batch["logp"] - batch["ref_logp"]
     divergence = (batch["logp"] - batch["rollout_logp"]).exp() * ((-x).exp() + x - 1)
-    of_row = torch.where(mask, divergence, 0).sum(-1) / mask.sum(-1).clamp(min=1)
+    row_means = torch.where(mask, divergence, 0).sum(-1) / mask.sum(-1).clamp(min=1)
     actual = loss_of(algorithm.objectives[0], batch) - loss_of(bare.objectives[0], batch)
-    torch.testing.assert_close(actual, 0.5 * of_row.sum() / mask.any(-1).sum())
+    torch.testing.assert_close(actual, 0.5 * row_means.sum() / mask.any(-1).sum())

@@ -1,4 +1,4 @@
-"""Learning from a teacher, and from an implicit reward model: by hand, and by their definitions."""
+"""Distillation from a teacher, and the implicit reward model of PRIME, compared with their definitions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,12 @@ from purerl.algos.parts.rows import at_last_action
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
 from purerl.batch import FIELDS, check_batch, collate, with_fields
 from purerl.errors import BatchError
-from tests.algos.helpers import example, loss_of, with_advantage
-
-
-def f64(*rows) -> torch.Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
+from tests.algos.helpers import example, f64, loss_of, with_advantage
 
 # --- a teacher ---------------------------------------------------------------------------------------------------
 
 
-def test_opd_is_the_policy_gradient_of_the_teacher_s_advantage():
+def test_opd_loss_is_the_importance_surrogate_of_the_teacher_advantage():
     algorithm = opd.algorithm(opd.Config(distillation_coef=2))
     assert "teacher" in roles(algorithm, FIELDS)
     assert "reward" not in algorithm.reads
@@ -34,16 +29,16 @@ def test_opd_is_the_policy_gradient_of_the_teacher_s_advantage():
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), loss[mask].mean())
 
 
-def test_rewards_come_on_top_of_the_teacher():
-    both = opd.algorithm(opd.Config(reward_coef=0.5))
-    batch = example(both)
-    teacher, actual = (with_advantage(a, batch)["advantage"] for a in (opd.algorithm(), both))
+def test_opd_adds_rewards_to_the_teacher_advantage():
+    with_reward = opd.algorithm(opd.Config(reward_coef=0.5))
+    batch = example(with_reward)
+    teacher, total = (with_advantage(a, batch)["advantage"] for a in (opd.algorithm(), with_reward))
     mask, group = batch["mask"], batch["group"]
     score = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
     for row in mask.any(-1).nonzero()[:, 0].tolist():
         mean = score[(group == group[row]) & mask.any(-1)].mean()
-        more = (actual - teacher)[row][mask[row]]
-        torch.testing.assert_close(more, (0.5 * (score[row] - mean)).expand_as(more))
+        added = (total - teacher)[row][mask[row]]
+        torch.testing.assert_close(added, (0.5 * (score[row] - mean)).expand_as(added))
 
 
 LOGITS = f64([[0.3, -1.0, 0.9, 0.1]])[0]
@@ -53,7 +48,7 @@ FORWARD = (topk_forward_kl, lambda logp: (TEACHER.exp() * (TEACHER - logp)).sum(
 
 
 @pytest.mark.parametrize(("estimate", "exact"), [REVERSE, FORWARD])
-def test_over_the_whole_vocabulary_it_is_the_divergence(estimate, exact):
+def test_topk_kl_over_the_whole_vocabulary_is_the_kl_divergence(estimate, exact):
     values, gradients = [], []
     for function in (lambda logp: estimate(logp[None], TEACHER[None]).sum(), exact):
         logits = LOGITS.clone().requires_grad_()
@@ -66,21 +61,21 @@ def test_over_the_whole_vocabulary_it_is_the_divergence(estimate, exact):
 
 @pytest.mark.parametrize("estimate", [topk_reverse_kl, topk_forward_kl])
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_over_some_tokens_it_is_least_where_they_agree(estimate, k):
-    agreed = TEACHER[None, :, :k].clone().requires_grad_()
-    least = estimate(agreed, TEACHER[None, :, :k])
-    torch.testing.assert_close(least, torch.zeros_like(least))
-    [slope] = torch.autograd.grad(least.sum(), agreed)
-    torch.testing.assert_close(slope, torch.zeros_like(slope))
+def test_topk_kl_has_its_minimum_at_the_probabilities_of_the_teacher(estimate, k):
+    teacher = TEACHER[None, :, :k].clone().requires_grad_()
+    minimum = estimate(teacher, TEACHER[None, :, :k])
+    torch.testing.assert_close(minimum, torch.zeros_like(minimum))
+    [gradient] = torch.autograd.grad(minimum.sum(), teacher)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient))
     actual = estimate(LOGITS.log_softmax(-1)[None, :, :k], TEACHER[None, :, :k])
     pi, p = LOGITS.softmax(-1)[0, :k].tolist(), TEACHER.exp()[0, :k].tolist()
-    one, other = (pi, p) if estimate is topk_reverse_kl else (p, pi)
-    expected = sum(a * math.log(a / b) - a + b for a, b in zip(one, other, strict=True))
+    first, second = (pi, p) if estimate is topk_reverse_kl else (p, pi)
+    expected = sum(a * math.log(a / b) - a + b for a, b in zip(first, second, strict=True))
     assert float(actual) == pytest.approx(expected)
     assert expected > 0
 
 
-def test_distillation_from_the_likeliest_tokens_by_its_parts():
+def test_opd_top_k_equals_its_definition():
     algorithm = opd_top_k.algorithm(opd_top_k.Config(reverse_coef=2, forward_coef=0.5))
     batch = example(algorithm)
     logp, teacher, mask = batch["topk_logp"], batch["teacher_topk_logp"], batch["mask"]
@@ -90,22 +85,22 @@ def test_distillation_from_the_likeliest_tokens_by_its_parts():
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), 2 * reverse + 0.5 * forward)
 
 
-def test_a_field_with_an_axis_of_its_own_is_collated_and_checked():
+def test_field_with_a_third_axis_is_collated_and_checked():
     rows = [
         dict(tokens=[1, 2], action=[0, 1], row=0, group=0, teacher_topk_tokens=[[0, 0], [5, 7]]),
         dict(tokens=[1], action=[0], row=1, group=0, teacher_topk_tokens=[[0, 0]]),
     ]
     batch = check_batch(collate(rows), ["teacher_topk_tokens"])
     assert batch["teacher_topk_tokens"].tolist() == [[[0, 0], [5, 7]], [[0, 0], [0, 0]]]
-    for wrong in (torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 3, 2, dtype=torch.int64)):
+    for invalid in (torch.zeros(2, 2, dtype=torch.int64), torch.zeros(2, 3, 2, dtype=torch.int64)):
         with pytest.raises(BatchError, match="teacher_topk_tokens"):
-            check_batch(with_fields(batch, teacher_topk_tokens=wrong))
+            check_batch(with_fields(batch, teacher_topk_tokens=invalid))
 
 
 # --- PRIME -------------------------------------------------------------------------------------------------------
 
 
-def test_the_reward_model_s_loss_is_a_cross_entropy():
+def test_implicit_reward_loss_is_a_cross_entropy():
     log_ratio, score = f64(-3.0, 0.0, 2.0), f64(0.0, 1.0, 0.25)
     p = torch.sigmoid(0.5 * log_ratio)
     expected = -(score * p.log() + (1 - score) * (1 - p).log())
@@ -113,7 +108,7 @@ def test_the_reward_model_s_loss_is_a_cross_entropy():
     assert implicit_reward_loss(f64(-1e5, 1e5), f64(0.0, 1.0), beta=1.0).tolist() == [0.0, 0.0]
 
 
-def test_process_rewards_are_by_the_definition():
+def test_leave_one_out_process_equals_the_definition():
     draw = torch.Generator().manual_seed(0)
     process = torch.randn(7, 5, generator=draw, dtype=torch.float64)
     mask = torch.rand(7, 5, generator=draw) < 0.6
@@ -122,15 +117,15 @@ def test_process_rewards_are_by_the_definition():
     actual = leave_one_out_process(process, group, mask)
     means = [float(p[m].mean()) if m.any() else 0.0 for p, m in zip(process, mask, strict=True)]
     for row in range(7):
-        mine = [k for k in range(7) if group[k] == group[row] and mask[k].any()]
-        n, total = len(mine), sum(means[k] for k in mine)
+        members = [k for k in range(7) if group[k] == group[row] and mask[k].any()]
+        n, total = len(members), sum(means[k] for k in members)
         for t in range(5):
-            right = mask[row, t] and n > 1
-            expected = (n * float(process[row, t]) - total) / (n - 1) if right else 0.0
+            has_value = mask[row, t] and n > 1
+            expected = (n * float(process[row, t]) - total) / (n - 1) if has_value else 0.0
             assert float(actual[row, t]) == pytest.approx(expected)
 
 
-def test_prime_by_its_parts():
+def test_prime_advantage_equals_its_definition():
     algorithm = prime.algorithm(prime.Config(beta=0.5, process_coef=2, outcome_coef=3))
     batch = example(algorithm)
     mask, action = batch["mask"], batch["action"] & batch["mask"].any(-1, keepdim=True)
@@ -142,7 +137,7 @@ def test_prime_by_its_parts():
     torch.testing.assert_close(with_advantage(algorithm, batch)["advantage"], whiten(returns, mask))
 
 
-def test_the_reward_model_learns_first_from_the_scores_of_whole_rows():
+def test_prime_updates_the_reward_model_before_the_advantage():
     algorithm = prime.algorithm(prime.Config(beta=0.5))
     [model] = algorithm.before
     assert model.role == "reward_model"
@@ -151,11 +146,11 @@ def test_the_reward_model_learns_first_from_the_scores_of_whole_rows():
     batch = with_fields(batch, score=torch.arange(6, dtype=torch.float64) % 2)
     step, counts = prepare_step(model, batch)
     loss, metrics = compute_loss(model, step, counts)
-    losses, right = [], []
+    losses, is_correct = [], []
     for row in batch["mask"].any(-1).nonzero()[:, 0].tolist():
         x = 0.5 * float((batch["logp"] - batch["ref_logp"])[row][batch["mask"][row]].sum())
         losses.append(math.log1p(math.exp(x)) - float(batch["score"][row]) * x)
-        right.append((x > 0) == (batch["score"][row] == 1))
+        is_correct.append((x > 0) == (batch["score"][row] == 1))
     assert float(loss) == pytest.approx(sum(losses) / len(losses))
-    assert float(metrics["accuracy"].total) == sum(map(bool, right))
-    assert int(metrics["accuracy"].weight) == len(right)
+    assert float(metrics["accuracy"].total) == sum(map(bool, is_correct))
+    assert int(metrics["accuracy"].weight) == len(is_correct)

@@ -1,4 +1,4 @@
-"""What the estimators of a divergence estimate, by exact enumeration of a small softmax policy."""
+"""Means and gradients of KL estimates, by exact enumeration of the tokens of a small softmax policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFERENCE = torch.tensor([0.0, 0.7, -0.4, 1.2], dtype=torch.float64).log_softmax
 
 
 def kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """KL(p || q) of log-probabilities."""
+    """KL(p || q), from log-probabilities."""
     return (p.exp() * (p - q)).sum()
 
 
@@ -28,18 +28,18 @@ def gradient(function) -> torch.Tensor:
 
 
 def mean_gradient(estimator) -> torch.Tensor:
-    """The expectation, over tokens drawn from the policy, of the gradient at the drawn token."""
+    """The expected gradient of the estimate at a token that the policy samples."""
     probability = LOGITS.softmax(-1)
     return gradient(lambda logp: (probability * estimator(logp, REFERENCE)).sum())
 
 
 @pytest.mark.parametrize("estimator", [k1, k3])
-def test_the_mean_is_the_divergence(estimator):
+def test_k1_and_k3_have_an_unbiased_mean(estimator):
     logp = LOGITS.log_softmax(-1)
     torch.testing.assert_close((logp.exp() * estimator(logp, REFERENCE)).sum(), kl(logp, REFERENCE))
 
 
-def test_the_mean_of_k2_is_not():
+def test_k2_has_a_biased_mean():
     logp = LOGITS.log_softmax(-1)
     assert (logp.exp() * k2(logp, REFERENCE)).sum() > kl(logp, REFERENCE) + 0.1
 
@@ -52,11 +52,11 @@ def test_the_mean_of_k2_is_not():
         (k3, lambda logp: kl(REFERENCE, logp)),
     ],
 )
-def test_the_mean_gradient_is_the_one_that_is_said(estimator, expected):
+def test_mean_gradients_of_kl_estimates(estimator, expected):
     torch.testing.assert_close(mean_gradient(estimator), gradient(expected), atol=1e-12, rtol=0)
 
 
-def test_k1_in_the_reward_has_the_gradient_of_the_divergence():
+def test_k1_in_the_reward_gives_the_gradient_of_the_kl_divergence():
     logp = LOGITS.log_softmax(-1)
     reward = kl_reward(torch.zeros_like(logp), logp, REFERENCE, kl_reward_coef=0.5)
     actual = gradient(lambda x: (LOGITS.softmax(-1) * x * reward).sum())
@@ -64,26 +64,26 @@ def test_k1_in_the_reward_has_the_gradient_of_the_divergence():
 
 
 @pytest.mark.parametrize("distance", [-1e3, 1e3])
-def test_k3_is_finite_at_any_distance(distance):
+def test_k3_is_finite_for_large_log_ratios(distance):
     logp = torch.full((1,), distance, requires_grad=True)
     value = k3(logp, torch.zeros(1))
     assert value.isfinite()
     assert torch.autograd.grad(value.sum(), logp)[0].isfinite()
 
 
-# --- put together from others ------------------------------------------------------------------------------------
+# --- combined estimates ------------------------------------------------------------------------------------------
 
 
-def test_a_straight_through_estimate_has_the_value_of_one_and_the_gradient_of_another():
+def test_straight_through_has_the_value_of_k3_and_the_gradient_of_k2():
     logp = LOGITS.log_softmax(-1).requires_grad_()
-    both, value, slope = straight_through(k3(logp, REFERENCE), k2(logp, REFERENCE)), k3(logp, REFERENCE), k2
-    assert both.equal(value)
-    [actual] = torch.autograd.grad(both.sum(), logp)
-    torch.testing.assert_close(actual, torch.autograd.grad(slope(logp, REFERENCE).sum(), logp)[0])
+    combined = straight_through(k3(logp, REFERENCE), k2(logp, REFERENCE))
+    assert combined.equal(k3(logp, REFERENCE))
+    [actual] = torch.autograd.grad(combined.sum(), logp)
+    torch.testing.assert_close(actual, torch.autograd.grad(k2(logp, REFERENCE).sum(), logp)[0])
 
 
 @pytest.mark.parametrize("estimator", [importance_k3, weighted_k3, weighted_k2])
-def test_weighed_estimates_are_finite_at_any_distance(estimator):
+def test_weighted_estimates_are_finite_for_large_log_ratios(estimator):
     logp = torch.tensor([[-1e3, 1e3, -1e3]], requires_grad=True)
     actual = estimator(logp, torch.tensor([[1e3, -1e3, 1e3]]), torch.tensor([[1e3, 1e3, -1e3]]))
     assert actual.isfinite().all()
@@ -99,7 +99,7 @@ def _adaptive() -> Algorithm:
     return plain._replace(advantage=chain(adaptive, outcome_advantage(leave_one_out_advantage)))
 
 
-def test_the_adaptive_coefficient_is_state():
+def test_adaptive_kl_coefficient_is_the_state():
     algorithm = _adaptive()
     batch = example(algorithm)
     state, after = compute_advantages(algorithm, algorithm.advantage.init(), batch)
@@ -116,7 +116,7 @@ def test_the_adaptive_coefficient_is_state():
     torch.testing.assert_close(again["advantage"], with_advantage(fixed, batch)["advantage"])
 
 
-def test_the_adaptive_coefficient_stays_where_nothing_counts():
+def test_adaptive_kl_coefficient_does_not_change_without_counted_tokens():
     algorithm = _adaptive()
     batch = example(algorithm)
     state, _ = compute_advantages(
@@ -125,5 +125,5 @@ def test_the_adaptive_coefficient_stays_where_nothing_counts():
     assert float(state[0]) == 0.1
 
 
-def test_an_adaptive_algorithm_satisfies_the_laws():
+def test_adaptive_kl_algorithm_satisfies_the_laws():
     check_algorithm(_adaptive(), batches=3)

@@ -1,4 +1,4 @@
-"""Pairs, and regressions on log-ratios: by hand, and against what they are said to be equal to."""
+"""Preference losses, and regressions on log-ratios, compared with their definitions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,16 @@ from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.regressions import gvpo_loss
 from purerl.algos.parts.surrogates import sequence_log_ratio
-from tests.algos.helpers import example, loss_of, with_advantage
+from tests.algos.helpers import example, f64, gradient_of, loss_of, with_advantage
 
 INT64 = torch.iinfo(torch.int64)
-
-
-def f64(*values: float) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def slope(function, x: torch.Tensor) -> torch.Tensor:
-    x = x.clone().requires_grad_()
-    return torch.autograd.grad(function(x).sum(), x)[0]
 
 
 # --- pairs -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("module", "anchor"), [(dpo, "ref_logp"), (ipo, "ref_logp"), (spin, "old_logp")])
-def test_the_margin_is_measured_from_the_anchor(module, anchor):
+def test_margin_is_relative_to_the_anchor(module, anchor):
     [objective] = module.algorithm(module.Config(beta=0.5)).objectives
     assert objective.reads == (anchor, "chosen")
     batch = example(module.algorithm())
@@ -39,8 +30,8 @@ def test_the_margin_is_measured_from_the_anchor(module, anchor):
     total = torch.where(mask, batch["logp"] - batch[anchor], 0).sum(-1)
     labels = step["group"][mask.any(-1)].unique()
     margins = [float(total[(step["group"] == g) & chosen] - total[(step["group"] == g) & ~chosen]) for g in labels]
-    of = {dpo: lambda d: math.log1p(math.exp(-0.5 * d)), ipo: lambda d: (d - 1) ** 2}
-    expected = sum(map(of.get(module, of[dpo]), margins)) / len(margins)
+    dpo_loss, ipo_loss = (lambda d: math.log1p(math.exp(-0.5 * d))), (lambda d: (d - 1) ** 2)
+    expected = sum(map(ipo_loss if module is ipo else dpo_loss, margins)) / len(margins)
     loss, metrics = compute_loss(objective, step, counts)
     assert float(loss) == pytest.approx(expected)
     assert float(metrics["margin"].total / metrics["margin"].weight) == pytest.approx(sum(margins) / 2 / len(margins))
@@ -49,7 +40,7 @@ def test_the_margin_is_measured_from_the_anchor(module, anchor):
 # --- win rates ---------------------------------------------------------------------------------------------------
 
 
-def test_win_rates_equal_the_definition_on_groups_of_all_sizes():
+def test_win_rate_advantage_equals_the_definition_on_groups_of_different_sizes():
     draw = torch.Generator().manual_seed(0)
     group = torch.tensor([INT64.max, INT64.min, 0, -1])[torch.randint(0, 4, (40,), generator=draw)]
     score = torch.randint(0, 4, (40,), generator=draw).double()
@@ -58,7 +49,7 @@ def test_win_rates_equal_the_definition_on_groups_of_all_sizes():
     actual = win_rate_advantage(score, group, counted)
     for row in range(40):
         rivals = score[(group == group[row]) & counted].tolist()
-        wins = [1.0 if score[row] > other else 0.5 if score[row] == other else 0.0 for other in rivals]
+        wins = [1.0 if score[row] > rival else 0.5 if score[row] == rival else 0.0 for rival in rivals]
         expected = sum(wins) / len(wins) - 0.5 if counted[row] else 0.0
         assert float(actual[row]) == pytest.approx(expected)
 
@@ -66,7 +57,7 @@ def test_win_rates_equal_the_definition_on_groups_of_all_sizes():
 # --- regressions -------------------------------------------------------------------------------------------------
 
 
-def test_sppo_by_its_parts():
+def test_sppo_equals_its_definition():
     algorithm = sppo.algorithm(sppo.Config(eta=7))
     batch = with_advantage(algorithm, example(algorithm))
     mask, counted = batch["mask"], batch["mask"].any(-1)
@@ -78,49 +69,49 @@ def test_sppo_by_its_parts():
 
 
 GROUP = torch.tensor([4, 9, 4, 4, 9, 2])
-YES = torch.ones(6) > 0
+COUNTED = torch.ones(6) > 0
 
 
-def test_gvpo_is_half_the_variance_of_what_is_left_to_learn():
+def test_gvpo_loss_is_half_the_variance_of_the_error():
     draw = torch.Generator().manual_seed(0)
     log_ratio, score = (torch.randn(6, generator=draw, dtype=torch.float64) for _ in range(2))
     centered = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
-    actual = gvpo_loss(log_ratio, centered, GROUP, YES, beta=0.3)
+    actual = gvpo_loss(log_ratio, centered, GROUP, COUNTED, beta=0.3)
     for label in (4, 9):
-        mine = label == GROUP
-        torch.testing.assert_close(actual[mine].mean(), (0.3 * log_ratio - score)[mine].var() / 2)
+        members = label == GROUP
+        torch.testing.assert_close(actual[members].mean(), (0.3 * log_ratio - score)[members].var() / 2)
     assert float(actual[-1]) == 0.0
 
 
-def test_gvpo_of_a_policy_that_has_not_moved_is_beta_times_rloo():
+def test_gvpo_gradient_of_an_unchanged_policy_is_beta_times_rloo():
     score, zero = f64(1, 2, 0, 5, 1, 7), torch.zeros(6, dtype=torch.float64)
     centered = torch.stack([s - score[g == GROUP].mean() for s, g in zip(score, GROUP, strict=True)])
-    actual = slope(lambda x: gvpo_loss(x, centered, GROUP, YES, beta=0.3), zero)
-    torch.testing.assert_close(actual, -0.3 * leave_one_out_advantage(score, GROUP, YES))
+    actual = gradient_of(lambda x: gvpo_loss(x, centered, GROUP, COUNTED, beta=0.3), zero)
+    torch.testing.assert_close(actual, -0.3 * leave_one_out_advantage(score, GROUP, COUNTED))
 
 
-def test_gvpo_does_not_see_a_partition_function():
+def test_gvpo_loss_does_not_depend_on_a_partition_function():
     log_ratio = f64(1, 2, 0, 5, 1, 7)
     constant = torch.where(GROUP == 4, 100.0, -3.0).double()
-    one, other = (gvpo_loss(x, log_ratio * 0, GROUP, YES, beta=0.3) for x in (log_ratio, log_ratio + constant))
-    torch.testing.assert_close(one, other)
+    plain, shifted = (gvpo_loss(x, log_ratio * 0, GROUP, COUNTED, beta=0.3) for x in (log_ratio, log_ratio + constant))
+    torch.testing.assert_close(plain, shifted)
 
 
-def test_gvpo_by_its_parts():
+def test_gvpo_equals_its_definition():
     algorithm = gvpo.algorithm(gvpo.Config(beta=0.5))
     assert algorithm.objectives[0].unit == "group"
     batch = with_advantage(algorithm, example(algorithm))
     counted = batch["mask"].any(-1)
     log_ratio = sequence_log_ratio(batch["logp"], batch["old_logp"], batch["mask"])
     reward = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
-    left = (0.5 * log_ratio - reward)[counted]
+    error = (0.5 * log_ratio - reward)[counted]
     groups = batch["group"][counted]
-    parts = [left[groups == g].var() / 2 * (groups == g).sum() for g in groups.unique() if (groups == g).sum() > 1]
+    parts = [error[groups == g].var() / 2 * (groups == g).sum() for g in groups.unique() if (groups == g).sum() > 1]
     expected = sum(parts) / counted.sum()
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), expected)
 
 
-def test_flowrl_by_its_parts():
+def test_flowrl_equals_its_definition():
     algorithm = flowrl.algorithm(flowrl.Config(beta=2, clip_low=0.1, clip_high=0.3))
     batch = with_advantage(algorithm, example(algorithm))
     losses = []

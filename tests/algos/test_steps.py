@@ -1,4 +1,4 @@
-"""The steps of an agent, and baselines at each token: against loops in plain Python."""
+"""Step relative advantages and the optimal token baseline, compared with loops in plain Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def example(rows: int = 9, time: int = 14, seed: int = 0) -> dict[str, torch.Ten
 
 
 def steps_in_plain_python(b: dict, row: int) -> list[dict]:
-    """The steps of a row: their tokens, their rewards, the state in which they began."""
+    """The steps of a row, with their tokens, their reward, and the state at their start."""
     steps = []
     for t in range(b["turn"].shape[1]):
         if b["action"][row, t]:
@@ -41,59 +41,60 @@ def steps_in_plain_python(b: dict, row: int) -> list[dict]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_step_is_compared_with_those_from_the_same_state(seed):
-    b, met = example(seed=seed), {}
+def test_step_relative_advantage_equals_the_definition(seed):
+    b, steps_by_state = example(seed=seed), {}
     for row in range(len(b["group"])):
         steps = steps_in_plain_python(b, row)
         for k, step in enumerate(steps):
-            step["to go"] = sum(0.9 ** (j - k) * later["reward"] for j, later in enumerate(steps) if j >= k)
+            step["return"] = sum(0.9 ** (j - k) * later["reward"] for j, later in enumerate(steps) if j >= k)
             step["row"] = row
             if b["mask"][row, step["tokens"]].any():
-                met.setdefault((int(b["group"][row]), step["anchor"]), []).append(step)
+                steps_by_state.setdefault((int(b["group"][row]), step["anchor"]), []).append(step)
     expected = torch.zeros_like(b["reward"])
-    for steps in met.values():
-        returns = [step["to go"] for step in steps]
+    for steps in steps_by_state.values():
+        returns = [step["return"] for step in steps]
         for step in steps if len(steps) > 1 else ():
-            value = (step["to go"] - statistics.fmean(returns)) / (statistics.stdev(returns) + 1e-6)
+            value = (step["return"] - statistics.fmean(returns)) / (statistics.stdev(returns) + 1e-6)
             expected[step["row"], step["tokens"]] = value
     actual = step_relative_advantage(*b.values(), discount=0.9)
     torch.testing.assert_close(actual, torch.where(b["mask"], expected, 0))
-    batches = [torch.stack([one, two]) for one, two in zip(b.values(), example(seed=7).values(), strict=True)]
-    loop = torch.stack([step_relative_advantage(*of, discount=0.9) for of in zip(*batches, strict=True)])
+    batches = [torch.stack(fields) for fields in zip(b.values(), example(seed=7).values(), strict=True)]
+    loop = torch.stack([step_relative_advantage(*fields, discount=0.9) for fields in zip(*batches, strict=True)])
     torch.testing.assert_close(step_relative_advantage(*batches, discount=0.9), loop)
 
 
-def test_a_turn_that_comes_back_is_another_step():
-    turn, yes = torch.tensor([[5, 5, 0, 5]]), torch.ones(1, 4) > 0
-    number, begins = find_steps(turn, yes)
-    assert number.tolist() == [[0, 0, 1, 2]]
-    assert begins.tolist() == [[True, False, True, True]]
+def test_repeated_turn_starts_a_new_step():
+    turn, action = torch.tensor([[5, 5, 0, 5]]), torch.ones(1, 4) > 0
+    step, is_start = find_steps(turn, action)
+    assert step.tolist() == [[0, 0, 1, 2]]
+    assert is_start.tolist() == [[True, False, True, True]]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_optimal_baseline_is_a_weighted_mean_at_each_token(seed):
+def test_optimal_token_advantage_equals_the_definition(seed):
     b, draw = example(seed=seed), torch.Generator().manual_seed(seed)
     p = torch.rand(b["action"].shape, generator=draw, dtype=torch.float64)
-    squared = p.square() + 0.1
+    sum_pi_squared = p.square() + 0.1
     returns = discounted_returns(b["reward"], b["action"], discount=1.0)
     expected = torch.zeros_like(returns)
-    places = [action.nonzero()[:, 0].tolist() for action in b["action"]]
-    for i, mine in enumerate(places):
-        for k, t in enumerate(mine):
+    positions = [action.nonzero()[:, 0].tolist() for action in b["action"]]
+    for i, row_positions in enumerate(positions):
+        for k, t in enumerate(row_positions):
             pairs = []
-            for j, theirs in enumerate(places):
-                if b["group"][j] == b["group"][i] and k < len(theirs) and b["mask"][j, theirs[k]]:
-                    so_far = [s for s in theirs[: k + 1] if b["mask"][j, s]]
-                    weight = sum(float(1 - 2 * p[j, s] + squared[j, s]) for s in so_far)
-                    pairs.append((weight, float(returns[j, theirs[k]])))
+            for j, other_positions in enumerate(positions):
+                reaches_k = k < len(other_positions) and b["mask"][j, other_positions[k]]
+                if b["group"][j] == b["group"][i] and reaches_k:
+                    counted = [s for s in other_positions[: k + 1] if b["mask"][j, s]]
+                    weight = sum(float(1 - 2 * p[j, s] + sum_pi_squared[j, s]) for s in counted)
+                    pairs.append((weight, float(returns[j, other_positions[k]])))
             if b["mask"][i, t] and len(pairs) > 1:
                 baseline = sum(w * g for w, g in pairs) / (sum(w for w, _ in pairs) + 1e-8)
                 expected[i, t] = returns[i, t] - baseline
-    actual = optimal_token_advantage(returns, p.log(), squared, b["action"], b["mask"], b["group"])
+    actual = optimal_token_advantage(returns, p.log(), sum_pi_squared, b["action"], b["mask"], b["group"])
     torch.testing.assert_close(actual, expected)
 
 
-def test_its_weight_is_the_squared_gradient_in_the_logits():
+def test_weight_is_the_squared_gradient_in_the_logits():
     logits = torch.tensor([0.3, -1.0, 0.9], dtype=torch.float64, requires_grad=True)
     pi = logits.softmax(-1)
     [gradient] = torch.autograd.grad(pi[1].log(), logits, retain_graph=True)

@@ -1,4 +1,4 @@
-"""Algorithms that differ from GRPO in their surrogate: each by its definition."""
+"""Algorithms that differ from GRPO in their surrogate, compared with their definitions."""
 
 from __future__ import annotations
 
@@ -21,38 +21,35 @@ from purerl.algos import (
 from purerl.algos.algebra import Algorithm, compute_loss, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.batch import with_fields
-from tests.algos.helpers import TOKENS, advantage_losses_and_gradients, example, loss_of, with_advantage
+from tests.algos.helpers import ONE_TOKEN_ROWS, advantage_losses_and_gradients, example, loss_of, with_advantage
 
 
 def policy_gradient_of(algorithm: Algorithm, batch: TensorDict) -> torch.Tensor:
     return advantage_losses_and_gradients(algorithm, batch)[-1]
 
 
-def reduced(algorithm: Algorithm, reduce) -> Algorithm:
+def with_reduction(algorithm: Algorithm, reduce) -> Algorithm:
     [policy] = algorithm.objectives
-    first, *others = policy.terms
-    return algorithm._replace(objectives=(policy._replace(terms=(first._replace(reduce=reduce), *others)),))
-
-
-# --- by hand -----------------------------------------------------------------------------------------------------
+    first, *other_terms = policy.terms
+    return algorithm._replace(objectives=(policy._replace(terms=(first._replace(reduce=reduce), *other_terms)),))
 
 
 def rows(batch: TensorDict, *names: str) -> list[list[torch.Tensor]]:
-    """The counted tokens of each row that has any, of each of the fields `names`."""
+    """The values of the fields `names` at the counted tokens of each row with counted tokens."""
     mask = batch["mask"]
     return [[batch[name][i][mask[i]] for name in names] for i in range(len(mask)) if mask[i].any()]
 
 
-def test_gmpo_by_its_definition():
+def test_gmpo_equals_its_definition():
     batch = with_advantage(gmpo.algorithm(), example(gmpo.algorithm()))
     losses = []
     for logp, old, a in rows(batch, "logp", "old_logp", "advantage"):
-        near = [min(float(d), 0.4) if a[0] > 0 else max(float(d), -0.4) for d in logp - old]
-        losses.append(-a[0] * torch.tensor(near, dtype=torch.float64).mean().exp())
+        clipped = [min(float(d), 0.4) if a[0] > 0 else max(float(d), -0.4) for d in logp - old]
+        losses.append(-a[0] * torch.tensor(clipped, dtype=torch.float64).mean().exp())
     torch.testing.assert_close(loss_of(gmpo.algorithm().objectives[0], batch), torch.stack(losses).mean())
 
 
-def test_kimi_by_its_definition():
+def test_kimi_equals_its_definition():
     algorithm = kimi.algorithm(kimi.Config(beta=0.3))
     batch = with_advantage(algorithm, example(algorithm))
     losses = [
@@ -62,7 +59,7 @@ def test_kimi_by_its_definition():
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), torch.stack(losses).mean())
 
 
-def test_topr_by_its_gradient():
+def test_topr_gradient_equals_its_definition():
     batch = with_advantage(topr.algorithm(), example(topr.algorithm()))
     actual = policy_gradient_of(topr.algorithm(), batch)
     counted = int(batch["mask"].any(-1).sum())
@@ -73,21 +70,22 @@ def test_topr_by_its_gradient():
     torch.testing.assert_close(actual[batch["mask"]], torch.cat(expected))
 
 
-def test_aspo_has_the_gradient_of_the_papers_surrogates():
+def test_aspo_has_the_gradient_of_the_surrogates_in_the_paper():
     batch = with_advantage(aspo.algorithm(), example(aspo.algorithm(), seed=2))
     a, old, mask = batch["advantage"], batch["old_logp"], batch["mask"]
     logp = batch["logp"].clone().requires_grad_()
-    ratio, still = (logp - old).exp(), (logp - old).exp().detach()
-    flipped = torch.where(still > 1.28, 0, old.exp() * logp.exp() / logp.exp().detach().square())
-    bad = torch.maximum(-a * ratio, -a * ratio.clamp(0.8, 1.28))
-    loss = torch.where(a > 0, -a * flipped, bad)
-    soft = torch.where(a > 0, (1 / still > 3), (still > 3))
-    loss = torch.where(soft, -3 * a * logp, loss)
+    ratio = (logp - old).exp()
+    detached = ratio.detach()
+    flipped = torch.where(detached > 1.28, 0, old.exp() * logp.exp() / logp.exp().detach().square())
+    clipped = torch.maximum(-a * ratio, -a * ratio.clamp(0.8, 1.28))
+    loss = torch.where(a > 0, -a * flipped, clipped)
+    is_capped = torch.where(a > 0, (1 / detached > 3), (detached > 3))
+    loss = torch.where(is_capped, -3 * a * logp, loss)
     [expected] = torch.autograd.grad((loss * mask).sum() / mask.sum(), logp)
     torch.testing.assert_close(policy_gradient_of(aspo.algorithm(), batch), expected * mask)
 
 
-def test_clip_cov_leaves_its_choice_in_the_denominator():
+def test_clip_cov_keeps_dropped_tokens_in_the_denominator():
     algorithm = clip_cov.algorithm(clip_cov.Config(fraction=0.2, cov_low=0.0, cov_high=1e6))
     batch = with_advantage(algorithm, example(algorithm))
     step, counts = prepare_step(algorithm.objectives[0], batch)
@@ -100,7 +98,7 @@ def test_clip_cov_leaves_its_choice_in_the_denominator():
     torch.testing.assert_close(compute_loss(algorithm.objectives[0], step, counts)[0], expected)
 
 
-def test_the_share_of_dropped_tokens_is_a_metric():
+def test_dropped_fraction_is_a_metric():
     algorithm = forking_tokens.algorithm(forking_tokens.Config(top_fraction=0.5))
     batch = with_advantage(algorithm, example(algorithm))
     step, counts = prepare_step(algorithm.objectives[0], batch)
@@ -109,7 +107,7 @@ def test_the_share_of_dropped_tokens_is_a_metric():
     assert (int(dropped.total), int(dropped.weight)) == (tokens - tokens // 2, tokens)
 
 
-def test_a_token_of_gspo_token_follows_its_own_advantage():
+def test_gspo_token_uses_the_advantage_of_each_token():
     algorithm = gspo_token.algorithm(gspo_token.Config(clip_low=1, clip_high=1e6))
     batch = with_advantage(algorithm, example(algorithm))
     expected = [
@@ -119,7 +117,7 @@ def test_a_token_of_gspo_token_follows_its_own_advantage():
     torch.testing.assert_close(actual, torch.cat(expected) / len(expected))
 
 
-def test_m2po_without_a_bound_is_unclipped_and_from_the_sampler():
+def test_m2po_without_a_bound_is_the_unclipped_surrogate():
     algorithm = m2po.algorithm(m2po.Config(moment_bound=1e6))
     batch = with_advantage(algorithm, example(algorithm))
     ratio, mask = (batch["logp"] - batch["rollout_logp"]).exp(), batch["mask"]
@@ -127,28 +125,28 @@ def test_m2po_without_a_bound_is_unclipped_and_from_the_sampler():
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), expected)
 
 
-def test_m2po_keeps_the_second_moment():
+def test_m2po_bounds_the_second_moment():
     algorithm = m2po.algorithm()
     batch = with_advantage(algorithm, example(algorithm, seed=25))
     e = batch["old_logp"] - batch["rollout_logp"]
-    forth = batch["mask"] & (e * batch["advantage"] > 0)
-    kept = forth & ~prepare_step(algorithm.objectives[0], batch)[0]["dropped"]
-    assert float(e[kept].square().mean()) <= 0.04 < float(e[forth].square().mean())
+    candidates = batch["mask"] & (e * batch["advantage"] > 0)
+    remaining = candidates & ~prepare_step(algorithm.objectives[0], batch)[0]["dropped"]
+    assert float(e[remaining].square().mean()) <= 0.04 < float(e[candidates].square().mean())
 
 
-def test_cispo_never_stops_and_sapo_fades():
-    """Far from where it was, a good token has the gradient of its cap in CISPO, and next to none in SAPO."""
-    batch = example(sapo.algorithm(), TOKENS)
+def test_gradients_of_cispo_and_sapo_at_a_large_ratio():
+    """The weight of CISPO is its cap, the weight of SAPO is close to 0."""
+    batch = example(sapo.algorithm(), ONE_TOKEN_ROWS)
     batch = with_fields(batch, logp=batch["old_logp"] + 4)
-    for module, per_advantage in ((cispo, 5.0), (sapo, 0.0)):
-        algorithm = reduced(module.algorithm(), token_mean)
+    for module, weight in ((cispo, 5.0), (sapo, 0.0)):
+        algorithm = with_reduction(module.algorithm(), token_mean)
         advantage = with_advantage(algorithm, batch)["advantage"]
         actual = policy_gradient_of(algorithm, batch) * int(batch["mask"].sum())
-        torch.testing.assert_close(actual, -per_advantage * advantage, atol=1e-9, rtol=0)
+        torch.testing.assert_close(actual, -weight * advantage, atol=1e-9, rtol=0)
 
 
-def test_metrics_say_from_where_they_are_measured():
-    [old], [sampler] = cispo.algorithm().objectives, vespo.algorithm().objectives
-    assert (old.reads, sampler.reads) == (("old_logp", "advantage"), ("rollout_logp", "advantage"))
-    names = [[name for name, _ in dict(one.metrics.keywords)["metrics"]] for one in (old, sampler)]
+def test_kl_metric_matches_the_field_of_the_ratio():
+    [old], [rollout] = cispo.algorithm().objectives, vespo.algorithm().objectives
+    assert (old.reads, rollout.reads) == (("old_logp", "advantage"), ("rollout_logp", "advantage"))
+    names = [[name for name, _ in dict(policy.metrics.keywords)["metrics"]] for policy in (old, rollout)]
     assert names == [["approx_kl", "weight", "entropy"], ["sampler_kl", "weight", "entropy"]]

@@ -1,8 +1,6 @@
-"""Losses at a token, value and gradient by cases; reductions by hand."""
+"""Identities between surrogates and ratios, and edge cases."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
@@ -17,56 +15,46 @@ from purerl.algos import (
     sequence_ratio,
     token_ratio,
 )
+from tests.algos.helpers import f64, gradient_of
 
 CLIP = dict(clip_low=0.2, clip_high=0.3)
-MASKS = torch.tensor([[True, True, False], [False, False, False]])
 
 
-def f64(*rows: list) -> torch.Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-def slope(function, x: torch.Tensor) -> torch.Tensor:
-    """The gradient of the sum of function(x)."""
-    x = x.clone().requires_grad_()
-    return torch.autograd.grad(function(x).sum(), x)[0]
-
-
-def test_all_surrogates_begin_with_the_policy_gradient():
+def test_surrogates_have_the_policy_gradient_if_the_policy_has_not_changed():
     logp, a, mask = f64([-1.0, -2.0], [-0.5, -3.0]), f64([1.0, -2.0], [3.0, 0.5]), torch.ones(2, 2) > 0
-    reinforce = slope(lambda x: policy_gradient(x, a), logp)
-    others = [
+    reinforce = gradient_of(lambda x: policy_gradient(x, a), logp)
+    surrogates = [
         lambda x: ppo_clip(x, logp, a, **CLIP),
         lambda x: importance_surrogate(x, logp, a),
         lambda x: clip_surrogate(sequence_ratio(x, logp, mask), a, **CLIP),
     ]
-    for other in others:
-        torch.testing.assert_close(slope(other, logp), reinforce)
+    for surrogate in surrogates:
+        torch.testing.assert_close(gradient_of(surrogate, logp), reinforce)
 
 
-def test_its_mean_over_tokens_has_the_gradient_of_the_row():
+def test_mean_of_sequence_ratio_over_tokens_has_the_gradient_of_the_row_ratio():
     logp, old, mask = f64([-0.4, -0.1, -2.0]), f64([-0.3, -0.6, -2.0]), torch.tensor([[True, True, False]])
 
     def mean_of_tokens(x):
         return torch.where(mask, sequence_ratio(x, old, mask), 0).sum(-1) / 2
 
-    def of_the_row(x):
+    def row_ratio(x):
         return (torch.where(mask, x - old, 0).sum(-1) / 2).exp()
 
-    torch.testing.assert_close(slope(mean_of_tokens, logp), slope(of_the_row, logp))
+    torch.testing.assert_close(gradient_of(mean_of_tokens, logp), gradient_of(row_ratio, logp))
 
 
-def test_at_one_token_sequence_and_token_ratio_are_the_same():
+def test_sequence_ratio_of_one_token_equals_token_ratio():
     logp, old, mask = f64([-0.4], [-2.0]), f64([-0.9], [-1.0]), torch.ones(2, 1) > 0
     torch.testing.assert_close(sequence_ratio(logp, old, mask), token_ratio(logp, old))
-    torch.testing.assert_close(slope(lambda x: sequence_ratio(x, old, mask), logp), token_ratio(logp, old))
+    torch.testing.assert_close(gradient_of(lambda x: sequence_ratio(x, old, mask), logp), token_ratio(logp, old))
 
 
 RATIOS, SIGNS = f64([0.01, 0.5, 0.79, 1.0, 1.31, 2.9, 3.1, 50.0] * 2), f64([1.5] * 8 + [-1.5] * 8)
 
 
-def test_dual_clip_and_the_two_sided_clip_are_one():
-    """Each as its authors write it, in value and in gradient: the part without the clip, where A < 0 and r is large."""
+def test_dual_clip_and_two_sided_clip_are_the_same_function():
+    """Value and gradient of our function equal those of both papers, also for A < 0 and a large r."""
 
     def dual(r):  # 1912.09729
         clip = torch.maximum(-SIGNS * r, -SIGNS * r.clamp(0.8, 1.3))
@@ -78,24 +66,20 @@ def test_dual_clip_and_the_two_sided_clip_are_one():
     def ours(r):
         return dual_clip_surrogate(r, SIGNS, **CLIP, ratio_cap=3.0)
 
-    for theirs in (dual, two_sided):
-        torch.testing.assert_close(ours(RATIOS), theirs(RATIOS))
-        torch.testing.assert_close(slope(ours, RATIOS), slope(theirs, RATIOS))
-    assert slope(ours, RATIOS)[0, -3:].tolist() == [1.5, 0.0, 0.0]
+    for reference in (dual, two_sided):
+        torch.testing.assert_close(ours(RATIOS), reference(RATIOS))
+        torch.testing.assert_close(gradient_of(ours, RATIOS), gradient_of(reference, RATIOS))
+    assert gradient_of(ours, RATIOS)[0, -3:].tolist() == [1.5, 0.0, 0.0]
 
 
-def test_a_row_without_counted_tokens_has_not_moved():
-    nothing, far = torch.zeros(1, 2) > 0, f64([7.0, 7.0])
-    ratio = geometric_mean_ratio(far, -far, far, nothing, log_clip_low=0.4, log_clip_high=0.4)
+def test_geometric_mean_ratio_of_a_row_without_counted_tokens_is_one():
+    mask, logp = torch.zeros(1, 2) > 0, f64([7.0, 7.0])
+    ratio = geometric_mean_ratio(logp, -logp, logp, mask, log_clip_low=0.4, log_clip_high=0.4)
     assert ratio.tolist() == [[1.0, 1.0]]
 
 
 @pytest.mark.parametrize("distance", [-1e3, 1e3])
-def test_no_distance_overflows(distance):
+def test_ppo_clip_is_finite_for_large_log_ratios(distance):
     logp, zero, a = torch.full((1, 2), distance), torch.zeros(1, 2), torch.tensor([[1.0, -1.0]])
     assert ppo_clip(logp, zero, a, **CLIP).isfinite().all()
-    assert slope(lambda x: ppo_clip(x, zero, a, **CLIP), logp).isfinite().all()
-
-
-LOSS = f64([2.0, 4.0, math.nan], [6.0, math.nan, math.nan])
-MASK = LOSS.isfinite()
+    assert gradient_of(lambda x: ppo_clip(x, zero, a, **CLIP), logp).isfinite().all()

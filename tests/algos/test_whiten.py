@@ -1,4 +1,4 @@
-"""Whitening, and the choice of tokens by covariance: over all counted tokens of a batch."""
+"""Whitening, and the selection of tokens by covariance, over all counted tokens of a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def example(rows: int = 6, time: int = 9) -> tuple[torch.Tensor, torch.Tensor, t
     return x, y, torch.rand(rows, time, generator=draw) < 0.7
 
 
-def test_mean_and_deviation_are_those_of_counted_tokens():
+def test_whiten_uses_the_statistics_of_counted_tokens():
     x, _, mask = example()
     x[~mask] = torch.nan
     actual = whiten(x, mask)
@@ -26,29 +26,29 @@ def test_mean_and_deviation_are_those_of_counted_tokens():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("tokens", [0, 1, 3, 10])
-def test_equal_values_give_exactly_nothing(dtype, tokens):
+def test_whiten_of_equal_values_is_exactly_zero(dtype, tokens):
     mask = torch.arange(12).reshape(3, 4) < tokens
     assert not whiten(torch.full((3, 4), 0.1, dtype=dtype), mask).any()
 
 
-def test_without_rows_there_is_nothing():
+def test_whiten_of_an_empty_batch_is_empty():
     assert whiten(torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.bool)).shape == (0, 3)
 
 
 @pytest.mark.parametrize("top_fraction", [1e-6, 0.1, 0.5, 1.0])
-def test_the_largest_covariances_are_chosen(top_fraction):
+def test_high_covariance_tokens_have_the_largest_covariance(top_fraction):
     logp, advantage, mask = example()
     covariance = (logp - logp[mask].mean()) * (advantage - advantage[mask].mean())
     number = max(1, math.floor(top_fraction * int(mask.sum())))
-    chosen = high_covariance_tokens(logp, advantage, mask, top_fraction=top_fraction)
-    assert torch.equal(chosen, mask & (covariance >= covariance[mask].topk(number).values.min()) & (covariance > 0))
-    assert int(chosen.sum()) == min(number, int((covariance > 0)[mask].sum()))
+    selected = high_covariance_tokens(logp, advantage, mask, top_fraction=top_fraction)
+    assert torch.equal(selected, mask & (covariance >= covariance[mask].topk(number).values.min()) & (covariance > 0))
+    assert int(selected.sum()) == min(number, int((covariance > 0)[mask].sum()))
 
 
-def test_where_nothing_varies_nothing_is_chosen():
-    chosen = high_covariance_tokens(torch.rand(2, 2), torch.full((2, 2), 0.1), torch.ones(2, 2) > 0, top_fraction=0.5)
-    assert not chosen.any()
+def test_no_token_is_selected_if_advantages_are_equal():
+    selected = high_covariance_tokens(torch.rand(2, 2), torch.full((2, 2), 0.1), torch.ones(2, 2) > 0, top_fraction=0.5)
+    assert not selected.any()
 
 
-def test_where_nothing_counts_nothing_is_chosen():
+def test_no_token_is_selected_without_counted_tokens():
     assert not high_covariance_tokens(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2) < 0, top_fraction=0.5).any()
