@@ -27,7 +27,7 @@ from purerl.algos.parts.corrections import (
 from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.batch import collate, with_fields
 from purerl.testing import check_algorithm, fields_of
-from purerl.testing.outcome import learn
+from purerl.testing.outcome import run_objective
 from tests.algos.running import example, learned, loss_of, with_advantage
 
 CAP = bind(truncated, cap=2.0)
@@ -229,7 +229,9 @@ def test_an_unmoved_policy_is_its_own_old_one():
         own = use_current_outputs(policy, {"old_logp": "logp"})
         assert "old_logp" not in own.reads
         batch = with_fields(batch, old_logp=batch["logp"])
-        torch.testing.assert_close(learn(own, batch.exclude("old_logp")), learn(policy, batch), rtol=0, atol=0)
+        torch.testing.assert_close(
+            run_objective(own, batch.exclude("old_logp")), run_objective(policy, batch), rtol=0, atol=0
+        )
 
 
 def test_what_prepares_a_step_is_scored_before_it():
