@@ -149,6 +149,10 @@ def score_in_group_of_one(batch):
     return singleton_score(*inputs, estimator=group_centered_advantage)
 
 
+def zero_advantage(batch):
+    return 0 * batch["reward"].sum(-1)
+
+
 def clipped_score(batch):
     return batch["reward"].sum(-1).clamp(-1, 1)
 
@@ -334,6 +338,19 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     },
     "reward_scale_equivariance": {
         "clipped_score": (_with_row_advantage(clipped_score), "field advantage after rewards are multiplied by 8")
+    },
+    "small_groups_have_zero_advantage": {
+        "size_not_declared": (GRPO._replace(min_group_size=1), "largest advantage at group size 1: got 0"),
+        "declared_size_too_large": (GRPO._replace(min_group_size=3), "largest advantage at group size 2: got "),
+        "score_in_group_of_one": (
+            _with_row_advantage(score_in_group_of_one)._replace(min_group_size=2),
+            "largest advantage at group size 1: got ",
+        ),
+        "advantage_always_zero": (
+            _with_row_advantage(zero_advantage)._replace(min_group_size=2),
+            "largest advantage at group size 2: got 0",
+        ),
+        "declared_without_advantage": (DPO._replace(min_group_size=2), "the algorithm writes no advantage"),
     },
     "zero_loss_without_counted_tokens": {
         "division_by_zero": (_with_term(reduce=division_by_zero), "got nan, expected finite values"),

@@ -28,6 +28,7 @@ __all__ = [
     "mask_out_all_tokens",
     "pad",
     "randomize_labels",
+    "regroup",
     "scale_rewards",
     "shift_scores",
 ]
@@ -127,6 +128,11 @@ def _randomize(labels: Tensor) -> Tensor:
     unique, index = labels.unique(return_inverse=True)
     rng = random.Random(0)
     return torch.tensor([rng.randrange(-(2**62), 2**62) for _ in unique])[index]
+
+
+def regroup(batch: TensorDict, size: int) -> TensorDict:
+    """Assign the rows, in order, to groups of `size` rows. The last group may be smaller."""
+    return with_fields(batch, group=torch.arange(len(batch["row"])) // size)
 
 
 # --- log-probabilities -------------------------------------------------------------------------------------------

@@ -44,7 +44,12 @@ from purerl.testing.laws.purity import (
     picklable,
     reads_are_declared,
 )
-from purerl.testing.laws.rewards import no_reward_lost, reward_scale_equivariance, reward_shift_invariance
+from purerl.testing.laws.rewards import (
+    no_reward_lost,
+    reward_scale_equivariance,
+    reward_shift_invariance,
+    small_groups_have_zero_advantage,
+)
 
 __all__ = ["LAWS", "SINGLE_BATCH_LAWS", "Law"]
 
@@ -70,6 +75,7 @@ LAWS: tuple[Law, ...] = (
     no_reward_lost,
     reward_shift_invariance,
     reward_scale_equivariance,
+    small_groups_have_zero_advantage,
     zero_loss_without_counted_tokens,
     finite_at_extreme_ratios,
     gradients_only_through_outputs,

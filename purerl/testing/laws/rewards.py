@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, keep_all
-from purerl.batch import with_fields
+from purerl.algos.algebra import Algorithm, advantages, keep_all
+from purerl.algos.parts.rows import at_last_action
+from purerl.batch import STRUCTURE, with_fields
+from purerl.testing.batches import example_batch
 from purerl.testing.laws.law import assert_same, law
 from purerl.testing.outcome import Outcome, find_difference, run, run_advantage
-from purerl.testing.perturbations import equalize_policies, scale_rewards, shift_scores
+from purerl.testing.perturbations import equalize_policies, regroup, scale_rewards, shift_scores
 
-__all__ = ["no_reward_lost", "reward_scale_equivariance", "reward_shift_invariance"]
+__all__ = [
+    "no_reward_lost",
+    "reward_scale_equivariance",
+    "reward_shift_invariance",
+    "small_groups_have_zero_advantage",
+]
 
 
 @law
@@ -69,3 +78,54 @@ def reward_scale_equivariance(algorithm: Algorithm, batch: TensorDict) -> None:
 
 def _difference(expected: Tensor, actual: Tensor) -> str | None:
     return find_difference(Outcome({"": expected}, {}, {}), Outcome({"": actual}, {}, {}), tolerance=1e-3)
+
+
+# --- group size --------------------------------------------------------------------------------------------------
+
+
+@law
+def small_groups_have_zero_advantage(algorithm: Algorithm, batch: TensorDict) -> None:
+    """Advantages are exactly 0 in groups of fewer than `min_group_size` rows, and not always 0 in groups of that size.
+
+    A run with smaller groups learns nothing, so `purerl train` refuses to start it. Common violations: `min_group_size`
+    is not declared for a group-relative advantage, a row in a group of one keeps its score.
+    """
+    size = algorithm.min_group_size
+    assert size >= 1, f"min_group_size: got {size}, expected at least 1"
+    if _counted_advantages(algorithm, batch) is None:
+        assert size == 1, f"min_group_size: got {size}, expected 1 because the algorithm writes no advantage"
+        return
+    if size > 1:
+        batches = [regroup(batch, size - 1), *_batches_of_groups(algorithm, size - 1)]
+        largest = max(_largest_advantage(algorithm, small_groups) for small_groups in batches)
+        assert largest == 0, (
+            f"largest advantage at group size {size - 1}: got {largest:.6g}, expected 0 below min_group_size {size}"
+        )
+    largest = max(_largest_advantage(algorithm, groups) for groups in _batches_of_groups(algorithm, size))
+    assert largest > 0, f"largest advantage at group size {size}: got 0, expected above 0 at min_group_size {size}"
+
+
+def _largest_advantage(algorithm: Algorithm, batch: TensorDict) -> float:
+    """The largest absolute advantage of the counted tokens; 0 without counted tokens."""
+    counted = _counted_advantages(algorithm, batch)
+    return float(counted.abs().max()) if counted is not None and counted.numel() else 0.0
+
+
+def _counted_advantages(algorithm: Algorithm, batch: TensorDict) -> Tensor | None:
+    """The advantages of the counted tokens, or None if the algorithm writes no advantage."""
+    _, after = advantages(algorithm, algorithm.advantage.init(), batch.select(*STRUCTURE, *algorithm.reads))
+    return after["advantage"][after["mask"]] if "advantage" in after.keys() else None
+
+
+def _batches_of_groups(algorithm: Algorithm, size: int) -> Iterator[TensorDict]:
+    """Batches of four groups of `size` rows: with random rewards, and with one to four correct rows in each group.
+
+    Some advantages, such as those of pass@k, are 0 unless a certain number of rows of a group is correct.
+    """
+    layout = tuple((group, ".aaa") for group in range(4) for _ in range(size))
+    for seed in range(5):
+        batch = example_batch(algorithm.reads, layout, seed=seed)
+        yield batch
+        if "reward" in batch.keys():
+            is_correct = torch.arange(4 * size) % size <= batch["group"]
+            yield with_fields(batch, reward=at_last_action(is_correct.to(batch["reward"]), batch["action"]))
