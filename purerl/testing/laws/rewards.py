@@ -99,10 +99,14 @@ def small_groups_have_zero_advantage(algorithm: Algorithm, batch: TensorDict) ->
         batches = [regroup(batch, size - 1), *_batches_of_groups(algorithm, size - 1)]
         largest = max(_largest_advantage(algorithm, small_groups) for small_groups in batches)
         assert largest == 0, (
-            f"largest advantage at group size {size - 1}: got {largest:.6g}, expected 0 below min_group_size {size}"
+            f"largest advantage at group size {size - 1}: got {largest:.6g}, expected 0 below min_group_size {size}; "
+            "set min_group_size to the smallest group size with a nonzero advantage"
         )
     largest = max(_largest_advantage(algorithm, groups) for groups in _batches_of_groups(algorithm, size))
-    assert largest > 0, f"largest advantage at group size {size}: got 0, expected above 0 at min_group_size {size}"
+    assert largest > 0, (
+        f"largest advantage at group size {size}: got 0, expected above 0 at min_group_size {size}; "
+        "set min_group_size to the smallest group size with a nonzero advantage"
+    )
 
 
 def _largest_advantage(algorithm: Algorithm, batch: TensorDict) -> float:
