@@ -14,7 +14,7 @@ from purerl.testing.laws import compiled_equals_eager
 
 __all__ = ["check_law"]
 
-# The law of every mutant in mutants.py detects it on at least one of these two batches.
+# Every mutant in mutants.py is detected on at least one of these two batches.
 FIRST_SEED, SECOND_SEED = 9, 7
 
 

@@ -342,8 +342,8 @@ def k3_with_gradient_of_k2(logp: Tensor, old_logp: Tensor, ref_logp: Tensor) -> 
 
 REVERSE, FORWARD = 0, 1
 
-# The estimator; its expectation, as a multiple of the reverse KL; the KL divergence whose gradient is compared with its
-# gradient; the factor and the cosine of the two gradients.
+# Each case has the estimator, its expectation as a multiple of the reverse KL, and the direction of a KL divergence.
+# The last two numbers are the factor and the cosine of the estimator's gradient relative to that of this divergence.
 ON_POLICY_ESTIMATORS = {
     "k2": (unweighted(k2), 1.13385, REVERSE, 1, 1),
     "k3": (unweighted(k3), 1, FORWARD, 1, 1),
