@@ -1,21 +1,21 @@
-"""One thread, shape checks, and how many batches Hypothesis draws. This runs before a test module imports purerl."""
+"""Configure shape checks, the number of threads and Hypothesis, before a test module imports purerl."""
 
 from __future__ import annotations
 
 import os
 
-# Read when purerl.types is imported. The hook then puts a type checker around every function of purerl.algos.
+# purerl.types reads this variable on import. The import hook then adds a type checker to each function of purerl.algos.
 os.environ["PURERL_CHECK_SHAPES"] = "1"
 
 import jaxtyping
 import torch
 from hypothesis import Phase, settings
 
-jaxtyping.install_import_hook("purerl.algos", "shape_checks.checked")
+jaxtyping.install_import_hook("purerl.algos", "shape_checks.check_shapes")
 torch.set_num_threads(1)
 
-# No deadline: a batch takes milliseconds, but the first one of a process may take seconds. And no explanations of what
-# failing batches have in common: that costs many runs, and the law has said what is wrong.
+# No deadline: a batch takes milliseconds, but the first batch of a process may take seconds. No `explain` phase: it
+# needs many runs, and the message of a law already explains the failure.
 phases = set(Phase) - {Phase.explain}
 settings.register_profile("quick", max_examples=2, deadline=None, phases=phases, derandomize=True)
 settings.register_profile("thorough", max_examples=200, deadline=None, phases=phases)

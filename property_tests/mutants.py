@@ -1,7 +1,8 @@
-"""Broken algorithms, and the law that must catch each: bugs that were shipped elsewhere, put into GRPO or DPO.
+"""Broken algorithms (mutants), by the law that must detect each.
 
-A law that catches nothing proves nothing. With each mutant stands a part of the message that its law must give, so that
-it is caught for what is wrong with it; that of a mutant that crashes names the error.
+Most mutants are bugs that other libraries have shipped, applied to GRPO or DPO. They show that a law detects what it is
+for. Each mutant has a part of the message that the law must raise, so that it is not detected for another reason. If
+the mutant crashes, this part contains the name of the exception.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ GRPO, DPO = grpo.algorithm(), dpo.algorithm()
 (POLICY,) = GRPO.objectives
 
 
-def _objective(algorithm: Algorithm = GRPO, **changes) -> Algorithm:
+def _with_objective(algorithm: Algorithm = GRPO, **changes) -> Algorithm:
     (objective,) = algorithm.objectives
     return algorithm._replace(objectives=(objective._replace(**changes),))
 
 
-def _term(**changes) -> Algorithm:
+def _with_term(**changes) -> Algorithm:
     (term,) = POLICY.terms
-    return _objective(terms=(term._replace(**changes),))
+    return _with_objective(terms=(term._replace(**changes),))
 
 
-def _second_term(loss) -> Algorithm:
-    return _objective(terms=(*POLICY.terms, Term("second", loss, sequence_mean_of_token_mean)))
+def _with_second_term(loss) -> Algorithm:
+    return _with_objective(terms=(*POLICY.terms, Term("second", loss, sequence_mean_of_token_mean)))
 
 
-def _transform(function, *reads: str) -> Algorithm:
+def _with_transform(function, *reads: str) -> Algorithm:
     return GRPO._replace(reads=("reward", *reads), advantage=stateless(function))
 
 
-def _score(function, *reads: str) -> Algorithm:
-    """The advantage of a row is function(batch)."""
-    return _transform(write_field("advantage", lambda batch: _spread(function(batch), batch)), *reads)
+def _with_row_advantage(function, *reads: str) -> Algorithm:
+    """GRPO with the advantage function(batch), [rows], at the counted tokens of each row."""
+    return _with_transform(write_field("advantage", lambda batch: _broadcast(function(batch), batch)), *reads)
 
 
-def _spread(score, batch):
-    return torch.where(batch["mask"], score[:, None], 0)
+def _broadcast(row_value, batch):
+    return torch.where(batch["mask"], row_value[:, None], 0)
 
 
 # --- advantages --------------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def reward_of_last_action_token(batch):
     return batch["reward"].gather(1, last)[:, 0]
 
 
-def lost_rewards(batch):
+def negative_score(batch):
     return -batch["reward"].sum(-1)
 
 
@@ -72,8 +73,8 @@ def centered_over_padding(batch):
 
 
 def centered_over_rejected_rows(batch):
-    score, same = batch["reward"].sum(-1), (batch["group"][:, None] == batch["group"]).to(batch["reward"])
-    return score - same @ score / same.sum(-1)
+    score, same_group = batch["reward"].sum(-1), (batch["group"][:, None] == batch["group"]).to(batch["reward"])
+    return score - same_group @ score / same_group.sum(-1)
 
 
 def centered_by_position(batch):
@@ -87,26 +88,26 @@ def centered_by_label_as_index(batch):
     return score - torch.zeros_like(score).index_add(0, batch["group"], score)[batch["group"]]
 
 
-def centered_by_parity(batch):
+def centered_by_label_parity(batch):
     score, parity = batch["reward"].sum(-1), batch["group"].remainder(2)
     return score - torch.zeros_like(score).index_add(0, parity, score)[parity]
 
 
-def centered_by_a_loop(batch):
+def centered_in_loop_over_groups(batch):
     score, baseline = batch["reward"].sum(-1), torch.zeros_like(batch["reward"][:, 0])
     for label in batch["group"].unique():
-        mine = batch["group"] == label
-        baseline = torch.where(mine, (score * mine).sum() / mine.sum(), baseline)
+        in_group = batch["group"] == label
+        baseline = torch.where(in_group, (score * in_group).sum() / in_group.sum(), baseline)
     return score - baseline
 
 
-def centered_if_they_differ(batch):
+def centered_if_scores_differ(batch):
     score = batch["reward"].sum(-1)
     return score - score.mean() if score.max() > score.min() else score
 
 
-class Centered(torch.autograd.Function):
-    """Its rule for vmap takes the mapped axis for the rows."""
+class Center(torch.autograd.Function):
+    """A function whose `vmap` rule takes the mean over the mapped axis instead of the rows."""
 
     @staticmethod
     def forward(score):
@@ -121,8 +122,8 @@ class Centered(torch.autograd.Function):
         return score - score.mean(0), 0
 
 
-def centered_by_a_function_of_its_own(batch):
-    return Centered.apply(batch["reward"].sum(-1))
+def centered_by_autograd_function(batch):
+    return Center.apply(batch["reward"].sum(-1))
 
 
 def centered_unless_compiled(batch):
@@ -130,37 +131,41 @@ def centered_unless_compiled(batch):
     return score if torch.compiler.is_compiling() else score - score.mean()
 
 
-def centered_over_the_batch(batch):
-    score, counted = batch["reward"].sum(-1), batch["mask"].any(-1)
-    return score - (score * counted).sum() / counted.sum().clamp(min=1)
+def centered_over_batch(batch):
+    score, is_counted = batch["reward"].sum(-1), batch["mask"].any(-1)
+    return score - (score * is_counted).sum() / is_counted.sum().clamp(min=1)
 
 
-def best_possible_score(batch):
+def divided_by_largest_reward(batch):
     return batch["reward"].sum(-1) / max(1.0, batch["reward"].abs().max().item())
 
 
-def discounted_on_the_host(batch):
+def discounted_on_cpu(batch):
     return (batch["reward"] * 0.9 ** torch.arange(batch["reward"].shape[1])).sum(-1)
 
 
-def raw_where_alone(batch):
-    of_rows = batch["reward"].sum(-1), batch["group"], batch["mask"].any(-1)
-    return singleton_score(*of_rows, estimator=group_centered_advantage)
+def score_in_group_of_one(batch):
+    inputs = batch["reward"].sum(-1), batch["group"], batch["mask"].any(-1)
+    return singleton_score(*inputs, estimator=group_centered_advantage)
+
+
+def zero_advantage(batch):
+    return 0 * batch["reward"].sum(-1)
 
 
 def clipped_score(batch):
     return batch["reward"].sum(-1).clamp(-1, 1)
 
 
-def sign(batch):
+def sign_of_score(batch):
     return (batch["reward"].sum(-1) > 0) * 2.0 - 1.0
 
 
-def less_the_staler(batch):
+def score_over_version_range(batch):
     return batch["reward"].sum(-1) / (1 + batch["version"].amax(-1) - batch["version"].amin(-1))
 
 
-def returns_through_tools(batch):
+def returns_over_all_tokens(batch):
     discounts = 0.9 ** torch.arange(batch["reward"].shape[1]).to(batch["reward"])
     returns = (batch["reward"] * discounts).flip(-1).cumsum(-1).flip(-1) / discounts
     return with_fields(batch, advantage=torch.where(batch["mask"], returns, 0))
@@ -168,11 +173,11 @@ def returns_through_tools(batch):
 
 def centered_in_place(batch):
     batch["reward"].sub_(batch["reward"].mean())
-    return with_fields(batch, advantage=_spread(batch["reward"].sum(-1), batch))
+    return with_fields(batch, advantage=_broadcast(batch["reward"].sum(-1), batch))
 
 
-def written_into_the_argument(batch):
-    batch["advantage"] = _spread(batch["reward"].sum(-1), batch)
+def written_into_argument(batch):
+    batch["advantage"] = _broadcast(batch["reward"].sum(-1), batch)
     return batch
 
 
@@ -191,11 +196,11 @@ def squared_ratio(batch):
     return -batch["advantage"] * (2 * (batch["logp"] - batch["old_logp"])).clamp(-20, 20).exp()
 
 
-def whitened_in_the_loss(batch):
+def advantage_whitened_in_loss(batch):
     return -whiten(batch["advantage"], batch["mask"]) * batch["logp"]
 
 
-def with_dropout(batch):
+def dropout(batch):
     return torch.nn.functional.dropout(-batch["advantage"] * batch["logp"])
 
 
@@ -203,11 +208,11 @@ def softplus(batch):
     return torch.nn.functional.softplus(batch["logp"])
 
 
-def detached(batch):
+def detached_logp(batch):
     return -batch["advantage"] * batch["logp"].detach()
 
 
-def divergence_without_gradient(batch):
+def kl_without_gradient(batch):
     return k3(batch["logp"].detach(), batch["old_logp"])
 
 
@@ -218,7 +223,7 @@ def entropy_bonus(batch):
 # --- reductions --------------------------------------------------------------------------------------------------
 
 
-def mean_of_the_part(loss, mask, counts):
+def mean_over_tokens_of_part(loss, mask, counts):
     return token_sum(loss, mask, counts) / mask.sum().clamp(min=1)
 
 
@@ -226,110 +231,141 @@ def numerator_without_mask(loss, mask, counts):
     return loss.sum() / counts.tokens.clamp(min=1)
 
 
-def mean_over_width(loss, mask, counts):
+def mean_over_padded_width(loss, mask, counts):
     return torch.where(mask, loss, 0).mean(-1).sum() / counts.rows.clamp(min=1)
 
 
-def mean_over_rows_of_the_part(loss, mask, counts):
+def mean_over_rows_of_part(loss, mask, counts):
     return token_sum(loss, mask, counts) / max(1, len(mask))
 
 
-def divided_by_the_longest_row(loss, mask, counts):
+def divided_by_max_row_length(loss, mask, counts):
     return token_sum(loss, mask, counts) / mask.sum(-1).amax()
 
 
-def divided_by_zero(loss, mask, counts):
+def division_by_zero(loss, mask, counts):
     return token_sum(loss, mask, counts) / counts.tokens
 
 
-# --- the rest ----------------------------------------------------------------------------------------------------
+# --- other functions ---------------------------------------------------------------------------------------------
 
 
-def mean_without_weight(batch):
+def mean_with_constant_weight(batch):
     mask = batch["mask"]
     return {"logp": Weighted((batch["logp"] * mask).sum() / mask.sum().clamp(min=1), torch.tensor(1.0))}
 
 
 @attrs.frozen(repr=False)
-class NamedByAddress:
+class ReprWithAddress:
     def __call__(self, batch):
         return batch
 
 
 MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     "reads_are_declared": {
-        "a read is not declared": (_objective(reads=("advantage",)), "KeyError"),
-        "a reference is scored for nothing": (_objective(reads=(*POLICY.reads, "ref_logp")), "'ref_logp' is declared"),
+        "undeclared_read": (_with_objective(reads=("advantage",)), "KeyError"),
+        "unused_declaration": (
+            _with_objective(reads=(*POLICY.reads, "ref_logp")),
+            "field 'ref_logp' is declared, but no function reads it",
+        ),
     },
     "inputs_unchanged": {
-        "rewards are centered in place": (_transform(centered_in_place), "centered_in_place"),
-        "a field is written into the argument": (_transform(written_into_the_argument), "written_into_the_argument"),
+        "in_place_operation": (_with_transform(centered_in_place), "centered_in_place"),
+        "field_written_into_argument": (_with_transform(written_into_argument), "written_into_argument"),
     },
-    "no_hidden_state": {"dropout": (_term(loss=with_dropout), "gradient of logp")},
-    "dtype_preserved": {"a bool times a float": (_score(sign), "field advantage is torch.float32")},
+    "no_hidden_state": {"dropout": (_with_term(loss=dropout), "gradient of logp")},
+    "dtype_preserved": {"bool_times_float": (_with_row_advantage(sign_of_score), "field advantage: got torch.float32")},
     "picklable": {
-        "a lambda": (_term(loss=lambda batch: batch["logp"]), "PicklingError: "),
-        "a description with an address": (_objective(prepare=NamedByAddress()), "another fingerprint"),
+        "lambda": (_with_term(loss=lambda batch: batch["logp"]), "PicklingError: "),
+        "repr_with_address": (_with_objective(prepare=ReprWithAddress()), "fingerprint in another process"),
     },
     "device_preserved": {
-        "a value is asked for": (_score(best_possible_score), "RuntimeError: Tensor.item() cannot be called on meta"),
-        "a tensor is made elsewhere": (_score(discounted_on_the_host), "RuntimeError: Tensor on device cpu is not"),
+        "item": (
+            _with_row_advantage(divided_by_largest_reward),
+            "RuntimeError: Tensor.item() cannot be called on meta",
+        ),
+        "tensor_without_device": (_with_row_advantage(discounted_on_cpu), "RuntimeError: Tensor on device cpu is not"),
     },
     "vmap_equals_loop": {
-        "a loop over groups": (_score(centered_by_a_loop), "RuntimeError: vmap: "),
-        "the mapped axis is taken for the rows": (_score(centered_by_a_function_of_its_own), "field advantage"),
+        "loop_over_groups": (_with_row_advantage(centered_in_loop_over_groups), "RuntimeError: vmap: "),
+        "mapped_axis_used_as_rows": (_with_row_advantage(centered_by_autograd_function), "field advantage"),
     },
     "compiled_equals_eager": {
-        "a branch on values": (_score(centered_if_they_differ), "Unsupported: Data-dependent branching"),
-        "a branch on being compiled": (_score(centered_unless_compiled), "field advantage"),
+        "branch_on_values": (
+            _with_row_advantage(centered_if_scores_differ),
+            "Unsupported: Data-dependent branching",
+        ),
+        "branch_on_is_compiling": (_with_row_advantage(centered_unless_compiled), "field advantage"),
     },
     "padding_invariance": {
-        "the mean is over padding": (_score(centered_over_padding), "field advantage"),
-        "the numerator is not masked": (_term(loss=softplus, reduce=numerator_without_mask), "loss"),
-        "the padded width divides": (_term(reduce=mean_over_width), "gradient of logp"),
+        "mean_over_padding": (_with_row_advantage(centered_over_padding), "field advantage"),
+        "numerator_without_mask": (_with_term(loss=softplus, reduce=numerator_without_mask), "loss"),
+        "division_by_padded_width": (_with_term(reduce=mean_over_padded_width), "gradient of logp"),
     },
     "compaction_invariance": {
-        "rewards of tools are lost": (_score(reward_of_last_action_token), "field advantage"),
-        "returns are discounted by tools": (_transform(returns_through_tools), "field advantage"),
-        "probabilities are shifted by one": (_term(loss=shifted_ratio), "gradient of logp"),
+        "tool_rewards_lost": (_with_row_advantage(reward_of_last_action_token), "field advantage"),
+        "discount_over_tool_tokens": (_with_transform(returns_over_all_tokens), "field advantage"),
+        "old_logp_shifted_by_one": (_with_term(loss=shifted_ratio), "gradient of logp"),
     },
-    "permutation_equivariance": {"groups go by position": (_score(centered_by_position), "field advantage")},
+    "permutation_equivariance": {"groups_by_position": (_with_row_advantage(centered_by_position), "field advantage")},
     "masked_row_invariance": {
-        "rejected rows stay in the baseline": (_score(centered_over_rejected_rows), "field advantage")
+        "rejected_rows_in_baseline": (_with_row_advantage(centered_over_rejected_rows), "field advantage")
     },
     "group_label_invariance": {
-        "labels are indices": (_score(centered_by_label_as_index), "IndexError: "),
-        "labels of one parity are one group": (_score(centered_by_parity), "field advantage"),
+        "label_as_index": (_with_row_advantage(centered_by_label_as_index), "IndexError: "),
+        "label_modulo_two": (_with_row_advantage(centered_by_label_parity), "field advantage"),
     },
-    "masked_token_invariance": {"versions of tool tokens": (_score(less_the_staler, "version"), "field advantage")},
-    "group_independence": {"the baseline is that of the batch": (_score(centered_over_the_batch), "field advantage")},
+    "masked_token_invariance": {
+        "versions_of_tool_tokens": (_with_row_advantage(score_over_version_range, "version"), "field advantage")
+    },
+    "group_independence": {"baseline_over_batch": (_with_row_advantage(centered_over_batch), "field advantage")},
     "microbatch_invariance": {
-        "the tokens of the part divide": (_term(reduce=mean_of_the_part), "gradient of logp"),
-        "the part is whitened": (_term(loss=whitened_in_the_loss), "gradient of logp"),
-        "pairs are cut": (_objective(DPO, unit="row"), "gradient of logp"),
+        "division_by_tokens_of_part": (_with_term(reduce=mean_over_tokens_of_part), "gradient of logp"),
+        "whitening_in_loss": (_with_term(loss=advantage_whitened_in_loss), "gradient of logp"),
+        "pairs_split": (_with_objective(DPO, unit="row"), "gradient of logp"),
     },
     "rank_invariance": {
-        "a rank has no longest row": (_term(reduce=divided_by_the_longest_row), "RuntimeError: amax()"),
-        "the rows of the part divide": (_term(reduce=mean_over_rows_of_the_part), "gradient of logp"),
+        "max_over_empty_rank": (_with_term(reduce=divided_by_max_row_length), "RuntimeError: amax()"),
+        "division_by_rows_of_part": (_with_term(reduce=mean_over_rows_of_part), "gradient of logp"),
     },
-    "metrics_merge": {"metrics have no weights": (_objective(metrics=mean_without_weight), "'logp'")},
+    "metrics_merge": {"constant_weight": (_with_objective(metrics=mean_with_constant_weight), "'logp'")},
     "no_reward_lost": {
-        "masked-out rewards are lost": (_score(sum_of_counted_rewards), "no effect"),
-        "the advantage has the wrong sign": (_score(lost_rewards), "a reward more has an advantage of -"),
+        "masked_out_rewards_lost": (_with_row_advantage(sum_of_counted_rewards), "got no change"),
+        "wrong_sign": (_with_row_advantage(negative_score), "advantage of the row with a reward of 1: got -"),
     },
-    "reward_shift_invariance": {"a row alone keeps its score": (_score(raw_where_alone), "field advantage")},
-    "reward_scale_equivariance": {"scores are clipped": (_score(clipped_score), "field advantage is neither")},
+    "reward_shift_invariance": {
+        "score_in_group_of_one": (_with_row_advantage(score_in_group_of_one), "field advantage")
+    },
+    "reward_scale_equivariance": {
+        "clipped_score": (_with_row_advantage(clipped_score), "field advantage after rewards are multiplied by 8")
+    },
+    "small_groups_have_zero_advantage": {
+        "size_not_declared": (GRPO._replace(min_group_size=1), "largest advantage at group size 1: got 0"),
+        "declared_size_too_large": (GRPO._replace(min_group_size=3), "largest advantage at group size 2: got "),
+        "score_in_group_of_one": (
+            _with_row_advantage(score_in_group_of_one)._replace(min_group_size=2),
+            "largest advantage at group size 1: got ",
+        ),
+        "advantage_always_zero": (
+            _with_row_advantage(zero_advantage)._replace(min_group_size=2),
+            "largest advantage at group size 2: got 0",
+        ),
+        "declared_without_advantage": (DPO._replace(min_group_size=2), "the algorithm writes no advantage"),
+    },
     "zero_loss_without_counted_tokens": {
-        "0 divided by 0": (_term(reduce=divided_by_zero), "not finite"),
-        "the numerator is not masked": (_term(loss=softplus, reduce=numerator_without_mask), "and nothing counts"),
+        "division_by_zero": (_with_term(reduce=division_by_zero), "got nan, expected finite values"),
+        "numerator_without_mask": (
+            _with_term(loss=softplus, reduce=numerator_without_mask),
+            "in a step without counted tokens, expected 0",
+        ),
     },
-    "finite_at_extreme_ratios": {"a ratio overflows": (_term(loss=unclamped_ratio), "not finite")},
+    "finite_at_extreme_ratios": {"ratio_overflows": (_with_term(loss=unclamped_ratio), "expected finite values")},
     "gradients_only_through_outputs": {
-        "the gradient is stopped": (_term(loss=detached), "gradients reach []"),
-        "a bonus on what is only watched": (_second_term(entropy_bonus), "gradients reach ['entropy', 'logp']"),
+        "stopped_gradient": (_with_term(loss=detached_logp), "got gradients for []"),
+        "loss_of_watched_field": (_with_second_term(entropy_bonus), "got gradients for ['entropy', 'logp']"),
     },
     "gradient_matches_finite_differences": {
-        "a divergence under no_grad": (_second_term(divergence_without_gradient), "gradient of logp")
+        "kl_without_gradient": (_with_second_term(kl_without_gradient), "gradient of logp")
     },
-    "reinforce_gradient_on_policy": {"the ratio is squared": (_term(loss=squared_ratio), "gradient of logp")},
+    "reinforce_gradient_on_policy": {"squared_ratio": (_with_term(loss=squared_ratio), "gradient of logp")},
 }

@@ -1,4 +1,4 @@
-"""The type checker that the import hook puts around every function of `purerl.algos`: an int will do for a float."""
+"""The type checker that the import hook adds to every function of `purerl.algos`. It accepts an int for a float."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import jaxtyping
 from beartype import BeartypeConf, beartype
 
-__all__ = ["checked", "unchecked"]
+__all__ = ["check_shapes", "shape_checks_disabled"]
 
-checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
+check_shapes = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 
 @contextmanager
-def unchecked() -> Iterator[None]:
-    """Without it: `torch.compile` cannot look through a checker, and would make more than one graph."""
+def shape_checks_disabled() -> Iterator[None]:
+    """Disable shape checks. `torch.compile` cannot trace them and would break the graph."""
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         yield

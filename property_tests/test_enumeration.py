@@ -1,8 +1,9 @@
-"""What estimators estimate, exactly: every sequence that a small policy can say, weighed with its probability.
+"""The exact expectation of every estimator, computed from all sequences of a small policy.
 
-The vocabulary has three tokens, one of which ends a sequence; no sequence is longer than three. A table of logits, a
-row for each prefix, is the policy. So expectations are sums, and the expected gradient of a loss is compared with the
-gradient that it is meant to have: it is exact, or parallel to it, or differs by a number that is recorded here.
+The vocabulary has three tokens, and one of them ends a sequence. A sequence has at most three tokens. The policy is a
+table with one row of logits for each prefix. There are 15 sequences, so an expectation is a sum over them, weighted by
+their probabilities. The tests compare the expected gradient of a loss with the gradient of its objective. The two are
+equal, or parallel, or differ by numbers that are recorded in this file.
 """
 
 from __future__ import annotations
@@ -41,127 +42,136 @@ from purerl.batch import STRUCTURE, with_fields
 from purerl.plugins import find, names
 from purerl.testing import fields_of
 
-END, LONGEST = 2, 3
-PREFIXES = [p for n in range(LONGEST) for p in itertools.product(range(END), repeat=n)]
-SEQUENCES = [(*p, END) for p in PREFIXES] + list(itertools.product(range(END), repeat=LONGEST))
+END, MAX_LENGTH = 2, 3
+PREFIXES = [p for n in range(MAX_LENGTH) for p in itertools.product(range(END), repeat=n)]
+SEQUENCES = [(*p, END) for p in PREFIXES] + list(itertools.product(range(END), repeat=MAX_LENGTH))
 
 # Position 0 is the prompt.
-ACTION = torch.tensor([[False, *(t < len(s) for t in range(LONGEST))] for s in SEQUENCES])
-TOKEN = torch.tensor([[0, *s, *[0] * (LONGEST - len(s))] for s in SEQUENCES])
-PREFIX = torch.tensor([[0, *(PREFIXES.index(s[:t]) if t < len(s) else 0 for t in range(LONGEST))] for s in SEQUENCES])
+ACTION = torch.tensor([[False, *(t < len(s) for t in range(MAX_LENGTH))] for s in SEQUENCES])
+TOKEN = torch.tensor([[0, *s, *[0] * (MAX_LENGTH - len(s))] for s in SEQUENCES])
+PREFIX = torch.tensor(
+    [[0, *(PREFIXES.index(s[:t]) if t < len(s) else 0 for t in range(MAX_LENGTH))] for s in SEQUENCES]
+)
 
 
-def table(seed: int) -> Tensor:
-    """The logits of a policy."""
+def random_logits(seed: int) -> Tensor:
+    """The logits of a policy, [prefixes, vocabulary]."""
     return torch.randn(len(PREFIXES), END + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-POLICY, REFERENCE, SAMPLER = table(0), table(1), table(0) + 0.5 * table(2)
+POLICY, REFERENCE = random_logits(0), random_logits(1)
+ROLLOUT_POLICY = random_logits(0) + 0.5 * random_logits(2)
 REWARD = torch.randn(len(SEQUENCES), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
 
-def log_probability(logits: Tensor) -> Tensor:
-    """Of each token of each sequence; 0 elsewhere."""
+def token_logp(logits: Tensor) -> Tensor:
+    """The log-probability of each token of each sequence, and 0 at other positions."""
     return torch.where(ACTION, logits.log_softmax(-1)[PREFIX, TOKEN], 0)
 
 
-def probability(logits: Tensor) -> Tensor:
-    """Of each sequence."""
-    return log_probability(logits).sum(-1).exp()
+def sequence_probability(logits: Tensor) -> Tensor:
+    """The probability of each sequence."""
+    return token_logp(logits).sum(-1).exp()
 
 
 def gradient(function: Callable[[Tensor], Tensor]) -> Tensor:
+    """The gradient of `function` at the logits of the policy."""
     logits = POLICY.clone().requires_grad_()
     return torch.autograd.grad(function(logits), logits)[0]
 
 
-def test_there_is_no_other_sequence():
+def test_probabilities_of_all_sequences_sum_to_1():
     assert len(SEQUENCES) == len(set(SEQUENCES)) == 15
-    torch.testing.assert_close(probability(POLICY).sum(), torch.ones((), dtype=torch.float64))
+    torch.testing.assert_close(sequence_probability(POLICY).sum(), torch.ones((), dtype=torch.float64))
 
 
 # --- policy gradients --------------------------------------------------------------------------------------------
 
 
 GROUPS = torch.cartesian_prod(*[torch.arange(len(SEQUENCES))] * 2)
-"""Every group of two."""
+"""Every group of two sequences, as indices [groups, 2]."""
 
 
-def fields(logits: Tensor, sampler: Tensor) -> dict[str, Tensor]:
-    """What a row of each sequence holds: all that any algorithm reads, but noise."""
-    logp, old, ref = log_probability(logits), log_probability(POLICY), log_probability(REFERENCE)
-    rows, every = torch.zeros(len(SEQUENCES), dtype=torch.int64), torch.zeros_like(old)
-    chances = POLICY.softmax(-1)[PREFIX]
+def row_fields(logits: Tensor, rollout_logits: Tensor) -> dict[str, Tensor]:
+    """The fields of a batch with one row for each sequence: all fields that an algorithm reads, except `noise`."""
+    logp, old_logp, ref_logp = token_logp(logits), token_logp(POLICY), token_logp(REFERENCE)
+    row_zeros, token_zeros = torch.zeros(len(SEQUENCES), dtype=torch.int64), torch.zeros_like(old_logp)
+    probabilities = POLICY.softmax(-1)[PREFIX]
     return dict(
-        attention_mask=ACTION | (torch.arange(LONGEST + 1) == 0), action=ACTION, mask=ACTION,
-        logp=logp, old_logp=old, rollout_logp=log_probability(sampler), ref_logp=ref, reward_model_logp=ref,
-        teacher_logp=ref, entropy=every, log_partition=every, old_value=EXPECTED[PREFIX], value=EXPECTED[PREFIX],
-        old_entropy=torch.special.entr(chances).sum(-1), sum_pi_squared=chances.square().sum(-1),
-        reward=at_last_action(REWARD, ACTION), score=REWARD, greedy_score=GREEDY.expand(rows.shape),
-        components=torch.stack([REWARD, REWARD.square()], -1), role=rows, example=rows,
+        attention_mask=ACTION | (torch.arange(MAX_LENGTH + 1) == 0), action=ACTION, mask=ACTION,
+        logp=logp, old_logp=old_logp, rollout_logp=token_logp(rollout_logits), ref_logp=ref_logp,
+        reward_model_logp=ref_logp, teacher_logp=ref_logp, entropy=token_zeros, log_partition=token_zeros,
+        old_value=VALUE[PREFIX], value=VALUE[PREFIX],
+        old_entropy=torch.special.entr(probabilities).sum(-1), sum_pi_squared=probabilities.square().sum(-1),
+        reward=at_last_action(REWARD, ACTION), score=REWARD, greedy_score=GREEDY_REWARD.expand(row_zeros.shape),
+        components=torch.stack([REWARD, REWARD.square()], -1), role=row_zeros, example=row_zeros,
         turn=TOKEN, anchor=PREFIX,
     )  # fmt: skip
 
 
-EXPECTED = torch.stack([
-    (probability(POLICY) * REWARD)[starts].sum() / probability(POLICY)[starts].sum()
-    for starts in (torch.tensor([s[: len(p)] == p for s in SEQUENCES]) for p in PREFIXES)
+VALUE = torch.stack([
+    (sequence_probability(POLICY) * REWARD)[has_prefix].sum() / sequence_probability(POLICY)[has_prefix].sum()
+    for has_prefix in (torch.tensor([s[: len(p)] == p for s in SEQUENCES]) for p in PREFIXES)
 ])  # fmt: skip
-"""The value of each prefix: what a critic would say that knew everything."""
+"""The expected reward of each prefix under the policy: the output of a perfect critic."""
 
-GREEDY = REWARD[probability(POLICY).argmax()]
+GREEDY_REWARD = REWARD[sequence_probability(POLICY).argmax()]
 
 
-def expected_gradient(algorithm: Algorithm, sampler: Tensor = POLICY) -> Tensor:
-    """Of the loss of a group, in the mean over all groups that `sampler` may say."""
-    weight = probability(sampler)[GROUPS].prod(-1)
+def expected_gradient(algorithm: Algorithm, rollout_logits: Tensor = POLICY) -> Tensor:
+    """The expected gradient of the loss of a group of two rows that are sampled with `rollout_logits`."""
+    weight = sequence_probability(rollout_logits)[GROUPS].prod(-1)
     losses = torch.func.vmap(bind(_loss, algorithm=algorithm))
-    return gradient(lambda logits: weight @ losses(_batch(logits, sampler, algorithm)))
+    return gradient(lambda logits: weight @ losses(_batch(logits, rollout_logits, algorithm)))
 
 
-def _batch(logits: Tensor, sampler: Tensor, algorithm: Algorithm) -> TensorDict:
-    of_rows = {name: value[GROUPS] for name, value in fields(logits, sampler).items()}
-    of_groups = dict(
+def _batch(logits: Tensor, rollout_logits: Tensor, algorithm: Algorithm) -> TensorDict:
+    """A batch [groups, 2] with all groups."""
+    sequence_fields = {name: value[GROUPS] for name, value in row_fields(logits, rollout_logits).items()}
+    group_fields = dict(
         row=torch.arange(2).expand(GROUPS.shape),
         group=torch.zeros(GROUPS.shape, dtype=torch.int64),
         chosen=REWARD[GROUPS] > REWARD[GROUPS].flip(-1),
     )
-    known = {**of_rows, **of_groups}
-    return TensorDict({n: known[n] for n in (*STRUCTURE, *fields_of(algorithm))}, batch_size=GROUPS.shape)
+    available = {**sequence_fields, **group_fields}
+    return TensorDict({n: available[n] for n in (*STRUCTURE, *fields_of(algorithm))}, batch_size=GROUPS.shape)
 
 
 def _loss(batch: TensorDict, *, algorithm: Algorithm) -> Tensor:
     policy = algorithm.objectives[-1]
-    given = {name: batch[name] for name in (*policy.outputs, *policy.metric_outputs)}
-    _, after = compute_advantages(algorithm, algorithm.advantage.init(), batch.exclude(*given))
+    outputs = {name: batch[name] for name in (*policy.outputs, *policy.metric_outputs)}
+    _, after = compute_advantages(algorithm, algorithm.advantage.init(), batch.exclude(*outputs))
     step, counts = prepare_step(policy, after)
-    return compute_loss(policy, with_fields(step, **given), counts)[0]
+    return compute_loss(policy, with_fields(step, **outputs), counts)[0]
 
 
-EXACT = gradient(lambda logits: -(probability(logits) * REWARD).sum())
-"""The gradient of minus the expected reward."""
+EXACT = gradient(lambda logits: -(sequence_probability(logits) * REWARD).sum())
+"""The gradient of the negative expected reward."""
 
 
-def against(found: Tensor, exact: Tensor) -> tuple[float, float]:
-    """How long the part of `found` along `exact` is, in lengths of that; and the cosine between the two."""
-    along = (found * exact).sum()
-    return float(along / exact.square().sum()), float(along / (found.norm() * exact.norm()))
+def factor_and_cosine(actual: Tensor, exact: Tensor) -> tuple[float, float]:
+    """<actual, exact> / <exact, exact> and <actual, exact> / (|actual| |exact|).
+
+    The factor is the projection of `actual` on `exact`, as a multiple of `exact`.
+    """
+    product = (actual * exact).sum()
+    return float(product / exact.square().sum()), float(product / (actual.norm() * exact.norm()))
 
 
 SETTINGS = {"dr_grpo": dict(norm_length=1), "pass_k": dict(k=1)}
 
 ON_POLICY = {
-    # The gradient of the expected reward.
+    # Equal to the gradient of the expected reward.
     "rae": (1, 1),
     "reinforce": (1, 1),
     "remax": (1, 1),
     "rloo": (1, 1),
-    # Parallel to it. A row is in its own baseline: (N - 1) / N. And beta, which is a weight of the whole.
+    # Parallel to it. The factor is (N - 1) / N if a row is part of its own baseline, and beta for gvpo.
     "dr_grpo": (1 / 2, 1),
     "kimi": (1 / 2, 1),
     "topr": (1 / 2, 1),
     "gvpo": (0.1, 1),
-    # The gradient of something else, for they divide by the standard deviation of the group,
+    # Not parallel: divided by the standard deviation of the group.
     "flowrl": (10.69288, 0.90218),
     "gdpo": (0.29040, 0.73920),
     "gmpo": (0.34633, 0.89351),
@@ -170,11 +180,11 @@ ON_POLICY = {
     "icepop": (0.34633, 0.89351),
     "luspo": (0.51114, 0.96704),
     "sapo": (0.34633, 0.89351),
-    # by the lengths of rows,
+    # Not parallel: divided by the lengths of the rows.
     "deepseek_v3_2": (0.31510, 0.95116),
     "dro": (0.24568, 0.98995),
     "gpg": (0.24568, 0.98995),
-    # by both,
+    # Not parallel: divided by both.
     "aspo": (0.26221, 0.91412),
     "cispo": (0.26221, 0.91412),
     "dapo": (0.26221, 0.91412),
@@ -184,7 +194,7 @@ ON_POLICY = {
     "m2po": (0.26221, 0.91412),
     "pass_k": (0.26139, 0.97455),
     "vespo": (0.26221, 0.91412),
-    # or by the standard deviation of the batch, here one group;
+    # Not parallel: divided by the standard deviation of the batch, which has one group here.
     "decoupled_ppo": (0.57771, 0.98299),
     "gspo_token": (0.57223, 0.87943),
     "ppo": (0.57771, 0.98299),
@@ -193,11 +203,11 @@ ON_POLICY = {
     "reinforce_plus_plus_baseline": (0.37944, 0.90528),
     "spo": (0.26221, 0.91412),
     "vapo": (0.70850, 0.99447),
-    # because a row is in a baseline that weighs its rows, or compares its steps,
+    # Not parallel: a row is part of its own weighted baseline, or of its own baseline of steps.
     "gigpo": (0.69614, 0.89901),
     "opo": (0.50775, 0.98903),
     "otb": (0.40854, 0.99020),
-    # or because something else is what they are after: the best of two, the order of rewards, what is rarely right.
+    # Not parallel: another objective, such as the best of two rows, the order of rewards, or rarely solved prompts.
     "dpo": (0.08086, 0.97777),
     "forking_tokens": (0.03451, 0.57687),
     "ipo": (21.38738, 0.98182),
@@ -206,61 +216,62 @@ ON_POLICY = {
     "spin": (0.07229, 0.96704),
     "sppo": (361.43128, 0.96704),
 }
-"""How long the mean gradient is along that of the expected reward, in lengths of that; and the cosine between them."""
+"""Factor and cosine of the expected gradient on policy, relative to the gradient of the expected reward."""
 
-ELSEWHERE = {
-    "clip_cov": "it draws by noise",
-    "opd": "it does without rewards: see test_opd_goes_for_the_teacher",
-    "opd_top_k": "it does without samples: see tests/algos/test_distillation.py",
-    "pf_ppo": "it draws by noise",
-    "sft": "its rows are not the policy's",
+NOT_COMPARED = {
+    "clip_cov": "selects tokens with random noise",
+    "opd": "does not use rewards; see test_opd_minimizes_the_kl_to_the_teacher",
+    "opd_top_k": "does not use sampled tokens; see tests/algos/test_distillation.py",
+    "pf_ppo": "selects rows with random noise",
+    "sft": "does not learn from rows of the policy",
 }
 
 
-def by_name(name: str) -> Algorithm:
+def make_algorithm(name: str) -> Algorithm:
     module = find("algorithm", name)
     return module.algorithm(module.Config(**SETTINGS.get(name, {})))
 
 
 @pytest.mark.parametrize("name", ON_POLICY)
-def test_on_policy(name):
-    assert against(expected_gradient(by_name(name)), EXACT) == pytest.approx(ON_POLICY[name], abs=1e-5, rel=1e-5)
+def test_expected_gradient_on_policy(name):
+    actual = expected_gradient(make_algorithm(name))
+    assert factor_and_cosine(actual, EXACT) == pytest.approx(ON_POLICY[name], abs=1e-5, rel=1e-5)
 
 
 def test_every_algorithm_is_recorded():
-    missing = set(names("algorithm")) - {*ON_POLICY, *ELSEWHERE}
-    assert {name: against(expected_gradient(by_name(name)), EXACT) for name in missing} == {}
+    missing = set(names("algorithm")) - {*ON_POLICY, *NOT_COMPARED}
+    assert {name: factor_and_cosine(expected_gradient(make_algorithm(name)), EXACT) for name in missing} == {}
 
 
-def test_opd_goes_for_the_teacher():
-    """With the sum over tokens, not their mean: the gradient of the divergence at each prefix."""
+def test_opd_minimizes_the_kl_to_the_teacher():
+    """With a sum over tokens instead of a mean, the expected gradient is that of the KL divergence of all prefixes."""
     [policy] = opd.algorithm().objectives
     summed = policy._replace(terms=(policy.terms[0]._replace(reduce=sequence_mean_of_token_sum),))
-    exact = gradient(lambda logits: divergence(logits, POLICY, forward=REVERSE))
+    exact = gradient(lambda logits: kl_divergence(logits, POLICY, forward=REVERSE))
     torch.testing.assert_close(expected_gradient(opd.algorithm()._replace(objectives=(summed,))), exact)
 
 
-def test_sppo_goes_for_the_win_rate_over_what_the_policy_was():
-    """The factor: 2 eta, times (N - 1) / N since a row is among those that it is compared with."""
-    was, higher, equal = probability(POLICY), REWARD[:, None] > REWARD, REWARD[:, None] == REWARD
-    wins = higher.double() + equal.double() / 2
-    exact = gradient(lambda logits: -(probability(logits) @ wins @ was))
-    found = expected_gradient(sppo.algorithm(sppo.Config(eta=10)))
-    assert against(found, exact) == pytest.approx((10, 1))
+def test_sppo_maximizes_the_win_rate_against_the_old_policy():
+    """The factor is 2 eta (N - 1) / N = eta, because each row is also compared with itself."""
+    old, higher, equal = sequence_probability(POLICY), REWARD[:, None] > REWARD, REWARD[:, None] == REWARD
+    win_rate = higher.double() + equal.double() / 2
+    exact = gradient(lambda logits: -(sequence_probability(logits) @ win_rate @ old))
+    actual = expected_gradient(sppo.algorithm(sppo.Config(eta=10)))
+    assert factor_and_cosine(actual, exact) == pytest.approx((10, 1))
 
 
-def _whole(ratio: Tensor) -> Tensor:
+def _untruncated(ratio: Tensor) -> Tensor:
     return ratio
 
 
 OFF_POLICY = {
-    "nothing": (rloo.algorithm(), 1.30982, 0.99242),
-    "a weight of the row": (with_corrections(rloo.algorithm(), sequence_weight(_whole)), 1, 1),
-    "a weight of the token": (with_corrections(rloo.algorithm(), token_weight(_whole)), 1.03649, 0.97208),
-    "a weight of the row, truncated": (
+    "no correction": (rloo.algorithm(), 1.30982, 0.99242),
+    "row weight": (with_corrections(rloo.algorithm(), sequence_weight(_untruncated)), 1, 1),
+    "token weight": (with_corrections(rloo.algorithm(), token_weight(_untruncated)), 1.03649, 0.97208),
+    "truncated row weight": (
         with_corrections(rloo.algorithm(), sequence_weight(bind(truncated_ratio, ratio_cap=2.0))), 0.99755, 0.99960,
     ),
-    "rejection by the geometric mean": (
+    "rejection by the geometric mean ratio": (
         with_corrections(rloo.algorithm(), reject_rows(k1, row_mean, min_value=-0.2, max_value=0.2)), 0.05807, 0.55263,
     ),
     "icepop": (icepop.algorithm(), 0.23695, 0.84194),
@@ -271,112 +282,117 @@ OFF_POLICY = {
     "topr": (topr.algorithm(), 0.60036, 0.98831),
     "vespo": (vespo.algorithm(), 0.28299, 0.92985),
 }  # fmt: skip
-"""Rows that another policy has sampled. Only RLOO with the weight of the whole row, and no less of it, is unbiased."""
+"""Algorithm, factor and cosine if another policy samples the rows.
+
+Only RLOO with the untruncated row weight is unbiased.
+"""
 
 
 @pytest.mark.parametrize(("algorithm", "factor", "cosine"), OFF_POLICY.values(), ids=OFF_POLICY)
-def test_off_policy(algorithm, factor, cosine):
-    found = expected_gradient(algorithm, SAMPLER)
-    assert against(found, EXACT) == pytest.approx((factor, cosine), abs=1e-5)
+def test_expected_gradient_off_policy(algorithm, factor, cosine):
+    actual = expected_gradient(algorithm, ROLLOUT_POLICY)
+    assert factor_and_cosine(actual, EXACT) == pytest.approx((factor, cosine), abs=1e-5)
 
 
-def test_a_bypassed_ratio_is_that_of_the_policy_that_sampled():
-    """So the surrogate of the ratio of whole rows is unbiased, which it is not against a policy that did not sample."""
-    plain = rloo.algorithm()
-    policy = plain.objectives[0]._replace(reads=("old_logp", "advantage"))
-    ratio = policy._replace(terms=(policy.terms[0]._replace(loss=_whole_ratio),))
-    algorithm = plain._replace(objectives=(ratio,))
-    assert against(expected_gradient(bypass_old_logp(algorithm), SAMPLER), EXACT) == pytest.approx((1, 1), abs=1e-9)
-    assert against(expected_gradient(algorithm, SAMPLER), EXACT) != pytest.approx((1, 1), abs=1e-2)
+def test_bypass_old_logp_makes_the_sequence_ratio_unbiased():
+    """The ratio to the rollout policy is an unbiased importance weight. The ratio to the old policy is not."""
+    unmodified = rloo.algorithm()
+    policy = unmodified.objectives[0]._replace(reads=("old_logp", "advantage"))
+    with_ratio = policy._replace(terms=(policy.terms[0]._replace(loss=_sequence_ratio_loss),))
+    algorithm = unmodified._replace(objectives=(with_ratio,))
+    unbiased, biased = (expected_gradient(a, ROLLOUT_POLICY) for a in (bypass_old_logp(algorithm), algorithm))
+    assert factor_and_cosine(unbiased, EXACT) == pytest.approx((1, 1), abs=1e-9)
+    assert factor_and_cosine(biased, EXACT) != pytest.approx((1, 1), abs=1e-2)
 
 
-def _whole_ratio(batch: TensorDict) -> Tensor:
+def _sequence_ratio_loss(batch: TensorDict) -> Tensor:
     """-A exp(sum_t (logp - old_logp)), at the first counted token of each row."""
     mask = batch["mask"]
     ratio = torch.where(mask, batch["logp"] - batch["old_logp"], 0).sum(-1, keepdim=True).exp()
     return torch.where(mask & (mask.cumsum(-1) == 1), -batch["advantage"] * ratio, 0)
 
 
-# --- divergences -------------------------------------------------------------------------------------------------
+# --- KL estimators -----------------------------------------------------------------------------------------------
 
 
-def divergence(logits: Tensor, sampler: Tensor, *, forward: int) -> Tensor:
-    """KL(policy || reference) of the next token, or with `forward` the other way round, summed over prefixes.
+def kl_divergence(logits: Tensor, rollout_logits: Tensor, *, forward: int) -> Tensor:
+    """KL(policy || reference) of the next token, or KL(reference || policy) with `forward`, summed over prefixes.
 
-    A prefix counts as often as `sampler` comes to it: that it depends on the policy is left out of the gradient.
+    Each prefix is weighted by its probability under `rollout_logits`. This probability has no gradient.
     """
-    one, other = [x.log_softmax(-1) for x in (logits, REFERENCE)][:: -1 if forward else 1]
-    at_prefix = (one.exp() * (one - other)).sum(-1)
-    return probability(sampler) @ torch.where(ACTION, at_prefix[PREFIX], 0).sum(-1)
+    p, q = [x.log_softmax(-1) for x in (logits, REFERENCE)][:: -1 if forward else 1]
+    at_prefix = (p.exp() * (p - q)).sum(-1)
+    return sequence_probability(rollout_logits) @ torch.where(ACTION, at_prefix[PREFIX], 0).sum(-1)
 
 
-def mean_of(estimator: Callable, logits: Tensor, sampler: Tensor) -> Tensor:
-    """The mean over sequences that `sampler` says of the sum of `estimator` over their tokens."""
-    old, ref = log_probability(sampler), log_probability(REFERENCE)
-    return probability(sampler) @ torch.where(ACTION, estimator(log_probability(logits), old, ref), 0).sum(-1)
+def expected_estimate(estimator: Callable, logits: Tensor, rollout_logits: Tensor) -> Tensor:
+    """The expectation, over sequences sampled with `rollout_logits`, of `estimator` summed over tokens."""
+    old_logp, ref_logp = token_logp(rollout_logits), token_logp(REFERENCE)
+    estimate = torch.where(ACTION, estimator(token_logp(logits), old_logp, ref_logp), 0)
+    return sequence_probability(rollout_logits) @ estimate.sum(-1)
 
 
-def unweighed(estimator: Callable) -> Callable:
-    return lambda logp, old, ref: estimator(logp, ref)
+def unweighted(estimator: Callable) -> Callable:
+    return lambda logp, old_logp, ref_logp: estimator(logp, ref_logp)
 
 
-def k3_with_the_gradient_of_k2(logp: Tensor, old: Tensor, ref: Tensor) -> Tensor:
-    return straight_through(k3(logp, ref), k2(logp, ref))
+def k3_with_gradient_of_k2(logp: Tensor, old_logp: Tensor, ref_logp: Tensor) -> Tensor:
+    return straight_through(k3(logp, ref_logp), k2(logp, ref_logp))
 
 
 REVERSE, FORWARD = 0, 1
 
-ESTIMATORS = {
-    # name: estimator, its mean over the divergence, which divergence's gradient its gradient is compared with, the
-    # factor and the cosine. On policy.
-    "k2": (unweighed(k2), 1.13385, REVERSE, 1, 1),
-    "k3": (unweighed(k3), 1, FORWARD, 1, 1),
-    "absolute": (unweighed(absolute_log_ratio), 1.75302, REVERSE, 0.76138, 0.85140),
-    "straight_through": (k3_with_the_gradient_of_k2, 1, REVERSE, 1, 1),
+# Each case has the estimator, its expectation as a multiple of the reverse KL, and the direction of a KL divergence.
+# The last two numbers are the factor and the cosine of the estimator's gradient relative to that of this divergence.
+ON_POLICY_ESTIMATORS = {
+    "k2": (unweighted(k2), 1.13385, REVERSE, 1, 1),
+    "k3": (unweighted(k3), 1, FORWARD, 1, 1),
+    "absolute": (unweighted(absolute_log_ratio), 1.75302, REVERSE, 0.76138, 0.85140),
+    "straight_through": (k3_with_gradient_of_k2, 1, REVERSE, 1, 1),
     "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
-    "weighed_k3": (weighted_k3, 1, FORWARD, 1, 1),
-    "weighed_k2": (weighted_k2, 1.13385, REVERSE, 1, 1),
+    "weighted_k3": (weighted_k3, 1, FORWARD, 1, 1),
+    "weighted_k2": (weighted_k2, 1.13385, REVERSE, 1, 1),
 }
 
-ESTIMATORS_OFF_POLICY = {
-    "k2": (unweighed(k2), 1.00222, REVERSE, 0.83595, 0.92152),
-    "k3": (unweighed(k3), 0.95744, FORWARD, 0.81532, 0.89880),
-    "absolute": (unweighed(absolute_log_ratio), 1.55382, REVERSE, 0.20359, 0.20642),
+OFF_POLICY_ESTIMATORS = {
+    "k2": (unweighted(k2), 1.00222, REVERSE, 0.83595, 0.92152),
+    "k3": (unweighted(k3), 0.95744, FORWARD, 0.81532, 0.89880),
+    "absolute": (unweighted(absolute_log_ratio), 1.55382, REVERSE, 0.20359, 0.20642),
     "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
-    "weighed_k3": (weighted_k3, 1, FORWARD, 1, 1),
-    "weighed_k2": (weighted_k2, 1.09824, REVERSE, 1, 1),
+    "weighted_k3": (weighted_k3, 1, FORWARD, 1, 1),
+    "weighted_k2": (weighted_k2, 1.09824, REVERSE, 1, 1),
 }
 
 
-def check(case: tuple, sampler: Tensor) -> None:
+def check_estimator(case: tuple, rollout_logits: Tensor) -> None:
     estimator, value, forward, factor, cosine = case
-    exact = divergence(POLICY, sampler, forward=REVERSE)
-    assert float(mean_of(estimator, POLICY, sampler) / exact) == pytest.approx(value, abs=1e-5)
-    found = gradient(lambda logits: mean_of(estimator, logits, sampler))
-    expected = gradient(lambda logits: divergence(logits, sampler, forward=forward))
-    assert against(found, expected) == pytest.approx((factor, cosine), abs=1e-5)
+    exact = kl_divergence(POLICY, rollout_logits, forward=REVERSE)
+    assert float(expected_estimate(estimator, POLICY, rollout_logits) / exact) == pytest.approx(value, abs=1e-5)
+    actual = gradient(lambda logits: expected_estimate(estimator, logits, rollout_logits))
+    expected = gradient(lambda logits: kl_divergence(logits, rollout_logits, forward=forward))
+    assert factor_and_cosine(actual, expected) == pytest.approx((factor, cosine), abs=1e-5)
 
 
-@pytest.mark.parametrize("case", ESTIMATORS.values(), ids=ESTIMATORS)
+@pytest.mark.parametrize("case", ON_POLICY_ESTIMATORS.values(), ids=ON_POLICY_ESTIMATORS)
 def test_estimator_on_policy(case):
-    check(case, POLICY)
+    check_estimator(case, POLICY)
 
 
-@pytest.mark.parametrize("case", ESTIMATORS_OFF_POLICY.values(), ids=ESTIMATORS_OFF_POLICY)
+@pytest.mark.parametrize("case", OFF_POLICY_ESTIMATORS.values(), ids=OFF_POLICY_ESTIMATORS)
 def test_estimator_off_policy(case):
-    check(case, SAMPLER)
+    check_estimator(case, ROLLOUT_POLICY)
 
 
-def test_k1_is_unbiased_and_has_no_gradient_in_the_mean():
-    exact = divergence(POLICY, POLICY, forward=REVERSE)
-    torch.testing.assert_close(mean_of(unweighed(k1), POLICY, POLICY), exact)
-    assert gradient(lambda logits: mean_of(unweighed(k1), logits, POLICY)).abs().max() < 1e-12
+def test_k1_is_unbiased_and_its_expected_gradient_is_zero():
+    exact = kl_divergence(POLICY, POLICY, forward=REVERSE)
+    torch.testing.assert_close(expected_estimate(unweighted(k1), POLICY, POLICY), exact)
+    assert gradient(lambda logits: expected_estimate(unweighted(k1), logits, POLICY)).abs().max() < 1e-12
 
 
-def test_k1_in_the_reward_has_the_gradient_of_the_divergence_of_sequences():
-    """Not with the prefix fixed: the whole gradient, of where the policy goes included."""
-    zero, ref = torch.zeros(ACTION.shape, dtype=torch.float64), log_probability(REFERENCE)
-    score = kl_reward(zero, log_probability(POLICY), ref, kl_reward_coef=0.5).sum(-1)
-    found = gradient(lambda logits: -(probability(logits) * score).sum())
-    exact = gradient(lambda logits: probability(logits) @ (log_probability(logits) - ref).sum(-1))
-    torch.testing.assert_close(found, 0.5 * exact)
+def test_k1_in_the_reward_has_the_gradient_of_the_kl_of_sequences():
+    """The full gradient, including the dependence of the prefix probabilities on the policy."""
+    zeros, ref_logp = torch.zeros(ACTION.shape, dtype=torch.float64), token_logp(REFERENCE)
+    score = kl_reward(zeros, token_logp(POLICY), ref_logp, kl_reward_coef=0.5).sum(-1)
+    actual = gradient(lambda logits: -(sequence_probability(logits) * score).sum())
+    exact = gradient(lambda logits: sequence_probability(logits) @ (token_logp(logits) - ref_logp).sum(-1))
+    torch.testing.assert_close(actual, 0.5 * exact)

@@ -1,7 +1,7 @@
-"""Every algorithm of the package, with every optional term switched on, times every law.
+"""Test every algorithm of the package, with each optional term enabled in turn, with every law.
 
-``PURERL_PROFILE=thorough`` draws many more batches. One that fails is printed as a layout and a seed, which
-`purerl.testing.example_batch` makes into the same batch again.
+``PURERL_PROFILE=thorough`` generates many more batches. Hypothesis prints a failing batch as a layout and a seed.
+`purerl.testing.example_batch` makes the same batch from them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 import jaxtyping
 import pytest
 import torch
-from drawing import hold
+from hypothesis_checks import check_law
 
 import purerl.algos
 from purerl.algos import grpo
@@ -40,8 +40,8 @@ MATRIX = [
 
 
 @pytest.mark.parametrize(("law", "algorithm"), MATRIX)
-def test_law_holds(law: Law, algorithm: Algorithm):
-    hold(law, algorithm)
+def test_algorithm_satisfies_law(law: Law, algorithm: Algorithm):
+    check_law(law, algorithm)
 
 
 @pytest.mark.parametrize("module", MODULES.values(), ids=MODULES.keys())
@@ -50,24 +50,24 @@ def test_exemptions_are_needed(module: ModuleType):
 
 
 @pytest.mark.parametrize(
-    ("exemption", "error", "says"),
+    ("exemption", "error", "message"),
     [
         (
-            {"group_label_invariance": "they are not"},
+            {"group_label_invariance": "a reason"},
             AssertionError,
-            "exempt from group_label_invariance, and satisfies it",
+            "exempt from group_label_invariance, but satisfies it",
         ),
         ({"group_label_invariance": ""}, AssertionError, "exempt from group_label_invariance without a reason"),
-        ({"labels_are_nmes": "they are not"}, ConfigError, "did you mean 'group_label_invariance'"),
+        ({"group_label_invarance": "a reason"}, ConfigError, "did you mean 'group_label_invariance'"),
     ],
 )
-def test_an_exemption_is_refused(exemption, error, says):
+def test_invalid_exemption_is_refused(exemption, error, message):
     module = SimpleNamespace(__name__="m", Config=grpo.Config, algorithm=grpo.algorithm, EXEMPTIONS=exemption)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         check_exemptions(module, batches=3)
 
 
-def test_a_module_that_breaks_a_law_is_told_how():
+def test_check_module_adds_the_batch_and_the_algorithm_to_the_error():
     broken = SimpleNamespace(
         __name__="broken", Config=grpo.Config, algorithm=lambda config: grpo.algorithm(config)._replace(reads=())
     )

@@ -1,4 +1,4 @@
-"""The page of laws by algorithms says what the tests do."""
+"""docs/laws.md is up to date and lists the algorithms that the laws test."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from purerl.plugins import names
 from purerl.testing.matrix import matrix
 
 
-def test_the_page_is_not_stale():
+def test_page_is_up_to_date():
     page = Path(__file__).parents[1] / "docs" / "laws.md"
-    assert page.read_text(encoding="utf-8") == matrix(), "python -m purerl.testing.matrix > docs/laws.md"
+    assert page.read_text(encoding="utf-8") == matrix(), "run: python -m purerl.testing.matrix > docs/laws.md"
 
 
-def test_the_page_has_every_algorithm_that_the_laws_walk():
+def test_page_lists_every_tested_algorithm():
     assert list(MODULES) == names("algorithm")

@@ -1,4 +1,4 @@
-"""Every setting of every algorithm has an effect on what is learned."""
+"""Every setting of every algorithm has an effect on training."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ def test_every_setting_has_an_effect(module: ModuleType):
 
 
 @frozen
-class Forgetful:
-    """A Config with a setting that is never handed on."""
+class UnusedSettingConfig:
+    """A Config with a setting, `dual_clip`, that the algorithm does not use."""
 
     clip_high: float = 0.2
     dual_clip: float = 3.0
 
 
-def test_a_setting_that_is_never_handed_on_is_found():
+def test_unused_setting_is_detected():
     module = SimpleNamespace(
-        __name__="forgetful", Config=Forgetful, algorithm=lambda c: grpo.algorithm(grpo.Config(clip_high=c.clip_high))
+        __name__="unused_setting",
+        Config=UnusedSettingConfig,
+        algorithm=lambda c: grpo.algorithm(grpo.Config(clip_high=c.clip_high)),
     )
-    with pytest.raises(AssertionError, match="forgetful: the setting 'dual_clip' has no effect"):
+    with pytest.raises(AssertionError, match="unused_setting: the setting 'dual_clip' has no effect on training"):
         check_settings(module, batches=5)
 
 
 @frozen
-class Measured:
-    """A Config with a setting that reaches a metric, and no loss."""
+class MetricOnlyConfig:
+    """A Config with a setting that changes a metric, but not the loss."""
 
     clip_high: float = 0.2
 
 
-def measured(config: Measured) -> Algorithm:
-    algorithm, other = grpo.algorithm(), grpo.algorithm(grpo.Config(clip_high=config.clip_high))
-    (policy,), (watched,) = algorithm.objectives, other.objectives
-    return algorithm._replace(objectives=(policy._replace(metrics=watched.metrics),))
+def metric_only(config: MetricOnlyConfig) -> Algorithm:
+    algorithm, configured = grpo.algorithm(), grpo.algorithm(grpo.Config(clip_high=config.clip_high))
+    (policy,), (configured_policy,) = algorithm.objectives, configured.objectives
+    return algorithm._replace(objectives=(policy._replace(metrics=configured_policy.metrics),))
 
 
-def test_a_setting_that_reaches_only_a_metric_is_found():
-    module = SimpleNamespace(__name__="measured", Config=Measured, algorithm=measured)
-    with pytest.raises(AssertionError, match="measured: the setting 'clip_high' has no effect on what is learned"):
+def test_setting_that_changes_only_a_metric_is_detected():
+    module = SimpleNamespace(__name__="metric_only", Config=MetricOnlyConfig, algorithm=metric_only)
+    with pytest.raises(AssertionError, match="metric_only: the setting 'clip_high' has no effect on training"):
         check_settings(module, batches=5)

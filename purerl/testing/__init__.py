@@ -1,12 +1,12 @@
-"""Published tests: is an algorithm, a generator, a trainer or a tracker of yours sound?
+"""Published tests for algorithms, trainers, generators and trackers.
 
-    check_algorithm(algorithm)    the laws that every algorithm has to satisfy; `LAWS` one by one
-    check_module(module)          the same for a module with a `Config`, its optional terms switched on; and that every
-                                  setting has an effect
-    check_generator, check_trainer    conformance of engines
-    check_tracker    conformance of trackers
+    check_algorithm(algorithm)    tests one algorithm with the laws; `LAWS` lists them
+    check_module(module)          tests an algorithm module: the laws with each optional term enabled, the exemptions,
+                                  and that every setting has an effect
+    check_generator, check_trainer    conformance suites for engines
+    check_tracker                     conformance suite for trackers
 
-All of them raise AssertionError with a message that says what is wrong. They need no test framework.
+Each function raises AssertionError with a message that says what is wrong. None of them needs a test framework.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from purerl.testing.check import (
     check_exemptions,
     check_module,
     check_settings,
-    counterexample,
     exemptions,
+    find_counterexample,
     variants,
 )
 from purerl.testing.generator import check_generator
-from purerl.testing.laws import LAWS, ONCE, Law
+from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
 from purerl.testing.tracker import check_tracker
 from purerl.testing.trainer import check_trainer
 
 __all__ = [
     "LAWS",
-    "ONCE",
+    "SINGLE_BATCH_LAWS",
     "Law",
     "Layout",
     "check_algorithm",
@@ -38,10 +38,10 @@ __all__ = [
     "check_settings",
     "check_tracker",
     "check_trainer",
-    "counterexample",
     "example_batch",
     "exemptions",
     "fields_of",
+    "find_counterexample",
     "layouts",
     "random_layout",
     "variants",

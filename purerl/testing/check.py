@@ -1,10 +1,11 @@
-"""Holding an algorithm, or a module that makes algorithms, against the laws.
+"""Test an algorithm, or a module that defines algorithms, with the laws.
 
-A law that cannot hold for the algorithms of a module is exempted there, by name and with a reason:
+If a law cannot hold for the algorithms of a module, the module declares an exemption with a reason:
 
     EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the ratio is stopped on purpose"}
 
-`check_module` then looks for a batch that breaks the law, so that no exemption outlives its reason.
+`check_module` also searches for a batch that violates each exempted law, and fails if it finds none. An exemption that
+is no longer needed must be removed.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ import attrs
 from purerl.algos.algebra import Algorithm
 from purerl.errors import ConfigError, nearest
 from purerl.testing.batches import example_batch, fields_of, random_layout
-from purerl.testing.laws import LAWS, ONCE, Law
-from purerl.testing.outcome import difference, run
+from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
+from purerl.testing.outcome import find_difference, run
 
 __all__ = [
     "check_algorithm",
     "check_exemptions",
     "check_module",
     "check_settings",
-    "counterexample",
     "exemptions",
+    "find_counterexample",
     "variants",
 ]
 
 _LAWS: Mapping[str, Law] = {law.__name__: law for law in LAWS}
 
 
-def counterexample(law: Law, algorithm: Algorithm, *, seed: int = 0, batches: int = 20) -> AssertionError | None:
-    """What `law` raises on the first of so many batches that break it, with a note how to make that batch; or None.
+def find_counterexample(law: Law, algorithm: Algorithm, *, seed: int = 0, batches: int = 20) -> AssertionError | None:
+    """The error that `law` raises on the first batch that violates it, or None if `batches` batches satisfy it.
 
-    Laws in `ONCE` see one batch only.
+    A note on the error says how to make the batch. A law in `SINGLE_BATCH_LAWS` is tested on one batch.
     """
     fields = fields_of(algorithm)
-    for number in range(seed, seed + (1 if law in ONCE else batches)):
+    for number in range(seed, seed + (1 if law in SINGLE_BATCH_LAWS else batches)):
         layout = random_layout(number, pairs="chosen" in fields)
         try:
             law(algorithm, example_batch(fields, layout, seed=number))
@@ -52,25 +53,29 @@ def counterexample(law: Law, algorithm: Algorithm, *, seed: int = 0, batches: in
 
 
 def check_algorithm(algorithm: Algorithm, *, seed: int = 0, batches: int = 20, exempt: Collection[str] = ()) -> None:
-    """Hold `algorithm` against every law but those in `exempt`, each on so many batches drawn from `seed` on.
+    """Test `algorithm` with every law that is not in `exempt`, on `batches` random batches for each law.
 
-    Raises: AssertionError, which names the law, what differs most, and the batch on which it does; ConfigError for a
-    name in `exempt` that is no law's.
+    The batches are generated from the seeds `seed`, `seed + 1`, and so on.
+
+    Raises: AssertionError with the name of the law, the largest difference and the batch; ConfigError if a name in
+        `exempt` is not a law.
 
     >>> from purerl.algos import grpo
     >>> check_algorithm(grpo.algorithm(), batches=1, exempt=["picklable"])
     """
-    _check_known(exempt)
+    _check_law_names(exempt)
     for name, law in _LAWS.items():
-        broken = None if name in exempt else counterexample(law, algorithm, seed=seed, batches=batches)
-        if broken is not None:
-            raise broken
+        error = None if name in exempt else find_counterexample(law, algorithm, seed=seed, batches=batches)
+        if error is not None:
+            raise error
 
 
 def check_module(module: ModuleType, *, seed: int = 0, batches: int = 20) -> None:
-    """`check_algorithm` for all `variants` of `module`, less its exemptions; `check_exemptions`; `check_settings`.
+    """Test `module` with `check_algorithm` on each of its `variants`, `check_exemptions` and `check_settings`.
 
-    Raises: as the two of them.
+    The laws that the module is exempt from are skipped.
+
+    Raises: the errors of these functions.
     """
     for name, algorithm in variants(module).items():
         try:
@@ -83,7 +88,7 @@ def check_module(module: ModuleType, *, seed: int = 0, batches: int = 20) -> Non
 
 
 def variants(module: ModuleType) -> dict[str, Algorithm]:
-    """The algorithms of `module` by what is set: by default, and with each coefficient at 0.1 that is 0.0 by default.
+    """The algorithm of `module` with its default settings, and once with each coefficient of 0.0 set to 0.1.
 
     >>> from purerl.algos import grpo
     >>> list(variants(grpo))
@@ -95,56 +100,65 @@ def variants(module: ModuleType) -> dict[str, Algorithm]:
 
 
 def exemptions(module: ModuleType) -> Mapping[str, str]:
-    """The laws that `module` says its algorithms cannot satisfy, with its reasons."""
+    """The laws that the algorithms of `module` do not have to satisfy, each with a reason."""
     return getattr(module, "EXEMPTIONS", {})
 
 
 def check_exemptions(module: ModuleType, *, seed: int = 0, batches: int = 50) -> None:
-    """Raise AssertionError for an exemption without a reason, or that no variant needs on any of so many batches.
+    """Test that every exemption of `module` has a reason, and that some variant violates the law on some batch.
 
-    Raises: also ConfigError for one that is no law's.
+    Raises: AssertionError if an exemption fails the test; ConfigError if an exemption is not the name of a law.
     """
-    _check_known(exemptions(module))
+    _check_law_names(exemptions(module))
     for name, reason in exemptions(module).items():
         assert reason, f"{module.__name__} is exempt from {name} without a reason"
-        tried = (counterexample(_LAWS[name], one, seed=seed, batches=batches) for one in variants(module).values())
-        assert any(tried), f"{module.__name__} is exempt from {name}, and satisfies it"
+        errors = (
+            find_counterexample(_LAWS[name], algorithm, seed=seed, batches=batches)
+            for algorithm in variants(module).values()
+        )
+        assert any(errors), f"{module.__name__} is exempt from {name}, but satisfies it on {batches} batches"
 
 
 def check_settings(module: ModuleType, *, seed: int = 0, batches: int = 60) -> None:
-    """Raise AssertionError for a field of the Config of `module` that, whatever it is set to, changes only metrics."""
+    """Test that every setting in the Config of `module` has an effect on training, not only on metrics.
+
+    Raises: AssertionError for a setting without an effect on `batches` batches, or if no other value of a setting is
+        valid among those that are tried.
+    """
     for field in attrs.fields(module.Config):
-        configs = [module.Config(), *_set_otherwise(module, field)]
-        assert len(configs) > 1, f"{module.__name__}: no other value of {field.name!r} is known to be legal"
-        first, *others = map(module.algorithm, configs)
-        matters = any(_differ(first, other, number) for number in range(seed, seed + batches) for other in others)
-        assert matters, f"{module.__name__}: the setting {field.name!r} has no effect on what is learned"
+        configs = [module.Config(), *_changed_configs(module, field)]
+        assert len(configs) > 1, f"{module.__name__}: found no valid value of {field.name!r} besides its default"
+        default, *changed = map(module.algorithm, configs)
+        has_effect = any(
+            _differ(default, algorithm, number) for number in range(seed, seed + batches) for algorithm in changed
+        )
+        assert has_effect, f"{module.__name__}: the setting {field.name!r} has no effect on training"
 
 
-def _set_otherwise(module: ModuleType, field: attrs.Attribute) -> list[Any]:
-    """Configs in which one field has another value than its default; some values may be out of its range."""
+def _changed_configs(module: ModuleType, field: attrs.Attribute) -> list[Any]:
+    """Configs with another value of `field`, without the values that the Config refuses."""
     configs = []
-    for value in _other_values(field.default):
+    for value in _candidate_values(field.default):
         with suppress(ConfigError):
             configs.append(module.Config(**{field.name: value}))
     return configs
 
 
-def _other_values(value: Any) -> list[Any]:
+def _candidate_values(value: Any) -> list[Any]:
     if isinstance(value, tuple):
-        return [(0.5, 0.2, 0.3)]  # Axes of their own are drawn with three places.
+        return [(0.5, 0.2, 0.3)]  # `example_batch` gives additional axes the size 3.
     return [value + 1] if isinstance(value, int) else [value / 4, 3 * value, value + 0.1, value + 0.9, value + 1]
 
 
-def _differ(one: Algorithm, other: Algorithm, number: int) -> bool:
-    fields = tuple(dict.fromkeys([*fields_of(one), *fields_of(other)]))
+def _differ(first: Algorithm, second: Algorithm, number: int) -> bool:
+    fields = tuple(dict.fromkeys([*fields_of(first), *fields_of(second)]))
     batch = example_batch(fields, random_layout(number, pairs="chosen" in fields), seed=number)
-    # A metric may show a setting that no loss knows of.
-    learned, otherwise = (run(algorithm, batch)._replace(metrics={}) for algorithm in (one, other))
-    return difference(learned, otherwise, tolerance=0.0) is not None
+    # A setting that changes only a metric has no effect on training.
+    expected, actual = (run(algorithm, batch)._replace(metrics={}) for algorithm in (first, second))
+    return find_difference(expected, actual, tolerance=0.0) is not None
 
 
-def _check_known(names: Collection[str]) -> None:
+def _check_law_names(names: Collection[str]) -> None:
     for name in names:
         if name not in _LAWS:
             raise ConfigError("an exemption", got=repr(name), need="the name of a law", do=nearest(name, _LAWS))

@@ -1,90 +1,38 @@
-"""What every generator has to do, as a suite for anyone's: `check_generator`.
+"""Conformance suite for generators: `check_generator`.
 
-    def test_it() -> None:
+    def test_generator_conforms() -> None:
         check_generator(build, weights=[first, second], score=score, vocabulary=32)
 
-`score` is the oracle: a plain forward pass, which is not the generator's. A model of few tokens and peaked
-distributions, in float32, makes the checks fast and sharp.
+`score` is an independent implementation of the model: a plain forward pass that does not use the generator. The checks
+are fastest and most sensitive with a small vocabulary, peaked distributions and float32.
+
+Each check is a function of `Case` that raises AssertionError with a message. `CHECKS` lists them in order.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 from torch import Tensor
 
 from purerl.errors import InputError
-from purerl.protocols import Completion, Generator, Request, Sampling
+from purerl.protocols import Completion, Generator, Request
+from purerl.testing.generator_case import Case
 
 __all__ = ["CHECKS", "Case", "check_generator"]
 
-_PATIENCE = 120.0
-"""Seconds that requests may take."""
+_TIMEOUT = 120.0
+"""Seconds until a check gives up waiting for completions."""
 
-_WAITS = (0.0, 0.01, 0.03, 0.1, 0.3)
-"""Seconds to wait for requests to be under way: an engine that decodes on its own may not have begun, or be done."""
+_DELAYS = (0.0, 0.01, 0.03, 0.1, 0.3)
+"""Timeouts, in seconds, of `collect` between submitting requests and interrupting them.
 
-
-@frozen
-class Case:
-    """A generator and what is known about it, which is what each check takes."""
-
-    generator: Generator
-    weights: Sequence[Mapping[str, Tensor]]
-    score: Callable[[Mapping[str, Tensor], Sequence[int], float], Sequence[float]]
-    vocabulary: int
-    text: Callable[[Sequence[int]], str] | None
-    tolerance: float
-    samples: int
-
-    def load(self, version: int) -> None:
-        """Load weights ``version % 2`` as `version`."""
-        self.generator.load_weights(self.weights[version % 2].items(), version=version)
-
-    def request(self, number: int, **sampling: Any) -> Request:
-        """The `number`-th request: its prompt, of 1 to 12 tokens, and its seed depend on that."""
-        draw = random.Random(number)
-        prompt = [draw.randrange(self.vocabulary) for _ in range(1 + number * 5 % 12)]
-        return Request(f"request {number}", prompt, Sampling(**{"max_tokens": 6, **sampling}), seed=number)
-
-    def run(self, requests: Sequence[Request]) -> list[Completion]:
-        """Submit `requests` and return their completions, in the same order."""
-        self.generator.submit(requests)
-        return self.wait([request.key for request in requests])
-
-    def wait(self, keys: Sequence[str]) -> list[Completion]:
-        """Collect until each of `keys` has come back once, and nothing else."""
-        done: dict[str, Completion] = {}
-        begin = time.monotonic()
-        while missing := [key for key in keys if key not in done]:
-            asked = time.monotonic()
-            assert asked - begin < _PATIENCE, f"after {_PATIENCE} s these have not come back: {missing}"
-            found = self.generator.collect(timeout=1.0)
-            idle = not found and time.monotonic() - asked < 0.5
-            assert not idle, f"collect answers at once that nothing is in flight; these never came back: {missing}"
-            for completion in found:
-                assert completion.key in keys, f"a completion with a key that was not asked for: {completion.key!r}"
-                assert completion.key not in done, f"{completion.key!r} came back twice"
-                done[completion.key] = completion
-        left = self.generator.collect(timeout=0.0)
-        assert not left, f"completions of no request: {[completion.key for completion in left]}"
-        return [done[key] for key in keys]
-
-    def check_logp(self, request: Request, completion: Completion) -> None:
-        """Every token's log-probability is that of a forward pass of the weights whose version it bears."""
-        tokens, before = [*request.tokens, *completion.tokens], len(request.tokens)
-        for version in set(completion.version):
-            expected = self.score(self.weights[version % 2], tokens, request.sampling.temperature)[before:]
-            for place, (got, need) in enumerate(zip(completion.logp, expected, strict=True)):
-                if completion.version[place] == version:
-                    what = f"new token {place} at temperature {request.sampling.temperature}, version {version}"
-                    assert abs(got - need) <= self.tolerance, f"{what}: logp {got}, by a forward pass {need}"
+Several values are tried: a generator that decodes in the background may not have started, or may have finished.
+"""
 
 
 def check_generator(
@@ -97,258 +45,326 @@ def check_generator(
     tolerance: float = 1e-4,
     samples: int = 2000,
 ) -> None:
-    """Raise AssertionError if the generator that `build` makes does not do what `purerl.protocols.Generator` says.
+    """Test that a generator satisfies `purerl.protocols.Generator`.
 
-    weights      two sets of weights, by name, that differ in what is likely
-    score        (weights, tokens, temperature) -> the log-probability in nats of each token given those before it, as
-                 many as there are tokens; the first is not read. At temperature 0 it is that at 1, as in `Sampling`
-    vocabulary   prompts are drawn from ids below it; sequences have up to 60 tokens
-    text         the text of tokens, if stop texts are to be checked
-    tolerance    between log-probabilities; 1e-4 is for float32
-    samples      how many completions of two tokens the check of their distribution draws
+    build        makes the generator that is tested
+    weights      two sets of weights by name, with clearly different distributions
+    score        (weights, tokens, temperature) -> the log-probability of each token given the tokens before it, in
+                 nats, one value for each token. The first value is not read. Temperature 0 means temperature 1, as in
+                 `Sampling`
+    vocabulary   prompts are drawn from the ids below it. A sequence has at most 60 tokens
+    text         tokens -> their text. Without it, stop strings are not tested
+    tolerance    absolute, of log-probabilities; the default suits float32
+    samples      the number of completions that are compared with the distribution
+
+    Raises: AssertionError with the name of the check, the value and the expected value.
     """
     generator = build()
-    case = Case(generator, weights, score, vocabulary, text, tolerance, samples)
-    for version, check in enumerate(CHECKS):
+    case = Case(generator, weights, score, vocabulary, text, tolerance, samples, _TIMEOUT)
+    for number, check in enumerate(CHECKS):
         try:
-            case.load(2 * version)
+            case.load(2 * number)
             check(case)
         except AssertionError as error:
             raise AssertionError(f"{check.__name__}: {error}") from error
     generator.close()
 
 
-# --- what comes back -----------------------------------------------------------------------------------------------
+# --- requests and completions --------------------------------------------------------------------------------------
 
 
-def nothing_in_flight_is_an_empty_answer(case: Case) -> None:
+def collect_without_requests_returns_empty_list(case: Case) -> None:
+    """`collect` returns an empty list, without waiting, if no request is in flight."""
     for timeout in (None, 0.0, 0.01):
-        assert case.generator.collect(timeout) == [], "completions without requests"
-    case.generator.cancel(["nobody's"])
+        _assert_no_completions(case, timeout)
+    case.generator.cancel(["unknown key"])
     case.generator.submit([])
-    assert case.generator.collect(None) == [], "completions without requests"
+    _assert_no_completions(case, None)
 
 
-def every_request_comes_back_once(case: Case) -> None:
+def _assert_no_completions(case: Case, timeout: float | None) -> None:
+    completions = case.generator.collect(timeout)
+    assert completions == [], f"collect(timeout={timeout}) without a request: got {completions}, expected an empty list"
+
+
+def every_request_is_returned_once(case: Case) -> None:
+    """Each request gives one completion with its key, `max_tokens` tokens, and a logp and a version for each token."""
     requests = [case.request(number, max_tokens=1 + number % 9) for number in range(40)]
     for request, completion in zip(requests, case.run(requests), strict=True):
         count, limit = len(completion.tokens), request.sampling.max_tokens
-        assert completion.finish == "length", f"finish {completion.finish!r} without anything to stop at"
-        assert count == limit, f"{count} tokens, finish 'length', with max_tokens {limit}"
-        assert len(completion.logp) == len(completion.version) == count, "not one log-probability and version per token"
-        assert all(0 <= token < case.vocabulary for token in completion.tokens), f"ids outside: {completion.tokens}"
+        assert completion.finish == "length", f"finish without a stop: got {completion.finish!r}, expected 'length'"
+        assert count == limit, f"number of tokens with finish 'length': got {count}, expected max_tokens, {limit}"
+        _assert_aligned(completion)
+        assert all(0 <= token < case.vocabulary for token in completion.tokens), (
+            f"token ids: got {completion.tokens}, expected ids from 0 to {case.vocabulary - 1}"
+        )
+
+
+def _assert_aligned(completion: Completion) -> None:
+    tokens, logp, version = (len(values) for values in (completion.tokens, completion.logp, completion.version))
+    assert tokens == logp == version, (
+        f"number of log-probabilities and versions: got {logp} and {version}, expected {tokens}, one for each token"
+    )
 
 
 def polling_makes_progress(case: Case) -> None:
-    request, begin = case.request(1, max_tokens=16), time.monotonic()
+    """Repeated calls of `collect(timeout=0)` return the completion in the end."""
+    request, start = case.request(1, max_tokens=16), time.monotonic()
     case.generator.submit([request])
-    found: list[Completion] = []
-    while not found:
-        assert time.monotonic() - begin < _PATIENCE, (
-            "collect(timeout=0) never gives anything, however often it is called"
+    completions: list[Completion] = []
+    while not completions:
+        assert time.monotonic() - start < case.timeout, (
+            f"collect(timeout=0) for {case.timeout} s: got no completion, expected one"
         )
-        found = case.generator.collect(timeout=0.0)
-    assert [completion.key for completion in found] == [request.key], "not the request that was submitted"
+        completions = case.generator.collect(timeout=0.0)
+    keys = [completion.key for completion in completions]
+    assert keys == [request.key], f"keys of the completions: got {keys}, expected {[request.key]}"
 
 
-def impossible_requests_are_refused(case: Case) -> None:
-    fine = case.request(2)
-    bad = {
-        "no tokens": evolve(fine, tokens=()),
+def invalid_requests_are_refused(case: Case) -> None:
+    """`submit` raises InputError for a request that can never be served, and then enqueues none of the requests."""
+    valid = case.request(2)
+    invalid = {
+        "no tokens": evolve(valid, tokens=()),
         "a negative temperature": case.request(2, temperature=-0.5),
-        "no new tokens": case.request(2, max_tokens=0),
-        "the key of another one": case.request(3),
+        "max_tokens=0": case.request(2, max_tokens=0),
+        "the key of another request": case.request(3),
     }
-    for what, request in bad.items():
-        _check_refused(case, [case.request(3), request], what)
-        assert not case.generator.collect(None), f"requests beside one with {what} were enqueued before it was refused"
-    case.generator.submit([fine])
-    _check_refused(case, [case.request(3), fine], "the key of one in flight")
-    case.wait([fine.key])
-    case.run([fine])
+    for problem, request in invalid.items():
+        _assert_refused(case, [case.request(3), request], problem)
+        completions = case.generator.collect(None)
+        assert not completions, f"completions after a refused request with {problem}: got {completions}, expected none"
+    case.generator.submit([valid])
+    _assert_refused(case, [case.request(3), valid], "the key of a request in flight")
+    case.wait([valid.key])
+    case.run([valid])
 
 
-def _check_refused(case: Case, requests: Sequence[Request], what: str) -> None:
+def _assert_refused(case: Case, requests: Sequence[Request], problem: str) -> None:
     try:
         case.generator.submit(requests)
     except InputError:
         return
-    raise AssertionError(f"a request with {what} was accepted; it is an InputError")
+    raise AssertionError(f"submit of a request with {problem}: got no error, expected InputError")
 
 
-# --- what it depends on --------------------------------------------------------------------------------------------
+# --- what a completion depends on ----------------------------------------------------------------------------------
 
 
-def the_seed_decides(case: Case) -> None:
+def seed_determines_tokens(case: Case) -> None:
+    """The same seed gives the same tokens, and different seeds give different tokens. All 64 bits of a seed count."""
     requests = [evolve(case.request(7, max_tokens=12), key=str(seed), seed=seed) for seed in (0, 1, 2**40, 2**62 + 1)]
-    first, again = case.run(requests), case.run(requests)
-    assert [one.tokens for one in first] == [one.tokens for one in again], "the same request gives other tokens"
-    found = len({completion.tokens for completion in first})
-    assert found == len(requests), f"{found} different completions of 12 tokens with {len(requests)} seeds"
+    first, second = ([completion.tokens for completion in case.run(requests)] for _ in range(2))
+    assert first == second, f"tokens of repeated requests: got {second}, expected {first}"
+    distinct = len(set(first))
+    assert distinct == len(requests), (
+        f"distinct completions of 12 tokens with {len(requests)} seeds: got {distinct}, expected {len(requests)}"
+    )
 
 
-def neighbors_do_not_matter(case: Case) -> None:
+def concurrent_requests_do_not_change_results(case: Case) -> None:
+    """A completion is the same in a large batch, in another order, and alone."""
     requests = [
         case.request(number, max_tokens=4 + number % 9, temperature=(1.0, 0.0, 0.6)[number % 3]) for number in range(24)
     ]
     together = case.run(requests)
-    for other in (case.run(requests[::-1])[::-1], [case.run([request])[0] for request in requests]):
-        for one, two in zip(together, other, strict=True):
-            assert one.tokens == two.tokens, f"{one.key}: its tokens depend on what runs beside it, or on the order"
-            difference = max(abs(a - b) for a, b in zip(one.logp, two.logp, strict=True))
-            assert difference <= case.tolerance, f"{one.key}: its log-probabilities depend on others, by {difference}"
+    for completions in (case.run(requests[::-1])[::-1], [case.run([request])[0] for request in requests]):
+        for expected, actual in zip(together, completions, strict=True):
+            assert actual.tokens == expected.tokens, (
+                f"tokens of {expected.key!r}, alone or in another order: got {actual.tokens}, "
+                f"expected {expected.tokens} as in the batch"
+            )
+            error = max(abs(a - b) for a, b in zip(actual.logp, expected.logp, strict=True))
+            assert error <= case.tolerance, (
+                f"logp of {expected.key!r}, alone or in another order: got a difference of {error} to the batch, "
+                f"expected at most {case.tolerance}"
+            )
 
 
-def a_completion_can_be_continued(case: Case) -> None:
+def continued_completion_equals_single_completion(case: Case) -> None:
+    """With greedy decoding, a request that continues a partial completion gives the rest of the full completion."""
     for number in range(6):
         request = case.request(number, temperature=0.0, max_tokens=10)
-        whole = case.run([request])[0].tokens
-        longer = evolve(request, tokens=[*request.tokens, *whole[:4]], sampling=evolve(request.sampling, max_tokens=6))
-        rest = case.run([longer])[0].tokens
-        assert rest == whole[4:], f"continued after 4 tokens it goes on {rest}, in one go {whole[4:]}"
+        full = case.run([request])[0].tokens
+        continued = evolve(
+            request, tokens=[*request.tokens, *full[:4]], sampling=evolve(request.sampling, max_tokens=6)
+        )
+        rest = case.run([continued])[0].tokens
+        assert rest == full[4:], f"tokens after the first 4 of a completion: got {rest}, expected {full[4:]}"
 
 
-# --- how it ends ---------------------------------------------------------------------------------------------------
+# --- the end of a completion ---------------------------------------------------------------------------------------
 
 
-def stop_tokens_end_a_completion(case: Case) -> None:
+def stop_tokens_end_completion(case: Case) -> None:
+    """A completion ends with its first stop token, with finish "stop" even if it is the last token before the limit."""
     for number in range(8):
-        whole = case.run([case.request(number, max_tokens=12)])[0].tokens
-        stop, end = whole[5], whole.index(whole[5]) + 1
-        other = next(token for token in range(len(whole) + 1) if token not in whole)
-        for most in (12, end):  # a stop counts as one where the length is reached too
-            stopped = case.run([case.request(number, max_tokens=most, stop_tokens=(other, stop))])[0]
-            _ends(stopped, whole[:end], f"stop token {stop}")
-        unstopped = case.run([case.request(number, max_tokens=12, stop_tokens=(other,))])[0]
-        assert unstopped.finish == "length", f"stopped at a token that it does not have: {other}"
-
-
-def stop_texts_end_a_completion(case: Case) -> None:
-    if case.text is None:
-        return
-    for number in range(8):
-        whole = case.run([case.request(number, max_tokens=12)])[0].tokens
-        stop = case.text(whole[4:6])
-        end = next(end for end in range(1, 13) if stop in case.text(whole[:end]))
-        unlikely = "\N{SNOWMAN}" * 3
-        _ends(
-            case.run([case.request(number, max_tokens=12, stop_strings=(unlikely, stop))])[0],
-            whole[:end],
-            f"text {stop!r}",
+        full = case.run([case.request(number, max_tokens=12)])[0].tokens
+        stop, end = full[5], full.index(full[5]) + 1
+        unused = next(token for token in range(len(full) + 1) if token not in full)
+        for max_tokens in (12, end):
+            request = case.request(number, max_tokens=max_tokens, stop_tokens=(unused, stop))
+            _assert_stopped(case.run([request])[0], full[:end], f"stop token {stop}")
+        completion = case.run([case.request(number, max_tokens=12, stop_tokens=(unused,))])[0]
+        assert completion.finish == "length", (
+            f"finish with stop token {unused}, which does not occur: got {completion.finish!r}, expected 'length'"
         )
 
 
-def _ends(completion: Completion, tokens: Sequence[int], what: str) -> None:
-    assert completion.finish == "stop", f"finish {completion.finish!r} in spite of {what}"
-    assert list(completion.tokens) == list(tokens), f"{what} gives {completion.tokens}, it should end {tuple(tokens)}"
+def stop_strings_end_completion(case: Case) -> None:
+    """A completion ends with the token that completes a stop string. A stop string may span several tokens."""
+    if case.text is None:
+        return
+    for number in range(8):
+        full = case.run([case.request(number, max_tokens=12)])[0].tokens
+        stop = case.text(full[4:6])
+        end = next(end for end in range(1, 13) if stop in case.text(full[:end]))
+        unused = "\N{SNOWMAN}" * 3
+        request = case.request(number, max_tokens=12, stop_strings=(unused, stop))
+        _assert_stopped(case.run([request])[0], full[:end], f"stop string {stop!r}")
 
 
-def cancelled_requests_return_their_tokens(case: Case) -> None:
+def _assert_stopped(completion: Completion, tokens: Sequence[int], stop: str) -> None:
+    assert completion.finish == "stop", f"finish with {stop}: got {completion.finish!r}, expected 'stop'"
+    assert list(completion.tokens) == list(tokens), (
+        f"tokens with {stop}: got {tuple(completion.tokens)}, expected {tuple(tokens)}"
+    )
+
+
+def cancel_returns_generated_tokens(case: Case) -> None:
+    """A canceled request returns the tokens that were generated so far. The other requests run to their end."""
     requests = [case.request(number, max_tokens=40) for number in range(12)]
-    whole = {completion.key: completion.tokens for completion in case.run(requests)}
-    for seconds in _WAITS:
+    full = {completion.key: completion.tokens for completion in case.run(requests)}
+    for delay in _DELAYS:
         case.generator.submit(requests)
-        early = {completion.key for _ in range(3) for completion in case.generator.collect(timeout=seconds)}
-        left = [key for key in whole if key not in early]
-        case.generator.cancel([*left[::2], "nobody's"])
-        counts = [_cut_short(completion, whole, left[::2]) for completion in case.wait(left)]
-        if any(0 < count < len(whole[key]) for key, count in zip(left, counts, strict=True)):
+        finished = {completion.key for _ in range(3) for completion in case.generator.collect(timeout=delay)}
+        remaining = [key for key in full if key not in finished]
+        canceled = remaining[::2]
+        case.generator.cancel([*canceled, "unknown key"])
+        counts = [_count_after_cancel(completion, full, canceled) for completion in case.wait(remaining)]
+        if any(0 < count < len(full[key]) for key, count in zip(remaining, counts, strict=True)):
             return
-    raise AssertionError("no cancelled request ever comes back with tokens: those that it had are lost")
+    raise AssertionError("completions of canceled requests: got no tokens in any, expected the tokens generated so far")
 
 
-def _cut_short(completion: Completion, whole: Mapping[str, Sequence[int]], cancelled: Sequence[str]) -> int:
-    full, count = whole[completion.key], len(completion.tokens)
-    assert count == len(completion.logp) == len(completion.version), "not one log-probability and version per token"
-    assert completion.tokens == full[:count], "tokens of a cancelled request are not those that it had so far"
-    finish = "cancelled" if count < len(full) else "length"
-    assert completion.finish == finish, f"finish {completion.finish!r} with {count} of {len(full)} tokens"
-    assert finish == "length" or completion.key in cancelled, "cut short, and was not cancelled"
+def _count_after_cancel(completion: Completion, full: Mapping[str, Sequence[int]], canceled: Sequence[str]) -> int:
+    """Check the completion of a request that may be canceled, and return its number of tokens."""
+    expected, count = full[completion.key], len(completion.tokens)
+    _assert_aligned(completion)
+    assert completion.tokens == expected[:count], (
+        f"tokens of {completion.key!r} after cancel: got {completion.tokens}, expected {expected[:count]}"
+    )
+    finish = "cancelled" if count < len(expected) else "length"
+    assert completion.finish == finish, (
+        f"finish with {count} of {len(expected)} tokens: got {completion.finish!r}, expected {finish!r}"
+    )
+    assert finish == "length" or completion.key in canceled, (
+        f"tokens of {completion.key!r}, which was not canceled: got {count}, expected {len(expected)}"
+    )
     return count
 
 
-# --- which distribution it is --------------------------------------------------------------------------------------
+# --- the distribution ----------------------------------------------------------------------------------------------
 
 
-def logp_is_that_of_a_forward_pass(case: Case) -> None:
+def logp_equals_forward_pass(case: Case) -> None:
+    """The log-probability of each token is that of the model, at the sampling temperature."""
     temperatures = (1.0, 0.5, 1.7, 0.0)
     requests = [case.request(number, max_tokens=10, temperature=temperatures[number % 4]) for number in range(16)]
     for request, completion in zip(requests, case.run(requests), strict=True):
         case.check_logp(request, completion)
 
 
-def greedy_takes_the_likeliest(case: Case) -> None:
+def greedy_decoding_returns_argmax(case: Case) -> None:
+    """At temperature 0 no token has a higher log-probability than the token that is returned."""
     for number in range(4):
         request = case.request(number, temperature=0.0, max_tokens=1)
-        best = case.run([request])[0].logp[0]
+        greedy = case.run([request])[0].logp[0]
         for token in range(min(case.vocabulary, 64)):
-            other = case.score(case.weights[0], [*request.tokens, token], 0.0)[-1]
-            assert other <= best + case.tolerance, f"token {token} has log-probability {other}, the greedy one {best}"
+            logp = case.score(case.weights[0], [*request.tokens, token], 0.0)[-1]
+            assert logp <= greedy + case.tolerance, (
+                f"logp of the token at temperature 0: got {greedy}, expected at least {logp}, the logp of token {token}"
+            )
 
 
-def pairs_have_their_probability(case: Case) -> None:
-    """Two tokens, not one: their joint distribution shows whether the second is drawn afresh.
+def sampled_pairs_match_probabilities(case: Case) -> None:
+    """The frequency of each pair of tokens is close to its probability.
 
-    A pair that occurs has the probability exp(logp + logp); another check compares these with a forward pass. By
-    Bernstein's inequality its share of n samples is off by more than sqrt(2 p (1 - p) t / n) + t / (3 n) with
-    probability 2 exp(-t) at most. t = 25 leaves 3e-11, so less than 1e-6 for the 10,000 pairs of 100 tokens together.
+    Pairs show whether the second token is drawn independently of the first token's random number. The probability of a
+    pair is exp(logp_1 + logp_2); `logp_equals_forward_pass` tests these values. By Bernstein's inequality, the
+    frequency of a pair in n samples differs from its probability p by more than
+
+        sqrt(2 p (1 - p) t / n) + t / (3 n)
+
+    with a probability of at most 2 exp(-t). For t = 25 this is 3e-11, and less than 1e-6 for all 10,000 pairs of a
+    vocabulary of 100.
     """
     for temperature in (1.0, 0.5):
-        base, n, t = case.request(3, max_tokens=2, temperature=temperature), case.samples, 25.0
-        done = case.run([evolve(base, key=str(seed), seed=seed) for seed in range(n)])
-        probability = {completion.tokens: math.exp(sum(completion.logp)) for completion in done}
-        for pair, count in Counter(completion.tokens for completion in done).items():
-            p, share = probability[pair], count / n
+        request, n, t = case.request(3, max_tokens=2, temperature=temperature), case.samples, 25.0
+        completions = case.run([evolve(request, key=str(seed), seed=seed) for seed in range(n)])
+        probabilities = {completion.tokens: math.exp(sum(completion.logp)) for completion in completions}
+        for pair, count in Counter(completion.tokens for completion in completions).items():
+            p, frequency = probabilities[pair], count / n
             bound = math.sqrt(2 * max(p * (1 - p), 0) * t / n) + t / (3 * n)
-            assert abs(share - p) <= bound, f"tokens {pair}: {share} of {n} samples, probability {p} at {temperature}"
+            assert abs(frequency - p) <= bound, (
+                f"frequency of tokens {pair} in {n} samples at temperature {temperature}: got {frequency}, "
+                f"expected {p} with a tolerance of {bound:.3g}"
+            )
 
 
 # --- weights -------------------------------------------------------------------------------------------------------
 
 
-def weights_are_replaced(case: Case) -> None:
+def load_weights_replaces_weights(case: Case) -> None:
+    """After `load_weights`, tokens have the new version and the log-probabilities of the new weights."""
     requests = [case.request(number, max_tokens=8) for number in range(8)]
     for version in (10**6, 10**6 + 1):
         case.load(version)
         for request, completion in zip(requests, case.run(requests), strict=True):
-            assert set(completion.version) == {version}, f"versions {completion.version}, loaded was {version}"
+            assert set(completion.version) == {version}, (
+                f"versions of the tokens: got {completion.version}, expected only {version}"
+            )
             case.check_logp(request, completion)
 
 
-def weights_are_replaced_in_flight(case: Case) -> None:
+def load_weights_applies_to_requests_in_flight(case: Case) -> None:
+    """Requests in flight continue with the new weights; tokens that were sampled before keep the old version."""
     requests = [case.request(number, max_tokens=40, temperature=0.8) for number in range(10)]
-    for attempt, seconds in enumerate(_WAITS):
+    for attempt, delay in enumerate(_DELAYS):
         old, new = 10**6 + 2 * attempt, 10**6 + 2 * attempt + 1
         case.load(old)
         case.generator.submit(requests)
-        early = {done.key: done for _ in range(3) for done in case.generator.collect(timeout=seconds)}
+        finished = {c.key: c for _ in range(3) for c in case.generator.collect(timeout=delay)}
         case.load(new)
-        late = case.wait([request.key for request in requests if request.key not in early])
-        done = early | {completion.key: completion for completion in late}
+        in_flight = case.wait([request.key for request in requests if request.key not in finished])
+        completions = finished | {completion.key: completion for completion in in_flight}
         for request in requests:
-            versions = list(done[request.key].version)
-            assert set(versions) <= {old, new}, f"versions {versions}, loaded were {old} and {new}"
-            assert versions == sorted(versions), f"versions {versions} go back"
-            case.check_logp(request, done[request.key])
-        if any(len(set(completion.version)) > 1 for completion in late):
+            versions = list(completions[request.key].version)
+            assert set(versions) <= {old, new}, f"versions of the tokens: got {versions}, expected {old} and {new}"
+            assert versions == sorted(versions), f"versions of the tokens: got {versions}, expected increasing versions"
+            case.check_logp(request, completions[request.key])
+        if any(len(set(completion.version)) > 1 for completion in in_flight):
             return
-    raise AssertionError("weights that are loaded in flight never change the version of what is under way")
+    raise AssertionError(
+        "versions of requests in flight during load_weights: got one version in each completion, expected two in some"
+    )
 
 
 CHECKS = (
-    nothing_in_flight_is_an_empty_answer,
-    every_request_comes_back_once,
+    collect_without_requests_returns_empty_list,
+    every_request_is_returned_once,
     polling_makes_progress,
-    impossible_requests_are_refused,
-    the_seed_decides,
-    neighbors_do_not_matter,
-    a_completion_can_be_continued,
-    stop_tokens_end_a_completion,
-    stop_texts_end_a_completion,
-    cancelled_requests_return_their_tokens,
-    logp_is_that_of_a_forward_pass,
-    greedy_takes_the_likeliest,
-    pairs_have_their_probability,
-    weights_are_replaced,
-    weights_are_replaced_in_flight,
+    invalid_requests_are_refused,
+    seed_determines_tokens,
+    concurrent_requests_do_not_change_results,
+    continued_completion_equals_single_completion,
+    stop_tokens_end_completion,
+    stop_strings_end_completion,
+    cancel_returns_generated_tokens,
+    logp_equals_forward_pass,
+    greedy_decoding_returns_argmax,
+    sampled_pairs_match_probabilities,
+    load_weights_replaces_weights,
+    load_weights_applies_to_requests_in_flight,
 )
+"""All checks, in the order in which they run."""

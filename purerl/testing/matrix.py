@@ -1,8 +1,8 @@
-"""The matrix of laws by algorithms, as a page of the documentation.
+"""The table of laws and algorithms, as a page of the documentation.
 
     python -m purerl.testing.matrix > docs/laws.md
 
-It says which law each algorithm is held to; the property tests hold it.
+The table shows which laws each algorithm must satisfy. The property tests check that it does.
 """
 
 from __future__ import annotations
@@ -12,35 +12,53 @@ from collections.abc import Iterable
 
 from purerl.plugins import find, names
 from purerl.testing.check import exemptions
-from purerl.testing.laws import LAWS
+from purerl.testing.laws import LAWS, Law
 
 __all__ = ["matrix"]
 
 
 def matrix() -> str:
-    """The laws, numbered, with what each says; the algorithms by laws; and the exemptions with their reasons."""
+    """The page in Markdown: the laws, the table of algorithms and laws, and the exemptions with their reasons."""
     modules = {name: find("algorithm", name) for name in names("algorithm")}
     numbers = range(1, len(LAWS) + 1)
-    laws = [f"{k}. `{law.__name__}`: {_first_sentence(law.__doc__)}" for k, law in zip(numbers, LAWS, strict=True)]
+    laws = [f"{number}. {_describe(law)}" for number, law in zip(numbers, LAWS, strict=True)]
     head = [_row("algorithm", map(str, numbers)), "|---" * (len(LAWS) + 1) + "|"]
     rows = [_row(name, _cells(module)) for name, module in modules.items()]
-    reasons = [f"- {name}, `{law}`: {why}." for name, one in modules.items() for law, why in exemptions(one).items()]
-    parts = ("# Laws by algorithms", "", _INTRODUCTION, "", *laws, "", *head, *rows, "", "Exempt:", "", *reasons)
-    return "\n".join(parts) + "\n"
+    reasons = [
+        f"- {name}, `{law}`: {reason}."
+        for name, module in modules.items()
+        for law, reason in exemptions(module).items()
+    ]
+    sections = (
+        *("# Laws of algorithms", "", _INTRODUCTION, ""),
+        *("## The laws", "", *laws, ""),
+        *("## Which law each algorithm satisfies", "", *head, *rows, ""),
+        *("## Exemptions", "", *reasons),
+    )
+    return "\n".join(sections) + "\n"
 
 
 _INTRODUCTION = """\
-Every algorithm, with each of its optional terms switched on, is held to every law: in `nox -s laws` on two batches on
-which each mutant shows and on two that Hypothesis draws, or on one where that is enough; on two hundred with
-`PURERL_PROFILE=thorough`. Where a law cannot hold, the module says why, and the tests look for a batch that breaks it.
-Beside these laws, every setting of every algorithm has an effect (`check_settings`). A law about rewards has nothing to
-compare where an algorithm reads none.
+A law is a property that every algorithm must have, whatever it computes. Property-based tests (`nox -s laws`) check
+every law for every algorithm, with each optional term enabled in turn. They test each law and algorithm on four
+batches: two fixed batches, on which every law is known to detect broken algorithms, and two that Hypothesis generates.
+With `PURERL_PROFILE=thorough`, Hypothesis generates two hundred. Slow laws whose result hardly depends on the batch are
+tested on one fixed batch.
 
-The laws say what must be so whatever an algorithm is for. They do not say that it is the one that was meant: on policy
-they know its gradient from its advantage, but another clip, another reduction or another divergence is lawful too. That
-takes golden tests and an enumeration of all that can be sampled, as `tests/golden/` and `property_tests/` have them.
+If a law cannot hold for an algorithm, its module declares an exemption with a reason. The tests then search for a batch
+that violates the law, and fail if they find none. Another test checks that every setting of every algorithm has an
+effect (`check_settings`). A law about rewards holds for every algorithm that does not read rewards.
 
-This page is made by `python -m purerl.testing.matrix`; a test fails when it is stale."""
+The laws do not show that an algorithm is the intended one. On policy they determine its gradient from its advantage.
+Off policy, another clipping rule, another reduction or another KL estimator satisfies the same laws. Golden tests
+(`tests/golden/`) and the exact enumeration of a small policy (`property_tests/test_enumeration.py`) test these parts.
+
+`python -m purerl.testing.matrix` generates this page. A test fails if the page is out of date."""
+
+
+def _describe(law: Law) -> str:
+    """The name of a law and its docstring, on one line."""
+    return f"`{law.__name__}`: {' '.join((law.__doc__ or '').split())}"
 
 
 def _row(name: str, cells: Iterable[str]) -> str:
@@ -49,10 +67,6 @@ def _row(name: str, cells: Iterable[str]) -> str:
 
 def _cells(module: object) -> list[str]:
     return ["exempt" if law.__name__ in exemptions(module) else "✓" for law in LAWS]
-
-
-def _first_sentence(text: str | None) -> str:
-    return " ".join((text or "").split("\n\n")[0].split())
 
 
 if __name__ == "__main__":

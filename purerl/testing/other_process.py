@@ -1,4 +1,4 @@
-"""Another process, which tells whether an algorithm survives the way there."""
+"""A second Python process that computes fingerprints of pickled algorithms."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import os
 import subprocess
 import sys
 
-__all__ = ["fingerprint_elsewhere"]
+__all__ = ["fingerprint_in_other_process"]
 
-# Starting a process that imports torch takes seconds. So there is one, and it answers until its input ends.
-_ANSWER = """
+# A process that imports torch takes seconds to start. One process therefore serves all calls, until its stdin closes.
+_SERVER = """
 import pickle, sys
 from purerl.algos.algebra import fingerprint
 while packed := sys.stdin.buffer.readline():
@@ -23,8 +23,8 @@ while packed := sys.stdin.buffer.readline():
 """
 
 
-def fingerprint_elsewhere(packed: bytes) -> str:
-    """The fingerprint of a pickled algorithm in another process, or the error that unpickling it there gives."""
+def fingerprint_in_other_process(packed: bytes) -> str:
+    """The fingerprint of a pickled algorithm, computed in another process; the repr of the error if that fails."""
     process = _process()
     process.stdin.write(packed.hex() + "\n")
     process.stdin.flush()
@@ -33,12 +33,12 @@ def fingerprint_elsewhere(packed: bytes) -> str:
 
 @functools.cache
 def _process() -> subprocess.Popen:
-    # Another seed than ours for the hashes of strings: what follows the order of a set differs there.
+    # With another hash seed, anything that depends on the iteration order of a set of strings differs.
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed}
     pipe = subprocess.PIPE
     process = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", _ANSWER], stdin=pipe, stdout=pipe, env=environment, text=True
+        [sys.executable, "-c", _SERVER], stdin=pipe, stdout=pipe, env=environment, text=True
     )
     atexit.register(process.communicate)
     return process

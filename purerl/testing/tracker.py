@@ -1,9 +1,9 @@
-"""What every tracker has to do, as a suite for anyone's: `check_tracker`.
+"""Conformance suite for trackers: `check_tracker`.
 
-    def test_it(tmp_path) -> None:
-        check_tracker(lambda subject: build(Config(), subject=subject), folder=tmp_path, shown=shown)
+    def test_tracker_conforms(tmp_path) -> None:
+        check_tracker(lambda run_info: build(Config(), run_info=run_info), folder=tmp_path, shown=read_metrics)
 
-`shown` is the oracle: what the tracker's library says of the run, read in another way than it was told.
+`read_metrics` reads the metrics of a run from the tracking library, independently of the tracker.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from purerl.protocols import RunInfo, Tracker
 
 __all__ = ["check_tracker"]
 
-_HOSTILE = "<b>|</b>\n[red]\x1b[31m\u202e `'\" \U0001f600 " + "long " * 500
+_UNUSUAL_TEXT = "<b>|</b>\n[red]\x1b[31m\u202e `'\" \U0001f600 " + "long " * 500
 _SETTINGS = {f"section.{k}": k for k in range(150)} | {
-    "text": _HOSTILE,
+    "text": _UNUSUAL_TEXT,
     "list": [0.9, "a"],
     "on": True,
     "0/odd ü": None,
@@ -31,46 +31,56 @@ Shown = Callable[[RunInfo], Mapping[str, Mapping[int, float]]]
 
 
 def check_tracker(build: Callable[[RunInfo], Tracker], *, folder: Path, shown: Shown | None = None) -> None:
-    """Assert that what `build` makes takes all that a run tells, and shows each step of each run once.
+    """Test that a tracker accepts everything that a run logs, and stores each step of each run once.
 
-    It is told of a run that fails after five steps and goes on from the second, and of another run. `shown` gives what
-    is then known of a run: by metric and step, its value; values of one step that differ must not be merged in it.
+    The suite logs a run that fails after step 4 and resumes at step 2, and a second, independent run.
 
-    Raises: AssertionError that says what is wrong.
+    build     run info -> the tracker that is tested
+    folder    a directory for the tracker's files
+    shown     run info -> {metric: {step: value}}, the metrics that the tracking library has stored for this run. If it
+              has several values for a step, `shown` must not merge them. Without `shown`, only the calls are tested.
+
+    Raises: AssertionError with the metric, the values that were logged and the values that are stored.
     """
-    subject = RunInfo("suite", "5a1c0ffee5a1c0ff", folder, _SETTINGS, first=0)
-    other = evolve(subject, identity="0ddba110ddba1100")
-    _tell(build(subject), range(5), failed=True)
-    _tell(build(evolve(subject, first=2)), range(2, 8), failed=False)
-    _tell(build(other), range(2), failed=False)
+    run_info = RunInfo("suite", "5a1c0ffee5a1c0ff", folder, _SETTINGS, first=0)
+    second_run = evolve(run_info, identity="0ddba110ddba1100")
+    _log_run(build(run_info), range(5), failed=True)
+    _log_run(build(evolve(run_info, first=2)), range(2, 8), failed=False)
+    _log_run(build(second_run), range(2), failed=False)
     if shown is not None:
-        for one, steps in ((subject, 8), (other, 2)):
-            found, told = shown(one), [_record(step) for step in range(steps)]
+        for info, num_steps in ((run_info, 8), (second_run, 2)):
+            stored, logged = shown(info), [_record(step) for step in range(num_steps)]
             for name in ("reward/mean", "eval/accuracy"):
-                wanted = {record["step"]: record[name] for record in told if name in record}
-                assert dict(found[name]) == wanted, f"{name} was told as {wanted} and is shown as {dict(found[name])}"
+                expected = {record["step"]: record[name] for record in logged if name in record}
+                actual = dict(stored[name])
+                assert actual == expected, f"{name} by step: got {actual} from the library, expected {expected}"
 
 
-def _tell(tracker: Tracker, steps: Iterable[int], *, failed: bool) -> None:
-    assert isinstance(tracker, Tracker), f"{tracker!r} lacks a method of Tracker"
+def _log_run(tracker: Tracker, steps: Iterable[int], *, failed: bool) -> None:
+    assert isinstance(tracker, Tracker), (
+        f"{tracker!r}: got an object without all methods of Tracker, expected a Tracker"
+    )
     for step in steps:
         if step % 2 == 0:
-            tracker.completions(step, [_row(None), _row(0.5), _row(-1.0)])
+            tracker.completions(step, [_completion(None), _completion(0.5), _completion(-1.0)])
         tracker.log(_record(step))
     tracker.close(failed=failed)
 
 
 def _record(step: int) -> dict[str, Any]:
-    """Powers of two: exact in every library. An evaluation every third step; odd names and values."""
-    odd = {
+    """A record with an evaluation every third step, unusual names and unusual values.
+
+    The compared values are small integers and powers of two, so that every library stores them exactly.
+    """
+    unusual = {
         "reward/an odd (name): ü": 1.0,
         "policy/approx_kl": math.nan,
         "policy/ratio": math.inf,
         "rollout/sampled": 64,
     }
     evaluation = {"eval/accuracy": 2.0**-step} if step % 3 == 0 else {}
-    return {"step": step, "reward/mean": float(step), **odd, **evaluation}
+    return {"step": step, "reward/mean": float(step), **unusual, **evaluation}
 
 
-def _row(reward: float | None) -> dict[str, Any]:
-    return {"prompt": _HOSTILE, "completion": _HOSTILE, "finish": "stop", "reward": reward}
+def _completion(reward: float | None) -> dict[str, Any]:
+    return {"prompt": _UNUSUAL_TEXT, "completion": _UNUSUAL_TEXT, "finish": "stop", "reward": reward}

@@ -26,7 +26,7 @@ from purerl.batch import STRUCTURE, with_fields
 from purerl.errors import CheckpointError
 from purerl.protocols import Metrics, Trainer
 from purerl.testing.batches import example_batch
-from purerl.testing.perturbations import pad, uncount
+from purerl.testing.perturbations import mask_out_all_tokens, pad
 
 __all__ = ["CHECKS", "Case", "check_trainer"]
 
@@ -297,7 +297,7 @@ def the_same_calls_give_the_same_bits(case: Case) -> None:
 def nothing_counted_changes_nothing(case: Case) -> None:
     """A step whose tokens are all masked out, or without rows, leaves weights and optimizer as they were."""
     batch = _batch(case)
-    for empty in (uncount(batch), batch[:0]):
+    for empty in (mask_out_all_tokens(batch), batch[:0]):
         _check_no_op(case, prepare_step(_OBJECTIVES[1], empty), finite=True)
     none = case.build().score(batch[:0], ("logp",))["logp"]
     assert none.shape == batch[:0]["tokens"].shape, f"score without rows: shape {list(none.shape)}"

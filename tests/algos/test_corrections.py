@@ -27,7 +27,7 @@ from purerl.algos.parts.corrections import (
 from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.batch import collate, with_fields
 from purerl.testing import check_algorithm, fields_of
-from purerl.testing.outcome import learn
+from purerl.testing.outcome import run_objective
 from tests.algos.helpers import advantage_losses_and_gradients, example, loss_of, with_advantage
 
 CAP = bind(truncated_ratio, ratio_cap=2.0)
@@ -232,7 +232,9 @@ def test_current_outputs_equal_scored_fields_of_the_same_policy():
         current = use_current_outputs(policy, {"old_logp": "logp"})
         assert "old_logp" not in current.reads
         batch = with_fields(batch, old_logp=batch["logp"])
-        torch.testing.assert_close(learn(current, batch.exclude("old_logp")), learn(policy, batch), rtol=0, atol=0)
+        torch.testing.assert_close(
+            run_objective(current, batch.exclude("old_logp")), run_objective(policy, batch), rtol=0, atol=0
+        )
 
 
 def test_objective_with_prepare_still_reads_scored_fields():

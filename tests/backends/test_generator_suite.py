@@ -1,4 +1,4 @@
-"""The fake generator passes the published suite, and each check catches the bugs that it is there for."""
+"""The fake generator passes the published suite, and each check of the suite detects its mutants."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from purerl.testing.generator import check_generator
 from tests.backends.generators import FAKE, fake_generator
 
 
-def test_the_fake_conforms():
+def test_fake_generator_conforms():
     check_generator(fake_generator, **FAKE)
 
 
 # --- mutants -----------------------------------------------------------------------------------------------------
-# Each is a bug that a generator has had somewhere. `mutant(check, owner, name)` replaces `owner.name` by a function
-# that gets the true one first; `check` sees it without any other's help.
+# Most mutants are bugs of real generators. `@mutant(check, owner, name)` registers a function that replaces
+# `owner.name`. Its first argument is the original function. Only `check` runs on the mutant.
 
 MUTANTS: dict[str, tuple[Callable, object, str, Callable]] = {}
 
@@ -36,202 +36,202 @@ def mutant(check: Callable, owner: object, name: str):
     return register
 
 
-@mutant(published.nothing_in_flight_is_an_empty_answer, FakeGenerator, "collect")
-def a_completion_of_nobody_s_is_left_over(true, self, timeout=None):
-    return true(self, timeout) or [Completion("warm-up", (), (), (), "length")]
+@mutant(published.collect_without_requests_returns_empty_list, FakeGenerator, "collect")
+def completion_without_request(original, self, timeout=None):
+    return original(self, timeout) or [Completion("warm-up", (), (), (), "length")]
 
 
-@mutant(published.every_request_comes_back_once, FakeGenerator, "collect")
-def a_completion_is_lost(true, self, timeout=None):
-    return [completion for completion in true(self, timeout) if completion.key != "request 7"]
+@mutant(published.every_request_is_returned_once, FakeGenerator, "collect")
+def completion_is_lost(original, self, timeout=None):
+    return [completion for completion in original(self, timeout) if completion.key != "request 7"]
 
 
-@mutant(published.every_request_comes_back_once, FakeGenerator, "collect")
-def a_completion_comes_twice(true, self, timeout=None):
-    return [again for completion in true(self, timeout) for again in (completion, completion)]
+@mutant(published.every_request_is_returned_once, FakeGenerator, "collect")
+def completion_is_returned_twice(original, self, timeout=None):
+    return [copy for completion in original(self, timeout) for copy in (completion, completion)]
 
 
-@mutant(published.every_request_comes_back_once, PendingRequest, "completion")
-def keys_are_swapped(true, self, finish):
-    return evolve(true(self, finish), key="request 0")
+@mutant(published.every_request_is_returned_once, PendingRequest, "completion")
+def keys_are_swapped(original, self, finish):
+    return evolve(original(self, finish), key="request 0")
 
 
-@mutant(published.every_request_comes_back_once, fake, "_finish")
-def one_token_too_many(true, row):
+@mutant(published.every_request_is_returned_once, fake, "_finish")
+def one_token_too_many(original, row):
     return "length" if row.left < 0 else None
 
 
-@mutant(published.every_request_comes_back_once, PendingRequest, "completion")
-def one_logp_is_missing(true, self, finish):
-    return evolve(true(self, finish), logp=self.logp[1:])
+@mutant(published.every_request_is_returned_once, PendingRequest, "completion")
+def one_logp_is_missing(original, self, finish):
+    return evolve(original(self, finish), logp=self.logp[1:])
 
 
-@mutant(published.every_request_comes_back_once, PendingRequest, "completion")
-def finish_is_always_stop(true, self, finish):
-    return true(self, "stop")
+@mutant(published.every_request_is_returned_once, PendingRequest, "completion")
+def finish_is_always_stop(original, self, finish):
+    return original(self, "stop")
 
 
 @mutant(published.polling_makes_progress, FakeGenerator, "collect")
-def a_poll_does_not_decode(true, self, timeout=None):
-    return [] if timeout == 0.0 else true(self, timeout)
+def polling_does_not_decode(original, self, timeout=None):
+    return [] if timeout == 0.0 else original(self, timeout)
 
 
-@mutant(published.impossible_requests_are_refused, fake, "check_requests")
-def nothing_is_refused(true, requests, in_use, **limits):
+@mutant(published.invalid_requests_are_refused, fake, "check_requests")
+def no_request_is_refused(original, requests, in_use, **limits):
     pass
 
 
-@mutant(published.impossible_requests_are_refused, fake, "check_requests")
-def keys_in_flight_are_accepted(true, requests, in_use, **limits):
-    true(requests, (), **limits)
+@mutant(published.invalid_requests_are_refused, fake, "check_requests")
+def keys_in_flight_are_accepted(original, requests, in_use, **limits):
+    original(requests, (), **limits)
 
 
-@mutant(published.impossible_requests_are_refused, FakeGenerator, "submit")
-def what_comes_before_a_bad_request_is_enqueued(true, self, requests):
+@mutant(published.invalid_requests_are_refused, FakeGenerator, "submit")
+def requests_before_an_invalid_one_are_enqueued(original, self, requests):
     for request in requests:
-        true(self, [request])
+        original(self, [request])
 
 
-@mutant(published.stop_tokens_end_a_completion, fake, "_finish")
-def stop_tokens_are_ignored(true, row):
+@mutant(published.stop_tokens_end_completion, fake, "_finish")
+def stop_tokens_are_ignored(original, row):
     return None if row.left else "length"
 
 
-@mutant(published.stop_tokens_end_a_completion, fake, "_finish")
-def length_wins_over_stop(true, row):
-    return true(row) if row.left else "length"
+@mutant(published.stop_tokens_end_completion, fake, "_finish")
+def length_takes_precedence_over_stop(original, row):
+    return original(row) if row.left else "length"
 
 
-@mutant(published.stop_tokens_end_a_completion, PendingRequest, "completion")
-def the_stop_token_is_cut_off(true, self, finish):
-    cut = slice(None, -1 if finish == "stop" else None)
-    whole = true(self, finish)
-    return evolve(whole, tokens=whole.tokens[cut], logp=whole.logp[cut], version=whole.version[cut])
+@mutant(published.stop_tokens_end_completion, PendingRequest, "completion")
+def stop_token_is_removed(original, self, finish):
+    positions = slice(None, -1 if finish == "stop" else None)
+    full = original(self, finish)
+    return evolve(full, tokens=full.tokens[positions], logp=full.logp[positions], version=full.version[positions])
 
 
-@mutant(published.stop_texts_end_a_completion, fake, "text_of")
-def stop_texts_are_ignored(true, tokens):
+@mutant(published.stop_strings_end_completion, fake, "text_of")
+def stop_strings_are_ignored(original, tokens):
     return ""
 
 
-@mutant(published.stop_texts_end_a_completion, fake, "text_of")
-def stop_texts_are_sought_in_the_last_token(true, tokens):
-    return true(tokens[-1:])
+@mutant(published.stop_strings_end_completion, fake, "text_of")
+def stop_strings_are_searched_in_the_last_token(original, tokens):
+    return original(tokens[-1:])
 
 
-@mutant(published.cancelled_requests_return_their_tokens, FakeGenerator, "cancel")
-def cancel_does_nothing(true, self, keys):
+@mutant(published.cancel_returns_generated_tokens, FakeGenerator, "cancel")
+def cancel_has_no_effect(original, self, keys):
     pass
 
 
-@mutant(published.cancelled_requests_return_their_tokens, FakeGenerator, "cancel")
-def cancel_stops_everything(true, self, keys):
-    true(self, [*keys, *self._rows])
+@mutant(published.cancel_returns_generated_tokens, FakeGenerator, "cancel")
+def cancel_stops_all_requests(original, self, keys):
+    original(self, [*keys, *self._rows])
 
 
-@mutant(published.cancelled_requests_return_their_tokens, FakeGenerator, "cancel")
-def cancel_loses_tokens(true, self, keys):
+@mutant(published.cancel_returns_generated_tokens, FakeGenerator, "cancel")
+def cancel_loses_tokens(original, self, keys):
     for key in self._rows.keys() & set(keys):
         self._rows[key] = PendingRequest(self._rows[key].request)
-    true(self, keys)
+    original(self, keys)
 
 
-@mutant(published.the_seed_decides, fake, "signed")
-def the_seed_is_cut_to_32_bits(true, number):
+@mutant(published.seed_determines_tokens, fake, "signed")
+def seed_is_truncated_to_32_bits(original, number):
     return number % 2**32
 
 
-@mutant(published.the_seed_decides, fake, "uniform")
-def the_seed_is_ignored(true, seed, index):
+@mutant(published.seed_determines_tokens, fake, "uniform")
+def seed_is_ignored(original, seed, index):
     return torch.rand(len(seed))
 
 
-@mutant(published.neighbors_do_not_matter, fake, "uniform")
-def the_seed_is_the_batch_s(true, seed, index):
-    return true(torch.arange(len(seed)), index)
+@mutant(published.concurrent_requests_do_not_change_results, fake, "uniform")
+def seed_is_the_row_index(original, seed, index):
+    return original(torch.arange(len(seed)), index)
 
 
-@mutant(published.a_completion_can_be_continued, FakeGenerator, "submit")
-def the_prompt_s_last_token_is_forgotten(true, self, requests):
-    true(self, [evolve(request, tokens=request.tokens[:-1] or request.tokens) for request in requests])
+@mutant(published.continued_completion_equals_single_completion, FakeGenerator, "submit")
+def last_prompt_token_is_dropped(original, self, requests):
+    original(self, [evolve(request, tokens=request.tokens[:-1] or request.tokens) for request in requests])
 
 
-@mutant(published.logp_is_that_of_a_forward_pass, fake, "choose")
-def logp_is_the_likeliest_token_s(true, logits, temperature, uniform):
-    token, _ = true(logits, temperature, uniform)
-    return token, true(logits / temperature.clamp(min=0.1)[:, None], torch.zeros_like(temperature), uniform)[1]
+@mutant(published.logp_equals_forward_pass, fake, "choose")
+def logp_of_the_argmax(original, logits, temperature, uniform):
+    token, _ = original(logits, temperature, uniform)
+    return token, original(logits / temperature.clamp(min=0.1)[:, None], torch.zeros_like(temperature), uniform)[1]
 
 
-@mutant(published.logp_is_that_of_a_forward_pass, fake, "choose")
-def logp_is_taken_before_temperature(true, logits, temperature, uniform):
-    token, _ = true(logits, temperature, uniform)
+@mutant(published.logp_equals_forward_pass, fake, "choose")
+def logp_before_temperature(original, logits, temperature, uniform):
+    token, _ = original(logits, temperature, uniform)
     return token, logits.log_softmax(-1).gather(-1, token[:, None])[:, 0]
 
 
-@mutant(published.logp_is_that_of_a_forward_pass, PendingRequest, "completion")
-def logp_is_shifted(true, self, finish):
-    whole = true(self, finish)
-    return evolve(whole, logp=(*whole.logp[1:], *whole.logp[:1]))
+@mutant(published.logp_equals_forward_pass, PendingRequest, "completion")
+def logp_is_shifted(original, self, finish):
+    full = original(self, finish)
+    return evolve(full, logp=(*full.logp[1:], *full.logp[:1]))
 
 
-@mutant(published.pairs_have_their_probability, fake, "choose")
-def the_unlikeliest_token_is_never_drawn(true, logits, temperature, uniform):
-    """A truncated support, and log-probabilities of the whole one: the ratio is biased."""
-    cut = logits.where(logits.softmax(-1) > 0.1, -torch.inf)
-    token, _ = true(cut, temperature, uniform)
+@mutant(published.sampled_pairs_match_probabilities, fake, "choose")
+def unlikely_tokens_are_never_sampled(original, logits, temperature, uniform):
+    """Sample from a truncated distribution, but return log-probabilities of the full one."""
+    truncated = logits.where(logits.softmax(-1) > 0.1, -torch.inf)
+    token, _ = original(truncated, temperature, uniform)
     scale = temperature.where(temperature > 0, 1)[:, None]
     return token, (logits / scale).log_softmax(-1).gather(-1, token[:, None])[:, 0]
 
 
-@mutant(published.pairs_have_their_probability, fake, "uniform")
-def every_token_is_drawn_by_the_same_number(true, seed, index):
-    return true(seed, torch.zeros_like(index))
+@mutant(published.sampled_pairs_match_probabilities, fake, "uniform")
+def all_tokens_use_the_same_random_number(original, seed, index):
+    return original(seed, torch.zeros_like(index))
 
 
-@mutant(published.pairs_have_their_probability, fake, "uniform")
-def the_stream_of_a_seed_is_its_neighbor_s(true, seed, index):
+@mutant(published.sampled_pairs_match_probabilities, fake, "uniform")
+def random_numbers_are_linear_in_seed_and_index(original, seed, index):
     return (seed * 0.37 + index * 0.61).float() % 1
 
 
-@mutant(published.greedy_takes_the_likeliest, fake, "choose")
-def greedy_samples(true, logits, temperature, uniform):
-    return true(logits, temperature.where(temperature > 0, 1), uniform)
+@mutant(published.greedy_decoding_returns_argmax, fake, "choose")
+def greedy_decoding_samples(original, logits, temperature, uniform):
+    return original(logits, temperature.where(temperature > 0, 1), uniform)
 
 
-@mutant(published.weights_are_replaced, FakeGenerator, "load_weights")
-def weights_are_ignored(true, self, weights, *, version):
+@mutant(published.load_weights_replaces_weights, FakeGenerator, "load_weights")
+def new_weights_are_ignored(original, self, weights, *, version):
     self._version = version
 
 
-@mutant(published.weights_are_replaced, FakeGenerator, "load_weights")
-def the_version_is_not_updated(true, self, weights, *, version):
-    true(self, weights, version=0)
+@mutant(published.load_weights_replaces_weights, FakeGenerator, "load_weights")
+def version_is_not_updated(original, self, weights, *, version):
+    original(self, weights, version=0)
 
 
-@mutant(published.weights_are_replaced_in_flight, PendingRequest, "completion")
-def a_completion_has_one_version(true, self, finish):
-    whole = true(self, finish)
-    return evolve(whole, version=whole.version[-1:] * len(whole.version))
+@mutant(published.load_weights_applies_to_requests_in_flight, PendingRequest, "completion")
+def completion_has_one_version(original, self, finish):
+    full = original(self, finish)
+    return evolve(full, version=full.version[-1:] * len(full.version))
 
 
-@mutant(published.weights_are_replaced_in_flight, FakeGenerator, "load_weights")
-def what_is_in_flight_ends_under_the_old_weights(true, self, weights, *, version):
+@mutant(published.load_weights_applies_to_requests_in_flight, FakeGenerator, "load_weights")
+def requests_in_flight_finish_with_the_old_weights(original, self, weights, *, version):
     while self._rows:
         self._step()
-    true(self, weights, version=version)
+    original(self, weights, version=version)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_is_caught(name, monkeypatch):
+def test_mutant_is_detected(name, monkeypatch):
     check, owner, attribute, function = MUTANTS[name]
-    true = getattr(owner, attribute)
-    monkeypatch.setattr(owner, attribute, lambda *args, **kwargs: function(true, *args, **kwargs))
+    original = getattr(owner, attribute)
+    monkeypatch.setattr(owner, attribute, lambda *args, **kwargs: function(original, *args, **kwargs))
     monkeypatch.setattr(published, "CHECKS", [check])
-    monkeypatch.setattr(published, "_PATIENCE", 0.2)
+    monkeypatch.setattr(published, "_TIMEOUT", 0.2)
     with pytest.raises(AssertionError, match=f"^{check.__name__}: "):
         check_generator(fake_generator, **FAKE)
 
 
 def test_every_check_has_a_mutant():
-    caught = {check for check, *_ in MUTANTS.values()}
-    assert caught == set(published.CHECKS)
+    checks = {check for check, *_ in MUTANTS.values()}
+    assert checks == set(published.CHECKS)

@@ -1,6 +1,7 @@
-"""The import rule: what each module of a package may import, and what of it breaks that rule.
+"""The import rules of purerl, and the function that finds violations of them.
 
-Rooms lie in storeys. A module imports from storeys below its own and from its own room, never from above or next door.
+The packages of purerl form layers. A module may import from its own package and from lower layers. It must not import
+from a higher layer or from another package of its layer. The modules of the lowest layer may import each other.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["STOREYS", "Import", "imports", "room_of", "violations"]
+__all__ = ["LAYERS", "Import", "imports", "package_of", "violations"]
 
-STOREYS = (
+LAYERS = (
     ("types", "errors", "batch", "files"),
     ("kernels",),
     ("algos",),
@@ -25,24 +26,24 @@ STOREYS = (
     ("loop", "report"),
     ("recipes",),
     ("doctor",),
-    ("",),  # the package itself, which names the loop lazily
+    ("",),  # purerl/__init__.py, which imports the loop lazily
 )
 
-# What the pure rooms may import, beside the standard library.
-PURE = {"torch", "tensordict", "einops", "attrs", "purerl"}
-ALSO = {"batch": {"numpy"}}  # which is faster than torch at reading lists
-PURE_ROOMS = (*STOREYS[0], "kernels", "algos")
-IMPURE_TORCH = ("torch.distributed", "torch.nn.parallel")
+# Pure packages may import the standard library and these libraries.
+PURE_IMPORTS = {"torch", "tensordict", "einops", "attrs", "purerl"}
+EXTRA_PURE_IMPORTS = {"batch": {"numpy"}}  # numpy converts nested lists faster than torch
+PURE_PACKAGES = (*LAYERS[0], "kernels", "algos")
+DISTRIBUTED_MODULES = ("torch.distributed", "torch.nn.parallel")
 
-# Libraries that only an engine's own folder may import at the top of a file; elsewhere, inside functions.
-ENGINES = {
+# Libraries that only purerl.backends may import at the top of a file. Other packages import them in functions.
+LAZY_LIBRARIES = {
     "transformers", "tokenizers", "accelerate", "peft", "safetensors", "vllm", "sglang", "megatron", "ray", "wandb",
     "pyarrow", "datasets", "triton", "hypothesis",
 }  # fmt: skip
 
 
 class Import(NamedTuple):
-    """One import: the line, the module, and whether it is made when the file is imported."""
+    """An import: its line, the module, and whether it runs when the file is imported."""
 
     line: int
     module: str
@@ -50,58 +51,64 @@ class Import(NamedTuple):
 
 
 def imports(text: str, package: str) -> Iterator[Import]:
-    """The imports of a file of `package`; of ``from a import b``, both a and a.b, for b may be a module."""
+    """The imports in the source code `text` of a module of `package`.
+
+    ``from a import b`` gives both ``a`` and ``a.b``, because ``b`` may be a module.
+    """
     tree = ast.parse(text)
     lazy = {id(inner) for node in ast.walk(tree) if _is_lazy(node) for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (Import(node.lineno, alias.name, id(node) not in lazy) for alias in node.names)
         if isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: -node.level + 1 or None] if node.level else []
-            module = ".".join([*above, node.module or ""]).strip(".")
+            parents = package.split(".")[: -node.level + 1 or None] if node.level else []
+            module = ".".join([*parents, node.module or ""]).strip(".")
             names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
             yield from (Import(node.lineno, name, id(node) not in lazy) for name in names)
 
 
 def _is_lazy(node: ast.AST) -> bool:
-    typing = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-    return typing or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    is_type_checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    return is_type_checking or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def violations(root: Path) -> list[str]:
-    """What in the package at `root`, called purerl, breaks the rule."""
-    found = []
+    """All violations of the import rules in the files below `root`, the directory of the package purerl."""
+    messages = []
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        room = room_of(("purerl", *parts))
+        package = package_of(("purerl", *parts))
         for line, module, eager in imports(path.read_text(encoding="utf-8"), ".".join(("purerl", *parts[:-1]))):
-            broken = _broken(room, module.split("."), eager=eager)
-            found += [f"{path.relative_to(root)}:{line}: {broken}"] if broken else []
-    return found
+            violation = _violation(package, module.split("."), eager=eager)
+            messages += [f"{path.relative_to(root)}:{line}: {violation}"] if violation else []
+    return messages
 
 
-def room_of(module: Sequence[str]) -> str:
-    """The room that a module of purerl is in; what is in none is the package itself."""
+def package_of(module: Sequence[str]) -> str:
+    """The name in `LAYERS` that contains `module`, such as "algos" for purerl.algos.grpo; "" for purerl itself."""
     name = module[1] if len(module) > 1 else ""
-    return name if any(name in storey for storey in STOREYS) else ""
+    return name if any(name in layer for layer in LAYERS) else ""
 
 
-def _broken(room: str, module: Sequence[str], *, eager: bool) -> str | None:
+def _violation(package: str, module: Sequence[str], *, eager: bool) -> str | None:
     name = ".".join(module)
-    if module[0] == "purerl_cli" or (module[0] == "purerl" and not _may_see(room, room_of(module))):
-        return f"{room} imports {name}, which is not below it"
-    if eager and room in PURE_ROOMS and module[0] not in PURE | ALSO.get(room, set()) | sys.stdlib_module_names:
-        return f"{room} is pure and imports {name}"
-    if room == "algos" and name.startswith(IMPURE_TORCH):
-        return f"{room} knows of no other process and imports {name}"
-    if eager and room != "backends" and module[0] in ENGINES:
-        return f"{name} is imported before it is needed"
+    allowed = PURE_IMPORTS | EXTRA_PURE_IMPORTS.get(package, set()) | sys.stdlib_module_names
+    if module[0] == "purerl_cli" or (module[0] == "purerl" and not _may_import(package, package_of(module))):
+        return f"{package} imports {name}, which is not in a lower layer"
+    if eager and package in PURE_PACKAGES and module[0] not in allowed:
+        return f"{package} imports {name}, but a pure package may not"
+    if package == "algos" and name.startswith(DISTRIBUTED_MODULES):
+        return f"{package} imports {name}, but algorithms may not use distributed code"
+    if eager and package != "backends" and module[0] in LAZY_LIBRARIES:
+        return f"{package} imports {name} at the top of the file, not in a function"
     return None
 
 
-def _may_see(room: str, other: str) -> bool:
-    return room == other or _height(other) < _height(room) or (room in STOREYS[0] and other in STOREYS[0])
+def _may_import(package: str, imported: str) -> bool:
+    if package == imported or (package in LAYERS[0] and imported in LAYERS[0]):
+        return True
+    return _layer_index(imported) < _layer_index(package)
 
 
-def _height(room: str) -> int:
-    return next(height for height, storey in enumerate(STOREYS) if room in storey)
+def _layer_index(package: str) -> int:
+    return next(index for index, layer in enumerate(LAYERS) if package in layer)

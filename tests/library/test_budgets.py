@@ -1,35 +1,37 @@
-"""What importing costs: in libraries, and in seconds."""
+"""The cost of importing purerl: the libraries that are loaded, and CPU time."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-ENGINES = {"transformers", "tokenizers", "vllm", "sglang", "megatron", "ray", "wandb", "pyarrow", "peft", "triton"}
+HEAVY_LIBRARIES = {
+    "transformers", "tokenizers", "vllm", "sglang", "megatron", "ray", "wandb", "pyarrow", "peft", "triton",
+}  # fmt: skip
 
 
 def _run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return process.stdout.strip()
 
 
 def _loaded_by(code: str) -> set[str]:
     return set(_run(f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})").split())
 
 
-def test_importing_purerl_loads_nothing() -> None:
+def test_importing_purerl_loads_no_other_library() -> None:
     loaded = _loaded_by("import purerl; purerl.__version__")
-    assert loaded & (ENGINES | {"torch", "tensordict", "numpy", "attrs", "cattrs", "typer", "rich"}) == set()
+    assert loaded & (HEAVY_LIBRARIES | {"torch", "tensordict", "numpy", "attrs", "cattrs", "typer", "rich"}) == set()
 
 
-def test_importing_the_command_line_loads_no_torch() -> None:
-    assert _loaded_by("import purerl_cli.main") & (ENGINES | {"torch", "tensordict", "numpy"}) == set()
+def test_importing_the_command_line_does_not_load_torch() -> None:
+    assert _loaded_by("import purerl_cli.main") & (HEAVY_LIBRARIES | {"torch", "tensordict", "numpy"}) == set()
 
 
-def test_importing_every_plugin_the_loop_and_the_recipes_loads_no_engine() -> None:
+def test_importing_all_plugins_the_loop_and_the_recipes_loads_no_heavy_library() -> None:
     code = """
 import sys, torch, tensordict, numpy
-known = set(sys.modules)  # torch itself loads some of them where they are installed
+preloaded = set(sys.modules)  # torch loads some of the libraries if they are installed
 import purerl.loop.train
 from purerl import plugins, recipes
 for group in plugins.GROUPS:
@@ -37,23 +39,23 @@ for group in plugins.GROUPS:
         plugins.find(group, name)
 for name in recipes.names():
     recipes.resolve(name, recipes.arguments(name))
-print(*{name.partition(".")[0] for name in set(sys.modules) - known})
+print(*{name.partition(".")[0] for name in set(sys.modules) - preloaded})
 """
     loaded = set(_run(code).split())
     assert "purerl" in loaded
-    assert loaded & ENGINES == set()
+    assert loaded & HEAVY_LIBRARIES == set()
 
 
-def test_importing_the_algorithms_adds_little_to_torch() -> None:
-    """A ratio of CPU times in one process, so that the speed of the machine does not matter."""
+def test_importing_the_algorithms_takes_less_than_a_tenth_of_the_time_of_torch() -> None:
+    """Compare CPU times of one process, so that the speed of the computer does not matter."""
     code = """
 import time
-begin = time.process_time()
+start = time.process_time()
 import torch, tensordict
 middle = time.process_time()
 import purerl.algos
 from purerl import plugins
 plugins.find("algorithm", "grpo")
-print((time.process_time() - middle) / (middle - begin))
+print((time.process_time() - middle) / (middle - start))
 """
     assert any(float(_run(code)) < 0.1 for _ in range(5))

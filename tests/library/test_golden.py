@@ -1,4 +1,4 @@
-"""Every primitive has a golden test: its arithmetic is redone by hand somewhere in `tests/golden`."""
+"""Every primitive has a golden test: `tests/golden` compares it with manually computed numbers."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import pytest
 import purerl.algos
 from purerl import types
 
-TENSORS = {*types.__all__, "Tensor"}
+TENSOR_TYPES = {*types.__all__, "Tensor"}
 
 
 def _primitives() -> list[str]:
     """The public functions in `purerl.algos` whose first argument is a tensor."""
-    walked = pkgutil.walk_packages(purerl.algos.__path__, "purerl.algos.")
-    modules = [import_module(info.name) for info in walked if not info.ispkg]
+    infos = pkgutil.walk_packages(purerl.algos.__path__, "purerl.algos.")
+    modules = [import_module(info.name) for info in infos if not info.ispkg]
     public = {getattr(module, name) for module in modules for name in module.__all__ if callable(getattr(module, name))}
-    return sorted(f.__name__ for f in public if inspect.isfunction(f) and _takes_a_tensor(f))
+    return sorted(f.__name__ for f in public if inspect.isfunction(f) and _takes_tensor(f))
 
 
-def _takes_a_tensor(function: object) -> bool:
+def _takes_tensor(function: object) -> bool:
     first = next(iter(inspect.signature(function).parameters.values()), None)
-    return first is not None and first.annotation in TENSORS
+    return first is not None and first.annotation in TENSOR_TYPES
 
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-USED = {
+USED_NAMES = {
     node.id
     for path in GOLDEN.glob("test_*.py")
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -39,10 +39,10 @@ USED = {
 
 
 @pytest.mark.parametrize("name", _primitives())
-def test_it_is_redone_by_hand(name: str) -> None:
-    assert name in USED, f"no test in tests/golden uses {name}"
+def test_primitive_has_a_golden_test(name: str) -> None:
+    assert name in USED_NAMES, f"no test in tests/golden uses {name}"
 
 
-def test_primitives_are_found() -> None:
+def test_primitives_are_functions_of_tensors() -> None:
     assert {"gae", "k3", "token_mean", "balance_loss"} <= set(_primitives())
     assert not {"algorithm", "corrected", "number", "outcome_advantage", "groups_with_variance"} & set(_primitives())

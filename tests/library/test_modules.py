@@ -1,4 +1,4 @@
-"""What every module has to be: small, explicit about what it exports, and, in `algos`, pure."""
+"""Rules for every module: its size, its `__all__`, and, in `algos`, no side effects."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ import purerl_cli
 
 ROOTS = (Path(purerl.__file__).parent, Path(purerl_cli.__file__).parent)
 FILES = [path for root in ROOTS for path in sorted(root.rglob("*.py"))]
-ALGOS = [path for path in FILES if path.is_relative_to(ROOTS[0] / "algos")]
-FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+ALGORITHM_FILES = [path for path in FILES if path.is_relative_to(ROOTS[0] / "algos")]
+FUNCTION_TYPES = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _name(path: Path) -> str:
+def _module_name(path: Path) -> str:
     root = next(root for root in ROOTS if path.is_relative_to(root))
     return ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 def _functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, FUNCTIONS)]
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, FUNCTION_TYPES)]
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__main__.py"], ids=_name)
-def test_all_names_what_exists_and_is_sorted(path: Path) -> None:
-    module = import_module(_name(path))
+@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__main__.py"], ids=_module_name)
+def test_all_is_sorted_and_its_names_exist(path: Path) -> None:
+    module = import_module(_module_name(path))
     exported = getattr(module, "__all__", None)
     if exported is None:
-        assert path.name == "__init__.py", "a module says in __all__ what it exports"
+        assert path.name == "__init__.py", "a module must define __all__"
         assert not _functions(path)
         return
     assert [name for name in exported if not hasattr(module, name)] == []
     assert len(set(exported)) == len(exported)
-    assert list(exported) == sorted(exported, key=_order)
+    assert list(exported) == sorted(exported, key=_sort_key)
 
 
-def _order(name: str) -> tuple[int, str]:
-    """Constants, classes, functions, as ruff sorts them (RUF022)."""
+def _sort_key(name: str) -> tuple[int, str]:
+    """Constants, then classes, then functions, as ruff sorts them (RUF022)."""
     return (0 if name.isupper() else 1 if name[:1].isupper() else 2, name)
 
 
-@pytest.mark.parametrize("path", FILES, ids=_name)
-def test_a_file_is_a_room_and_a_function_fits_a_screen(path: Path) -> None:
+@pytest.mark.parametrize("path", FILES, ids=_module_name)
+def test_files_and_functions_are_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
-    long = {node.name: node.end_lineno - node.lineno + 1 for node in _functions(path) if node.end_lineno}
-    assert {name: lines for name, lines in long.items() if lines > 60} == {}
+    lengths = {node.name: node.end_lineno - node.lineno + 1 for node in _functions(path) if node.end_lineno}
+    assert {name: lines for name, lines in lengths.items() if lines > 60} == {}
 
 
-@pytest.mark.parametrize("path", ALGOS, ids=_name)
-def test_an_algorithm_waits_for_no_device_prints_nothing_and_takes_no_truth_values(path: Path) -> None:
+@pytest.mark.parametrize("path", ALGORITHM_FILES, ids=_module_name)
+def test_algorithm_code_has_no_device_transfer_no_print_and_no_bool_argument(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     calls = {ast.unparse(node.func).split(".")[-1] for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert calls & {"item", "cpu", "tolist", "numpy", "print"} == set()

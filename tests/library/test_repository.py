@@ -1,4 +1,4 @@
-"""What the repository says about itself: commands, versions, dependencies."""
+"""The commands, versions and dependencies that the repository documents are correct."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ def _read(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def _names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[\[<>=~!; ]", one)[0].replace("-", "_") for one in requirements}
+def _package_names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=~!; ]", requirement)[0].replace("-", "_") for requirement in requirements}
 
 
-def _imported(*folders: str) -> set[str]:
-    """Every package that the files in `folders` name, at their top or in functions."""
+def _imported_packages(*folders: str) -> set[str]:
+    """Every third-party package that the files in `folders` import, at the top or in functions."""
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    found = {
-        one.module.partition(".")[0] for path in files for one in imports(path.read_text(encoding="utf-8"), "purerl")
+    packages = {
+        imported.module.partition(".")[0]
+        for path in files
+        for imported in imports(path.read_text(encoding="utf-8"), "purerl")
     }
-    return found - set(sys.stdlib_module_names) - {"purerl", "purerl_cli"}
+    return packages - set(sys.stdlib_module_names) - {"purerl", "purerl_cli"}
 
 
 def test_ci_runs_the_second_command_of_the_readme() -> None:
@@ -43,41 +45,45 @@ def test_ci_runs_the_second_command_of_the_readme() -> None:
     assert command in _read("CONTRIBUTING.md").splitlines()
 
 
-def test_the_changelog_begins_with_this_version() -> None:
+def test_changelog_starts_with_the_current_version() -> None:
     assert re.findall(r"^## (\S+)", _read("CHANGELOG.md"), re.MULTILINE)[0] == purerl.__version__
 
 
-def test_what_is_imported_is_what_is_required() -> None:
-    extras = {name: _names(packages) for name, packages in PROJECT["optional-dependencies"].items() if name != "dev"}
-    optional = {"mlflow"}.union(*extras.values())  # mlflow-skinny is imported as mlflow
-    assert _imported("purerl", "cli") - optional == _names(PROJECT["dependencies"])
+def test_dependencies_are_the_imported_packages() -> None:
+    extras = {
+        name: _package_names(packages) for name, packages in PROJECT["optional-dependencies"].items() if name != "dev"
+    }
+    optional = {"mlflow"}.union(*extras.values())  # the package of mlflow-skinny is called mlflow
+    assert _imported_packages("purerl", "cli") - optional == _package_names(PROJECT["dependencies"])
 
 
-def test_versions_are_bounded_here_and_pinned_only_in_the_constraints() -> None:
+def test_pyproject_has_lower_bounds_and_only_the_constraints_pin_versions() -> None:
     optional = PROJECT["optional-dependencies"]
-    every = [*PROJECT["dependencies"], *(one for extra in optional.values() for one in extra)]
-    loose = [one for one in every if ">=" not in one or "==" in one]
-    assert [one for one in loose if not one.startswith("purerl[")] == [], "an extra may hold others"
+    requirements = [*PROJECT["dependencies"], *(requirement for extra in optional.values() for requirement in extra)]
+    invalid = [requirement for requirement in requirements if ">=" not in requirement or "==" in requirement]
+    assert [requirement for requirement in invalid if not requirement.startswith("purerl[")] == [], (
+        "only a requirement of another extra of purerl may have no lower bound"
+    )
     pins = [line for line in _read("constraints/default.txt").splitlines() if not line.startswith("#")]
     assert "torch==2.13.0" in pins
     assert [line for line in pins if "==" not in line] == []
 
 
-def test_the_readmes_script_is_the_example_and_it_learns() -> None:
+def test_readme_script_equals_the_example_and_learns() -> None:
     script = _read("README.md").partition("```python\nimport torch")[2].partition("```")[0]
     example = _read("examples/algos_alone.py").partition("import torch")[2]
     assert script == example
     assert len([line for line in ("import torch" + script).splitlines() if line.strip()]) == 15
-    ran = subprocess.run(
+    process = subprocess.run(
         [sys.executable, ROOT / "examples" / "algos_alone.py"], capture_output=True, text=True, check=True
     )
-    assert ran.stdout == "[3, 1, 4, 1, 5]\n"
+    assert process.stdout == "[3, 1, 4, 1, 5]\n"
 
 
-def test_every_metric_of_a_step_is_explained(tmp_path: Path) -> None:
+def test_every_logged_metric_is_documented(tmp_path: Path) -> None:
     summary = train(fake(algorithm=ppo.Config(kl_reward_coef=0.01)), directory=tmp_path / "run")
     lines = (summary.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    explained = _read("docs/metrics.md")
+    documented = _read("docs/metrics.md")
     for name in {name for line in lines for name in json.loads(line)}:
-        general = re.sub(r"^critic/.*|^policy/loss/.*|^reward/digits$", "", name)
-        assert f"`{general}`" in explained or not general, name
+        pattern = re.sub(r"^critic/.*|^policy/loss/.*|^reward/digits$", "", name)
+        assert f"`{pattern}`" in documented or not pattern, name

@@ -1,17 +1,17 @@
-"""The laws: what an algorithm has to satisfy, whatever it computes.
+"""The laws: properties that an algorithm must have, tested on a batch.
 
-A law is a function of an algorithm and a batch. It raises AssertionError, and says what differs, where, and by how
-much. `LAWS` holds all of them. To add one, write the function in the room that it belongs to, and an algorithm that it
-must catch in `property_tests/mutants.py`.
+A law is a function of an algorithm and a batch. It raises AssertionError with a message that says what was compared,
+the value and the expected value. `LAWS` holds all laws. To add a law, write the function in one of these modules, and
+add an algorithm that violates it to `property_tests/mutants.py`.
 
-    purity       what an algorithm touches: what it declares, and nothing else
-    ways         the ways in which it may be run: on any device, mapped over further axes, compiled
-    invisible    what it does not notice: how a batch is laid out, how a step is cut, what lies beside
-    rewards      what rewards are to it
-    gradients    losses and gradients: where nothing counts, at extremes, where no policy has moved
+    purity        an algorithm reads what it declares, has no side effects, and can be pickled
+    execution     it runs on any device, under `torch.func.vmap`, and compiled
+    invariance    padding, row order, labels, masked-out values and the splitting of a step do not change results
+    rewards       rewards and advantages
+    gradients     losses and gradients: without counted tokens, at extreme values, and on policy
 
-Most of them compare the `Outcome` of a batch with that of a changed one. Numbers have to agree to 1e-9: give batches of
-float64.
+Most laws compare the `Outcome` of a batch with the `Outcome` of a changed batch, with a tolerance of 1e-9. The float
+fields of the batch should therefore be float64.
 """
 
 from __future__ import annotations
@@ -44,9 +44,14 @@ from purerl.testing.laws.purity import (
     picklable,
     reads_are_declared,
 )
-from purerl.testing.laws.rewards import no_reward_lost, reward_scale_equivariance, reward_shift_invariance
+from purerl.testing.laws.rewards import (
+    no_reward_lost,
+    reward_scale_equivariance,
+    reward_shift_invariance,
+    small_groups_have_zero_advantage,
+)
 
-__all__ = ["LAWS", "ONCE", "Law"]
+__all__ = ["LAWS", "SINGLE_BATCH_LAWS", "Law"]
 
 LAWS: tuple[Law, ...] = (
     reads_are_declared,
@@ -70,6 +75,7 @@ LAWS: tuple[Law, ...] = (
     no_reward_lost,
     reward_shift_invariance,
     reward_scale_equivariance,
+    small_groups_have_zero_advantage,
     zero_loss_without_counted_tokens,
     finite_at_extreme_ratios,
     gradients_only_through_outputs,
@@ -77,5 +83,5 @@ LAWS: tuple[Law, ...] = (
     reinforce_gradient_on_policy,
 )
 
-ONCE: frozenset[Law] = frozenset({picklable, device_preserved, compiled_equals_eager})
-"""Laws for which one batch is enough: they are about the algorithm more than about the batch, and take long."""
+SINGLE_BATCH_LAWS: frozenset[Law] = frozenset({picklable, device_preserved, compiled_equals_eager})
+"""Laws that are tested on one batch only: they are slow, and their result hardly depends on the batch."""

@@ -1,4 +1,4 @@
-"""What an algorithm does not notice: how a batch is laid out, how a step is cut, what lies beside."""
+"""Laws of invariance: to padding, row order, labels and masked-out values, and to how an optimizer step is split."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, Objective
 from purerl.batch import with_fields
-from purerl.testing.laws.law import law, map_rows, same
-from purerl.testing.outcome import Outcome, learn, run, steps, units
-from purerl.testing.perturbations import compact, exaggerate, pad, poison, rename, take
+from purerl.testing.laws.law import assert_same, law, map_rows
+from purerl.testing.outcome import Outcome, Split, run, run_objective, split_by_unit, steps
+from purerl.testing.perturbations import (
+    compact,
+    fill_outside,
+    gather_columns,
+    make_rows_extreme,
+    pad,
+    randomize_labels,
+)
 
 __all__ = [
     "compaction_invariance",
@@ -28,98 +35,151 @@ __all__ = [
 
 @law
 def padding_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
-    """More columns, and a row without a token, change nothing, whatever they hold."""
+    """Padding columns and a padding row do not change any result, whatever values they hold.
+
+    The padded width depends on the other rows of a batch, so it must not matter. Common violations: a mean over the
+    padded width, a statistic over all rows, a numerator without the mask.
+    """
     rows, time = batch["mask"].shape
-    found = run(algorithm, pad(batch))
-    same(run(algorithm, batch), map_rows(found, lambda value: value[:rows] if value.ndim == 1 else value[:rows, :time]))
+    actual = run(algorithm, pad(batch))
+    unpadded = map_rows(actual, lambda value: value[:rows] if value.ndim == 1 else value[:rows, :time])
+    assert_same(run(algorithm, batch), unpadded)
 
 
 @law
 def compaction_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
-    """Without the tokens between action tokens, their rewards folded back, action tokens get the same."""
-    compacted, origin = compact(batch)
+    """Removing all tokens between action tokens does not change the results at action tokens.
+
+    The rewards of the removed tokens move to an action token. The length of a tool's output must not matter. Common
+    violations: a discount for each token instead of each action token, a lost reward on a tool token, a shift by one
+    position.
+    """
+    compacted, columns = compact(batch)
     action = compacted["action"]
 
-    def acting(value: Tensor) -> Tensor:
+    def at_action_tokens(value: Tensor) -> Tensor:
         return value * action.reshape(action.shape + (1,) * (value.ndim - 2))
 
-    expected = map_rows(run(algorithm, batch), lambda value: value if value.ndim == 1 else acting(take(value, origin)))
-    same(expected, map_rows(run(algorithm, compacted), lambda value: value if value.ndim == 1 else acting(value)))
+    def expected_rows(value: Tensor) -> Tensor:
+        return value if value.ndim == 1 else at_action_tokens(gather_columns(value, columns))
+
+    def actual_rows(value: Tensor) -> Tensor:
+        return value if value.ndim == 1 else at_action_tokens(value)
+
+    assert_same(map_rows(run(algorithm, batch), expected_rows), map_rows(run(algorithm, compacted), actual_rows))
 
 
 @law
 def permutation_equivariance(algorithm: Algorithm, batch: TensorDict) -> None:
-    """Rows in another order get the same in that order."""
+    """Permuting the rows of a batch permutes the results in the same way.
+
+    The order of rows has no meaning. Common violation: rows that are grouped by their position instead of their label.
+    """
     order = torch.randperm(len(batch["row"]), generator=torch.Generator().manual_seed(0))
-    same(map_rows(run(algorithm, batch), lambda value: value[order]), run(algorithm, batch[order]))
+    assert_same(map_rows(run(algorithm, batch), lambda value: value[order]), run(algorithm, batch[order]))
 
 
 @law
 def masked_row_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
-    """Rows in which nothing counts can as well be left out, of their groups too."""
-    counts = batch["mask"].any(-1)
-    if counts.any():
-        same(map_rows(run(algorithm, batch), lambda value: value[counts]), run(algorithm, batch[counts]))
+    """Removing the rows without counted tokens does not change any result of the other rows.
+
+    A rejected row must not enter the baseline of its group. Common violation: a group mean that divides by the number
+    of all rows.
+    """
+    is_counted = batch["mask"].any(-1)
+    if is_counted.any():
+        expected = map_rows(run(algorithm, batch), lambda value: value[is_counted])
+        assert_same(expected, run(algorithm, batch[is_counted]))
 
 
 @law
 def group_label_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
-    """Other labels, of any sign and size and in any order, give the same."""
-    same(run(algorithm, batch), run(algorithm, rename(batch)))
+    """Replacing group labels by other integers, of any sign, size and order, does not change any result.
+
+    Labels are names, not indices. Common violations: a label that is used as an index, labels that are reduced modulo a
+    number.
+    """
+    assert_same(run(algorithm, batch), run(algorithm, randomize_labels(batch)))
 
 
 @law
 def masked_token_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
-    """NaN where nothing may be read changes neither a value nor a gradient.
+    """NaN at positions that an algorithm must not read changes neither a value nor a gradient.
 
-    Up to the advantage that is outside action tokens, and in rows where nothing counts; only a reward may lie on any
-    token of the other rows. For an objective it is wherever nothing counts.
+    Selection and the advantage stage must not read rows without counted tokens. In other rows they may read `reward` at
+    every token, and other fields at action tokens. An objective may read counted tokens only. Common violation: 0 *
+    NaN, in a value or in its gradient.
     """
-    counts = batch["mask"].any(-1, keepdim=True)
-    poisoned = poison(batch, batch["action"] & counts)
+    is_counted = batch["mask"].any(-1, keepdim=True)
+    filled = fill_outside(batch, batch["action"] & is_counted)
     if "reward" in batch.keys():
-        poisoned = with_fields(poisoned, reward=batch["reward"].where(batch["attention_mask"] & counts, torch.nan))
-    same(run(algorithm, batch), run(algorithm, poisoned))
+        filled = with_fields(filled, reward=batch["reward"].where(batch["attention_mask"] & is_counted, torch.nan))
+    assert_same(run(algorithm, batch), run(algorithm, filled))
     for objective, step in steps(algorithm, batch):
-        same(learn(objective, step), learn(objective, poison(step, step["mask"])))
+        assert_same(run_objective(objective, step), run_objective(objective, fill_outside(step, step["mask"])))
 
 
 @law
 def group_independence(algorithm: Algorithm, batch: TensorDict) -> None:
-    """What happens in one group changes neither a value nor a gradient of the others, however extreme it is."""
-    apart = batch["group"] != batch["group"][0]
-    one, other = (run(algorithm, b) for b in (batch, exaggerate(batch, ~apart)))
-    same(*(Outcome(map_rows(outcome, lambda value: value[apart]).rows, {}, {}) for outcome in (one, other)))
+    """Extreme values in one group change neither a value nor a gradient of the other groups.
+
+    Common violation: a baseline or a standard deviation over the batch instead of the group. A module that uses a
+    statistic of the batch on purpose declares an exemption.
+    """
+    is_other = batch["group"] != batch["group"][0]
+
+    def other_rows(outcome: Outcome) -> Outcome:
+        return Outcome(map_rows(outcome, lambda value: value[is_other]).rows, {}, {})
+
+    changed = make_rows_extreme(batch, ~is_other)
+    assert_same(other_rows(run(algorithm, batch)), other_rows(run(algorithm, changed)))
 
 
-# --- how a step is cut -------------------------------------------------------------------------------------------
+# --- splitting a step --------------------------------------------------------------------------------------------
 
 
 @law
 def microbatch_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
-    """The units of a step one by one, trimmed to their own width, add up to the step in value and gradient."""
-    for objective, step in steps(algorithm, batch):
-        same(learn(objective, step)._replace(metrics={}), learn(objective, step, units)._replace(metrics={}))
+    """The losses and gradients of micro-batches, one for each unit, sum to those of the whole optimizer step.
+
+    A unit is a row or a group, and each micro-batch has its own padded width. Common violations: a division by the
+    tokens or rows of the micro-batch, a statistic inside the loss, a loss of pairs with the unit "row".
+    """
+    _assert_split_invariance(algorithm, batch, split_by_unit)
 
 
 @law
 def rank_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
-    """Units dealt to ranks in any order, one of which gets none, add up to the step: groups may straddle ranks."""
+    """The losses and gradients of data-parallel ranks sum to those of the whole step, even if a rank has no rows.
+
+    Rows of one group may be on different ranks if the unit is "row". Common violations: a division by the local number
+    of tokens or rows, a reduction that fails on an empty tensor.
+    """
+    _assert_split_invariance(algorithm, batch, _split_by_rank)
+
+
+def _assert_split_invariance(algorithm: Algorithm, batch: TensorDict, split: Split) -> None:
     for objective, step in steps(algorithm, batch):
-        same(learn(objective, step)._replace(metrics={}), learn(objective, step, _dealt)._replace(metrics={}))
+        expected = run_objective(objective, step)._replace(metrics={})
+        assert_same(expected, run_objective(objective, step, split)._replace(metrics={}))
 
 
-def _dealt(objective: Objective, step: TensorDict) -> list[TensorDict]:
+def _split_by_rank(objective: Objective, step: TensorDict) -> list[TensorDict]:
+    """Assign the units at random to ranks 0 and 1. Rank 2 has no rows."""
     label = step[objective.unit]
-    known = label.unique()
-    ticket = torch.randperm(len(known), generator=torch.Generator().manual_seed(0)) % 2
-    return [step[torch.isin(label, known[ticket == rank])] for rank in range(3)]
+    unique = label.unique()
+    rank_of_unit = torch.randperm(len(unique), generator=torch.Generator().manual_seed(0)) % 2
+    return [step[torch.isin(label, unique[rank_of_unit == rank])] for rank in range(3)]
 
 
 @law
 def metrics_merge(algorithm: Algorithm, batch: TensorDict) -> None:
-    """The merged metrics of the parts of a step are the metrics of the step."""
+    """The merged metrics of the parts of an optimizer step equal the metrics of the step.
+
+    This makes a metric independent of the micro-batch size and the number of ranks. Common violation: a mean whose
+    weight is not its number of tokens or rows.
+    """
     for objective, step in steps(algorithm, batch):
-        expected = Outcome({}, {}, learn(objective, step).metrics)
-        for cut in (units, _dealt):
-            same(expected, Outcome({}, {}, learn(objective, step, cut).metrics))
+        expected = Outcome({}, {}, run_objective(objective, step).metrics)
+        for split in (split_by_unit, _split_by_rank):
+            assert_same(expected, Outcome({}, {}, run_objective(objective, step, split).metrics))

@@ -1,4 +1,4 @@
-"""What a law is, and what laws compare with."""
+"""The type of a law, and functions that the laws share."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm
-from purerl.testing.outcome import Outcome, difference
+from purerl.testing.outcome import Outcome, find_difference
 
-__all__ = ["Law", "law", "map_rows", "same"]
+__all__ = ["Law", "assert_same", "law", "map_rows"]
 
 Law = Callable[[Algorithm, TensorDict], None]
 
 
 def law(function: Law) -> Law:
-    """Name the law in whatever it raises: a crash breaks it no less than a difference."""
+    """Decorate a law: its name is the first word of the message, and any exception becomes an AssertionError.
+
+    An algorithm that crashes on a batch violates the law.
+    """
 
     @functools.wraps(function)
     def named(algorithm: Algorithm, batch: TensorDict) -> None:
@@ -31,12 +34,12 @@ def law(function: Law) -> Law:
     return named
 
 
-def same(expected: Outcome, found: Outcome, *, tolerance: float = 1e-9) -> None:
-    """Raise AssertionError with the `difference` of two outcomes, if there is one."""
-    gap = difference(expected, found, tolerance=tolerance)
-    assert gap is None, gap
+def assert_same(expected: Outcome, actual: Outcome, *, tolerance: float = 1e-9) -> None:
+    """Raise AssertionError with the result of `find_difference` if the two outcomes differ."""
+    message = find_difference(expected, actual, tolerance=tolerance)
+    assert message is None, message
 
 
 def map_rows(outcome: Outcome, function: Callable[[Tensor], Tensor]) -> Outcome:
-    """`outcome` with `function` of everything that has rows."""
+    """`outcome` with `function` applied to every tensor in `rows`."""
     return outcome._replace(rows={name: function(value) for name, value in outcome.rows.items()})

@@ -1,4 +1,4 @@
-"""What an algorithm touches: what it declares, and nothing else. It is a function, and it is data."""
+"""Laws of purity: an algorithm reads what it declares, has no side effects, and can be pickled."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, describe, fingerprint
 from purerl.batch import STRUCTURE
-from purerl.testing.laws.law import law, same
-from purerl.testing.other_process import fingerprint_elsewhere
-from purerl.testing.outcome import run, tensors
+from purerl.testing.laws.law import assert_same, law
+from purerl.testing.other_process import fingerprint_in_other_process
+from purerl.testing.outcome import flatten_tensors, run
 from purerl.testing.perturbations import cast
 
 __all__ = [
@@ -27,35 +27,44 @@ __all__ = [
 
 @law
 def reads_are_declared(algorithm: Algorithm, batch: TensorDict) -> None:
-    """It runs on what it declares, and on nothing less: a field that nothing reads is computed for nothing."""
+    """The algorithm runs on the fields that it declares, and fails if any one of them is missing.
+
+    A run computes every declared field, so an unused declaration can cost a forward pass. Common violations: a field
+    that is read but not declared, a field that is declared but not read.
+    """
     run(algorithm, batch)
-    for name, fewer in _one_fewer(algorithm):
+    for name, reduced in _without_each_field(algorithm):
         try:
-            run(fewer, batch)
+            run(reduced, batch)
         except KeyError:
             continue
-        raise AssertionError(f"{name!r} is declared, but nothing reads it")
+        raise AssertionError(f"field {name!r} is declared, but no function reads it")
 
 
-def _one_fewer(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
-    yield from _leave_one_out(algorithm, "reads")
-    for place in ("before", "objectives"):
-        objectives = getattr(algorithm, place)
+def _without_each_field(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
+    """For each declared field: its name, and the algorithm without that declaration."""
+    yield from _without_each_name(algorithm, "reads")
+    for stage in ("before", "objectives"):
+        objectives = getattr(algorithm, stage)
         for index, objective in enumerate(objectives):
-            for name, fewer in _leave_one_out(objective, "reads", "outputs", "metric_outputs"):
-                yield name, algorithm._replace(**{place: (*objectives[:index], fewer, *objectives[index + 1 :])})
+            for name, reduced in _without_each_name(objective, "reads", "outputs", "metric_outputs"):
+                yield name, algorithm._replace(**{stage: (*objectives[:index], reduced, *objectives[index + 1 :])})
 
 
-def _leave_one_out(value: Any, *lists: str) -> Iterator[tuple[str, Any]]:
-    for kind in lists:
-        names = getattr(value, kind)
-        for left_out in set(names) - set(STRUCTURE):
-            yield left_out, value._replace(**{kind: tuple(name for name in names if name != left_out)})
+def _without_each_name(value: Any, *attributes: str) -> Iterator[tuple[str, Any]]:
+    for attribute in attributes:
+        names = getattr(value, attribute)
+        for removed in set(names) - set(STRUCTURE):
+            yield removed, value._replace(**{attribute: tuple(name for name in names if name != removed)})
 
 
 @law
 def inputs_unchanged(algorithm: Algorithm, batch: TensorDict) -> None:
-    """No function changes what it is given, not by a bit and not by a field."""
+    """No function of the algorithm changes its arguments, neither a tensor nor the fields of a batch.
+
+    The caller uses the same batch again for the next objective. Common violations: an in-place operation, a field that
+    is written into the argument.
+    """
     guarded = algorithm._replace(
         select=_guard(algorithm.select),
         advantage=algorithm.advantage._replace(apply=_guard(algorithm.advantage.apply)),
@@ -72,39 +81,54 @@ def _guard_objective(objective: Objective) -> Objective:
 
 def _guard(function: Callable) -> Callable:
     def guarded(*args: Any) -> Any:
-        before = _bits(args)
+        before = _snapshot(args)
         result = function(*args)
-        assert _bits(args) == before, f"an argument of {describe(function)} is not what it was before the call"
+        assert _snapshot(args) == before, f"{describe(function)} changed one of its arguments"
         return result
 
     return guarded
 
 
-def _bits(args: tuple) -> list:
+def _snapshot(args: tuple) -> list:
+    """The field names of all batches and the bytes of all tensors in `args`."""
     fields = [list(arg.keys()) for arg in args if isinstance(arg, TensorDict)]
-    return [*fields, *(tensor.detach().numpy().tobytes() for tensor in tensors(args))]
+    return [*fields, *(tensor.detach().numpy().tobytes() for tensor in flatten_tensors(args))]
 
 
 @law
 def no_hidden_state(algorithm: Algorithm, batch: TensorDict) -> None:
-    """The same batch gives the same, to the bit: chance and memory come in as fields and as state."""
-    same(run(algorithm, batch), run(algorithm, batch), tolerance=0.0)
+    """Two runs on the same batch give bitwise equal results.
+
+    Random numbers belong in the field `noise`, and memory in the state of the transform. A resumed run can then repeat
+    the original run. Common violations: a random number generator in the algorithm, a global variable.
+    """
+    assert_same(run(algorithm, batch), run(algorithm, batch), tolerance=0.0)
 
 
 @law
 def dtype_preserved(algorithm: Algorithm, batch: TensorDict) -> None:
-    """Every float that comes out has the dtype of those that went in."""
+    """Every float result has the dtype of the float fields of the batch, except the state of the transform.
+
+    A cast to float32 would hide errors in tests that run in float64. Common violation: a Python float times a bool or
+    integer tensor, which gives float32.
+    """
     for dtype in (torch.float32, torch.float64):
         rows, totals, metrics = run(algorithm, cast(batch, dtype))
         for name, value in {**rows, **totals, **metrics}.items():
-            kept = value.dtype == dtype or not value.is_floating_point() or name.startswith("state")
-            assert kept, f"{name} is {value.dtype} in a batch of {dtype}"
+            is_preserved = value.dtype == dtype or not value.is_floating_point() or name.startswith("state")
+            assert is_preserved, f"{name}: got {value.dtype}, expected {dtype}, the dtype of the batch"
 
 
 @law
 def picklable(algorithm: Algorithm, batch: TensorDict) -> None:
-    """What its pickle holds is equal to it, and another process describes it in the same words."""
+    """An unpickled copy equals the algorithm, and its fingerprint in another process is the same.
+
+    Another process can then receive the algorithm and identify it. Common violations: a lambda or a local function, a
+    `repr` with a memory address.
+    """
     packed = pickle.dumps(algorithm)
-    assert pickle.loads(packed) == algorithm, "it is not equal to what its pickle holds"  # noqa: S301
-    here, there = fingerprint(algorithm), fingerprint_elsewhere(packed)
-    assert here == there, f"another process gives it another fingerprint, {there}, than {here} of {describe(algorithm)}"
+    assert pickle.loads(packed) == algorithm, "the unpickled copy is not equal to the algorithm"  # noqa: S301
+    expected, actual = fingerprint(algorithm), fingerprint_in_other_process(packed)
+    assert actual == expected, (
+        f"fingerprint in another process: got {actual}, expected {expected}, the fingerprint of {describe(algorithm)}"
+    )

@@ -1,0 +1,80 @@
+"""The argument of each check in `purerl.testing.generator`."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+from torch import Tensor
+
+from purerl.protocols import Completion, Generator, Request, Sampling
+
+__all__ = ["Case"]
+
+
+@frozen
+class Case:
+    """A generator, and the arguments of `check_generator` that the checks need."""
+
+    generator: Generator
+    weights: Sequence[Mapping[str, Tensor]]
+    score: Callable[[Mapping[str, Tensor], Sequence[int], float], Sequence[float]]
+    vocabulary: int
+    text: Callable[[Sequence[int]], str] | None
+    tolerance: float
+    samples: int
+    timeout: float
+
+    def load(self, version: int) -> None:
+        """Load ``weights[version % 2]`` as `version`."""
+        self.generator.load_weights(self.weights[version % 2].items(), version=version)
+
+    def request(self, number: int, **sampling: Any) -> Request:
+        """A request whose prompt (1 to 12 tokens) and seed depend only on `number`."""
+        rng = random.Random(number)
+        prompt = [rng.randrange(self.vocabulary) for _ in range(1 + number * 5 % 12)]
+        return Request(f"request {number}", prompt, Sampling(**{"max_tokens": 6, **sampling}), seed=number)
+
+    def run(self, requests: Sequence[Request]) -> list[Completion]:
+        """Submit `requests` and return their completions in the same order."""
+        self.generator.submit(requests)
+        return self.wait([request.key for request in requests])
+
+    def wait(self, keys: Sequence[str]) -> list[Completion]:
+        """Collect one completion for each of `keys`; any other completion is an error."""
+        done: dict[str, Completion] = {}
+        start = time.monotonic()
+        while missing := [key for key in keys if key not in done]:
+            called = time.monotonic()
+            assert called - start < self.timeout, (
+                f"completions after {self.timeout} s: got none for {missing}, expected one each"
+            )
+            completions = self.generator.collect(timeout=1.0)
+            returned_early = not completions and time.monotonic() - called < 0.5
+            assert not returned_early, (
+                f"collect(timeout=1.0): got an empty list in less than 0.5 s, as if no request were in flight, "
+                f"expected completions of {missing}"
+            )
+            for completion in completions:
+                assert completion.key in keys, f"key of a completion: got {completion.key!r}, expected one of {keys}"
+                assert completion.key not in done, f"completions of {completion.key!r}: got 2, expected 1"
+                done[completion.key] = completion
+        extra = self.generator.collect(timeout=0.0)
+        assert not extra, f"completions after the last request: got {[c.key for c in extra]}, expected none"
+        return [done[key] for key in keys]
+
+    def check_logp(self, request: Request, completion: Completion) -> None:
+        """Compare each token's log-probability with a forward pass of the weights of the token's version."""
+        tokens, prompt_length = [*request.tokens, *completion.tokens], len(request.tokens)
+        temperature = request.sampling.temperature
+        for version in set(completion.version):
+            expected_logp = self.score(self.weights[version % 2], tokens, temperature)[prompt_length:]
+            for index, (actual, expected) in enumerate(zip(completion.logp, expected_logp, strict=True)):
+                if completion.version[index] == version:
+                    assert abs(actual - expected) <= self.tolerance, (
+                        f"logp of new token {index} at temperature {temperature}, weights version {version}: "
+                        f"got {actual}, expected {expected} from a forward pass"
+                    )
