@@ -222,6 +222,7 @@ class Algorithm(NamedTuple):
     objectives: tuple[Objective, ...]
     select: Callable[[TensorDict], RowBool] = keep_all
     before: tuple[Objective, ...] = ()
+    min_group_size: int = 1
 
 
 # --- transforms --------------------------------------------------------------------------------------------------

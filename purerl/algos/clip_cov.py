@@ -72,4 +72,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
     )
     bounds = dict(fraction=config.fraction, cov_low=config.cov_low, cov_high=config.cov_high)
     choice = of_fields(sampled_covariance, "old_logp", "advantage", "noise", "mask", **bounds)
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (dropping(policy, choice, "noise"),))
+    return Algorithm(
+        ("reward",),
+        outcome_advantage(group_normalized_advantage),
+        (dropping(policy, choice, "noise"),),
+        min_group_size=2,
+    )

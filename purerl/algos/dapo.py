@@ -54,4 +54,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), select=groups_with_variance)
+    return Algorithm(
+        ("reward",),
+        outcome_advantage(group_normalized_advantage),
+        (policy,),
+        select=groups_with_variance,
+        min_group_size=2,
+    )

@@ -60,7 +60,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    plain = Algorithm(("reward",), outcome_advantage(group_centered_advantage), (_unbiased(policy),))
+    plain = Algorithm(("reward",), outcome_advantage(group_centered_advantage), (_unbiased(policy),), min_group_size=2)
     return bypass_old_logp(sequence_masked(plain, delta=config.delta))
 
 

@@ -50,4 +50,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)

@@ -54,4 +54,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
     )
     pull = Term("pull", of_fields(k2, "logp", "old_logp"), token_mean, weight=config.beta)
     policy = policy._replace(terms=(*policy.terms, pull))
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)

@@ -86,7 +86,12 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=0.0,
     )
     outputs = (*policy.outputs, "log_partition")
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy._replace(outputs=outputs),))
+    return Algorithm(
+        ("reward",),
+        outcome_advantage(group_normalized_advantage),
+        (policy._replace(outputs=outputs),),
+        min_group_size=2,
+    )
 
 
 def _loss(batch: TensorDict, *, beta: float, clip_low: float, clip_high: float) -> TokenFloat:

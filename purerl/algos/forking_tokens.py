@@ -68,4 +68,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         outcome_advantage(group_normalized_advantage),
         (dropping(policy, choice, "old_entropy"),),
         select=groups_with_variance,
+        min_group_size=2,
     )

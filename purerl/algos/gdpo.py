@@ -62,7 +62,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     advantage = stateless(writes("advantage", bind(_component_normalized_advantage, weights=config.weights)))
-    return Algorithm(("components",), advantage, (policy,))
+    return Algorithm(("components",), advantage, (policy,), min_group_size=2)
 
 
 def _component_normalized_advantage(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:

@@ -61,7 +61,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy._replace(unit="group"),))
+    return Algorithm(
+        ("reward",), outcome_advantage(group_centered_advantage), (policy._replace(unit="group"),), min_group_size=2
+    )
 
 
 def _loss(batch: TensorDict, *, beta: float) -> TokenFloat:

@@ -56,7 +56,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
     # A row's value at each of its tokens: the mean over tokens is the row's value.
     pull = Term("pull", _pull, sequence_mean_of_token_mean, weight=config.beta)
     policy = policy._replace(terms=(*policy.terms, pull))
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)
 
 
 def _pull(batch: TensorDict) -> TokenFloat:

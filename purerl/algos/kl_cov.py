@@ -61,7 +61,7 @@ def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalized: TokenBoo
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """KL-Cov as `config` sets it."""
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (_policy(config),))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (_policy(config),), min_group_size=2)
 
 
 def _policy(config: Config) -> Objective:

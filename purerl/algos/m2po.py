@@ -62,5 +62,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
     )
     choice = of_fields(excess_moment, "old_logp", "rollout_logp", "advantage", "mask", moment_bound=config.moment_bound)
     return Algorithm(
-        ("reward",), outcome_advantage(group_normalized_advantage), (dropping(policy, choice, "old_logp"),)
+        ("reward",),
+        outcome_advantage(group_normalized_advantage),
+        (dropping(policy, choice, "old_logp"),),
+        min_group_size=2,
     )

@@ -51,7 +51,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), stateless(writes("advantage", _length_weighted_advantage)), (policy,))
+    return Algorithm(
+        ("reward",), stateless(writes("advantage", _length_weighted_advantage)), (policy,), min_group_size=2
+    )
 
 
 def _length_weighted_advantage(batch: TensorDict) -> TokenFloat:

@@ -56,7 +56,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     reads = ("reward", "old_logp", "sum_pi_squared")
-    return Algorithm(reads, stateless(writes("advantage", _optimal_token_advantage)), (policy,))
+    return Algorithm(reads, stateless(writes("advantage", _optimal_token_advantage)), (policy,), min_group_size=2)
 
 
 def _optimal_token_advantage(batch: TensorDict) -> TokenFloat:

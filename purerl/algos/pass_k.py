@@ -60,4 +60,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(bind(pass_k_advantage, k=config.k)), (policy,))
+    return Algorithm(
+        ("reward",), outcome_advantage(bind(pass_k_advantage, k=config.k)), (policy,), min_group_size=config.k + 1
+    )

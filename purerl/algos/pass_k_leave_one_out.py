@@ -48,4 +48,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(leave_one_out_max_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(leave_one_out_max_advantage), (policy,), min_group_size=2)

@@ -112,6 +112,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         objectives=(policy,),
         select=groups_with_variance,
         before=(_reward_model(config),),
+        min_group_size=2,
     )
 
 

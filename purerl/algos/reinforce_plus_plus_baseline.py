@@ -53,4 +53,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), chain(outcome_advantage(group_centered_advantage), whitened), (policy,))
+    return Algorithm(
+        ("reward",), chain(outcome_advantage(group_centered_advantage), whitened), (policy,), min_group_size=2
+    )

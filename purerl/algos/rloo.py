@@ -58,4 +58,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
             outcome_advantage(leave_one_out_advantage),
         ),
         objectives=(policy,),
+        min_group_size=2,
     )

@@ -58,7 +58,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )
-    return Algorithm(("reward",), outcome_advantage(win_rate_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(win_rate_advantage), (policy,), min_group_size=2)
 
 
 def _loss(batch: TensorDict, *, eta: float) -> TokenFloat:
