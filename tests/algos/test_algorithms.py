@@ -67,7 +67,7 @@ def test_an_int_is_the_float_that_it_stands_for():
         (kl_cov, dict(top_fraction=0.0)),
         (dpo, dict(beta=None)),
         (rloo, dict(entropy_coef=math.inf)),
-        (icepop, dict(least=5.0, most=0.5)),
+        (icepop, dict(min_ratio=5.0, max_ratio=0.5)),
         (clip_cov, dict(cov_low=5.0, cov_high=1.0)),
         (opd_top_k, dict(reverse_coef=0.0)),
     ],
