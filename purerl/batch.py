@@ -88,7 +88,15 @@ SCHEMA: tuple[Field, ...] = (
     ),
     Field("ref_logp", _TOKEN, _F, "nats", "score", "under the reference", ("reference", "logp")),
     Field("teacher_logp", _TOKEN, _F, "nats", "score", "under the teacher", ("teacher", "logp")),
-    Field("teacher_topk_tokens", "rows time k", _I, "id", "score", "what the teacher finds likeliest, for `topk_logp`"),
+    Field(
+        "teacher_topk_tokens",
+        "rows time k",
+        _I,
+        "id",
+        "score",
+        "the teacher's k most likely tokens, for `topk_logp`",
+        ("teacher", "topk_tokens"),
+    ),
     Field(
         "teacher_topk_logp",
         "rows time k",

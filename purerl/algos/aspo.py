@@ -1,22 +1,37 @@
 """ASPO, asymmetric importance-sampling policy optimization: Wang et al. 2025 (2510.06062).
 
-In GRPO a token's gradient is multiplied by its ratio. Among the tokens that are to become likelier, that is more for
-those that already have, and less for those that are left behind: the wrong way round. ASPO inverts the ratio where the
-advantage is positive.
+In GRPO, the ratio of a token multiplies its gradient. Among tokens with positive advantage, those that have already
+become more likely get larger updates than those that have become less likely. ASPO corrects this: it inverts the ratio
+of tokens with positive advantage.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
-    w_it = 0 where (A_i > 0, r_it > 1 + clip_high) or (A_i < 0, r_it < 1 - clip_low)
-           min(1 / r_it, weight_cap) where A_i > 0, min(r_it, weight_cap) where A_i < 0
-    loss = sum over rows and tokens of -sg(w_it) A_i logp_it / tokens
+    r_it = exp(logp_it - old_logp_it)
+    w_it = 0                            if (A_i > 0, r_it > 1 + clip_high) or (A_i < 0, r_it < 1 - clip_low)
+           min(1 / r_it, weight_cap)    else if A_i > 0
+           min(r_it, weight_cap)        else
+    loss = -(1 / tokens) sum_it sg(w_it) A_i logp_it
 
-Choices, where libraries differ: the standard deviation divides by N_g - 1; a group of one has advantage 0. The clip
-offsets are DAPO's [unverified].
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops the gradient.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+- `clip_low` and `clip_high` are DAPO's (unverified).
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/weight`: weight w_it.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. The gradient is the paper's; the value is not. The paper writes surrogates with a ratio whose gradient is stopped in
-   part, of which the above is the linear form: one form for clipped, inverted and capped tokens.
-2. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
+1. The gradient is the paper's, but the value of the loss is not. The paper writes surrogates with partly detached
+   ratios. The loss above is their linear form, which is the same for clipped, inverted and capped tokens.
+2. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -33,22 +48,24 @@ from purerl.algos.parts.weights import asymmetric_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {
+    "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss"
+}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of ASPO."""
+    """Hyperparameters of ASPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, min=0)
-    weight_cap: float = number("a token weighs no more than this", 3.0, above=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0)
+    weight_cap: float = number("maximum of the weight of a token", 3.0, above=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """ASPO as `config` sets it."""
+    """Build ASPO from `config`."""
     weight = of_fields(
         asymmetric_weight,
         "logp",
@@ -65,4 +82,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

@@ -1,21 +1,38 @@
 """CISPO, clipped importance-sampling policy optimization: MiniMax 2025, MiniMax-M1 (2506.13585).
 
-PPO's clipping takes the gradient from the tokens that move most, and these are often the rare ones at which reasoning
-turns. CISPO clips the weight instead of the loss: every token keeps a gradient, of bounded size.
+PPO's clipping removes the gradient of the tokens whose probability changes most. These are often rare tokens at which
+the reasoning changes direction. CISPO clips the importance weight instead of the loss. Every token keeps a gradient,
+and its size is bounded.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
+    r_it = exp(logp_it - old_logp_it)
     w_it = clip(r_it, 1 - clip_low, 1 + clip_high)
-    loss = sum over rows and tokens of -sg(w_it) A_i logp_it / tokens
+    loss = -(1 / tokens) sum_it sg(w_it) A_i logp_it
 
-Choices, where libraries differ: `clip_high` is an offset from 1, as everywhere, so that the default weight is at most 5
-(some libraries give the bound itself); the standard deviation divides by N_g - 1; a group of one has advantage 0;
-"tokens" are those of the optimizer step.
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops the gradient.
+
+Choices that differ between libraries:
+
+- `clip_high` is an offset from 1, as in every algorithm here. The default weight is therefore at most 5. Some libraries
+  take the bound itself.
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+- The loss is divided by the tokens of the whole optimizer step.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/weight`: weight w_it.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. The paper tunes the upper bound and does not publish it [unverified]; the default is that of ScaleRL (2510.13786), as
-   TRL has it. There is no lower bound by default, as in the paper.
-2. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added; the paper has neither.
+1. The paper tunes the upper bound and does not publish it (unverified). The default is ScaleRL's (2510.13786), as in
+   TRL. By default there is no lower bound, as in the paper.
+2. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added. The paper
+   has neither.
 """
 
 from __future__ import annotations
@@ -32,21 +49,23 @@ from purerl.algos.parts.weights import clipped_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {
+    "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss"
+}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of CISPO."""
+    """Hyperparameters of CISPO."""
 
-    clip_low: float = number("how far the weight may fall below 1; at 1 it has no bound", 1.0, min=0, max=1)
-    clip_high: float = number("how far the weight may rise above 1", 4.0, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("the weight is at least 1 - clip_low; at 1 there is no lower bound", 1.0, min=0, max=1)
+    clip_high: float = number("the weight is at most 1 + clip_high", 4.0, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """CISPO as `config` sets it."""
+    """Build CISPO from `config`."""
     policy = weighted_policy(
         of_fields(clipped_weight, "logp", "old_logp", clip_low=config.clip_low, clip_high=config.clip_high),
         token_mean,
@@ -54,4 +73,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

@@ -1,27 +1,46 @@
 """Clip-Cov: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models (2505.22617).
 
-A policy loses its entropy through few tokens: those whose likelihood and advantage are both high (or both low), for
-their covariance is what entropy falls by. So the gradient is taken from a few of these, drawn at random.
+A few tokens cause most of the loss of entropy: those whose log-probability and advantage have a large covariance.
+Clip-Cov removes the policy loss of some of these tokens, chosen at random. Use it if the entropy of the policy
+collapses during training.
 
     A_i    = (s_i - mean_g) / (std_g + 1e-6)
-    cov_it = (old_logp_it - mean old_logp) (A_it - mean A)
-    P      = max(1, floor(fraction * tokens)) random tokens of those with cov_low < cov < cov_high
-    l_it   = 0 where it in P, else max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss   = sum over rows and tokens of l_it / tokens
+    r_it   = exp(logp_it - old_logp_it)
+    cov_it = (old_logp_it - mean(old_logp)) (A_i - mean(A))
+    l_it   = 0                                                               if token it is in P
+             max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))    else
+    loss   = (1 / tokens) sum_it l_it
 
-Chance is data: the field `noise` holds a uniform number for each token, and the candidates of largest noise are drawn.
+P is a random set of max(1, floor(fraction * tokens)) tokens with cov_low < cov_it < cov_high. mean() is over all tokens
+of the optimizer step. The field `noise` has a uniform random number for each token: P is the set of candidates with the
+largest noise.
 
-Choices, where libraries differ: the clip offsets are those of the authors' scripts, so wide that only a ratio above 2
-is clipped; a token in P stays in the denominator. The standard deviation divides by N_g - 1; a group of one has
-advantage 0.
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- `clip_low` and `clip_high` are as in the authors' scripts. They are so wide that only ratios above 2 are clipped.
+- Tokens of P stay in the denominator `tokens`.
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/dropped_fraction`: fraction of tokens in P.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. Covariances are taken over the whole optimizer step, from `old_logp` (the authors' code: over a micro-batch, from the
-   log-probabilities now): so the choice does not depend on how a step is cut.
-2. For the same reason a token may be drawn that is clipped anyway, and has no gradient to lose (the authors' code draws
-   from the others).
-3. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
+1. Covariances are computed over the whole optimizer step, from `old_logp`. The choice of tokens then does not depend on
+   the micro-batches. The authors' code computes them per micro-batch, from the current log-probabilities.
+2. For the same reason, P can contain tokens that are clipped and have no gradient anyway. The authors' code draws from
+   the other tokens.
+3. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -39,29 +58,29 @@ from purerl.algos.parts.transforms import outcome_advantage
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "group_independence": "tokens are chosen over the whole step",
-    "reinforce_gradient_on_policy": "the tokens that it chooses have no policy loss, wherever the policy is",
+    "group_independence": "tokens are chosen over the whole optimizer step",
+    "reinforce_gradient_on_policy": "dropped tokens have no policy loss, even on-policy",
 }
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of Clip-Cov."""
+    """Hyperparameters of Clip-Cov."""
 
-    fraction: float = number("share of the tokens that is left out", 2e-4, above=0, max=1)
-    cov_low: float = number("covariance above which a token may be left out", 1.0)
-    cov_high: float = number("covariance below which a token may be left out", 5.0)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 1.0, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 1.0, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    fraction: float = number("fraction of tokens whose policy loss is dropped", 2e-4, above=0, max=1)
+    cov_low: float = number("only tokens with a covariance above this are dropped", 1.0)
+    cov_high: float = number("only tokens with a covariance below this are dropped", 5.0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 1.0, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 1.0, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
     def __attrs_post_init__(self) -> None:
         require_below(self, "cov_low", "cov_high")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """Clip-Cov as `config` sets it."""
+    """Build Clip-Cov from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         token_mean,
@@ -73,5 +92,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
     bounds = dict(fraction=config.fraction, cov_low=config.cov_low, cov_high=config.cov_high)
     choice = of_fields(sampled_covariance_tokens, "old_logp", "advantage", "noise", "mask", **bounds)
     return Algorithm(
-        ("reward",), outcome_advantage(group_normalized_advantage), (drop_tokens(policy, choice, "noise"),)
+        ("reward",),
+        outcome_advantage(group_normalized_advantage),
+        (drop_tokens(policy, choice, "noise"),),
+        min_group_size=2,
     )

@@ -1,22 +1,44 @@
 """DAPO, decoupled clip and dynamic sampling policy optimization: Yu et al. 2025 (2503.14476).
 
-GRPO with three changes. Rare tokens may become likelier by more than others may become rarer (clip-higher), which keeps
-entropy up. Groups whose completions are all equally good are dropped, and others drawn in their place (dynamic
-sampling), so that no part of a batch is without gradient. And every token weighs the same.
+DAPO is GRPO with three changes:
 
-    keep g where the scores of g differ
+- Clip-higher: the upper clip offset is larger than the lower one. Rare tokens can gain more probability, which keeps
+  the entropy up.
+- Dynamic sampling: groups whose scores are all equal have no gradient. They are dropped. If
+  `rollout.max_resample_rounds` is above 0, other groups are sampled instead.
+- Token mean: every token has the same weight in the loss.
+
+The loss is
+
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
+    r_it = exp(logp_it - old_logp_it)
     l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss = sum over rows and tokens of l_it / tokens
+    loss = (1 / tokens) sum_it l_it
 
-Choices, where libraries differ: the standard deviation divides by N_g - 1; "tokens" are those of the optimizer step, as
-in the authors' code (the paper's formula divides within each group); a group is dropped when its scores are all equal,
-whatever they are (the paper: all right or all wrong).
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by N_g - 1.
+- The loss is divided by the tokens of the whole optimizer step, as in the authors' code. The formula of the paper
+  divides within each group.
+- A group is dropped if all its scores are equal. The paper drops groups that are all correct or all incorrect.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. Overlong reward shaping is a setting of the run, `rollout.overlong`, or `parts.shaping.overlong_in_reward`.
-2. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added; the paper has neither.
+1. Overlong reward shaping is not part of the algorithm. It is the setting `rollout.overlong`, or the transform
+   `parts.shaping.overlong_in_reward`.
+2. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added. The paper
+   has neither.
 """
 
 from __future__ import annotations
@@ -36,16 +58,16 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of DAPO."""
+    """Hyperparameters of DAPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """DAPO as `config` sets it."""
+    """Build DAPO from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         token_mean,
@@ -54,4 +76,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), select=groups_with_variance)
+    return Algorithm(
+        ("reward",),
+        outcome_advantage(group_normalized_advantage),
+        (policy,),
+        select=groups_with_variance,
+        min_group_size=2,
+    )

@@ -1,25 +1,42 @@
 """GRPO as in DeepSeek-V3.2: DeepSeek-AI 2025 (2512.02556).
 
-GRPO, with remedies for rows of which the sampler was another policy: bad rows that have become unlikely are not learned
-from, and the divergence from the reference is estimated without bias though the policy has moved.
+A variant of GRPO for rows that were sampled by a policy other than the current one. Rows with negative advantage are
+ignored if they have become unlikely. The estimate of the KL divergence from the reference model is unbiased, although
+the policy has changed since the rows were sampled.
 
     A_i  = s_i - mean_g
     r_it = exp(logp_it - rollout_logp_it)
-    M_it = 0 where A_i < 0 and the mean over tokens of (rollout_logp - logp) is above delta, else 1
-    l_it = M_it max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high)) + kl_loss_coef * r_it k3(logp, ref_logp)
-    loss = mean over rows of the mean over tokens of l_it
+    M_i  = 0    if A_i < 0 and (1 / n_i) sum_t (rollout_logp_it - logp_it) > delta
+           1    else
+    c_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
+    l_it = M_i c_it + kl_loss_coef * r_it k3(logp_it, ref_logp_it)
+    loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
-The gradient of r k3 goes through both. A row that is left out stays in denominators and in its group's mean.
+The gradient of the KL term goes through both factors, r_it and k3. A row with M_i = 0 stays in the denominators and in
+the mean of its group.
 
-Choices, where libraries differ: the ratio is against the policy that sampled (`parts.bypass`), so there is nothing to
-score before the update but the reference.
+s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
+is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
 
-Metrics: those of `parts.policy`, in which `kl` and `ratio` are against the policy that sampled; `kl_reference` is k3.
+Choices that differ between libraries:
+
+- The ratio is relative to the rollout policy (see `parts.bypass`). Before an update, log-probabilities are computed by
+  the reference model only, if `kl_loss_coef` is above 0.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(rollout policy || policy), nats.
+- `policy/ratio`: importance ratio r_it, relative to the rollout policy.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. `delta`, the coefficient and the clip bounds are unpublished: the defaults here are ours [unverified].
-2. Routing and sampling masks, which it keeps between sampler and trainer, are their engines' business.
+1. The paper does not publish `delta`, `kl_loss_coef` or the clip offsets. The defaults are ours (unverified).
+2. The paper reuses the routing and the sampling masks of the generator in the trainer. Here this is left to the
+   engines.
 """
 
 from __future__ import annotations
@@ -41,17 +58,19 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of GRPO as in DeepSeek-V3.2."""
+    """Hyperparameters of GRPO as in DeepSeek-V3.2."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    delta: float = number("mean distance beyond which a bad row is not learned from", 0.1, min=0, unit="nats")
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    delta: float = number(
+        "rows with A < 0 are ignored if their mean of rollout_logp - logp exceeds this", 0.1, min=0, unit="nats"
+    )
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """GRPO of DeepSeek-V3.2 as `config` sets it."""
+    """Build GRPO as in DeepSeek-V3.2 from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         sequence_mean_of_token_mean,
@@ -60,10 +79,12 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    plain = Algorithm(("reward",), outcome_advantage(group_centered_advantage), (_unbiased(policy),))
-    return bypass_old_logp(mask_off_policy_sequences(plain, delta=config.delta))
+    base = Algorithm(
+        ("reward",), outcome_advantage(group_centered_advantage), (_with_unbiased_kl(policy),), min_group_size=2
+    )
+    return bypass_old_logp(mask_off_policy_sequences(base, delta=config.delta))
 
 
-def _unbiased(policy: Objective) -> Objective:
+def _with_unbiased_kl(policy: Objective) -> Objective:
     kl = of_fields(importance_k3, "logp", "old_logp", "ref_logp")
     return policy._replace(terms=tuple(t._replace(loss=kl) if t.name == "ref_kl" else t for t in policy.terms))

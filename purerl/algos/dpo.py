@@ -1,16 +1,27 @@
 """DPO, direct preference optimization: Rafailov et al. 2023 (2305.18290).
 
-Learns from pairs of completions of one prompt, one of them preferred. The two are rows of one group; `chosen` tells
-which is which. Nothing is sampled and nothing is rewarded: the log-ratio of policy and reference is the reward.
+DPO learns from pairs of completions of one prompt. One completion of each pair is preferred. It needs neither rollouts
+nor rewards: the log-ratio of policy and reference model is an implicit reward. The two completions of a pair are rows
+of one group. The field `chosen` marks the preferred one.
 
-    D    = sum_t (logp - ref_logp) of the chosen row - sum_t (logp - ref_logp) of the rejected row
-    loss = mean over pairs of -log sigmoid(beta * D)
+    L_i  = sum_t (logp_it - ref_logp_it)
+    D_g  = L_chosen - L_rejected
+    loss = -(1 / pairs) sum_g log sigmoid(beta * D_g)
 
-Choices, where libraries differ: log-probabilities are summed over counted tokens, not averaged; labels are not
-smoothed. A group that is not one counted chosen row and one counted rejected row is no pair, and leaves: value,
-gradient and denominator.
+L_chosen and L_rejected are the log-ratios of the two rows of pair g. `pairs` is the number of pairs of the optimizer
+step. Losses, means and counts cover only tokens where `mask` is 1.
 
-Metrics: `accuracy`, the share of pairs with D above 0, and `margin`, the mean of beta * D.
+Choices that differ between libraries:
+
+- Log-probabilities are summed over tokens, not averaged.
+- Labels are not smoothed.
+- A group that does not have exactly one chosen and one rejected row, each with a counted token, is not a pair. It is
+  left out of the value, the gradient and the denominator.
+
+Metrics, means over the pairs:
+
+- `policy/accuracy`: fraction of pairs with D_g > 0.
+- `policy/margin`: beta * D_g.
 
 Differences from the paper: none.
 """
@@ -30,12 +41,12 @@ EXEMPTIONS = {"reinforce_gradient_on_policy": "it learns from pairs and has no a
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameter of DPO."""
+    """Hyperparameters of DPO."""
 
-    beta: float = number("how strongly the policy is held to the reference", 0.1, above=0)
+    beta: float = number("a larger beta keeps the policy closer to the reference model", 0.1, above=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """DPO as `config` sets it."""
+    """Build DPO from `config`."""
     objective = preference_objective(dpo_loss, beta=config.beta, anchor="ref_logp")
     return Algorithm(reads=(), advantage=identity, objectives=(objective,))

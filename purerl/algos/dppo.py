@@ -1,26 +1,43 @@
-"""DPPO, divergence PPO, by total variation: Qi et al. 2026 (2602.04879).
+"""DPPO, divergence PPO, with total variation: Qi et al. 2026 (2602.04879).
 
-PPO's ratio overrates rare tokens, whose ratio is large though hardly any probability has moved, and underrates frequent
-ones. DPPO drops a token when the divergence of the policy from the sampler is too large, estimated from the one token:
-"this token, or another". `dppo_kl` measures it in another way.
+The importance ratio is a poor measure of how much probability has moved. A rare token can have a large ratio although
+hardly any probability has moved. The ratio of a frequent token can be near 1 although much probability has moved. DPPO
+therefore drops a token if the divergence between the policy and the rollout policy is too large. The divergence is
+estimated from the sampled token: it is the divergence of two distributions with two outcomes, this token and any other
+token. `dppo_kl` uses the KL divergence instead.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
-    p_it = exp(logp_it), q_it = exp(rollout_logp_it)
+    p_it = exp(logp_it)
+    q_it = exp(rollout_logp_it)
     D_it = abs(p_it - q_it)
-    w_it = 0 where (A_i > 0, p > q, D > divergence_high) or (A_i < 0, p < q, D > divergence_low)
-           min(p_it / q_it, ratio_cap) elsewhere
-    loss = sum over rows and tokens of -sg(w_it) A_i logp_it / tokens
+    w_it = 0                              if A_i > 0, p_it > q_it, D_it > divergence_high
+           0                              if A_i < 0, p_it < q_it, D_it > divergence_low
+           min(p_it / q_it, ratio_cap)    else
+    loss = -(1 / tokens) sum_it sg(w_it) A_i logp_it
 
-The policy is compared with the sampler, not with itself when the update began, so that the difference between two
-engines counts as well.
+The policy is compared with the rollout policy, not with the policy at the start of the update. The training-inference
+mismatch therefore counts as divergence too.
 
-Choices, where libraries differ: every token of an optimizer step weighs the same. The standard deviation divides by
-N_g - 1; a group of one has advantage 0.
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops the gradient.
+
+Choices that differ between libraries:
+
+- Every token of the optimizer step has the same weight.
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/sampler_kl`: k3 estimate of KL(rollout policy || policy), nats.
+- `policy/weight`: weight w_it.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. The ratio is capped, as in the authors' code (`ratio_cap`); the paper's is not.
-2. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
+1. The ratio is capped at `ratio_cap`, as in the authors' code. The paper has no cap.
+2. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -37,22 +54,24 @@ from purerl.algos.parts.weights import binary_tv, divergence_masked_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {
+    "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss"
+}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of DPPO by total variation."""
+    """Hyperparameters of DPPO with total variation."""
 
-    divergence_low: float = number("divergence beyond which no token is made rarer", 0.15, min=0)
-    divergence_high: float = number("divergence beyond which no token is made likelier", 0.15, min=0)
-    ratio_cap: float = number("the ratio counts for no more than this", 10.0, above=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    divergence_low: float = number("a token with A < 0 is dropped if its divergence exceeds this", 0.15, min=0)
+    divergence_high: float = number("a token with A > 0 is dropped if its divergence exceeds this", 0.15, min=0)
+    ratio_cap: float = number("maximum of the ratio", 10.0, above=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """DPPO by total variation, as `config` sets it."""
+    """Build DPPO with total variation from `config`."""
     weight = of_fields(
         divergence_masked_weight,
         "logp",
@@ -70,4 +89,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

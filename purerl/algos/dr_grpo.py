@@ -1,18 +1,33 @@
 """Dr. GRPO, GRPO done right: Liu et al. 2025, Understanding R1-Zero-Like Training (2503.20783).
 
-GRPO has two biases: dividing by a group's standard deviation weighs easy and hard prompts more than those between, and
-dividing each row's loss by its length prefers short right answers and long wrong ones. Without the two divisions the
-gradient is that of the expected reward, times a constant.
+GRPO has two biases. Dividing by the standard deviation of a group gives more weight to very easy and very hard prompts.
+Dividing the loss of a row by its length favors short correct completions and long incorrect ones. Dr. GRPO removes both
+divisions. Its gradient is the gradient of the expected reward, times a constant.
 
     A_i  = s_i - mean_g
-    loss = sum over rows and tokens of l_it / (rows * norm_length)          l_it as in GRPO
+    r_it = exp(logp_it - old_logp_it)
+    l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
+    loss = (1 / (rows * norm_length)) sum_it l_it
 
-Choices, where libraries differ: the constant is the same for every batch, so that a long batch has a larger loss; a
-group of one has advantage 0.
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `rows` is the number of rows of the
+optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- `norm_length` is the same for every batch. A batch of long completions therefore has a larger loss.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
+1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -31,17 +46,19 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of Dr. GRPO."""
+    """Hyperparameters of Dr. GRPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    norm_length: float = number("divides sums over tokens; the longest completion, say", 1024, above=0, unit="tokens")
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    norm_length: float = number(
+        "constant that divides the sum over tokens, for example the maximum length", 1024, above=0, unit="tokens"
+    )
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """Dr. GRPO as `config` sets it."""
+    """Build Dr. GRPO from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         bind(constant_norm, length=config.norm_length),
@@ -50,4 +67,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)

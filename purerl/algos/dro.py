@@ -1,21 +1,34 @@
 """DRO, direct reward optimization: Richemond et al. 2024 (2405.19107).
 
-The best policy at some distance from another one has a closed form, and squared error to it is a loss that needs no
-importance weights: rows may come from anywhere. What is left of it, token by token, is the policy gradient and a
-quadratic pull toward where the policy was.
+With a penalty on the distance from another policy, the best policy has a closed form. DRO minimizes the squared error
+to this solution. It needs no importance weights, so the rows can come from any policy. Per token, the loss is the
+policy gradient plus a quadratic penalty on the log-ratio to the old policy.
 
     A_i  = s_i - mean_g
-    loss = sum over rows and tokens of -A_i logp_it + beta / 2 (logp_it - old_logp_it)^2 / tokens
+    l_it = -A_i logp_it + beta / 2 * (logp_it - old_logp_it)^2
+    loss = (1 / tokens) sum_it l_it
 
-Choices, where libraries differ: every token of an optimizer step weighs the same. A group of one has advantage 0.
-`beta` is ours; the paper tunes it [unverified].
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- Every token of the optimizer step has the same weight.
+- In a group of one row, every advantage is 0.
+- The default of `beta` is ours. The paper tunes it (unverified).
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. The square is that of each token's log-ratio, as in verl and Tinker; the paper's is that of the row's sum.
-2. The pull is toward the policy as the update began; the paper's is toward the reference.
-3. The baseline is the mean of the group; the paper learns a value V for each prompt, in single rows [unverified].
-4. An entropy bonus may be added.
+1. The log-ratio of each token is squared, as in verl and Tinker. The paper squares the sum over the row.
+2. The penalty is relative to the policy at the start of the update. In the paper, it is relative to the reference
+   model.
+3. The baseline is the mean of the group. The paper learns a value V for each prompt, from single rows (unverified).
+4. An entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -36,14 +49,14 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of DRO."""
+    """Hyperparameters of DRO."""
 
-    beta: float = number("how strongly the policy is held to where it was", 0.05, above=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    beta: float = number("coefficient of the quadratic penalty on the log-ratio", 0.05, above=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """DRO as `config` sets it."""
+    """Build DRO from `config`."""
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         token_mean,
@@ -52,6 +65,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    pull = Term("pull", of_fields(k2, "logp", "old_logp"), token_mean, weight=config.beta)
-    policy = policy._replace(terms=(*policy.terms, pull))
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,))
+    penalty = Term("penalty", of_fields(k2, "logp", "old_logp"), token_mean, weight=config.beta)
+    policy = policy._replace(terms=(*policy.terms, penalty))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)

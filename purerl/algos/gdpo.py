@@ -1,23 +1,41 @@
 """GDPO, group reward-decoupled normalization policy optimization: 2026 (2601.05242).
 
-GRPO for several rewards. Added up first and normalized then, rewards with a large range drown the others, and rows with
-the same sum of different rewards look the same. So each reward is normalized within the group by itself; then they are
-added up, and their sum is whitened over the batch, so that its size does not depend on how many there are. Its mean is
-0 already, for it is in every group.
+GDPO is GRPO for several reward functions. If the rewards are summed before they are normalized, a reward with a large
+range dominates the others, and rows with the same sum of different rewards are treated alike. GDPO normalizes each
+reward within the group, sums the results, and whitens the sum over the batch. The scale of the advantage then does not
+depend on the number of rewards.
 
-    A_ik = (c_ik - mean_g c_k) / (std_g c_k + 1e-6)              c_ik: component k of row i
+    A_ik = (c_ik - mean_g(c_k)) / (std_g(c_k) + 1e-6)
     A_i  = sum_k w_k A_ik
-    Aw   = A / (std + 1e-8)                                      std of A over the counted rows of the whole batch
-    loss = mean over rows of the mean over tokens of max(-Aw_i r_it, -Aw_i clip(r_it, 1 - clip_low, 1 + clip_high))
+    Aw_i = A_i / (std(A) + 1e-8)
+    r_it = exp(logp_it - old_logp_it)
+    l_it = max(-Aw_i r_it, -Aw_i clip(r_it, 1 - clip_low, 1 + clip_high))
+    loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
-The rewards come as the field `components`, [rows, k]; `reward` is not read.
+c_ik is reward k of row i, from the field `components`, [rows, k]; the field `reward` is not read. w_k is the weight of
+reward k. std(A) is over the rows of the whole batch. Whitening subtracts no mean, because the mean of A is 0 in every
+group.
 
-Choices, where libraries differ: standard deviations divide by the number of rows less 1; every row weighs the same in
-the whitening, whatever its length; a group of one has advantage 0, exactly.
+n_i is the number of tokens of row i, and g its group: the rows of one prompt. Losses, means and counts cover only
+tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- Standard deviations divide by the number of rows minus 1.
+- Every row has the same weight in the whitening, independent of its length.
+- In a group of one row, every advantage is exactly 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
+1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -37,22 +55,24 @@ from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"group_independence": "advantages are whitened over the batch"}
+EXEMPTIONS = {"group_independence": "advantages are whitened over the whole batch"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of GDPO."""
+    """Hyperparameters of GDPO."""
 
-    weights: tuple[float, ...] = numbers("weight of each component, in the order of the rewards; none: each weighs 1")
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    weights: tuple[float, ...] = numbers(
+        "weight of each reward, in the order of the reward functions; by default each is 1"
+    )
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """GDPO as `config` sets it."""
+    """Build GDPO from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         sequence_mean_of_token_mean,
@@ -62,7 +82,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     advantage = stateless(write_field("advantage", bind(_component_normalized_advantage, weights=config.weights)))
-    return Algorithm(("components",), advantage, (policy,))
+    return Algorithm(("components",), advantage, (policy,), min_group_size=2)
 
 
 def _component_normalized_advantage(batch: TensorDict, *, weights: tuple[float, ...]) -> TokenFloat:

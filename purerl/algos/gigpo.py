@@ -1,25 +1,43 @@
 """GiGPO, group-in-group policy optimization: Feng et al. 2025 (2505.10978).
 
-GRPO for agents that act in many steps. Rows of one prompt often come to the same state of the environment; the steps
-that they take from there form groups within the group, and say which step was good, where the score of the whole row
-cannot. No further sampling is needed for that.
+GiGPO is GRPO for agents that act in several steps. Rows of one prompt often reach the same state of the environment.
+The steps that start in the same state form a group within the group. Comparing their returns shows which step was good;
+the score of a whole row cannot show this. No additional rollouts are needed.
 
-    E_i  = (s_i - mean_g) / (std_g + 1e-6)                       of the whole row
-    R_ik = sum_{j >= k} discount^(j - k) (reward of step j)
-    S_ik = (R_ik - mean) / (std + 1e-6)                          over the group's steps from the same state
-    A_it = E_i + step_coef * S_ik                                at the tokens of step k
-    loss = mean over rows of the mean over tokens of max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))
+    E_i  = (s_i - mean_g) / (std_g + 1e-6)
+    R_ik = sum_{j >= k} discount^(j - k) reward_ij
+    S_ik = (R_ik - mean(R)) / (std(R) + 1e-6)
+    A_it = E_i + step_coef * S_ik    at the tokens of step k
+    r_it = exp(logp_it - old_logp_it)
+    l_it = max(-A_it r_it, -A_it clip(r_it, 1 - clip_low, 1 + clip_high))
+    loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
-A step is a run of action tokens with the same `turn`; `anchor` labels the state in which it began, at its first token.
-Both are fields that the environment has to supply.
+reward_ij is the reward of step j of row i. mean(R) and std(R) are over the steps of the group that start in the same
+state. A step is a run of action tokens with the same `turn`. `anchor` labels the state at the first token of the step.
+The environment has to supply both fields.
 
-Choices, where libraries differ: standard deviations divide by one less; a state that is met once, and a group of one,
-gives 0; two states are the same if their labels are.
+s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
+is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- Standard deviations divide by the number of values minus 1.
+- S_ik is 0 if a state occurs only once. E_i is 0 in a group of one row.
+- A row can reach the same state twice. A group of one row can therefore have advantages other than 0.
+- Two states are the same if their labels are equal.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) is off unless it is set, and an entropy bonus may be added.
-2. The mean is over all rows of an optimizer step, not first over the rows of each group.
+1. The KL penalty is off unless `kl_loss_coef` is set. An entropy bonus (`entropy_coef`) can be added.
+2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group.
 """
 
 from __future__ import annotations
@@ -40,24 +58,24 @@ from purerl.types import TokenFloat
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "reward_shift_invariance": "returns of steps are discounted: an outcome counts for more in a later step",
+    "reward_shift_invariance": "returns of steps are discounted, so a shift of the outcome changes later steps more",
 }
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of GiGPO."""
+    """Hyperparameters of GiGPO."""
 
-    step_coef: float = number("weight of a step's advantage beside the row's", 1.0, min=0)
+    step_coef: float = number("weight of the step advantage, relative to the row advantage", 1.0, min=0)
     discount: float = number("what a reward loses with each step that comes before it", 0.95, min=0, max=1)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """GiGPO as `config` sets it."""
+    """Build GiGPO from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         sequence_mean_of_token_mean,
@@ -72,8 +90,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def _group_in_group_advantage(batch: TensorDict, *, step_coef: float, discount: float) -> TokenFloat:
     reward, group, mask = batch["reward"], batch["group"], batch["mask"]
-    episode = broadcast_to_tokens(group_normalized_advantage(reward.sum(-1), group, any_true(mask)), mask)
-    steps = step_relative_advantage(
+    row_advantage = broadcast_to_tokens(group_normalized_advantage(reward.sum(-1), group, any_true(mask)), mask)
+    step_advantage = step_relative_advantage(
         reward, batch["turn"], batch["anchor"], group, batch["action"], mask, discount=discount
     )
-    return episode + step_coef * steps
+    return row_advantage + step_coef * step_advantage

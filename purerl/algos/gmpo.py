@@ -1,22 +1,37 @@
 """GMPO, geometric-mean policy optimization: Zhao et al. 2025 (2507.20673).
 
-GRPO averages the ratios of a row's tokens, and a mean follows its outliers. GMPO takes their geometric mean. Each token
-is clipped before, so that one that has moved far neither has a gradient nor drags the row along.
+GRPO averages the importance ratios of the tokens of a row. An arithmetic mean is sensitive to outliers, so GMPO uses
+the geometric mean. The log-ratio of each token is clipped first. A token that has moved too far then has no gradient
+and does not dominate the mean.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
-    c_it = min(logp_it - old_logp_it, log_clip_high) where A_i > 0, else max(logp_it - old_logp_it, -log_clip_low)
-    l_i  = -exp((1 / n_i) sum_t c_it) A_i                               n_i: counted tokens
-    loss = mean over rows of l_i
+    c_it = min(logp_it - old_logp_it, log_clip_high)    if A_i > 0
+           max(logp_it - old_logp_it, -log_clip_low)    else
+    l_i  = -A_i exp((1 / n_i) sum_t c_it)
+    loss = (1 / rows) sum_i l_i
 
-Choices, where libraries differ: the standard deviation divides by N_g - 1; a group of one has advantage 0. The bounds
-are those of log-ratios, in nats, as in the paper: they are not called `clip_low` and `clip_high`, which are offsets
-from 1.
+s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
+is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+- `log_clip_low` and `log_clip_high` are bounds of log-ratios in nats, as in the paper. In the other algorithms,
+  `clip_low` and `clip_high` are offsets from 1.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: clipped geometric-mean ratio of the row, exp((1 / n_i) sum_t c_it).
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
-   one size.
+1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
+2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
+   all groups have the same size.
 """
 
 from __future__ import annotations
@@ -40,29 +55,33 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of GMPO."""
+    """Hyperparameters of GMPO."""
 
-    log_clip_low: float = number("how far a log-ratio may fall below 0 before it is clipped", 0.4, min=0, unit="nats")
-    log_clip_high: float = number("how far a log-ratio may rise above 0 before it is clipped", 0.4, min=0, unit="nats")
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    log_clip_low: float = number(
+        "log-ratios of tokens with A <= 0 are clipped below -log_clip_low", 0.4, min=0, unit="nats"
+    )
+    log_clip_high: float = number(
+        "log-ratios of tokens with A > 0 are clipped above log_clip_high", 0.4, min=0, unit="nats"
+    )
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """GMPO as `config` sets it."""
+    """Build GMPO from `config`."""
     bounds = dict(log_clip_low=config.log_clip_low, log_clip_high=config.log_clip_high)
     ratio = of_fields(geometric_mean_ratio, "logp", "old_logp", "advantage", "mask", **bounds)
     policy = policy_objective(
-        bind(_surrogate, ratio=ratio),
-        # A row's value at each of its tokens: the mean over tokens is the row's value.
+        bind(_geometric_surrogate, ratio=ratio),
+        # Every token has the value of its row, so the mean over tokens is the value of the row.
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl, "ratio": ratio},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
 
 
-def _surrogate(batch: TensorDict, *, ratio: Callable) -> TokenFloat:
+def _geometric_surrogate(batch: TensorDict, *, ratio: Callable) -> TokenFloat:
     return -batch["advantage"] * ratio(batch)

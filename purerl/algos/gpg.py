@@ -1,20 +1,35 @@
 """GPG, group policy gradient: Chu et al. 2025 (2504.02546).
 
-The policy gradient with the mean of the group as baseline, and neither ratio, nor clipping, nor critic, nor reference.
-Groups whose scores are all equal add nothing to the sum and yet enlarge what it is divided by: alpha makes up for it.
+GPG is the policy gradient with the mean of the group as baseline. It has no ratio, no clipping, no critic and no
+reference model. Groups whose scores are all equal have no gradient, but they enlarge the denominator of the loss. The
+factor alpha corrects for this.
 
-    A_i  = alpha (s_i - mean_g)          alpha = rows / rows of groups whose scores differ, over the whole batch
-    loss = -sum_it A_i logp_it / tokens
+    alpha = rows / varied_rows
+    A_i   = alpha * (s_i - mean_g)
+    loss  = -(1 / tokens) sum_it A_i logp_it
 
-Choices, where libraries differ: the deviation is not divided by a standard deviation (the paper's F_norm is 1); every
-token weighs the same; a group of one has advantage 0 and counts as one that does not vary. One optimizer step for each
-batch is the algorithm.
+rows is the number of rows of the whole batch, and varied_rows the number of those whose group has different scores.
+
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The advantage is not divided by a standard deviation (F_norm of the paper is 1).
+- Every token has the same weight.
+- In a group of one row, every advantage is 0. alpha counts it as a group without variance.
+- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
+  further steps are biased.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. An entropy bonus may be added.
-2. There is no lower bound on the share of groups that vary, below which the paper draws again: `select` is where to
-   put it.
+1. An entropy bonus (`entropy_coef`) can be added.
+2. The paper resamples if too few groups have variance. There is no such bound here; a `select` function can implement
+   it.
 """
 
 from __future__ import annotations
@@ -31,18 +46,18 @@ from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"group_independence": "advantages are scaled by the share of groups that vary"}
+EXEMPTIONS = {"group_independence": "advantages are scaled by the fraction of rows in groups with variance"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameter of GPG."""
+    """Hyperparameters of GPG."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """GPG as `config` sets it."""
+    """Build GPG from `config`."""
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         token_mean,
@@ -51,4 +66,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(gpg_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(gpg_advantage), (policy,), min_group_size=2)

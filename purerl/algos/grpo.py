@@ -1,22 +1,37 @@
 """GRPO, group relative policy optimization: Shao et al. 2024, DeepSeekMath (2402.03300).
 
-Several completions are sampled for each prompt. A completion's advantage is its reward relative to the others', in
-standard deviations; no critic is needed. Each token of it gets that advantage, in PPO's clipped surrogate.
+GRPO samples several completions per prompt. The advantage of a completion is its reward relative to the other
+completions of the prompt, in standard deviations. Every token of the completion has this advantage in PPO's clipped
+loss. No critic is needed.
 
-    A_i  = (s_i - mean_g) / (std_g + 1e-6)                              g: the rows of one prompt
+    A_i  = (s_i - mean_g) / (std_g + 1e-6)
     r_it = exp(logp_it - old_logp_it)
     l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high)) + kl_loss_coef * k3(logp_it, ref_logp_it)
-    loss = mean over rows of the mean over tokens of l_it
+    loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
-Choices, where libraries that say GRPO differ: the standard deviation divides by N_g - 1; a group of one and a group
-without variance have advantage 0; the loss is averaged within each row first.
+s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
+is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by N_g - 1.
+- In a group of one row, and in a group whose rewards are all equal, every advantage is 0.
+- The loss is averaged within each row first, then over rows.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. There is no divergence term unless `kl_loss_coef` is set (the paper: 0.04), and so no reference model.
-2. An entropy bonus may be added.
-3. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
-   one size.
+1. `kl_loss_coef` is 0 by default (paper: 0.04). At 0 there is no KL term and no reference model.
+2. An entropy bonus (`entropy_coef`) can be added.
+3. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
+   all groups have the same size.
 """
 
 from __future__ import annotations
@@ -35,16 +50,16 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of GRPO."""
+    """Hyperparameters of GRPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """GRPO as `config` sets it."""
+    """Build GRPO from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         sequence_mean_of_token_mean,

@@ -1,24 +1,39 @@
 """GSPO, group sequence policy optimization: Zheng et al. 2025 (2507.18071).
 
-GRPO with one ratio for each row. A row is rewarded as a whole, so it is weighed, and clipped, as a whole: by the
-geometric mean of its tokens' ratios. That keeps the noise of single tokens out, which long rows and mixtures of experts
-have much of.
+GSPO is GRPO with one importance ratio per row. The reward belongs to the whole row, so the row is weighted and clipped
+as a whole: its ratio is the geometric mean of the ratios of its tokens. This reduces the noise of single tokens, which
+is large for long rows and for mixture-of-experts models.
 
     A_i    = (s_i - mean_g) / (std_g + 1e-6)
-    dbar_i = (1 / n_i) sum_t (logp_it - old_logp_it)                      n_i: counted tokens
+    dbar_i = (1 / n_i) sum_t (logp_it - old_logp_it)
     r_it   = exp(sg(dbar_i) + logp_it - sg(logp_it))
     l_it   = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss   = mean over rows of the mean over tokens of l_it
+    loss   = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
-The ratio lies much closer to 1 than a token's, and so do its bounds.
+The ratio of a row is much closer to 1 than the ratio of a token, so the clip offsets are much smaller than in GRPO.
 
-Choices, where libraries differ: the standard deviation divides by N_g - 1; a group of one has advantage 0.
+s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
+is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops
+the gradient.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio of the row.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
-   one size.
+1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
+2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
+   all groups have the same size.
 """
 
 from __future__ import annotations
@@ -37,16 +52,16 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of GSPO."""
+    """Hyperparameters of GSPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 3e-4, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 4e-4, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 3e-4, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 4e-4, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """GSPO as `config` sets it."""
+    """Build GSPO from `config`."""
     policy = clipped_policy(
         sequence_level_ratio,
         sequence_mean_of_token_mean,
@@ -55,4 +70,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

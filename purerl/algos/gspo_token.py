@@ -1,25 +1,38 @@
 """GSPO-token, the token form of GSPO: Zheng et al. 2025 (2507.18071, section 4.3).
 
-A row is weighed and clipped as a whole, as in GSPO, but each token has an advantage of its own: for rewards that come
-on the way, as of the turns of a conversation.
+GSPO-token weights and clips a row as a whole, like GSPO, but each token has its own advantage. Use it if rewards arrive
+within a row, for example after each turn of a conversation.
 
-    G_it   = reward_it + discount * G_i,t+1                             t + 1: the next action token
-    A      = (G - mean) / (std + 1e-8)                                  over the counted tokens of the whole batch
-    dbar_i = (1 / n_i) sum_t (logp_it - old_logp_it)                    n_i: counted tokens
+    G_it   = reward_it + discount * G_{i,t+1}
+    Aw_it  = (G_it - mean(G)) / (std(G) + 1e-8)
+    dbar_i = (1 / n_i) sum_t (logp_it - old_logp_it)
     r_it   = exp(sg(dbar_i) + logp_it - sg(logp_it))
-    l_it   = max(-A_it r_it, -A_it clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss   = mean over rows of the mean over tokens of l_it
+    l_it   = max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
+    loss   = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
-Where all tokens of a row have one advantage, value and gradient are GSPO's.
+t + 1 is the next action token of the row. mean(G) and std(G) are over the tokens of the whole batch. n_i is the number
+of tokens of row i. Losses, means and counts cover only tokens where `mask` is 1. sg() stops the gradient.
 
-Choices, where libraries differ: the paper leaves open where the advantage of a token comes from. Here it is the reward
-to go, whitened, as in REINFORCE++; any other chain that writes `advantage` can take its place.
+If all tokens of a row have the same advantage, value and gradient are equal to GSPO's.
+
+Choices that differ between libraries:
+
+- The paper does not define the advantage of a token. Here it is the whitened return, as in REINFORCE++. Any other
+  transform that writes `advantage` can replace it.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio of the row.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
-   one size.
+1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
+2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
+   all groups have the same size.
 """
 
 from __future__ import annotations
@@ -35,26 +48,26 @@ from purerl.algos.parts.transforms import return_advantage, whiten_advantage
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "gradient_matches_finite_differences": "the ratio is the row's in value and the token's in gradient, on purpose: "
-    "the two agree where all tokens of a row have one advantage",
-    "group_independence": "advantages are whitened over the batch",
-    "reward_shift_invariance": "returns have no baseline but the mean of the batch",
+    "gradient_matches_finite_differences": "the ratio has the value of its row but the gradient of its token; "
+    "the two agree only if all tokens of a row have the same advantage",
+    "group_independence": "advantages are whitened over the whole batch",
+    "reward_shift_invariance": "the only baseline of the returns is the mean of the batch",
 }
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of GSPO-token."""
+    """Hyperparameters of GSPO-token."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 3e-4, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 4e-4, min=0)
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 3e-4, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 4e-4, min=0)
+    discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """GSPO-token as `config` sets it."""
+    """Build GSPO-token from `config`."""
     policy = clipped_policy(
         sequence_level_ratio,
         sequence_mean_of_token_mean,

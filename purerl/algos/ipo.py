@@ -1,20 +1,29 @@
 """IPO, identity preference optimization: Azar et al. 2023 (2310.12036).
 
-DPO takes every preference for certain as soon as it has been seen once, and then nothing holds the policy back. IPO
-gives the margin between the two completions of a pair a goal, and pulls it back once it is beyond that.
+DPO treats a preference that was seen once as certain, and increases the margin between the two completions without
+limit. IPO regresses the margin on a finite target, 1 / (2 * beta). A margin beyond the target is reduced again.
 
-    D    = sum_t (logp - ref_logp) of the chosen row - sum_t (logp - ref_logp) of the rejected row
-    loss = mean over pairs of (D - 1 / (2 * beta))^2
+    L_i  = sum_t (logp_it - ref_logp_it)
+    D_g  = L_chosen - L_rejected
+    loss = (1 / pairs) sum_g (D_g - 1 / (2 * beta))^2
 
-Choices, where libraries differ: log-probabilities are summed over counted tokens, as in the paper (TRL averages them
-over tokens, so that its `beta` means another thing). A group that is not one counted chosen row and one counted
-rejected row is no pair, and leaves: value, gradient and denominator.
+L_chosen and L_rejected are the log-ratios of the two rows of pair g. `pairs` is the number of pairs of the optimizer
+step. The field `chosen` marks the preferred row. Losses, means and counts cover only tokens where `mask` is 1.
 
-Metrics: `accuracy`, the share of pairs with D above 0, and `margin`, the mean of beta * D, whose goal is 1/2.
+Choices that differ between libraries:
+
+- Log-probabilities are summed over tokens, as in the paper. TRL averages them, so its `beta` has a different meaning.
+- A group that does not have exactly one chosen and one rejected row, each with a counted token, is not a pair. It is
+  left out of the value, the gradient and the denominator.
+
+Metrics, means over the pairs:
+
+- `policy/accuracy`: fraction of pairs with D_g > 0.
+- `policy/margin`: beta * D_g, whose target is 1/2.
 
 Differences from the paper:
 
-1. What is `beta` here, as in DPO, is tau there.
+1. `beta` has its name from DPO. The paper calls it tau.
 """
 
 from __future__ import annotations
@@ -32,12 +41,12 @@ EXEMPTIONS = {"reinforce_gradient_on_policy": "it learns from pairs and has no a
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameter of IPO."""
+    """Hyperparameters of IPO."""
 
-    beta: float = number("how strongly the policy is held to the reference", 0.1, above=0)
+    beta: float = number("a larger beta keeps the policy closer to the reference model", 0.1, above=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """IPO as `config` sets it."""
+    """Build IPO from `config`."""
     objective = preference_objective(ipo_loss, beta=config.beta, anchor="ref_logp")
     return Algorithm(reads=(), advantage=identity, objectives=(objective,))

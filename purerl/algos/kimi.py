@@ -1,20 +1,34 @@
-"""Kimi k1.5's policy optimization, online mirror descent: Kimi Team 2025 (2501.12599).
+"""Kimi k1.5 policy optimization, online mirror descent: Kimi Team 2025 (2501.12599).
 
-The best policy at some distance from the one that the iteration began with has a closed form. Its squared error, with
-the normalizer replaced by the mean reward of the group, has the gradient of REINFORCE with that baseline and of a
-quadratic pull of whole rows toward where the policy was.
+With a penalty on the distance from the policy at the start of the iteration, the best policy has a closed form. Kimi
+k1.5 minimizes the squared error to this solution, with the mean reward of the group in place of the normalizer. The
+gradient is the gradient of REINFORCE with this baseline, plus the gradient of a quadratic penalty on the log-ratio of
+whole rows.
 
     A_i  = s_i - mean_g
-    loss = mean over rows of -A_i sum_t logp_it + beta / 2 (sum_t (logp_it - old_logp_it))^2
+    L_i  = sum_t (logp_it - old_logp_it)
+    l_i  = -A_i sum_t logp_it + beta / 2 * L_i^2
+    loss = (1 / rows) sum_i l_i
 
-Choices, where libraries differ: log-ratios are summed over the row, and then squared (ROLL: token by token, which is
-`dro`). A group of one has advantage 0. `beta`, the paper's tau, is not published; its default is ours [unverified].
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `rows` is the number of rows of the
+optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The log-ratio is summed over the row and then squared. ROLL squares it token by token, which is `dro`.
+- In a group of one row, every advantage is 0.
+- `beta` is the paper's tau. The paper does not publish it; the default is ours (unverified).
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. What it says of lengths, curricula and sampling is left to rewards and data.
-2. The optimizer is not reset when an iteration begins.
-3. An entropy bonus may be added; it is summed over tokens, as the log-probabilities are.
+1. The paper's length penalty, curriculum and sampling are not part of the algorithm. They belong to rewards and data.
+2. The optimizer is not reset at the start of an iteration.
+3. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -37,14 +51,14 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of Kimi k1.5."""
+    """Hyperparameters of Kimi k1.5 policy optimization."""
 
-    beta: float = number("how strongly the policy is held to where it was", 0.1, above=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    beta: float = number("coefficient of the quadratic penalty on the log-ratio", 0.1, above=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """Kimi k1.5's policy optimization as `config` sets it."""
+    """Build Kimi k1.5 policy optimization from `config`."""
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
@@ -53,12 +67,12 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    # A row's value at each of its tokens: the mean over tokens is the row's value.
-    pull = Term("pull", _pull, sequence_mean_of_token_mean, weight=config.beta)
-    policy = policy._replace(terms=(*policy.terms, pull))
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,))
+    # Every token has the value of its row, so the mean over tokens is the value of the row.
+    penalty = Term("penalty", _squared_log_ratio, sequence_mean_of_token_mean, weight=config.beta)
+    policy = policy._replace(terms=(*policy.terms, penalty))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)
 
 
-def _pull(batch: TensorDict) -> TokenFloat:
+def _squared_log_ratio(batch: TensorDict) -> TokenFloat:
     mask = batch["mask"]
     return broadcast_to_tokens(sequence_log_ratio(batch["logp"], batch["old_logp"], mask).square() / 2, mask)

@@ -1,27 +1,46 @@
 """KL-Cov: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models (2505.22617).
 
-A policy loses its entropy through few tokens: those whose likelihood and advantage are both high (or both low), for
-their covariance is what entropy falls by. So just these tokens are held near to where they were; nothing is clipped.
+A few tokens cause most of the loss of entropy: those whose log-probability and advantage have a large covariance.
+KL-Cov penalizes the distance of these tokens from the old policy. Nothing is clipped. Use it if the entropy of the
+policy collapses during training.
 
     A_i    = (s_i - mean_g) / (std_g + 1e-6)
-    cov_it = (old_logp_it - mean old_logp) (A_it - mean A)
-    P      = the max(1, floor(top_fraction * tokens)) tokens of largest cov, of those above 0
-    l_it   = -A_i r_it + penalty_coef * [it in P] * abs(logp_it - old_logp_it)
-    loss   = sum over rows and tokens of l_it / tokens
+    r_it   = exp(logp_it - old_logp_it)
+    cov_it = (old_logp_it - mean(old_logp)) (A_i - mean(A))
+    l_it   = -A_i r_it + penalty_coef * abs(logp_it - old_logp_it)    if token it is in P
+             -A_i r_it                                                else
+    loss   = (1 / tokens) sum_it l_it
 
-The penalty has a gradient only once the policy has moved: in a batch's first optimizer step there is none, so it takes
-two or more for the algorithm to differ from an unclipped one.
+P is the set of the max(1, floor(top_fraction * tokens)) tokens with the largest cov_it, among those with cov_it > 0.
+mean() is over all tokens of the optimizer step.
 
-Choices, where libraries differ: `top_fraction` is the paper's for 7B models (32B: 2e-4), `penalty_coef` the paper's
-(verl: 0.1). The standard deviation divides by N_g - 1; a group of one has advantage 0.
+The penalty has no gradient as long as logp_it = old_logp_it, that is, in the first optimizer step of a batch. Use two
+or more optimizer steps per batch; with one, the algorithm is an unclipped GRPO with token mean.
+
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The default of `top_fraction` is the paper's for models of 7B parameters (32B: 2e-4).
+- The default of `penalty_coef` is the paper's (verl: 0.1).
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. Covariances are taken over the whole optimizer step, from `old_logp` (the authors' code: over a micro-batch, from the
-   log-probabilities now): so the choice does not depend on how a step is cut.
-2. Only covariances above 0 are chosen, and with the last one those that equal it: so the choice does not depend on the
-   order of rows. The paper takes exactly so many.
-3. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
+1. Covariances are computed over the whole optimizer step, from `old_logp`. The choice of tokens then does not depend on
+   the micro-batches. The authors' code computes them per micro-batch, from the current log-probabilities.
+2. P contains only covariances above 0, and also the tokens that tie with its last one. The choice then does not depend
+   on the order of rows. The paper takes exactly the given number of tokens.
+3. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -41,27 +60,27 @@ from purerl.types import TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "distance_penalty"]
 
-EXEMPTIONS = {"group_independence": "tokens are chosen over the whole step"}
+EXEMPTIONS = {"group_independence": "tokens are chosen over the whole optimizer step"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of KL-Cov."""
+    """Hyperparameters of KL-Cov."""
 
-    top_fraction: float = number("share of the tokens that is penalized", 2e-3, above=0, max=1)
-    penalty_coef: float = number("weight of their distance from where they were", 1.0, above=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    top_fraction: float = number("fraction of tokens that are penalized", 2e-3, above=0, max=1)
+    penalty_coef: float = number("coefficient of their penalty, abs(logp - old_logp)", 1.0, above=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalized: TokenBool) -> TokenFloat:
-    """abs(logp - old_logp) at penalized tokens, 0 elsewhere."""
+    """abs(logp - old_logp) at penalized tokens, 0 at other tokens. Shapes: [rows, time]."""
     return torch.where(penalized, (logp - old_logp).abs(), 0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """KL-Cov as `config` sets it."""
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (_policy(config),))
+    """Build KL-Cov from `config`."""
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (_policy(config),), min_group_size=2)
 
 
 def _policy(config: Config) -> Objective:

@@ -1,22 +1,37 @@
 """LUSPO, length-unbiased sequence policy optimization: Liu et al. 2026 (2602.05261).
 
-GSPO gives every row the same weight, whatever its length, so that a token of a long row counts for less: policies learn
-to answer briefly. LUSPO multiplies a row's loss by its length, and every token counts the same.
+GSPO gives every row the same weight, so a token of a long row has less weight than a token of a short one, and the
+policy learns to answer briefly. LUSPO multiplies the loss of a row by its length. Every token then has the same weight.
 
     A_i    = (s_i - mean_g) / (std_g + 1e-6)
-    dbar_i = (1 / n_i) sum_t (logp_it - old_logp_it)                      n_i: counted tokens
+    dbar_i = (1 / n_i) sum_t (logp_it - old_logp_it)
     r_it   = exp(sg(dbar_i) + logp_it - sg(logp_it))
     l_it   = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss   = mean over rows of the sum over tokens of l_it
+    loss   = (1 / rows) sum_i sum_t l_it
 
-Choices, where libraries differ: the standard deviation divides by N_g - 1; a group of one has advantage 0. The loss
-grows with length, and so does a divergence or a bonus, which are summed in the same way.
+s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
+is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops
+the gradient.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+- The loss grows with the length of the rows. The optional KL penalty and entropy bonus are summed in the same way.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio of the row.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
-   one size.
+1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
+2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
+   all groups have the same size.
 """
 
 from __future__ import annotations
@@ -35,16 +50,16 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of LUSPO."""
+    """Hyperparameters of LUSPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 2e-3, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 2.5e-3, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 2e-3, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 2.5e-3, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """LUSPO as `config` sets it."""
+    """Build LUSPO from `config`."""
     policy = clipped_policy(
         sequence_level_ratio,
         sequence_mean_of_token_sum,
@@ -53,4 +68,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

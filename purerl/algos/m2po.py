@@ -1,26 +1,45 @@
 """M2PO, second-moment trust policy optimization: Zheng et al. 2025 (2510.01161).
 
-Rows may be many updates old. Clipping every token at the same ratio throws away most of what is rare and informative.
-M2PO bounds the second moment of the log-ratios of the whole step instead: as few tokens are left out as it takes, those
-that have moved farthest, and nothing else is clipped.
+M2PO is for rows that are many updates old. Clipping every token at the same ratio would remove most of the rare and
+informative tokens. M2PO bounds the second moment of the log-ratios of the whole optimizer step instead. It drops as few
+tokens as possible, those with the largest log-ratios, and clips nothing.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
     e_it = old_logp_it - rollout_logp_it
-    P    = the fewest tokens of largest e^2 without which the mean of e^2 is at most moment_bound, of those with
-           (A_i > 0, e > 0) or (A_i < 0, e < 0)
-    l_it = 0 where it in P, else -A_i exp(logp_it - rollout_logp_it)
-    loss = sum over rows and tokens of l_it / tokens
+    l_it = 0                                      if token it is in P
+           -A_i exp(logp_it - rollout_logp_it)    else
+    loss = (1 / tokens) sum_it l_it
 
-Choices, where libraries differ: the mean is over the tokens that have moved where their advantage sends them (AReaL:
-over all). A token in P stays in the denominator; the ratio of the others is not clipped (the authors' code clips it).
-The standard deviation divides by N_g - 1; a group of one has advantage 0.
+The candidates are the tokens with (A_i > 0, e_it > 0) or (A_i < 0, e_it < 0). P contains the candidates with the
+largest e_it^2, as few as possible, so that the mean of e_it^2 over the other candidates is at most `moment_bound`.
+
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The mean of e_it^2 is over the candidates: the tokens that have moved in the direction of their advantage. AReaL takes
+  it over all tokens.
+- Tokens of P stay in the denominator `tokens`.
+- The ratio of the other tokens is not clipped. The authors' code clips it.
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/sampler_kl`: k3 estimate of KL(rollout policy || policy), nats.
+- `policy/weight`: importance ratio exp(logp_it - rollout_logp_it).
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/dropped_fraction`: fraction of tokens in P.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. Tokens are chosen over the whole optimizer step, from `old_logp` (the paper: from the log-probabilities now): the
-   choice does not depend on how a step is cut, and the two are the same in the first optimizer step after rollouts.
-2. With the last token of P those go that equal it.
-3. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
+1. Tokens are chosen over the whole optimizer step, from `old_logp`. The choice then does not depend on the
+   micro-batches. The paper uses the current log-probabilities. Both are equal in the first optimizer step after the
+   rollouts.
+2. P also contains the tokens that tie with its last one.
+3. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -38,20 +57,20 @@ from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"group_independence": "tokens are chosen over the whole step"}
+EXEMPTIONS = {"group_independence": "tokens are chosen over the whole optimizer step"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of M2PO."""
+    """Hyperparameters of M2PO."""
 
-    moment_bound: float = number("how large the mean of squared log-ratios may be", 0.04, min=0, unit="nats^2")
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    moment_bound: float = number("maximum of the mean squared log-ratio", 0.04, min=0, unit="nats^2")
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """M2PO as `config` sets it."""
+    """Build M2PO from `config`."""
     policy = policy_objective(
         of_fields(importance_surrogate, "logp", "rollout_logp", "advantage"),
         token_mean,
@@ -64,5 +83,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
         second_moment_outliers, "old_logp", "rollout_logp", "advantage", "mask", moment_bound=config.moment_bound
     )
     return Algorithm(
-        ("reward",), outcome_advantage(group_normalized_advantage), (drop_tokens(policy, choice, "old_logp"),)
+        ("reward",),
+        outcome_advantage(group_normalized_advantage),
+        (drop_tokens(policy, choice, "old_logp"),),
+        min_group_size=2,
     )

@@ -1,19 +1,33 @@
 """MaxRL, maximum likelihood reinforcement learning: Tajwar et al. 2026 (2602.02710).
 
-The mean reward p of a prompt is the likelihood of being right. Its gradient is that of expected reward; the gradient of
-its *logarithm* is the same, divided by p: hard prompts weigh more. With N samples the mean of the successes' gradients
-alone estimates it, to the order N of an expansion in pass@k; less the mean over all rows, that is
+With rewards of 0 and 1, the mean reward p of a prompt is the likelihood of a correct completion. MaxRL maximizes log p
+instead of p. The gradient of log p is the gradient of p divided by p, so hard prompts have more weight. With N samples,
+the mean gradient of the correct rows estimates this gradient up to order N of an expansion in pass@k. With the mean
+over all rows as baseline, the advantage is
 
-    A_i  = (s_i - mean_g) / mean_g                               0 where mean_g is 0, or below
+    A_i  = (s_i - mean_g) / mean_g
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
-Choices, where libraries differ: log-probabilities are summed over tokens, as the derivation has it (the reduction of
-the authors' code: [unverified]); a group of one has advantage 0. One optimizer step for each batch is the algorithm.
+A_i is 0 if mean_g is 0 or negative.
+
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `rows` is the number of rows of the
+optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- Log-probabilities are summed over tokens, as in the derivation. The reduction of the authors' code is unverified.
+- In a group of one row, every advantage is 0.
+- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
+  further steps are biased.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. An entropy bonus may be added; it is summed over tokens, as the log-probabilities are.
-2. Scores may be any numbers; the paper's are 0 or 1.
+1. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
+2. Scores can be any numbers. The paper uses 0 and 1.
 """
 
 from __future__ import annotations
@@ -30,18 +44,18 @@ from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"reward_shift_invariance": "the mean of the group is divided by"}
+EXEMPTIONS = {"reward_shift_invariance": "the advantage is divided by the mean of the group"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameter of MaxRL."""
+    """Hyperparameters of MaxRL."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """MaxRL as `config` sets it."""
+    """Build MaxRL from `config`."""
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
@@ -50,4 +64,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(mean_normalized_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(mean_normalized_advantage), (policy,), min_group_size=2)

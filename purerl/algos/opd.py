@@ -1,24 +1,36 @@
-"""On-policy distillation, from the sampled tokens: Agarwal et al. 2023, GKD (2306.13649), with the reverse divergence.
+"""On-policy distillation from the sampled tokens: Agarwal et al. 2023, GKD (2306.13649), with the reverse KL.
 
-The policy samples, and a teacher says of each token how likely it would have been to say it: a reward at every token,
-where an outcome is one number for a whole row. What the policy minimizes is the divergence from itself to the teacher,
-prefix by prefix.
+The policy samples completions, and a teacher model computes the log-probability of each of their tokens. The difference
+from the policy's log-probability is a reward at every token, while an outcome reward is one number per row. The policy
+minimizes KL(policy || teacher), prefix by prefix.
 
-    A_t  = distillation_coef * (teacher_logp_t - old_logp_t) + reward_coef * (s_i - mean_g)
-    loss = token mean of -A_t r_t
+    A_it = distillation_coef * (teacher_logp_it - old_logp_it) + reward_coef * (s_i - mean_g)
+    r_it = exp(logp_it - old_logp_it)
+    loss = -(1 / tokens) sum_it A_it r_it
 
-Choices, where libraries differ: the advantage of a token is about this token alone, with nothing of what comes after
-(discount 0); it is neither whitened nor clipped; teacher and policy share a tokenizer.
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
 
-Metrics, each a mean over counted tokens: `kl`, how far the policy has moved, k3, nats; `ratio`; `entropy`, nats.
+Choices that differ between libraries:
+
+- The distillation reward of a token affects only this token, not the tokens before it (discount 0).
+- The advantage is neither whitened nor clipped.
+- Teacher and policy must have the same tokenizer.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. The divergence is estimated from the sampled token, as a policy gradient; the paper sums over the vocabulary. Their
-   gradients have the same mean. (`opd_top_k` sums.)
-2. The policy is measured when the update began: the same on the first optimizer step of an update.
-3. All completions are the policy's own (the paper's lambda is 1).
-4. What is rewarded may be learned along with it, if `reward_coef` is set.
+1. The divergence is estimated from the sampled token, as a policy gradient. The paper sums over the vocabulary. The
+   expected gradients are the same. `opd_top_k` sums over k tokens.
+2. The log-probabilities of the policy are those at the start of the update. In the first optimizer step of an update,
+   they are the current ones.
+3. All completions are sampled from the policy (lambda of the paper is 1).
+4. `reward_coef` adds the rewards of the run to the advantage.
 """
 
 from __future__ import annotations
@@ -39,14 +51,14 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of on-policy distillation."""
+    """Hyperparameters of on-policy distillation."""
 
-    distillation_coef: float = number("advantage per nat by which the teacher finds a token likelier", 1.0, above=0)
-    reward_coef: float = number("weight of what the rewards say", 0.0, min=0)
+    distillation_coef: float = number("advantage per nat of teacher_logp - old_logp", 1.0, above=0)
+    reward_coef: float = number("weight of the rewards' advantage, s_i - mean_g", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """On-policy distillation as `config` sets it."""
+    """Build on-policy distillation from `config`."""
     coef = config.reward_coef
     policy = policy_objective(
         of_fields(importance_surrogate, "logp", "old_logp", "advantage"),

@@ -1,29 +1,43 @@
-"""On-policy distillation, from the teacher's likeliest tokens: Agarwal et al. 2023, GKD (2306.13649).
+"""On-policy distillation from the teacher's top-k tokens: Agarwal et al. 2023, GKD (2306.13649).
 
-The policy samples, and at each of its tokens it is compared with a teacher: not by the sampled token alone, as in
-`opd`, but by the k tokens that the teacher finds likeliest there. No reward, no advantage, and no variance but that of
-what is sampled.
+The policy samples completions. At each of their tokens, the distributions of policy and teacher are compared at the
+teacher's k most likely tokens; `opd` compares the sampled token alone. No reward and no advantage is used. The only
+source of variance is the sampling of completions.
 
-    p, pi = the probabilities of those k tokens, under the teacher and under the policy
-    R_t   = sum_k pi (log pi - log p) - pi + p                          reverse: seeks a mode of the teacher's
-    F_t   = sum_k p (log p - log pi) - p + pi                           forward: covers them all
-    loss  = token mean of reverse_coef * R_t + forward_coef * F_t
+    R_it = sum_k (pi_k (log pi_k - log p_k) - pi_k + p_k)
+    F_it = sum_k (p_k (log p_k - log pi_k) - p_k + pi_k)
+    l_it = reverse_coef * R_it + forward_coef * F_it
+    loss = (1 / tokens) sum_it l_it
 
-The last two summands of each make up for what is not among the k tokens: R and F are 0 where the k probabilities agree,
-and above 0 elsewhere. Over the whole vocabulary they cancel, and R and F are the divergences.
+p_k and pi_k are the probabilities of the k-th of these tokens under the teacher and under the policy. R_it estimates
+the reverse KL, KL(policy || teacher), which favors one mode of the teacher. F_it estimates the forward KL,
+KL(teacher || policy), which covers all modes. The last two summands correct for the missing tokens: R_it and F_it are 0
+if the probabilities of the k tokens agree, and positive otherwise. Over the whole vocabulary these summands cancel, and
+R_it and F_it are the divergences.
 
-`topk_logp` is an output of the model: its log-probabilities of `teacher_topk_tokens`.
+The teacher supplies `teacher_topk_tokens`, the ids of its k most likely tokens, and their log-probabilities
+`teacher_topk_logp`. The policy supplies `topk_logp`, its log-probabilities of the same tokens. k is a setting of the
+teacher's trainer, `roles.teacher.trainer.top_k`. `tokens` is the number of tokens of the optimizer step. Losses, means
+and counts cover only tokens where `mask` is 1.
 
-Choices, where libraries differ: the k probabilities are those among all tokens, not renormalized; the teacher, not the
-policy, says which k; teacher and policy share a tokenizer.
+Choices that differ between libraries:
 
-Metrics, each a mean over counted tokens: `reverse_kl` and `forward_kl`, nats; `coverage`, the probability that the
-policy gives to the k tokens; `entropy`, nats.
+- Probabilities are relative to the whole vocabulary. They are not renormalized over the k tokens.
+- The teacher selects the k tokens, not the policy.
+- Teacher and policy must have the same tokenizer.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/reverse_kl`: R_it, nats.
+- `policy/forward_kl`: F_it, nats.
+- `policy/coverage`: total probability of the k tokens under the policy, a fraction.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. Its generalized Jensen-Shannon divergence, of which these are the two ends, is not there, but sums of both are.
-2. Its temperature of the distillation is 1, and all completions are the policy's own (its lambda is 1).
+1. The generalized Jensen-Shannon divergence of the paper is not implemented. `reverse_coef` and `forward_coef` weight
+   its two limits, the reverse and the forward KL.
+2. The temperature of the distillation is 1, and all completions are sampled from the policy (lambda of the paper is 1).
 3. Only k tokens are compared.
 """
 
@@ -41,28 +55,32 @@ from purerl.types import TokenFloat, TopKFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"reinforce_gradient_on_policy": "it imitates a teacher's distribution and has no advantage"}
+EXEMPTIONS = {
+    "reads_are_declared": "`teacher_topk_tokens` is read by the trainer, which computes `topk_logp` for these tokens",
+    "reinforce_gradient_on_policy": "it is trained on the distribution of a teacher and has no advantage",
+}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of on-policy distillation from the teacher's likeliest tokens."""
+    """Hyperparameters of on-policy distillation from the teacher's top-k tokens."""
 
-    reverse_coef: float = number("weight of the divergence that seeks a mode of the teacher's", 1.0, min=0)
-    forward_coef: float = number("weight of the divergence that covers all of them", 0.0, min=0)
+    reverse_coef: float = number("weight of the reverse KL, which favors one mode of the teacher", 1.0, min=0)
+    forward_coef: float = number("weight of the forward KL, which covers all modes of the teacher", 0.0, min=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.reverse_coef + self.forward_coef:
-            raise ConfigError("reverse_coef", got="0, and forward_coef 0", need="one of the two above 0")
+            need = "reverse_coef or forward_coef above 0"
+            raise ConfigError("reverse_coef", got="0, and forward_coef is 0", need=need, do="set one of the two")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """On-policy distillation from the teacher's likeliest tokens, as `config` sets it."""
+    """Build on-policy distillation from the teacher's top-k tokens from `config`."""
     reverse = of_fields(topk_reverse_kl, "topk_logp", "teacher_topk_logp")
     forward = of_fields(topk_forward_kl, "topk_logp", "teacher_topk_logp")
     policy = Objective(
         role="policy",
-        reads=("teacher_topk_logp",),
+        reads=("teacher_topk_tokens", "teacher_topk_logp"),
         outputs=("topk_logp",),
         metric_outputs=("entropy",),
         terms=(

@@ -1,19 +1,30 @@
 """OPO, on-policy RL with optimal reward baseline: Hao et al. 2025 (2505.23585).
 
-The baseline that leaves a policy gradient with the least variance weighs each reward with the squared gradient of the
-row's log-probability. If that grows like the row's length, the baseline is a mean weighted by lengths. With it, and
-strictly on-policy, no ratio, no clipping, no divergence and no bonus is needed.
+The baseline that minimizes the variance of a policy gradient is a mean of the rewards, weighted by the squared norm of
+the gradient of each row's log-probability. If this norm grows like the length of the row, the weights are the lengths.
+With this baseline and strictly on-policy rows, OPO needs no ratio, no clipping, no KL penalty and no entropy bonus.
 
-    A_i  = s_i - sum_g(n_j s_j) / sum_g(n_j)                     n_j: counted tokens of row j
+    A_i  = s_i - sum_g(n_j s_j) / sum_g(n_j)
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
-Choices, where libraries differ: log-probabilities are summed over tokens, which is what the baseline is optimal for
-(the reduction of the authors' code: [unverified]); a group of one has advantage 0. One optimizer step for each batch is
-the algorithm.
+s_j is the total reward of row j, and n_j its number of tokens. sum_g() is over the rows of the group of row i: the rows
+of one prompt. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- Log-probabilities are summed over tokens, because the baseline is optimal for this sum. The reduction of the authors'
+  code is unverified.
+- In a group of one row, every advantage is 0.
+- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
+  further steps are biased.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. An entropy bonus may be added; it is summed over tokens, as the log-probabilities are.
+1. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -36,13 +47,13 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameter of OPO."""
+    """Hyperparameters of OPO."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """OPO as `config` sets it."""
+    """Build OPO from `config`."""
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
@@ -51,7 +62,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), stateless(write_field("advantage", _length_weighted_advantage)), (policy,))
+    return Algorithm(
+        ("reward",), stateless(write_field("advantage", _length_weighted_advantage)), (policy,), min_group_size=2
+    )
 
 
 def _length_weighted_advantage(batch: TensorDict) -> TokenFloat:

@@ -1,24 +1,36 @@
 """OTB, optimal token baseline: 2026 (2602.07078).
 
-Of all baselines the one that leaves a policy gradient with the least variance is a mean of returns, weighted with the
-squared gradients of what they multiply. At token t that is the gradient of the row up to t; in the logits its square is
-known from probabilities that the forward pass has anyway. So each token of a group gets a baseline of its own, without
-a critic.
+The baseline that minimizes the variance of a policy gradient is a mean of the returns, weighted by the squared norm of
+the gradient that each of them multiplies. At token t this is the gradient of the row up to t. Its squared norm, with
+respect to the logits, follows from probabilities that the forward pass computes anyway. Each token of a group therefore
+has its own baseline, without a critic.
 
-    w_it = 1 - 2 exp(old_logp_it) + sum_v pi_it(v)^2,   W_it = sum_{s <= t} w_is
-    B_t  = sum_i W_it G_it / (sum_i W_it + 1e-8)                 over the rows of the group that reach t
-    loss = -(1 / rows) sum_it (G_it - B_t) logp_it               G_t: the reward to go; t counts action tokens
+    w_it = 1 - 2 exp(old_logp_it) + sum_v pi_it(v)^2
+    W_it = sum_{j <= t} w_ij
+    B_t  = sum_i W_it G_it / (sum_i W_it + 1e-8)
+    loss = -(1 / rows) sum_it (G_it - B_t) logp_it
 
-`sum_pi_squared` is the sum of the squared probabilities of the whole vocabulary, scored with `old_logp`.
+G_it is the return: the sum of the rewards of row i from token t on. t counts action tokens. The sums of B_t are over
+the rows of the group (the rows of one prompt) that have a t-th action token. sum_v pi_it(v)^2 is the field
+`sum_pi_squared`: the sum of the squared probabilities of the whole vocabulary. The trainer computes it together with
+`old_logp`. Losses, means and counts cover only tokens where `mask` is 1.
 
-Choices, where libraries differ: where one row alone reaches t its advantage is 0, as it is in any group of one (the
-authors' code sets the baseline to 0 there, and keeps the whole return); tokens that are masked out are in no baseline.
-There is no ratio and nothing is clipped, so one optimizer step for each batch is the algorithm.
+Choices that differ between libraries:
+
+- If only one row of a group has a t-th token, the advantage of this token is 0. In a group of one row, every advantage
+  is 0. The authors' code sets the baseline to 0 there, so the advantage is the return.
+- Tokens where `mask` is 0 do not enter the baseline.
+- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
+  further steps are biased.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. An entropy bonus may be added; it is summed over tokens, as the log-probabilities are.
-2. Log-probabilities are summed over tokens [unverified].
+1. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
+2. Log-probabilities are summed over tokens (unverified).
 """
 
 from __future__ import annotations
@@ -40,13 +52,13 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameter of OTB."""
+    """Hyperparameters of OTB."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """OTB as `config` sets it."""
+    """Build OTB from `config`."""
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
@@ -56,7 +68,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         entropy_coef=config.entropy_coef,
     )
     reads = ("reward", "old_logp", "sum_pi_squared")
-    return Algorithm(reads, stateless(write_field("advantage", _optimal_token_advantage)), (policy,))
+    return Algorithm(reads, stateless(write_field("advantage", _optimal_token_advantage)), (policy,), min_group_size=2)
 
 
 def _optimal_token_advantage(batch: TensorDict) -> TokenFloat:

@@ -1,23 +1,41 @@
 """Pass@k training: Chen et al. 2025, for Adaptively Balancing Exploration and Exploitation (2508.10751).
 
-A policy that is rewarded for the mean of its attempts soon makes the same attempt again and again. Here a set of k
-attempts is rewarded: with 1 if any of them is right. The advantage of a row is its mean over all sets of k rows of its
-group, in closed form, so that no set is drawn.
+A policy that is trained on the mean reward of its completions soon repeats the same attempt. Pass@k training rewards
+sets of k completions: the reward of a set is 1 if any of its completions is correct. The advantage of a row is its mean
+over all sets of k rows of the group. It is computed in closed form, so no sets are drawn.
 
-    w    = C(n, k) / C(N, k)                  N rows in the group, n of them wrong: their score is not above 0
-    A_i  = w / sqrt(w (1 - w))                                            where row i is right
-    A_i  = (w - C(n - 1, k - 1) / C(N - 1, k - 1)) / sqrt(w (1 - w))      where it is wrong
-    loss = mean over rows of the mean over tokens of max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
+    w_g  = C(m_g, k) / C(N_g, k)
+    A_i  = w_g / sqrt(w_g (1 - w_g))                                              if row i is correct
+           (w_g - C(m_g - 1, k - 1) / C(N_g - 1, k - 1)) / sqrt(w_g (1 - w_g))    else
+    r_it = exp(logp_it - old_logp_it)
+    l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
+    loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
-A prompt that the policy solves more often than not gets next to nothing: some set of k is nearly always right.
+g is the group of row i: the N_g rows of one prompt. m_g of these rows are incorrect. C() is the binomial coefficient.
+w_g is the probability that a set of k rows contains no correct row. n_i is the number of tokens of row i. Losses, means
+and counts cover only tokens where `mask` is 1.
 
-Choices, where libraries differ: a group of one, and a group in which all or no sets of k are right, has advantage 0; so
-has a group of fewer than k rows. Any score above 0 is right.
+If the policy solves a prompt more often than not, its advantages are close to 0, because nearly every set of k contains
+a correct row.
+
+Choices that differ between libraries:
+
+- A row is correct if its total reward is above 0.
+- In a group of k rows or fewer, every advantage is 0. Set `rollout.samples_per_prompt` to more than `k`.
+- In a group in which every set of k rows, or none, contains a correct row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. `k` is 4 unless it is set; the loss around the advantage is GRPO's [unverified].
+1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
+2. `k` is 4 by default, and the loss is GRPO's (unverified).
 """
 
 from __future__ import annotations
@@ -34,24 +52,24 @@ from purerl.algos.parts.transforms import outcome_advantage
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "no_reward_lost": "a set of k, of which one is right already, gains nothing from a second right one",
-    "reward_shift_invariance": "a row is right if its score is above 0",
+    "no_reward_lost": "a second correct row does not change the reward of a set that has one",
+    "reward_shift_invariance": "a row is correct if its score is above 0",
 }
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of pass@k training."""
+    """Hyperparameters of pass@k training."""
 
-    k: int = integer("how many attempts are rewarded together", 4, min=1, unit="rows")
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    k: int = integer("number of completions of a set that is rewarded together", 4, min=1, unit="rows")
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """Pass@k training as `config` sets it."""
+    """Build pass@k training from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         sequence_mean_of_token_mean,
@@ -60,4 +78,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(bind(pass_k_advantage, k=config.k)), (policy,))
+    return Algorithm(
+        ("reward",), outcome_advantage(bind(pass_k_advantage, k=config.k)), (policy,), min_group_size=config.k + 1
+    )

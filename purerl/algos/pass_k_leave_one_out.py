@@ -1,19 +1,34 @@
 """Leave-one-out pass@k: Tang et al. 2025, Optimizing Language Models for Inference Time Objectives (2503.19595).
 
-A group is rewarded for its best row. A row's share in that is what the group would lose without it: nothing, unless it
-is the best; so only the best row learns, and by as much as it leads. The mean of the others' best does not depend on
-the row, so the gradient is that of the expected maximum over the group.
+The objective is the maximum reward of a group. The advantage of a row is the amount by which the maximum would fall
+without this row. It is 0 for all rows except the best one, whose advantage is its lead over the second best. The
+maximum of the other rows is a baseline that does not depend on the row. The expected gradient is therefore the gradient
+of the expected maximum over the group.
 
-    A_i  = max_g s - max of s over the other rows of g
+    A_i  = max_g(s) - M_i
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
-Choices, where libraries differ: k is the size of the group; the advantage is not divided by the group's standard
-deviation, which verl has as an option; where two are best all get 0; a group of one has advantage 0. One optimizer step
-for each batch is the algorithm.
+M_i is the maximum of s over the other rows of the group.
+
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `rows` is the number of rows of the
+optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- k is the size of the group.
+- The advantage is not divided by the standard deviation of the group. verl has an option for this.
+- If two rows share the maximum, every advantage of the group is 0.
+- In a group of one row, every advantage is 0.
+- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
+  further steps are biased.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. An entropy bonus may be added; it is summed over tokens, as the log-probabilities are.
+1. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -33,13 +48,13 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameter of leave-one-out pass@k."""
+    """Hyperparameters of leave-one-out pass@k."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """leave-one-out pass@k as `config` sets it."""
+    """Build leave-one-out pass@k from `config`."""
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
@@ -48,4 +63,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(leave_one_out_max_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(leave_one_out_max_advantage), (policy,), min_group_size=2)

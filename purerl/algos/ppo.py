@@ -1,25 +1,42 @@
 """PPO, proximal policy optimization, with a critic: Schulman et al. 2017 (1707.06347).
 
-A second model, the critic, estimates at each token the reward that is still to come. A token's advantage is how much
-better things went from there than the critic had thought. The critic is updated first, then the policy.
+A second model, the critic, estimates at each token the return that follows. The advantage of a token compares the
+observed rewards with the critic's estimates (generalized advantage estimation). In each step, the critic is updated
+first, then the policy. One completion per prompt is enough.
 
-    reward_t -= kl_reward_coef * (old_logp_t - ref_logp_t)
-    delta_t = reward_t + discount * V_{t+1} - V_t               V: old_value; t + 1: the next action token
-    A_t     = delta_t + discount * lambda_ * A_{t+1}
-    R_t     = A_t + V_t
-    critic:   token mean of 1/2 max((v - R)^2, (V + clip(v - V, -value_clip, value_clip) - R)^2)
-    policy:   token mean of max(-Aw r, -Aw clip(r, 1 - clip_low, 1 + clip_high)) - entropy_coef * entropy
+    u_it     = reward_it - kl_reward_coef * (old_logp_it - ref_logp_it)
+    delta_it = u_it + discount * V_{i,t+1} - V_it
+    A_it     = delta_it + discount * lambda_ * A_{i,t+1}
+    R_it     = A_it + V_it
+    Aw_it    = (A_it - mean(A)) / (std(A) + 1e-8)
+    r_it     = exp(logp_it - old_logp_it)
+    vc_it    = V_it + clip(v_it - V_it, -value_clip, value_clip)
+    critic_loss = (1 / tokens) sum_it 1/2 max((v_it - R_it)^2, (vc_it - R_it)^2)
+    policy_loss = (1 / tokens) sum_it max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
 
-where Aw is A whitened over the counted tokens of the whole batch.
+V_it is the critic's estimate before the update (`old_value`), and v_it its current estimate. t + 1 is the next action
+token of the row. mean(A) and std(A) are over the tokens of the whole batch, and `tokens` is the number of tokens of the
+optimizer step. Losses, means and counts cover only tokens where `mask` is 1. An entropy bonus (`entropy_coef`) can be
+added to the policy loss, as in the paper.
 
-Choices, where libraries differ: advantages are whitened over the batch of rollouts, not over a minibatch; the returns
-are not whitened. Nothing is bootstrapped at the end of a row, truncated or not.
+Choices that differ between libraries:
+
+- Advantages are whitened over the whole batch of rollouts, not per mini-batch. Returns are not whitened.
+- There is no bootstrapping at the end of a row, even if the row is truncated.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `critic/value_error`: squared error of the critic's estimate, reward^2.
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. Policy and critic are two models with an objective each, not one with a sum of losses.
+1. Policy and critic are two models with one loss each. The paper has one model with the sum of the losses.
 2. The value is clipped, as in the authors' code.
-3. A divergence from a reference may be taken from the reward (1909.08593).
+3. A KL penalty against a reference model can be subtracted from the reward (`kl_reward_coef`; 1909.08593).
 """
 
 from __future__ import annotations
@@ -36,26 +53,26 @@ from purerl.algos.parts.values import critic_objective
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "group_independence": "advantages are whitened over the batch",
-    "reward_shift_invariance": "the baseline is the critic's, and does not see the shift",
+    "group_independence": "advantages are whitened over the whole batch",
+    "reward_shift_invariance": "the critic's estimate does not depend on the shift",
 }
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of PPO."""
+    """Hyperparameters of PPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
-    lambda_: float = number("0 trusts the critic's next estimate, 1 only what happened", 0.95, min=0, max=1)
-    value_clip: float = number("how far the critic's estimate may move in one update", 0.5, above=0, unit="reward")
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
+    lambda_: float = number("GAE lambda: 0 is the one-step error, 1 the return minus the value", 0.95, min=0, max=1)
+    value_clip: float = number("clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward")
+    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """PPO as `config` sets it."""
+    """Build PPO from `config`."""
     kl = config.kl_reward_coef
     policy = clipped_policy(
         token_level_ratio,

@@ -1,32 +1,55 @@
 """PRIME, process reinforcement through implicit rewards: Cui et al. 2025 (2502.01456).
 
-A reward model is learned online, from outcomes alone, and yet it rewards every token: it is a language model, and what
-it rewards is by how much it finds a token likelier than a reference does. It is updated first, on the rows that the
-policy has just sampled; then it scores them, and then the policy is updated. Only prompts of which some completions are
-right and some wrong are learned from. Where all are wrong, the outcome is silent, and the policy would run to what the
-reward model likes best: whatever it has not seen yet.
+PRIME trains a reward model online, from outcome rewards alone, and rewards every token with it. The reward model is a
+language model; its reward of a token is its log-probability relative to a reference model. In each step, the reward
+model is updated first, on the new rows. It then scores these rows, and the policy is updated last.
 
-    keep g where the scores of g differ
-    p_t  = beta * (reward_model_logp_t - ref_logp_t)                    the implicit process reward
-    reward model:   mean over rows of the cross-entropy of sigmoid(sum_t p_t) and the row's score
+    p_it  = beta * (reward_model_logp_it - ref_logp_it)
+    x_i   = sum_t p_it
+    reward_model_loss = (1 / rows) sum_i (log(1 + exp(x_i)) - s_i x_i)
 
-    q_t  = process_coef * (p_t N_g / (N_g - 1) - sum_g (mean_t p) / (N_g - 1))
-         + outcome_coef * (s_i - mean of the others), at the row's last action token
-    A    = (G - mean) / (std + 1e-8), with G_t = q_t + G_{t+1}          over the counted tokens of the whole batch
-    policy:   token mean of max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))
+    pm_i  = (1 / n_i) sum_t p_it
+    q_it  = (N_g p_it - sum_g(pm_j)) / (N_g - 1)
+    o_i   = (s_i - mean_g) N_g / (N_g - 1)
+    u_it  = process_coef * q_it + outcome_coef * o_i    if t is the last action token
+            process_coef * q_it                         else
+    G_it  = u_it + G_{i,t+1}
+    Aw_it = (G_it - mean(G)) / (std(G) + 1e-8)
+    r_it  = exp(logp_it - old_logp_it)
+    policy_loss = (1 / tokens) sum_it max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
 
-Choices, where libraries differ: process rewards less a leave-one-out baseline, the outcome likewise, and one sum of
-both is whitened, as in the authors' code. In a group of one there is neither.
+p_it is the implicit process reward. In the loss of the reward model, it is computed from the current log-probabilities
+of this model. The loss of the reward model is the cross-entropy of sigmoid(x_i) and the score s_i. q_it and o_i are the
+process reward and the outcome minus a leave-one-out baseline. t + 1 is the next action token. mean(G) and std(G) are
+over the tokens of the whole batch.
 
-Metrics of the reward model: `accuracy`, the share of rows that it puts on the right side of a score of 1/2; of the
-policy: those of `parts.policy`.
+s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
+and `tokens` are the numbers of rows and tokens of the optimizer step. Losses, means and counts cover only tokens where
+`mask` is 1.
+
+A group is kept only if its scores differ. If all completions of a prompt are incorrect, the outcome gives no signal,
+and the policy would move toward completions that the reward model has not seen yet.
+
+Choices that differ between libraries:
+
+- The sum of process and outcome rewards is whitened, after a leave-one-out baseline is subtracted from each, as in the
+  authors' code.
+- In a group of one row, both rewards are 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `reward_model/accuracy`: fraction of rows for which sigmoid(x_i) and s_i are on the same side of 1/2.
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. The paper keeps prompts of which between a fifth and four fifths of the completions are right.
-2. An entropy bonus may be added.
-3. Scores lie between 0 and 1. The reward model takes them from `score`, for rewards may lie on tokens that do not
-   count, which an objective never sees.
+1. The paper keeps prompts with between one fifth and four fifths of correct completions.
+2. An entropy bonus (`entropy_coef`) can be added.
+3. Scores must be between 0 and 1. The reward model reads them from the field `score`, because rewards can be on tokens
+   where `mask` is 0, which a loss does not read.
 """
 
 from __future__ import annotations
@@ -52,25 +75,28 @@ from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process"]
 
-EXEMPTIONS = {"group_independence": "advantages are whitened over the batch"}
+EXEMPTIONS = {"group_independence": "advantages are whitened over the whole batch"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of PRIME."""
+    """Hyperparameters of PRIME."""
 
-    beta: float = number("reward per nat by which the reward model finds a token likelier", 0.05, above=0)
+    beta: float = number("reward per nat of reward_model_logp - ref_logp", 0.05, above=0)
     process_coef: float = number("weight of the implicit process rewards", 5.0, above=0)
-    outcome_coef: float = number("weight of the outcome", 5.0, above=0)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    outcome_coef: float = number("weight of the outcome reward", 5.0, above=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def implicit_reward_loss(log_ratio: RowFloat, score: RowFloat, *, beta: float) -> RowFloat:
-    """The cross-entropy of sigmoid(beta * L) and a score in [0, 1]: log(1 + exp(beta L)) - score * beta L.
+    """The cross-entropy of sigmoid(beta * log_ratio) and a score in [0, 1].
 
-    L is the row's log-ratio of reward model and reference. Source: PRIME (2502.01456).
+        loss_i = log(1 + exp(beta * log_ratio_i)) - score_i * beta * log_ratio_i
+
+    `log_ratio` is the log-ratio of reward model and reference model, summed over the row, nats. Shapes: [rows].
+    Source: PRIME (2502.01456).
 
     >>> implicit_reward_loss(torch.tensor([0.0]), torch.tensor([1.0]), beta=0.1)
     tensor([0.6931])
@@ -79,24 +105,27 @@ def implicit_reward_loss(log_ratio: RowFloat, score: RowFloat, *, beta: float) -
 
 
 def leave_one_out_process(process: TokenFloat, group: RowInt, mask: TokenBool) -> TokenFloat:
-    """p_t N_g / (N_g - 1) - sum_g (mean_t p) / (N_g - 1): each token against the mean rows of the others.
+    """The process reward of each token minus a leave-one-out baseline of its group.
 
-    A row weighs the same in the baseline however long it is. 0 where not counted, and in a group of one.
-    Source: the authors' code of PRIME.
+        pm_i = (1 / n_i) sum_t p_it
+        q_it = (N_g p_it - sum_g(pm_j)) / (N_g - 1)
 
-    >>> yes = torch.tensor([[True, True], [True, False]])
-    >>> leave_one_out_process(torch.tensor([[1.0, 3.0], [6.0, 0.0]]), torch.tensor([5, 5]), yes)
+    Every row has the same weight in the baseline, independent of its length. The result is 0 if `mask` is 0, and in a
+    group of one row. Shapes: `process` and `mask` [rows, time], `group` [rows]. Source: the authors' code of PRIME.
+
+    >>> mask = torch.tensor([[True, True], [True, False]])
+    >>> leave_one_out_process(torch.tensor([[1.0, 3.0], [6.0, 0.0]]), torch.tensor([5, 5]), mask)
     tensor([[-6., -2.],
             [ 4.,  0.]])
     """
     size = group_size(any_true(mask), group, dtype=process.dtype)
     total = group_sum(row_mean(process, mask), group)
-    against = (size.unsqueeze(-1) * process - total.unsqueeze(-1)) / (size - 1).clamp(min=1).unsqueeze(-1)
-    return torch.where(mask & (size > 1).unsqueeze(-1), against, 0)
+    centered = (size.unsqueeze(-1) * process - total.unsqueeze(-1)) / (size - 1).clamp(min=1).unsqueeze(-1)
+    return torch.where(mask & (size > 1).unsqueeze(-1), centered, 0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """PRIME as `config` sets it."""
+    """Build PRIME from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         token_mean,
@@ -105,22 +134,28 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    advantage = bind(_advantage, beta=config.beta, process_coef=config.process_coef, outcome_coef=config.outcome_coef)
+    advantage = bind(
+        _process_and_outcome_return,
+        beta=config.beta,
+        process_coef=config.process_coef,
+        outcome_coef=config.outcome_coef,
+    )
     return Algorithm(
         reads=("reward", "reward_model_logp", "ref_logp"),
         advantage=chain(stateless(write_field("advantage", advantage)), whiten_advantage),
         objectives=(policy,),
         select=groups_with_variance,
-        before=(_reward_model(config),),
+        before=(_reward_model_objective(config),),
+        min_group_size=2,
     )
 
 
-def _reward_model(config: Config) -> Objective:
+def _reward_model_objective(config: Config) -> Objective:
     return Objective(
         role="reward_model",
         reads=("ref_logp", "score"),
         outputs=("logp",),
-        terms=(Term("reward_model", bind(_loss, beta=config.beta), sequence_mean_of_token_mean),),
+        terms=(Term("reward_model", bind(_implicit_reward_loss, beta=config.beta), sequence_mean_of_token_mean),),
         metrics=_accuracy,
     )
 
@@ -129,17 +164,19 @@ def _log_ratio(batch: TensorDict) -> RowFloat:
     return sequence_log_ratio(batch["logp"], batch["ref_logp"], batch["mask"])
 
 
-def _loss(batch: TensorDict, *, beta: float) -> TokenFloat:
+def _implicit_reward_loss(batch: TensorDict, *, beta: float) -> TokenFloat:
     return broadcast_to_tokens(implicit_reward_loss(_log_ratio(batch), batch["score"], beta=beta), batch["mask"])
 
 
 def _accuracy(batch: TensorDict) -> dict[str, Weighted]:
     counted = any_true(batch["mask"])
-    right = counted & ((_log_ratio(batch) > 0) == (batch["score"] > 0.5))
-    return {"accuracy": Weighted(right.sum(-1), counted.sum(-1))}
+    correct = counted & ((_log_ratio(batch) > 0) == (batch["score"] > 0.5))
+    return {"accuracy": Weighted(correct.sum(-1), counted.sum(-1))}
 
 
-def _advantage(batch: TensorDict, *, beta: float, process_coef: float, outcome_coef: float) -> TokenFloat:
+def _process_and_outcome_return(
+    batch: TensorDict, *, beta: float, process_coef: float, outcome_coef: float
+) -> TokenFloat:
     mask, action, group = batch["mask"], batch["action"], batch["group"]
     process = leave_one_out_process(beta * (batch["reward_model_logp"] - batch["ref_logp"]), group, mask)
     outcome = leave_one_out_advantage(batch["reward"].sum(-1), group, any_true(mask))

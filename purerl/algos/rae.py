@@ -1,24 +1,36 @@
 """RAE, role-conditioned advantage estimation: Liu et al. 2025, SPIRAL (2506.24119).
 
-In self-play a game may favor one player. A baseline for each role, that is for each game and seat, takes that out: a
-moving average of the scores that the role has had, kept from batch to batch.
+In self-play, a game can favor one of the players. RAE has one baseline per role, that is, per game and player: a moving
+average of the scores of this role, which is kept from batch to batch.
 
-    A_i  = s_i - b_role                                          b as it was before the batch; 0 at first
-    b    = decay^n b + (1 - decay^n) (mean score of the role's n rows)
-    loss = -(1 / rows) sum_i A_i sum_t logp_it
+    A_i    = s_i - b_role
+    loss   = -(1 / rows) sum_i A_i sum_t logp_it
+    b_role <- decay^n b_role + (1 - decay^n) mean_role
 
-`role` numbers the roles from 0 on: a field, which the environment has to supply. Numbers from `roles` on share the
-places of earlier ones.
+s_i is the sum of all rewards of row i. mean_role is the mean score of the n rows of the role in the batch. b_role is 0
+at first, and it is updated after the advantages are computed. `rows` is the number of rows of the optimizer step.
+Losses, means and counts cover only tokens where `mask` is 1.
 
-Choices, where libraries differ: the baseline is used before it is updated, as in the authors' code (the paper updates
-first, so that its advantage is decay times this one). There is no ratio and nothing is clipped, so one optimizer step
-for each batch is the algorithm.
+The field `role` is the index of the role, from 0 on. The environment has to supply it. Indices from `roles` on share
+the baselines of earlier ones (`role` modulo `roles`).
+
+Choices that differ between libraries:
+
+- The baseline is used before it is updated, as in the authors' code. The paper updates it first, so its advantage is
+  `decay` times this one.
+- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
+  further steps are biased.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. The rows of a batch update the average at once, as n updates with their mean would; the authors' code takes them one
-   after the other, so that the result depends on their order.
-2. Log-probabilities are summed over tokens [unverified], and an entropy bonus may be added.
+1. All rows of a batch update the average in one step, as n updates with their mean would. The authors' code updates it
+   row by row, so the result depends on the order of the rows.
+2. Log-probabilities are summed over tokens (unverified).
+3. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -40,27 +52,27 @@ from purerl.kernels.masks import any_true
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "role_advantage"]
 
-EXEMPTIONS = {"reward_shift_invariance": "the baseline is the role's mean so far, and does not see the shift"}
+EXEMPTIONS = {"reward_shift_invariance": "the baseline comes from earlier batches and does not depend on the shift"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of RAE."""
+    """Hyperparameters of RAE."""
 
-    decay: float = number("what is kept of a baseline with each row of its role", 0.95, min=0, max=1)
-    roles: int = integer("how many roles have a baseline of their own", 64, min=1)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    decay: float = number("decay of a baseline per row of its role", 0.95, min=0, max=1)
+    roles: int = integer("number of roles that have their own baseline", 64, min=1)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def role_advantage(*, decay: float, roles: int) -> Transform:
-    """Writes `advantage`: the score less the baseline of the row's role. State: the baselines, [roles].
+    """Write `advantage`: the score minus the baseline of the row's role.
 
-    Reads `reward` and `role`.
+    Reads `reward` and `role`. State: the baselines, float64 [roles].
     """
-    return Transform(bind(_no_baseline, roles=roles), bind(_role_advantage, decay=decay, roles=roles))
+    return Transform(bind(_initial_baselines, roles=roles), bind(_role_advantage, decay=decay, roles=roles))
 
 
-def _no_baseline(*, roles: int) -> Tensor:
+def _initial_baselines(*, roles: int) -> Tensor:
     return torch.zeros(roles, dtype=torch.float64)
 
 
@@ -72,7 +84,7 @@ def _role_advantage(table: Tensor, batch: TensorDict, *, decay: float, roles: in
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """RAE as `config` sets it."""
+    """Build RAE from `config`."""
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,

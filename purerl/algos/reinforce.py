@@ -1,19 +1,28 @@
 """REINFORCE: Williams 1992, Simple Statistical Gradient-Following Algorithms.
 
-The policy gradient, and nothing else: each token is made likelier by as much as the reward that followed it. No
-baseline, no group, no critic; unbiased, and of the highest variance. The others are what was added to it.
+REINFORCE is the plain policy gradient: the log-probability of each token is weighted by the return that follows it. It
+needs no baseline, no group and no critic. It is unbiased. Its variance is high, and the other algorithms reduce it.
 
-    G_t  = reward_t + discount * G_{t+1}                        t + 1: the next action token
+    G_it = reward_it + discount * G_{i,t+1}
     loss = -(1 / rows) sum_it G_it logp_it
 
-Choices, where libraries differ: there is no ratio and nothing is clipped, so the rows must come from the policy as it
-is: one optimizer step for each batch is the algorithm, further ones are biased.
+t + 1 is the next action token of the row. `rows` is the number of rows of the optimizer step. Losses, means and counts
+cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
+  further steps are biased.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. A divergence from a reference may be taken from the reward (1909.08593), and an entropy bonus may be added; it is
-   summed over tokens, as the log-probabilities are.
-2. There is no baseline; the paper allows any.
+1. A KL penalty against a reference model can be subtracted from the reward (`kl_reward_coef`; 1909.08593).
+2. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
+3. There is no baseline. The paper allows any.
 """
 
 from __future__ import annotations
@@ -34,15 +43,15 @@ EXEMPTIONS = {"reward_shift_invariance": "there is no baseline"}
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of REINFORCE."""
+    """Hyperparameters of REINFORCE."""
 
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
+    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """REINFORCE as `config` sets it."""
+    """Build REINFORCE from `config`."""
     kl = config.kl_reward_coef
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),

@@ -1,20 +1,35 @@
 """REINFORCE++: Hu 2025 (2501.03262).
 
-PPO without a critic, and without groups: one completion for each prompt is enough. A token's advantage is the reward
-that is still to come, less what every token pays for its distance from a reference, whitened over the whole batch.
+REINFORCE++ is PPO without a critic and without groups. One completion per prompt is enough. The advantage of a token is
+the return that follows it, whitened over the whole batch. Every token has a KL penalty against a reference model in its
+reward.
 
-    reward_t -= kl_reward_coef * (old_logp_t - ref_logp_t)
-    G_t  = reward_t + discount * G_{t+1}                        t + 1: the next action token
-    A    = (G - mean) / (std + 1e-8)                            over the counted tokens of the whole batch
-    loss = token mean of max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))
+    u_it  = reward_it - kl_reward_coef * (old_logp_it - ref_logp_it)
+    G_it  = u_it + discount * G_{i,t+1}
+    Aw_it = (G_it - mean(G)) / (std(G) + 1e-8)
+    r_it  = exp(logp_it - old_logp_it)
+    l_it  = max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
+    loss  = (1 / tokens) sum_it l_it
 
-Choices, where libraries differ: the standard deviation divides by the number of tokens less 1; long rows weigh more in
-the mean and the standard deviation, since every token is counted.
+t + 1 is the next action token of the row. mean(G) and std(G) are over the tokens of the whole batch, and `tokens` is
+the number of tokens of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by the number of tokens minus 1.
+- Long rows have more weight in the mean and the standard deviation, because every token is counted.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. An entropy bonus may be added.
-2. `kl_reward_coef` may be 0, and then there is no reference model.
+1. An entropy bonus (`entropy_coef`) can be added.
+2. `kl_reward_coef` can be 0. There is no reference model then.
 """
 
 from __future__ import annotations
@@ -30,24 +45,24 @@ from purerl.algos.parts.transforms import kl_in_reward, return_advantage, whiten
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "group_independence": "advantages are whitened over the batch",
-    "reward_shift_invariance": "returns have no baseline but the mean of the batch",
+    "group_independence": "advantages are whitened over the whole batch",
+    "reward_shift_invariance": "the only baseline of the returns is the mean of the batch",
 }
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of REINFORCE++."""
+    """Hyperparameters of REINFORCE++."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.01, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
+    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.01, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """REINFORCE++ as `config` sets it."""
+    """Build REINFORCE++ from `config`."""
     kl = config.kl_reward_coef
     policy = clipped_policy(
         token_level_ratio,

@@ -1,20 +1,38 @@
 """REINFORCE++ with a baseline: Hu 2025 (2501.03262).
 
-REINFORCE++ for several completions of each prompt: the mean of the group is taken from a row's score, so that easy and
-hard prompts have the same level, and what is left is whitened over the *whole batch*, not by the group's own standard
-deviation, which is small and noisy where nearly all rows agree.
+REINFORCE++ for several completions per prompt. The mean of the group is subtracted from the score of a row, so that
+easy and hard prompts have the same level. The result is whitened over the whole batch. It is not divided by the
+standard deviation of the group, which is small and noisy if nearly all rows have the same score.
 
-    A_it = s_i - mean_g                                          at each counted token
-    Aw   = (A - mean) / (std + 1e-8)                             over the counted tokens of the whole batch
-    loss = token mean of max(-Aw r, -Aw clip(r, 1 - clip_low, 1 + clip_high))
+    A_it  = s_i - mean_g
+    Aw_it = (A_it - mean(A)) / (std(A) + 1e-8)
+    r_it  = exp(logp_it - old_logp_it)
+    l_it  = max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
+    loss  = (1 / tokens) sum_it l_it
 
-Choices, where libraries differ: the standard deviation divides by the number of tokens less 1; long rows weigh more in
-the mean and the standard deviation, since every token is counted; a group of one has advantage 0 before whitening.
+mean(A) and std(A) are over the tokens of the whole batch.
+
+s_i is the sum of all rewards of row i. g is its group: the rows of one prompt. `tokens` is the number of tokens of the
+optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by the number of tokens minus 1.
+- Long rows have more weight in the mean and the standard deviation, because every token is counted.
+- In a group of one row, every advantage is 0 before whitening.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. The divergence from the reference is off unless `kl_loss_coef` is set, and it is k3 (the paper: k2 in the loss).
-2. An entropy bonus may be added.
+1. The KL penalty is off unless `kl_loss_coef` is set, and it is k3. The paper has k2 in the loss.
+2. An entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -30,21 +48,21 @@ from purerl.algos.parts.transforms import outcome_advantage, whiten_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"group_independence": "advantages are whitened over the batch"}
+EXEMPTIONS = {"group_independence": "advantages are whitened over the whole batch"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of REINFORCE++ with a baseline."""
+    """Hyperparameters of REINFORCE++ with a baseline."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """REINFORCE++ with a baseline as `config` sets it."""
+    """Build REINFORCE++ with a baseline from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         token_mean,
@@ -53,4 +71,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), chain(outcome_advantage(group_centered_advantage), whiten_advantage), (policy,))
+    return Algorithm(
+        ("reward",), chain(outcome_advantage(group_centered_advantage), whiten_advantage), (policy,), min_group_size=2
+    )

@@ -1,23 +1,33 @@
 """ReMax: Li et al. 2023 (2310.10505).
 
-REINFORCE with a baseline that costs one more completion for each prompt: the score of the greedy one. It does not
-depend on what was sampled, so the gradient stays unbiased; and prompts that are easy anyway no longer push everything
-up.
+ReMax is REINFORCE with a baseline that costs one more completion per prompt: the score of the greedy completion. The
+baseline does not depend on the sampled completion, so the gradient stays unbiased. For an easy prompt the baseline is
+high, so a correct completion is not reinforced only because the prompt is easy.
 
-    reward_t -= kl_reward_coef * (old_logp_t - ref_logp_t)
-    A_t  = G_t - greedy_score_i,    G_t = reward_t + G_{t+1}       t + 1: the next action token
+    u_it = reward_it - kl_reward_coef * (old_logp_it - ref_logp_it)
+    G_it = u_it + G_{i,t+1}
+    A_it = G_it - greedy_score_i
     loss = -(1 / rows) sum_it A_it logp_it
 
-`greedy_score` is the score of the completion that the policy gives at temperature 0 to the row's prompt; it is a field,
-which whoever generates has to supply.
+t + 1 is the next action token of the row. The field `greedy_score` is the score of the greedy (temperature 0)
+completion of the row's prompt. `rows` is the number of rows of the optimizer step. Losses, means and counts cover only
+tokens where `mask` is 1.
 
-Choices, where libraries differ: nothing is discounted; the greedy score carries no divergence; there is no ratio and
-nothing is clipped, so one optimizer step for each batch is the algorithm.
+Choices that differ between libraries:
+
+- Rewards are not discounted.
+- The greedy score contains no KL penalty.
+- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
+  further steps are biased.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. The divergence in the reward is off unless `kl_reward_coef` is set, and so is the reference model.
-2. An entropy bonus may be added; it is summed over tokens, as the log-probabilities are.
+1. The KL penalty is off unless `kl_reward_coef` is set. There is no reference model then.
+2. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -39,14 +49,14 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of ReMax."""
+    """Hyperparameters of ReMax."""
 
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """ReMax as `config` sets it."""
+    """Build ReMax from `config`."""
     kl = config.kl_reward_coef
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
@@ -61,11 +71,11 @@ def algorithm(config: Config = Config()) -> Algorithm:
         advantage=chain(
             *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             return_advantage(discount=1.0),
-            stateless(write_field("advantage", _above_greedy)),
+            stateless(write_field("advantage", _minus_greedy_score)),
         ),
         objectives=(policy,),
     )
 
 
-def _above_greedy(batch: TensorDict) -> TokenFloat:
+def _minus_greedy_score(batch: TensorDict) -> TokenFloat:
     return batch["advantage"] - broadcast_to_tokens(batch["greedy_score"], batch["mask"])

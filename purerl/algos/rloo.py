@@ -1,20 +1,30 @@
 """RLOO, REINFORCE leave-one-out: Kool et al. 2019; for language models, Ahmadian et al. 2024 (2402.14740).
 
-Several completions are sampled for each prompt. A completion's baseline is the mean reward of the *others*: it does not
-depend on the completion itself, so the gradient is unbiased. A completion is one action, whose log-probability is the
-sum of its tokens'.
+RLOO samples several completions per prompt. The baseline of a completion is the mean reward of the other completions.
+It does not depend on the completion itself, so the gradient is unbiased. A completion is treated as one action, whose
+log-probability is the sum over its tokens.
 
-    s_i  = sum_t reward_it - kl_reward_coef * sum_t (old_logp_it - ref_logp_it)
-    A_i  = s_i - mean of s over the other rows of g = (s_i - mean_g) N_g / (N_g - 1)
+    s_i  = sum_t (reward_it - kl_reward_coef * (old_logp_it - ref_logp_it))
+    A_i  = (s_i - mean_g) N_g / (N_g - 1)
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
-Choices, where libraries differ: there is no ratio and nothing is clipped, so the rows must come from the policy as it
-is: one optimizer step for each batch is the algorithm, further ones are biased. A group of one has advantage 0.
+A_i is s_i minus the mean of s over the other rows of the group g, the N_g rows of one prompt. `rows` is the number of
+rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
+  further steps are biased.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. The divergence in the reward is off unless `kl_reward_coef` is set, and so is the reference model.
-2. An entropy bonus may be added; it is summed over tokens, as the log-probabilities are.
+1. The KL penalty is off unless `kl_reward_coef` is set. There is no reference model then.
+2. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -34,14 +44,14 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of RLOO."""
+    """Hyperparameters of RLOO."""
 
-    kl_reward_coef: float = number("weight of the divergence from the reference in the reward", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """RLOO as `config` sets it."""
+    """Build RLOO from `config`."""
     kl = config.kl_reward_coef
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
@@ -58,4 +68,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
             outcome_advantage(leave_one_out_advantage),
         ),
         objectives=(policy,),
+        min_group_size=2,
     )

@@ -1,21 +1,38 @@
 """SAPO, soft adaptive policy optimization: Gao et al. 2025 (2511.20347).
 
-GRPO without a hard clip. A sigmoid of the ratio closes the gate smoothly as a token leaves the policy that it was
-sampled from, and faster for bad tokens than for good ones: making one token rarer makes all others likelier, and that
-is where instability comes from.
+SAPO is GRPO without a hard clip. A sigmoid of the ratio reduces the gradient of a token smoothly as the token moves
+away from the old policy. It does so faster for negative advantages: lowering the probability of one token raises the
+probabilities of all others, and this causes instability.
 
-    A_i  = (s_i - mean_g) / (std_g + 1e-6)
-    l_it = -(4 / g) sigmoid(g (r_it - 1)) A_i           g: gate_positive where A_i > 0, else gate_negative
-    loss = mean over rows of the mean over tokens of l_it
+    A_i   = (s_i - mean_g) / (std_g + 1e-6)
+    r_it  = exp(logp_it - old_logp_it)
+    tau_i = gate_positive    if A_i > 0
+            gate_negative    else
+    l_it  = -(4 / tau_i) sigmoid(tau_i (r_it - 1)) A_i
+    loss  = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
-Choices, where libraries differ: the standard deviation divides by N_g - 1; a group of one has advantage 0. The paper's
-temperatures tau are `gate_positive` and `gate_negative` here, since a temperature is the sampler's.
+s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
+is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+- The paper calls tau a temperature. Here its two values are `gate_positive` and `gate_negative`, because `temperature`
+  is the sampling temperature.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
-2. The mean is over all rows of an optimizer step, not first over the rows of each group: the same where groups are of
-   one size.
+1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
+2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
+   all groups have the same size.
 """
 
 from __future__ import annotations
@@ -37,26 +54,30 @@ __all__ = ["Config", "algorithm"]
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of SAPO."""
+    """Hyperparameters of SAPO."""
 
-    gate_positive: float = number("how fast the gradient fades with the ratio where A > 0", 1.0, above=0)
-    gate_negative: float = number("how fast the gradient fades with the ratio elsewhere", 1.05, above=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    gate_positive: float = number(
+        "slope of the gate if A > 0: a larger value reduces the gradient faster", 1.0, above=0
+    )
+    gate_negative: float = number(
+        "slope of the gate if A <= 0: a larger value reduces the gradient faster", 1.05, above=0
+    )
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """SAPO as `config` sets it."""
+    """Build SAPO from `config`."""
     policy = policy_objective(
-        bind(_surrogate, gate_positive=config.gate_positive, gate_negative=config.gate_negative),
+        bind(_soft_gate_surrogate, gate_positive=config.gate_positive, gate_negative=config.gate_negative),
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl, "ratio": token_level_ratio},
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
 
 
-def _surrogate(batch: TensorDict, **gates: float) -> TokenFloat:
+def _soft_gate_surrogate(batch: TensorDict, **gates: float) -> TokenFloat:
     return soft_gate_surrogate(token_level_ratio(batch), batch["advantage"], **gates)

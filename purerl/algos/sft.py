@@ -1,10 +1,19 @@
-"""SFT, supervised fine-tuning: the policy learns to say what a demonstrator said.
+"""SFT, supervised fine-tuning: maximum likelihood on demonstrations.
 
-    loss = token mean of -logp
+SFT maximizes the log-probability of demonstrations. The action tokens are the tokens of the demonstration. Nothing is
+sampled and no reward is used.
 
-Action tokens are the demonstrator's. Nothing is sampled and nothing is rewarded.
+    loss = -(1 / tokens) sum_it logp_it
 
-Choices, where libraries differ: every token of an optimizer step weighs the same, whatever micro-batch or row it is in.
+`tokens` is the number of tokens of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- Every token of the optimizer step has the same weight, independent of its row and its micro-batch.
+
+Metrics:
+
+- `policy/loss/nll`: the loss, nats per token.
 """
 
 from __future__ import annotations
@@ -17,20 +26,20 @@ from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "negative_log_likelihood"]
 
-EXEMPTIONS = {"reinforce_gradient_on_policy": "it imitates and has no advantage"}
+EXEMPTIONS = {"reinforce_gradient_on_policy": "it is trained on demonstrations and has no advantage"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """SFT has no hyper-parameters."""
+    """SFT has no hyperparameters."""
 
 
 def negative_log_likelihood(logp: TokenFloat) -> TokenFloat:
-    """-logp, nats."""
+    """-logp, nats. Shapes: [rows, time]."""
     return -logp
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """SFT."""
+    """Build SFT."""
     term = Term("nll", of_fields(negative_log_likelihood, "logp"), token_mean)
     return Algorithm(reads=(), advantage=identity, objectives=(Objective("policy", (), ("logp",), (term,)),))

@@ -1,22 +1,32 @@
 """SPIN, self-play fine-tuning: Chen et al. 2024 (2401.01335).
 
-The policy learns from demonstrations by telling them from its own completions, as it was when the iteration began. Of
-each pair the demonstration is `chosen`, and the policy's completion is not. There is nothing left to learn once the two
-cannot be told apart.
+The policy learns from demonstrations: it learns to distinguish them from completions of its own that were sampled at
+the start of the iteration. In each pair, the demonstration is `chosen` and the completion of the policy is rejected.
+Once the two cannot be distinguished, there is nothing more to learn.
 
-    D    = sum_t (logp - old_logp) of the demonstration - sum_t (logp - old_logp) of the policy's own completion
-    loss = mean over pairs of -log sigmoid(beta * D)
+    L_i  = sum_t (logp_it - old_logp_it)
+    D_g  = L_chosen - L_rejected
+    loss = -(1 / pairs) sum_g log sigmoid(beta * D_g)
 
-Choices, where libraries differ: the opponent is the policy when the update began, so `old_logp` stands where DPO has
-the reference, and an update is what the paper calls an iteration. A group that is not one counted chosen row and one
-counted rejected row is no pair, and leaves: value, gradient and denominator.
+L_chosen and L_rejected are the log-ratios of the two rows of pair g. `pairs` is the number of pairs of the optimizer
+step. Losses, means and counts cover only tokens where `mask` is 1.
 
-Metrics: `accuracy`, the share of pairs with D above 0, and `margin`, the mean of beta * D.
+Choices that differ between libraries:
+
+- The opponent is the policy at the start of the update: `old_logp` replaces the reference model of DPO. An update is an
+  iteration of the paper.
+- A group that does not have exactly one chosen and one rejected row, each with a counted token, is not a pair. It is
+  left out of the value, the gradient and the denominator.
+
+Metrics, means over the pairs:
+
+- `policy/accuracy`: fraction of pairs with D_g > 0.
+- `policy/margin`: beta * D_g.
 
 Differences from the paper:
 
-1. What is `beta` here, as in DPO, is lambda there.
-2. Of the losses that the paper allows, this is the logistic one, which it uses.
+1. `beta` has its name from DPO. The paper calls it lambda.
+2. The paper allows several losses. This is the logistic one, which the paper uses.
 """
 
 from __future__ import annotations
@@ -34,12 +44,12 @@ EXEMPTIONS = {"reinforce_gradient_on_policy": "it learns from pairs and has no a
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameter of SPIN."""
+    """Hyperparameters of SPIN."""
 
-    beta: float = number("how strongly the policy is held to what it was", 0.1, above=0)
+    beta: float = number("a larger beta keeps the policy closer to the old policy", 0.1, above=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """SPIN as `config` sets it."""
+    """Build SPIN from `config`."""
     objective = preference_objective(dpo_loss, beta=config.beta, anchor="old_logp")
     return Algorithm(reads=(), advantage=identity, objectives=(objective,))

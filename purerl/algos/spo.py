@@ -1,29 +1,48 @@
 """SPO, single-stream policy optimization: Xu and Ding 2025 (2509.13232).
 
-One completion for each prompt, and no critic: the baseline is the prompt's own rate of success, remembered from the
-times that it was drawn before, older ones weighing less. Advantages are whitened over the whole batch, so there is no
-group that could be without variance.
+SPO needs one completion per prompt and no critic. The baseline is the success rate of the prompt, tracked over earlier
+batches; older results have less weight. Advantages are whitened over the whole batch. There are no groups, so there are
+no groups without variance.
 
-    v    = alpha / (alpha + beta)                                of the row's prompt, before the batch
-    A    = whitened (s - v)                                      over the counted rows of the whole batch
-    loss = token mean of max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))
-    alpha = decay * alpha + sum of s,   beta = decay * beta + sum of (1 - s)       over the prompt's rows
+    v_i   = alpha / (alpha + beta)
+    A_i   = s_i - v_i
+    Aw_i  = (A_i - mean(A)) / (std(A) + 1e-8)
+    r_it  = exp(logp_it - old_logp_it)
+    l_it  = max(-Aw_i r_it, -Aw_i clip(r_it, 1 - clip_low, 1 + clip_high))
+    loss  = (1 / tokens) sum_it l_it
+    alpha <- decay * alpha + sum_j s_j
+    beta  <- decay * beta + sum_j (1 - s_j)
 
-At first alpha = beta = 1 / (1 - decay) / 2: a rate of one half, that weighs as much as all that will be remembered.
+s_i is the sum of all rewards of row i. alpha and beta are the tracked successes and failures of its prompt, before the
+batch. The sums over j are over the rows of the prompt in the batch. mean(A) and std(A) are over the rows of the batch.
+`tokens` is the number of tokens of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
 
-A prompt is known by `example`, its index in the data set; indices from `prompts` on share the places of earlier ones.
-Scores below 0 or above 1 are remembered as 0 or 1.
+At first, alpha = beta = 1 / (2 (1 - decay)): a success rate of 1/2, with the weight that the tracker has in the long
+run.
 
-Choices, where libraries differ: the standard deviation divides by the number of rows less 1; every row weighs the same
-in it. If a prompt has several rows in a batch, all of them have the same baseline and the older ones decay once.
+A prompt is identified by `example`, its index in the data set. Indices from `prompts` on share the entries of earlier
+ones (`example` modulo `prompts`). Scores are clamped to [0, 1] before they are tracked.
+
+Choices that differ between libraries:
+
+- The standard deviation divides by the number of rows minus 1. Every row has the same weight in it.
+- If a prompt has several rows in a batch, they have the same baseline, and the earlier counts decay once.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. `decay` is constant. The paper's is 2^(-D / D_half), clipped to [0.875, 0.96], with D the divergence of the policy
-   from the one that acted on the prompt last.
-2. The first rate is one half; the paper estimates it from completions drawn beforehand.
-3. Prompts are drawn as the data set has them; the paper prefers those with a rate near one half.
-4. The bounds of the clip are GRPO's [unverified]. An entropy bonus may be added.
+1. `decay` is constant. In the paper it is 2^(-D / D_half), clipped to [0.875, 0.96]. D is the divergence of the policy
+   from the one that was last used for the prompt.
+2. The initial success rate is 1/2. The paper estimates it from completions that are sampled beforehand.
+3. Prompts are drawn in the order of the data set. The paper prefers prompts with a success rate near 1/2.
+4. The clip offsets are GRPO's (unverified).
+5. An entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -46,33 +65,35 @@ from purerl.kernels.masks import any_true
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "tracked_advantage"]
 
 EXEMPTIONS = {
-    "group_independence": "advantages are whitened over the batch",
-    "reward_shift_invariance": "the baseline is the prompt's rate of success so far, and does not see the shift",
+    "group_independence": "advantages are whitened over the whole batch",
+    "reward_shift_invariance": "the baseline comes from earlier batches and does not depend on the shift",
 }
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of SPO."""
+    """Hyperparameters of SPO."""
 
-    decay: float = number("what is kept of a prompt's counts when it is drawn again", 0.9, above=0, max=0.999)
-    prompts: int = integer("how many prompts are remembered: the size of the data set", 65536, min=1)
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.2, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    decay: float = number("decay of a prompt's counts per batch in which it is drawn", 0.9, above=0, max=0.999)
+    prompts: int = integer("number of prompts that are tracked; the size of the data set", 65536, min=1)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def tracked_advantage(*, decay: float, prompts: int) -> Transform:
-    """Writes `advantage`: the score less the prompt's rate of success, whitened over rows.
+    """Write `advantage`: the score minus the success rate of the prompt, whitened over rows.
 
-    State: alpha and beta, [prompts] each. Reads `reward` and `example`.
+    Reads `reward` and `example`. State: alpha and beta, the tracked successes and failures, float64 [prompts] each.
     """
-    return Transform(bind(_even, decay=decay, prompts=prompts), bind(_tracked_advantage, decay=decay, prompts=prompts))
+    return Transform(
+        bind(_initial_counts, decay=decay, prompts=prompts), bind(_tracked_advantage, decay=decay, prompts=prompts)
+    )
 
 
-def _even(*, decay: float, prompts: int) -> tuple[Tensor, Tensor]:
-    half = torch.full((prompts,), 0.5 / (1 - decay), dtype=torch.float64)
-    return half, half.clone()
+def _initial_counts(*, decay: float, prompts: int) -> tuple[Tensor, Tensor]:
+    count = torch.full((prompts,), 0.5 / (1 - decay), dtype=torch.float64)
+    return count, count.clone()
 
 
 def _tracked_advantage(
@@ -87,7 +108,7 @@ def _tracked_advantage(
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """SPO as `config` sets it."""
+    """Build SPO from `config`."""
     policy = clipped_policy(
         token_level_ratio,
         token_mean,

@@ -1,23 +1,34 @@
 """SPPO, self-play preference optimization: Wu et al. 2024 (2405.00675).
 
-A policy is to win against itself. Each completion is compared with the others of its prompt; the more of them it beats,
-the likelier it is to become, and by exactly so much as one step of a game's exponential weights would make it.
+SPPO trains the policy to win against itself. The completions of a prompt are compared with each other, and the
+log-ratio of a completion is regressed on its win rate. The target is the result of one exponential-weights update of
+the two-player game.
 
-    A_i  = P_i - 1/2                     P_i: how often row i beats a row of its group, ties counted as half
+    A_i  = P_i - 1/2
     L_i  = sum_t (logp_it - old_logp_it)
-    loss = mean over rows of (L_i - eta * A_i)^2
+    loss = (1 / rows) sum_i (L_i - eta * A_i)^2
 
-Choices, where libraries differ: the policy is measured from what it was when the update began, so an update is what the
-paper calls an iteration; log-probabilities are summed over counted tokens; a row is among those that it is compared
-with. A group of one has A = 0, and is held where it was.
+P_i is the win rate of row i: the fraction of the rows of its group (the rows of one prompt) with a lower total reward,
+plus half the fraction with the same one. `rows` is the number of rows of the optimizer step. Losses, means and counts
+cover only tokens where `mask` is 1.
 
-Metrics, each a mean over counted tokens: `kl`, how far the policy has moved, k3, nats; `entropy`, nats.
+Choices that differ between libraries:
+
+- The log-ratio is relative to the policy at the start of the update. An update is an iteration of the paper.
+- Log-probabilities are summed over tokens.
+- A row is also compared with itself, as a tie.
+- In a group of one row, A_i is 0. The loss then keeps the row at its old probability.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. Rows are compared by their rewards, not by a preference model: a win is a higher reward. (verl: A is the reward less
-   a softmax-weighted mean of them.)
-2. All rows of a group are learned from. The paper's code trains on the best and the worst of five.
+1. Rows are compared by their rewards, not by a preference model. (In verl, A_i is the reward minus a softmax-weighted
+   mean of the rewards.)
+2. All rows of a group are used. The authors' code trains on the best and the worst of five.
 """
 
 from __future__ import annotations
@@ -38,30 +49,30 @@ from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"reinforce_gradient_on_policy": "it is a regression: its gradient is 2 eta times as large"}
+EXEMPTIONS = {"reinforce_gradient_on_policy": "it is a regression, whose gradient is 2 eta times as large"}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameter of SPPO."""
+    """Hyperparameters of SPPO."""
 
-    eta: float = number("nats by which a row is to gain per unit of win rate", 1e3, above=0, unit="nats")
+    eta: float = number("target of the log-ratio, per unit of win rate", 1e3, above=0, unit="nats")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """SPPO as `config` sets it."""
+    """Build SPPO from `config`."""
     policy = policy_objective(
-        bind(_loss, eta=config.eta),
+        bind(_sppo_loss, eta=config.eta),
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl},
         kl_loss_coef=0.0,
         entropy_coef=0.0,
     )
-    return Algorithm(("reward",), outcome_advantage(win_rate_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(win_rate_advantage), (policy,), min_group_size=2)
 
 
-def _loss(batch: TensorDict, *, eta: float) -> TokenFloat:
+def _sppo_loss(batch: TensorDict, *, eta: float) -> TokenFloat:
     mask = batch["mask"]
     log_ratio = sequence_log_ratio(batch["logp"], batch["old_logp"], mask)
     return broadcast_to_tokens(sppo_loss(log_ratio, row_mean(batch["advantage"], mask), eta=eta), mask)

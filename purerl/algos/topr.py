@@ -1,22 +1,34 @@
 """TOPR, tapered off-policy REINFORCE: Le Roux et al. 2025 (2503.14286).
 
-Rows may come from an older policy, or from another. Good ones are learned as they are, without an importance weight.
-Bad ones are weighted by how likely they still are, but never by more than 1: pushing down what the policy does not do
-any more would push for ever.
+TOPR is for rows that were sampled by an older or a different policy. Rows with positive advantage are used without an
+importance weight. Rows with negative advantage are weighted by their importance ratio, at most 1. Without this weight,
+the log-probability of completions that the policy no longer samples would fall without limit.
 
     A_i  = s_i - mean_g
     W_i  = exp(sum_t (logp_it - rollout_logp_it))
-    w_i  = 1 where A_i >= 0, else min(W_i, 1)
+    w_i  = 1              if A_i >= 0
+           min(W_i, 1)    else
     loss = -(1 / rows) sum_i sg(w_i) A_i sum_t logp_it
 
-Choices, where libraries differ: the weight is the row's, as in the paper (ROLL: each token's). A group of one has
-advantage 0.
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `rows` is the number of rows of the
+optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops the gradient.
+
+Choices that differ between libraries:
+
+- There is one weight per row, as in the paper. ROLL has one weight per token.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/sampler_kl`: k3 estimate of KL(rollout policy || policy), nats.
+- `policy/weight`: weight w_i.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. The baseline is the mean of the group, so that rewards may be of any scale (the paper: a constant, with rewards of 1
-   and -1). So a group without variance has no gradient here.
-2. An entropy bonus may be added; it is summed over tokens, as the log-probabilities are.
+1. The baseline is the mean of the group, so rewards can have any scale. The paper has a constant baseline, with rewards
+   of 1 and -1. A group without variance has no gradient here.
+2. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -33,18 +45,20 @@ from purerl.algos.parts.weights import tapered_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {
+    "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss"
+}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of TOPR."""
+    """Hyperparameters of TOPR."""
 
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """TOPR as `config` sets it."""
+    """Build TOPR from `config`."""
     policy = weighted_policy(
         of_fields(tapered_weight, "logp", "rollout_logp", "advantage", "mask"),
         sequence_mean_of_token_sum,
@@ -52,4 +66,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=0.0,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)

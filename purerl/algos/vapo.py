@@ -1,25 +1,48 @@
 """VAPO, value-based augmented PPO: Yue et al. 2025 (2504.05118).
 
-PPO with a critic, made to work on long chains of thought. The critic learns the plain reward to go, so that no trace
-decays on the way to the first token; the policy's trace is as long as the row. Rare tokens may become likelier by more
-than others may become rarer, every token weighs the same, and what was right is imitated besides.
+VAPO is PPO with a critic, adapted to long chains of thought:
 
-    R_t  = reward_t + discount * R_{t+1}                         the critic's target: lambda_ = 1
-    lambda_i = max(0, 1 - 1 / (trace_alpha * n_i))               n_i: action tokens of the row
-    A_t  = gae with lambda_i, whitened over the counted tokens of the whole batch
-    critic:   token mean of 1/2 max((v - R)^2, (V + clip(v - V, -value_clip, value_clip) - R)^2)
-    policy:   token mean of max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))
-              + imitation_coef * mean of -logp over the tokens of right rows
+- The target of the critic is the return (GAE with lambda 1), so the outcome reaches the first token without decay.
+- The lambda of the policy's advantage grows with the length of the row.
+- Clip-higher and token mean, as in `dapo`.
+- An additional term maximizes the log-probability of correct rows.
 
-A row is right if its score is above `right_above`.
+The losses are
 
-Choices, where libraries differ: advantages are whitened over the batch of rollouts [unverified]; nothing is
-bootstrapped at the end of a row, truncated or not.
+    R_it     = reward_it + discount * R_{i,t+1}
+    lambda_i = max(0, 1 - 1 / (trace_alpha * n_i))
+    delta_it = reward_it + discount * V_{i,t+1} - V_it
+    A_it     = delta_it + discount * lambda_i * A_{i,t+1}
+    Aw_it    = (A_it - mean(A)) / (std(A) + 1e-8)
+    r_it     = exp(logp_it - old_logp_it)
+    l_it     = max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
+    vc_it    = V_it + clip(v_it - V_it, -value_clip, value_clip)
+    critic_loss = (1 / tokens) sum_it 1/2 max((v_it - R_it)^2, (vc_it - R_it)^2)
+    policy_loss = (1 / tokens) sum_it l_it - imitation_coef * mean_correct(logp)
+
+V_it is the critic's estimate before the update (`old_value`), and v_it its current estimate. t + 1 is the next action
+token of the row, and n_i its number of action tokens. mean(A) and std(A) are over the tokens of the whole batch.
+mean_correct() is over the tokens of correct rows, those with a total reward above `correct_above`. `tokens` is the
+number of tokens of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+
+Choices that differ between libraries:
+
+- Advantages are whitened over the whole batch of rollouts (unverified).
+- There is no bootstrapping at the end of a row, even if the row is truncated.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `critic/value_error`: squared error of the critic's estimate, reward^2.
+- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
+- `policy/ratio`: importance ratio r_it.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
-1. Pre-training of the critic, and sampling in groups, are the run's business.
-2. The value is clipped, as in PPO's code. An entropy bonus may be added.
+1. Pretraining of the critic and group sampling are not part of the algorithm. They are settings of the run.
+2. The value is clipped, as in PPO's code.
+3. An entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -41,29 +64,29 @@ from purerl.batch import with_fields
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "group_independence": "advantages are whitened over the batch",
-    "reward_shift_invariance": "the baseline is the critic's, and a row is right above a fixed score",
-    "reinforce_gradient_on_policy": "the likelihood of right rows has a gradient of its own",
+    "group_independence": "advantages are whitened over the whole batch",
+    "reward_shift_invariance": "the critic's estimate and the threshold of correct rows do not depend on the shift",
+    "reinforce_gradient_on_policy": "the log-likelihood of correct rows adds its own gradient",
 }
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of VAPO."""
+    """Hyperparameters of VAPO."""
 
-    clip_low: float = number("how far the ratio may fall below 1 before it is clipped", 0.2, min=0, max=1)
-    clip_high: float = number("how far the ratio may rise above 1 before it is clipped", 0.28, min=0)
-    discount: float = number("what a reward loses with each token that comes before it", 1.0, min=0, max=1)
-    trace_alpha: float = number("sum of the weights of the policy's trace, for each token of the row", 0.05, above=0)
-    value_clip: float = number("how far the critic's estimate may move in one update", 0.5, above=0, unit="reward")
-    imitation_coef: float = number("weight of the likelihood of right rows", 0.1, min=0)
-    right_above: float = number("a row with a score above this is right", 0.0, unit="reward")
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
+    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0)
+    discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
+    trace_alpha: float = number("alpha of the length-adaptive lambda, 1 - 1 / (alpha * n_i)", 0.05, above=0)
+    value_clip: float = number("clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward")
+    imitation_coef: float = number("coefficient of the negative log-likelihood of correct rows", 0.1, min=0)
+    correct_above: float = number("a row with a score above this is correct", 0.0, unit="reward")
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """VAPO as `config` sets it."""
-    settings = {"discount": config.discount, "trace_alpha": config.trace_alpha, "right_above": config.right_above}
+    """Build VAPO from `config`."""
+    settings = {"discount": config.discount, "trace_alpha": config.trace_alpha, "correct_above": config.correct_above}
     return Algorithm(
         reads=("reward", "old_value"),
         advantage=chain(stateless(bind(_decoupled_gae, **settings)), whiten_advantage),
@@ -93,14 +116,14 @@ def _policy(config: Config) -> Objective:
     )
 
 
-def _decoupled_gae(batch: TensorDict, *, discount: float, trace_alpha: float, right_above: float) -> TensorDict:
+def _decoupled_gae(batch: TensorDict, *, discount: float, trace_alpha: float, correct_above: float) -> TensorDict:
     reward, value, action, mask = (batch[name] for name in ("reward", "old_value", "action", "mask"))
-    trace = length_adaptive_lambda(action, alpha=trace_alpha, dtype=reward.dtype)
-    advantage = gae(reward, value, action, discount=discount, lambda_=trace)
+    lambda_ = length_adaptive_lambda(action, alpha=trace_alpha, dtype=reward.dtype)
+    advantage = gae(reward, value, action, discount=discount, lambda_=lambda_)
     returns = discounted_returns(reward, action, discount=discount)
     return with_fields(
         batch,
         advantage=torch.where(mask, advantage, 0),
         returns=torch.where(mask, returns, 0),
-        correct=mask & (reward.sum(-1, keepdim=True) > right_above),
+        correct=mask & (reward.sum(-1, keepdim=True) > correct_above),
     )

@@ -1,22 +1,36 @@
 """VESPO, variational sequence-level soft policy optimization: Shen et al. 2026 (2602.10693).
 
-The importance weight of a whole row is right in the mean, and of a variance that nobody can use. VESPO reshapes it: the
-weight that is both near to the right one and of bounded second moment is a gamma-shaped function of it. Rows that have
-become rare or frequent fade out smoothly, without a clip and without dividing by length.
+The importance ratio of a whole row is unbiased, but its variance is too large to be useful. VESPO uses a gamma-shaped
+function of it: the weight that is close to the ratio and has a bounded second moment. The weight of rows that have
+become much less or much more likely goes to 0 smoothly. There is no clip and no division by the length.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
     W_i  = exp(sum_t (logp_it - rollout_logp_it))
-    w_i  = W_i^power * exp(decay * (1 - W_i))           1 at W = 1, largest at W = power / decay
-    loss = sum over rows and tokens of -sg(w_i) A_i logp_it / tokens
+    w_i  = W_i^power * exp(decay * (1 - W_i))
+    loss = -(1 / tokens) sum_it sg(w_i) A_i logp_it
 
-with a power and a decay for A_i >= 0, and others elsewhere.
+w_i is 1 at W_i = 1 and largest at W_i = power / decay. For rows with negative advantage, power and decay are
+`power_negative` and `decay_negative`. For all other rows, they are `power_positive` and `decay_positive`.
 
-Choices, where libraries differ: the sum of log-ratios is clamped to +-20. The standard deviation divides by N_g - 1; a
-group of one has advantage 0.
+s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
+the optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops the gradient.
+
+Choices that differ between libraries:
+
+- The sum of log-ratios is clamped to [-20, 20].
+- The standard deviation divides by N_g - 1.
+- In a group of one row, every advantage is 0.
+
+Metrics, means over the tokens where `mask` is 1:
+
+- `policy/sampler_kl`: k3 estimate of KL(rollout policy || policy), nats.
+- `policy/weight`: weight w_i.
+- `policy/entropy`: entropy of the next-token distribution, nats.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A divergence from the reference (`kl_loss_coef`) and an entropy bonus may be added.
+1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -33,23 +47,25 @@ from purerl.algos.parts.weights import gamma_weight
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"gradient_matches_finite_differences": "the gradient of the weight is stopped on purpose"}
+EXEMPTIONS = {
+    "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss"
+}
 
 
 @frozen(kw_only=True)
 class Config:
-    """The hyper-parameters of VESPO."""
+    """Hyperparameters of VESPO."""
 
-    power_positive: float = number("how fast the weight of a good row falls as it becomes rarer", 2.0, min=0)
-    decay_positive: float = number("how fast the weight of a good row falls as it becomes likelier", 3.0, min=0)
-    power_negative: float = number("how fast the weight of a bad row falls as it becomes rarer", 3.0, min=0)
-    decay_negative: float = number("how fast the weight of a bad row falls as it becomes likelier", 2.0, min=0)
-    kl_loss_coef: float = number("weight of the divergence from the reference in the loss", 0.0, min=0)
-    entropy_coef: float = number("weight of the entropy bonus", 0.0, min=0)
+    power_positive: float = number("A >= 0: a larger power reduces the weight of less likely rows", 2.0, min=0)
+    decay_positive: float = number("A >= 0: a larger decay reduces the weight of more likely rows", 3.0, min=0)
+    power_negative: float = number("A < 0: a larger power reduces the weight of less likely rows", 3.0, min=0)
+    decay_negative: float = number("A < 0: a larger decay reduces the weight of more likely rows", 2.0, min=0)
+    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
+    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
-    """VESPO as `config` sets it."""
+    """Build VESPO from `config`."""
     weight = of_fields(
         gamma_weight,
         "logp",
@@ -68,4 +84,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         kl_loss_coef=config.kl_loss_coef,
         entropy_coef=config.entropy_coef,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,))
+    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
