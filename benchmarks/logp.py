@@ -1,9 +1,14 @@
-"""Log-probability and entropy from hidden states, forward and backward: the reference beside the chunked path.
+"""Token outputs from hidden states, forward and backward: the reference and the chunked path of purerl.kernels.logp.
 
-    python benchmarks/logp.py [--tokens 1024] [--hidden 256] [--vocabulary 32000] [--dtype float32] [--device cpu]
+    python benchmarks/logp.py                                # 2,048 tokens, hidden 896, vocabulary 151,936: minutes
+    python benchmarks/logp.py --hidden 128 --vocabulary 64   # a small model
+    python benchmarks/logp.py --dtype bfloat16               # hidden states and weight in bfloat16
 
-One thread. Each path runs in a process of its own, so that its peak of memory is its own; on the CPU that is what the
-process held at most, less what it held before. Times are CPU time; on an accelerator, time until it has finished.
+For three sets of outputs (log-probability; with entropy; all five) it prints the times of the forward and of the
+backward pass and the peak memory. The loss is the sum of all float outputs. Each row is measured in a new process with
+one thread. The first pass is not counted; times are the minimum of `--repeats` passes. On a CPU they are CPU times, on
+an accelerator wall times after synchronization. The peak is the largest memory use minus the memory use before the
+first pass: it contains the gradients of hidden states and weight, and everything that a pass allocates.
 """
 
 from __future__ import annotations
@@ -20,50 +25,51 @@ from functools import partial
 
 import torch
 
-from purerl.kernels.logp import chunk_size, chunked, reference
+from purerl.kernels.logp import OUTPUTS, chunk_size, chunked, reference
 
-SHAPE = {"scale": 1.0, "softcap": None}
-
-
-def paths(vocabulary: int) -> dict[str, partial]:
-    """What is compared: the definition, and chunks of several sizes, the one that the trainer takes among them."""
-    chosen = chunk_size(vocabulary)
-    chunks = {f"chunked, {chunk} tokens": chunk for chunk in (chosen // 4, chosen, 4 * chosen)}
-    made = {name: partial(chunked.logp_entropy, chunk=chunk) for name, chunk in chunks.items()}
-    return {"reference": partial(reference.logp_entropy)} | made
+OUTPUT_SETS = {"logp": ("logp",), "logp, entropy": ("logp", "entropy"), "all": OUTPUTS}
 
 
-def measure(name: str, options: argparse.Namespace, repeats: int = 3) -> tuple[float, float, float]:
-    """Forward and backward in ms, the best of `repeats`, and the peak of memory in MiB."""
+def measure(path: str, outputs: tuple[str, ...], options: argparse.Namespace) -> tuple[float, float, float]:
+    """Forward and backward time in ms, and peak memory in MiB."""
     torch.set_num_threads(1)
     dtype, device = getattr(torch, options.dtype), torch.device(options.device)
-    draw = torch.Generator().manual_seed(0)
-    shapes = (options.tokens, options.hidden), (options.vocabulary, options.hidden)
-    hidden, weight = (torch.randn(shape, generator=draw).to(device, dtype).requires_grad_() for shape in shapes)
-    tokens = torch.randint(0, options.vocabulary, (options.tokens,), generator=draw).to(device)
+    random = torch.Generator().manual_seed(0)
+    # Drawn in `dtype`, because a temporary float32 tensor would hide part of the peak.
+    hidden, weight = (
+        torch.randn(rows, options.hidden, generator=random, dtype=dtype).div_(options.hidden**0.25).to(device)
+        for rows in (options.tokens, options.vocabulary)
+    )
+    tokens = torch.randint(0, options.vocabulary, (options.tokens,), generator=random).to(device)
     temperature = torch.ones(options.tokens, device=device)
-    before, times = held(device), []
-    for _ in range(repeats):
+    leaves = [hidden.requires_grad_(), weight.requires_grad_()]
+    settings = {"outputs": outputs, "k": options.k, "scale": 1.0, "softcap": None}
+    run = {
+        "reference": partial(reference.token_outputs, **settings),
+        "chunked": partial(chunked.token_outputs, **settings, chunk=options.chunk or chunk_size(options.vocabulary)),
+    }[path]
+    before, times = peak_memory(device), []
+    for _ in range(1 + options.repeats):
         hidden.grad = weight.grad = None
-        begin = now(device)
-        logp, _ = paths(options.vocabulary)[name](hidden, weight, None, tokens, temperature, **SHAPE)
-        middle = now(device)
-        logp.sum().backward()
-        times.append((middle - begin, now(device) - middle))
-    forward, backward = (1e3 * min(column) for column in zip(*times, strict=True))
-    return forward, backward, held(device) - before
+        start = seconds(device)
+        results = run(*leaves, None, tokens, temperature)
+        middle = seconds(device)
+        floats = [result for result in results.values() if result.is_floating_point()]
+        torch.autograd.backward([result.sum() for result in floats])
+        times.append((middle - start, seconds(device) - middle))
+    forward, backward = (1e3 * min(column) for column in zip(*times[1:], strict=True))
+    return forward, backward, peak_memory(device) - before
 
 
-def now(device: torch.device) -> float:
-    """Seconds."""
+def seconds(device: torch.device) -> float:
     if device.type == "cpu":
         return time.process_time()
     torch.accelerator.synchronize()
     return time.perf_counter()
 
 
-def held(device: torch.device) -> float:
-    """The most memory so far, in MiB."""
+def peak_memory(device: torch.device) -> float:
+    """The largest memory use so far, in MiB; on a CPU, of the process."""
     if device.type == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     return torch.accelerator.max_memory_allocated() / 2**20
@@ -71,18 +77,22 @@ def held(device: torch.device) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=1024)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--vocabulary", type=int, default=32_000)
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--hidden", type=int, default=896)
+    parser.add_argument("--vocabulary", type=int, default=151_936)
+    parser.add_argument("--k", type=int, default=8)
+    parser.add_argument("--chunk", type=int, help="tokens per chunk; default: as purerl.kernels.logp selects it")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
     print(f"{options.tokens} tokens, hidden {options.hidden}, vocabulary {options.vocabulary}, {options.dtype}")
-    print(f"{'':<24}{'forward':>12}{'backward':>12}{'peak':>12}")
-    for name in paths(options.vocabulary):
-        with multiprocessing.get_context("spawn").Pool(1) as process:
-            forward, backward, peak = process.apply(measure, (name, options))
-        print(f"{name:<24}{forward:>9.0f} ms{backward:>9.0f} ms{peak:>8.0f} MiB")
+    print(f"{'':<26}{'forward':>13}{'backward':>13}{'peak':>13}")
+    for name, outputs in OUTPUT_SETS.items():
+        for path in ("reference", "chunked"):
+            with multiprocessing.get_context("spawn").Pool(1) as process:
+                forward, backward, peak = process.apply(measure, (path, outputs, options))
+            print(f"{name + ': ' + path:<26}{forward:>10.1f} ms{backward:>10.1f} ms{peak:>9.0f} MiB", flush=True)
 
 
 if __name__ == "__main__":

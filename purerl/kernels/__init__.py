@@ -1,1 +1,1 @@
-"""Ops that are worth their own file: a folder each, with a contract, a reference, and a fast path that equals it."""
+"""Tensor operations that need a fast path. Each has a package with a contract, a reference and the fast path."""

@@ -1,15 +1,21 @@
-"""Parity: the chunked path is the reference, in value and gradient; the reference is the definition."""
+"""The reference equals the definition. The chunked path equals the reference, in value and gradient."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
+from itertools import combinations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
+from purerl.errors import InputError
 from purerl.kernels import logp as kernel
-from purerl.kernels.logp import chunked, logp_entropy, reference
+from purerl.kernels.logp import OUTPUTS, chunk_size, chunked, reference, token_outputs
 
 SHAPES = [
     dict(scale=1.0, softcap=None),
@@ -17,116 +23,373 @@ SHAPES = [
     dict(scale=1.0, softcap=2.0),
     dict(scale=3.0, softcap=5.0),
 ]
+FLOATS = OUTPUTS[:-1]
+PATHS = {"reference": reference.token_outputs, "chunked": partial(chunked.token_outputs, chunk=4)}
 
 
-def example(dtype: torch.dtype = torch.float64, *, n: int = 11, d: int = 6, v: int = 17, bias: bool = True) -> list:
+def subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """All subsets that are not empty."""
+    return [subset for size in range(1, len(names) + 1) for subset in combinations(names, size)]
+
+
+SELECTIONS = {
+    **{f"{'+'.join(names)}-of-choices": (names, {"choices": 3}) for names in subsets(FLOATS)},
+    **{f"{'+'.join(names)}-of-top-k": (names, {"k": 3}) for names in subsets(OUTPUTS)},
+}
+
+
+def example(
+    dtype: torch.dtype = torch.float64, *, n: int = 11, d: int = 6, v: int = 17, bias: bool = True, seed: int = 0
+) -> list:
     """hidden, weight, bias, tokens, temperature."""
-    draw = torch.Generator().manual_seed(0)
+    random = torch.Generator().manual_seed(seed)
     hidden, weight, offset = (
-        torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype) for shape in ((n, d), (v, d), (v,))
+        torch.randn(shape, generator=random, dtype=torch.float64).to(dtype) for shape in ((n, d), (v, d), (v,))
     )
-    tokens = torch.randint(0, v, (n,), generator=draw)
-    temperature = 0.5 + torch.rand(n, generator=draw, dtype=torch.float64).to(dtype)
+    tokens = torch.randint(0, v, (n,), generator=random)
+    temperature = 0.5 + torch.rand(n, generator=random, dtype=torch.float64).to(dtype)
     return [hidden, weight, offset if bias else None, tokens, temperature]
 
 
-def value_and_gradient(function, arguments: list, weights: tuple[float, float], **keywords) -> list[torch.Tensor]:
-    """Both outputs, and the gradients of a weighted sum of them; an output of weight 0 takes no part."""
+def choices_for(arguments: list, k: int = 3) -> Tensor:
+    """[n, k] ids. Every second row holds its token, and every third row repeats an id."""
+    tokens, v = arguments[3], len(arguments[1])
+    choices = torch.randint(0, v, (len(tokens), k), generator=torch.Generator().manual_seed(1))
+    choices[::2, 0] = tokens[::2]
+    choices[::3, -1] = choices[::3, 0]
+    return choices
+
+
+def value_and_gradient(function, arguments: list, used: Sequence[str] | None = None, **keywords) -> dict[str, Tensor]:
+    """All outputs, and the gradients of a weighted sum of the outputs `used`; by default, of all float outputs."""
     leaves = [t.clone().requires_grad_() if t is not None and i < 3 else t for i, t in enumerate(arguments)]
-    outputs = function(*leaves, **keywords)
-    slopes = torch.linspace(-1, 2, len(arguments[3]), dtype=outputs[0].dtype)
-    loss = sum((w * slopes * output).sum() for w, output in zip(weights, outputs, strict=True) if w)
-    gradients = torch.autograd.grad(loss, [leaf for leaf in leaves[:3] if leaf is not None])
-    return [output.detach() for output in outputs] + list(gradients)
+    results = function(*leaves, **keywords)
+    used = [name for name in results if name in FLOATS] if used is None else used
+    loss = sum(
+        ((1 + FLOATS.index(name)) * torch.linspace(-1, 2, x.numel(), dtype=x.dtype).view_as(x) * x).sum()
+        for name, x in results.items()
+        if name in used
+    )
+    named = {f"gradient {i}": leaf for i, leaf in enumerate(leaves[:3]) if leaf is not None}
+    gradients = torch.autograd.grad(loss, list(named.values())) if used else ()
+    return {name: x.detach() for name, x in results.items()} | dict(zip(named, gradients, strict=False))
+
+
+def assert_paths_agree(arguments: list, chunk: int, used: Sequence[str] | None = None, **keywords) -> None:
+    expected = value_and_gradient(reference.token_outputs, arguments, used, **keywords)
+    actual = value_and_gradient(partial(chunked.token_outputs, chunk=chunk), arguments, used, **keywords)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+# --- values and gradients ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_reference_is_the_definition(shape):
-    hidden, weight, bias, tokens, temperature = example()
-    logp, entropy = reference.logp_entropy(hidden, weight, bias, tokens, temperature, **shape)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_values_equal_the_definition(path, shape):
+    hidden, weight, bias, tokens, temperature = arguments = example()
+    choices = choices_for(arguments)
+    results = path(*arguments, outputs=FLOATS, choices=choices, **shape)
+    top = path(*arguments, outputs=("topk_logp", "topk_tokens"), k=5, **shape)
     for row in range(len(tokens)):
-        z = [shape["scale"] * float(hidden[row] @ weight[k] + bias[k]) for k in range(len(weight))]
+        z = [shape["scale"] * float(hidden[row] @ weight[i] + bias[i]) for i in range(len(weight))]
         z = [shape["softcap"] * math.tanh(x / shape["softcap"]) for x in z] if shape["softcap"] else z
         powers = [math.exp(x / float(temperature[row])) for x in z]
         p = [power / sum(powers) for power in powers]
-        assert math.isclose(float(logp[row]), math.log(p[int(tokens[row])]), rel_tol=1e-12)
-        assert math.isclose(float(entropy[row]), -sum(q * math.log(q) for q in p), rel_tol=1e-12)
+        log_p = [math.log(q) for q in p]
+        ranked = sorted(range(len(p)), key=lambda i: -p[i])[:5]
+        close = partial(pytest.approx, rel=1e-12)
+        assert float(results["logp"][row]) == close(log_p[int(tokens[row])])
+        assert float(results["entropy"][row]) == close(-sum(q * x for q, x in zip(p, log_p, strict=True)))
+        assert float(results["sum_pi_squared"][row]) == close(sum(q * q for q in p))
+        assert results["topk_logp"][row].tolist() == close([log_p[i] for i in choices[row].tolist()])
+        assert top["topk_tokens"][row].tolist() == ranked
+        assert top["topk_logp"][row].tolist() == close([log_p[i] for i in ranked])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 1.0), (1.0, 0.3)], ids=["logp", "entropy", "both"])
-@pytest.mark.parametrize("chunk", [1, 4, 11, 64])
-def test_chunked_equals_reference_in_value_and_gradient(shape, bias, weights, chunk):
+@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+def test_chunked_equals_reference_for_every_set_of_outputs(shape, bias, selection):
+    names, keywords = selection
     arguments = example(bias=bias)
-    wanted = value_and_gradient(reference.logp_entropy, arguments, weights, **shape)
-    got = value_and_gradient(chunked.logp_entropy, arguments, weights, **shape, chunk=chunk)
-    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    if "choices" in keywords:
+        keywords = {"choices": choices_for(arguments)}
+    for chunk in (1, 4, 11, 64):
+        assert_paths_agree(arguments, chunk, outputs=names, **keywords, **shape)
+
+
+@pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[3]])
+@pytest.mark.parametrize("used", subsets(FLOATS), ids="+".join)
+def test_outputs_without_an_incoming_gradient_have_no_effect_on_gradients(shape, used):
+    arguments = example()
+    for keywords in ({"k": 3}, {"choices": choices_for(arguments)}):
+        assert_paths_agree(arguments, 4, used, outputs=FLOATS, **keywords, **shape)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_chunked_gradient_equals_finite_differences(shape):
-    hidden, weight, bias, tokens, temperature = example(n=4, d=3, v=5)
+@pytest.mark.parametrize("name", FLOATS)
+def test_chunked_gradient_equals_finite_differences(shape, name):
+    hidden, weight, bias, tokens, temperature = arguments = example(n=4, d=3, v=5)
+    choices = choices_for(arguments)
     leaves = [t.requires_grad_() for t in (hidden, weight, bias)]
-    assert torch.autograd.gradcheck(
-        lambda *head: chunked.logp_entropy(*head, tokens, temperature, **shape, chunk=3), leaves
-    )
+
+    def output(*head: Tensor) -> Tensor:
+        return chunked.token_outputs(*head, tokens, temperature, outputs=(name,), choices=choices, **shape, chunk=3)[
+            name
+        ]
+
+    assert torch.autograd.gradcheck(output, leaves)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [reference.logp_entropy, partial(chunked.logp_entropy, chunk=4)],
-    ids=["reference", "chunked"],
+@given(
+    n=st.integers(0, 9),
+    d=st.integers(1, 5),
+    v=st.integers(1, 12),
+    chunk=st.integers(1, 10),
+    k=st.integers(1, 12),
+    names=st.lists(st.sampled_from(OUTPUTS), min_size=1),
+    used=st.sets(st.sampled_from(FLOATS)),
+    scale=st.floats(0.1, 4),
+    softcap=st.none() | st.floats(0.5, 20),
+    bias=st.booleans(),
+    seed=st.integers(0, 2**20),
 )
-def test_narrow_inputs_are_computed_in_float32_and_get_narrow_gradients(function):
+@pytest.mark.filterwarnings("error")  # torch warns if it resizes a buffer
+def test_chunked_equals_reference_for_random_inputs(n, d, v, chunk, k, names, used, scale, softcap, bias, seed):
+    arguments = example(n=n, d=d, v=v, bias=bias, seed=seed)
+    used = [name for name in names if name in used]
+    assert_paths_agree(arguments, chunk, used, outputs=names, k=min(k, v), scale=scale, softcap=softcap)
+
+
+# --- inputs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_narrow_inputs_are_computed_in_float32_and_get_narrow_gradients(path):
     arguments = example(torch.bfloat16)
-    wide = [t.double() if t is not None and t.is_floating_point() else t for t in arguments]
-    logp, entropy, *gradients = value_and_gradient(function, arguments, (1.0, 1.0), **SHAPES[0])
-    exact_logp, exact_entropy, *exact = value_and_gradient(reference.logp_entropy, wide, (1.0, 1.0), **SHAPES[0])
-    assert logp.dtype == entropy.dtype == torch.float32
-    torch.testing.assert_close([logp, entropy], [exact_logp.float(), exact_entropy.float()], rtol=1e-5, atol=1e-5)
-    assert {gradient.dtype for gradient in gradients} == {torch.bfloat16}
-    torch.testing.assert_close([g.double() for g in gradients], exact, rtol=2e-2, atol=2e-2)
+    exact_arguments = [t.double() if t is not None and t.is_floating_point() else t for t in arguments]
+    keywords = dict(outputs=FLOATS, choices=choices_for(arguments), **SHAPES[0])
+    results = value_and_gradient(path, arguments, **keywords)
+    expected = value_and_gradient(reference.token_outputs, exact_arguments, **keywords)
+    for name in FLOATS:
+        assert results[name].dtype == torch.float32
+        torch.testing.assert_close(results[name].double(), expected[name], rtol=1e-5, atol=1e-5)
+    for name in results.keys() - set(FLOATS):
+        assert results[name].dtype == torch.bfloat16
+        torch.testing.assert_close(results[name].double(), expected[name], rtol=2e-2, atol=2e-2)
 
 
-def test_a_frozen_head_gets_no_gradient():
-    gradients = []
-    for function in (reference.logp_entropy, partial(chunked.logp_entropy, chunk=4)):
-        hidden, *rest = example()
-        logp, _ = function(hidden.requires_grad_(), *rest, **SHAPES[2])
-        logp.sum().backward()
-        gradients.append(hidden.grad)
-        assert all(given is None or given.grad is None for given in rest)
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 1)], ids=str)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]])
+def test_frozen_inputs_get_no_gradient(frozen, shape):
+    expected = value_and_gradient(reference.token_outputs, example(), outputs=FLOATS, k=3, **shape)
+    for path in PATHS.values():
+        arguments = example()
+        for i in {0, 1, 2} - set(frozen):
+            arguments[i].requires_grad_()
+        results = path(*arguments, outputs=FLOATS, k=3, **shape)
+        weights = [torch.linspace(-1, 2, x.numel(), dtype=x.dtype).view_as(x) for x in results.values()]
+        sum(((1 + i) * w * x).sum() for i, (w, x) in enumerate(zip(weights, results.values(), strict=True))).backward()
+        for i in range(3):
+            if i in frozen:
+                assert arguments[i].grad is None
+            else:
+                torch.testing.assert_close(arguments[i].grad, expected[f"gradient {i}"], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("chunk", [None, 4])
-def test_no_tokens(chunk):
-    function = reference.logp_entropy if chunk is None else partial(chunked.logp_entropy, chunk=chunk)
-    logp, entropy, *gradients = value_and_gradient(function, example(n=0), (1.0, 1.0), **SHAPES[3])
-    assert logp.shape == entropy.shape == (0,)
-    assert all(gradient.count_nonzero() == 0 for gradient in gradients)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3]])
+def test_no_tokens_give_empty_outputs_and_zero_gradients(path, shape):
+    arguments = example(n=0)
+    results = value_and_gradient(path, arguments, outputs=OUTPUTS, k=3, **shape)
+    assert [results[name].shape for name in OUTPUTS] == [(0,), (0,), (0,), (0, 3), (0, 3)]
+    assert [results[f"gradient {i}"].shape for i in range(3)] == [(0, 6), (17, 6), (17,)]
+    assert all(results[f"gradient {i}"].count_nonzero() == 0 for i in range(3))
 
 
-def test_size_alone_chooses_and_changes_nothing_but_rounding(monkeypatch):
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@pytest.mark.parametrize("softcap", [None, 30.0])
+def test_extreme_logits_stay_finite(path, softcap):
+    arguments = example(torch.float32)
+    arguments[0] = arguments[0] * 1e4
+    results = value_and_gradient(path, arguments, outputs=OUTPUTS, k=17, scale=1.0, softcap=softcap)
+    assert all(result.isfinite().all() for result in results.values())
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_a_uniform_distribution_has_maximum_entropy(path):
+    hidden, weight, _, tokens, temperature = example(torch.float32, v=1000)
+    results = path(0 * hidden, weight, None, tokens, temperature, outputs=FLOATS, k=2, **SHAPES[0])
+    uniform = torch.full((11,), math.log(1000))
+    torch.testing.assert_close(results["entropy"], uniform, rtol=1e-6, atol=0)
+    torch.testing.assert_close(results["logp"], -uniform, rtol=1e-6, atol=0)
+    torch.testing.assert_close(results["sum_pi_squared"], torch.full((11,), 1e-3), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_float32_is_precise_for_a_likely_token_with_a_large_logit(path):
+    """Entropy and 1 - p are small differences here if they are computed from z and logsumexp(z)."""
+    logits = torch.tensor([100.0, 90.0, 89.0, 88.0])
+    arguments = [torch.ones(3, 1), logits[:, None], torch.zeros(4), torch.zeros(3, dtype=torch.int64), torch.ones(3)]
+    exact_arguments = [t.double() if t.is_floating_point() else t for t in arguments]
+    for name in ("logp", "entropy"):
+        actual = value_and_gradient(path, arguments, outputs=(name,), **SHAPES[0])
+        expected = value_and_gradient(reference.token_outputs, exact_arguments, outputs=(name,), **SHAPES[0])
+        for output in (name, "gradient 2"):
+            torch.testing.assert_close(actual[output].double(), expected[output], rtol=5e-3, atol=0)
+
+
+# --- the autograd function ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_outputs_are_returned_in_the_requested_order_once(path):
+    names = ("topk_tokens", "entropy", "logp", "entropy")
+    results = path(*example(), outputs=names, k=2, **SHAPES[0])
+    assert list(results) == ["topk_tokens", "entropy", "logp"]
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_top_k_tokens_are_integers_without_gradient(path):
     arguments = example()
-    whole = value_and_gradient(logp_entropy, arguments, (1.0, 0.5), **SHAPES[3])
-    called = []
+    arguments[0].requires_grad_()
+    results = path(*arguments, outputs=("topk_logp", "topk_tokens"), k=17, **SHAPES[0])
+    assert results["topk_tokens"].dtype == torch.int64
+    assert not results["topk_tokens"].requires_grad
+    assert results["topk_logp"].requires_grad
+    assert (results["topk_logp"].diff() <= 0).all()
+    assert (results["topk_tokens"].sort().values == torch.arange(17)).all()
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_k_has_no_effect_beside_choices(path):
+    arguments = example()
+    choices = choices_for(arguments)
+    one, two = (path(*arguments, outputs=("topk_logp",), choices=choices, k=k, **SHAPES[0]) for k in (None, 99))
+    assert torch.equal(one["topk_logp"], two["topk_logp"])
+
+
+@pytest.mark.parametrize("used", [("logp",), ("entropy", "topk_logp")], ids="+".join)
+@pytest.mark.parametrize("trained", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_chunked_computes_only_the_gradients_that_are_needed(monkeypatch, used, trained):
+    calls = []
+
+    def spy(ctx, grads, f=chunked._input_gradients):
+        calls.append((tuple(name for name in grads if grads[name] is not None), f(ctx, grads)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(chunked, "_input_gradients", spy)
+    arguments = example()
+    for i in trained:
+        arguments[i].requires_grad_()
+    results = chunked.token_outputs(*arguments, outputs=OUTPUTS, k=3, **SHAPES[0], chunk=4)
+    sum(results[name].sum() for name in used).backward()
+    [(received, gradients)] = calls
+    assert received == used
+    assert [gradient is not None for gradient in gradients] == [i in trained for i in range(3)]
+
+
+def test_chunked_saves_no_tensor_of_logits():
+    arguments = example(n=40, d=2, v=50)
+    results = chunked.token_outputs(
+        arguments[0].requires_grad_(), *arguments[1:], outputs=OUTPUTS, k=3, **SHAPES[2], chunk=7
+    )
+    saved = [tensor for tensor in results["logp"].grad_fn.saved_tensors if tensor is not None]
+    assert len(saved) == 10
+    assert max(tensor.numel() for tensor in saved) == 40 * 3
+
+
+def test_chunked_backward_can_be_repeated_and_changes_no_input():
+    arguments = example()
+    choices = choices_for(arguments)
+    copies = [t.clone() for t in (*arguments, choices)]
+    leaves = [t.requires_grad_() for t in arguments[:3]]
+    results = chunked.token_outputs(*arguments, outputs=FLOATS, choices=choices, **SHAPES[3], chunk=4)
+    values = {name: result.clone() for name, result in results.items()}
+    incoming = [torch.ones_like(result) for result in results.values()]
+    first, second = (torch.autograd.grad(list(results.values()), leaves, incoming, retain_graph=True) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip((*arguments, choices), copies, strict=True))
+    assert all(torch.equal(values[name], results[name]) for name in FLOATS)
+    assert all((gradient == 1).all() for gradient in incoming)
+
+
+def test_size_selects_the_path_and_changes_only_rounding(monkeypatch):
+    arguments = example()
+    keywords = dict(outputs=OUTPUTS, k=3, **SHAPES[3])
+    expected = value_and_gradient(token_outputs, arguments, **keywords)
+    chunks = []
     monkeypatch.setattr(kernel, "KEPT", 10 * 17)
     monkeypatch.setattr(kernel, "chunk_size", lambda vocabulary: vocabulary - 14)
     monkeypatch.setattr(
-        chunked, "logp_entropy", lambda *a, f=chunked.logp_entropy, **k: called.append(k["chunk"]) or f(*a, **k)
+        chunked, "token_outputs", lambda *a, f=chunked.token_outputs, **k: chunks.append(k["chunk"]) or f(*a, **k)
     )
-    torch.testing.assert_close(
-        value_and_gradient(logp_entropy, arguments, (1.0, 0.5), **SHAPES[3]), whole, rtol=1e-12, atol=1e-12
-    )
-    assert called == [3]
+    actual = value_and_gradient(token_outputs, arguments, **keywords)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+    assert chunks == [3]
+    monkeypatch.setattr(kernel, "KEPT", 11 * 17)
+    value_and_gradient(token_outputs, arguments, **keywords)
+    assert chunks == [3]
 
 
-@pytest.mark.parametrize("chunk", [None, 1])
-def test_extreme_logits_stay_finite(chunk):
-    arguments = example()
-    arguments[0] = arguments[0] * 1e4
-    function = reference.logp_entropy if chunk is None else partial(chunked.logp_entropy, chunk=chunk)
-    for result in value_and_gradient(function, arguments, (1.0, 1.0), **SHAPES[0]):
-        assert result.isfinite().all()
+def test_chunk_size_is_at_least_128_tokens():
+    assert [chunk_size(vocabulary) for vocabulary in (64, 2**15, 151_936)] == [2**16, 128, 128]
+
+
+# --- error messages ----------------------------------------------------------------------------------------------
+
+MESSAGES = {
+    "no outputs": (
+        dict(outputs=()),
+        """\
+token_outputs: outputs
+  got:  an empty sequence
+  need: at least one of logp, entropy, sum_pi_squared, topk_logp, topk_tokens""",
+    ),
+    "unknown output": (
+        dict(outputs=("logp", "entropi")),
+        """\
+token_outputs: outputs
+  got:  'entropi'
+  need: names out of logp, entropy, sum_pi_squared, topk_logp, topk_tokens
+  do:   did you mean 'entropy'?""",
+    ),
+    "topk_tokens with choices": (
+        dict(outputs=("topk_tokens",), choices=torch.zeros(11, 2, dtype=torch.int64)),
+        """\
+token_outputs: outputs
+  got:  'topk_tokens' together with choices
+  need: 'topk_tokens' only without choices
+  do:   remove 'topk_tokens' from outputs, or pass k instead of choices""",
+    ),
+    "neither choices nor k": (
+        dict(outputs=("logp", "topk_logp")),
+        """\
+token_outputs: k
+  got:  neither k nor choices
+  need: an integer from 1 to 17, the size of the vocabulary
+  do:   pass k, or pass choices to get the log-probabilities of certain tokens""",
+    ),
+    "k above the vocabulary": (
+        dict(outputs=("topk_tokens",), k=18),
+        """\
+token_outputs: k
+  got:  18
+  need: an integer from 1 to 17, the size of the vocabulary
+  do:   pass k, or pass choices to get the log-probabilities of certain tokens""",
+    ),
+}
+
+
+@pytest.mark.parametrize(("keywords", "message"), MESSAGES.values(), ids=MESSAGES)
+@pytest.mark.parametrize("n", [0, 11])
+def test_invalid_arguments_are_refused(keywords, message, n):
+    with pytest.raises(InputError) as caught:
+        token_outputs(*example(n=n), **keywords, **SHAPES[0])
+    assert str(caught.value) == message
+
+
+def test_k_below_one_is_refused():
+    with pytest.raises(InputError, match="from 1 to 17"):
+        token_outputs(*example(), outputs=("topk_logp",), k=0, **SHAPES[0])

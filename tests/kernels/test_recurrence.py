@@ -1,4 +1,4 @@
-"""Parity: the chunked path is the reference, in value and gradient; the reference is the definition."""
+"""The reference equals the definition. The chunked path equals the reference, in value and gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def example(time: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 
 def per_step(time: int) -> torch.Tensor:
-    """A decay for each step; of the first row, none but 0 and 1."""
+    """One decay per step. In the first row, each is 0 or 1."""
     decay = torch.rand(3, time, generator=torch.Generator().manual_seed(-time), dtype=torch.float64)
     return torch.cat([decay[:1].round(), decay[1:]])
 
@@ -30,7 +30,7 @@ def value_and_gradient(function, x: torch.Tensor, decay) -> list[torch.Tensor]:
     return [y.detach(), *torch.autograd.grad((slopes * y).sum(), leaves, allow_unused=True, materialize_grads=True)]
 
 
-def test_the_reference_is_the_definition():
+def test_reference_equals_the_definition():
     x = example(9)
     expected = torch.stack([sum(0.7 ** (s - t) * x[:, s] for s in range(t, 9)) for t in range(9)], -1)
     torch.testing.assert_close(reference.reverse_recurrence(x, 0.7), expected)
@@ -38,42 +38,42 @@ def test_the_reference_is_the_definition():
 
 @pytest.mark.parametrize("time", TIMES)
 @pytest.mark.parametrize("decay", DECAYS, ids=str)
-def test_value_and_gradient_are_those_of_the_reference(time, decay):
+def test_value_and_gradient_equal_the_reference(time, decay):
     x = example(time)
-    found = value_and_gradient(reverse_recurrence, x, decay)
-    torch.testing.assert_close(found, value_and_gradient(reference.reverse_recurrence, x, decay))
+    result = value_and_gradient(reverse_recurrence, x, decay)
+    torch.testing.assert_close(result, value_and_gradient(reference.reverse_recurrence, x, decay))
 
 
 @pytest.mark.parametrize("time", TIMES)
-def test_each_step_may_have_a_decay_of_its_own(time):
+def test_one_decay_per_step(time):
     x, decay = example(time), per_step(time)
-    found = value_and_gradient(reverse_recurrence, x, decay)
-    torch.testing.assert_close(found, value_and_gradient(reference.reverse_recurrence, x, decay))
+    result = value_and_gradient(reverse_recurrence, x, decay)
+    torch.testing.assert_close(result, value_and_gradient(reference.reverse_recurrence, x, decay))
     if time > CHUNK:
-        assert found[2].any(-1).all()
+        assert result[2].any(-1).all()
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.99, 1.0])
 def test_float32_is_exact_to_a_few_units_in_the_last_place(decay):
     x = example(3000, torch.float32)
     rounded = torch.tensor(decay, dtype=torch.float32).double()
-    found, exact = reverse_recurrence(x, decay), reference.reverse_recurrence(x.double(), rounded)
-    assert found.dtype == torch.float32
-    assert (found - exact).abs().max() <= 4 * torch.finfo(torch.float32).eps * exact.abs().max()
+    result, exact = reverse_recurrence(x, decay), reference.reverse_recurrence(x.double(), rounded)
+    assert result.dtype == torch.float32
+    assert (result - exact).abs().max() <= 4 * torch.finfo(torch.float32).eps * exact.abs().max()
 
 
-def test_a_decay_of_zero_changes_no_bit():
+def test_a_decay_of_zero_returns_x_bit_for_bit():
     x = example(100, torch.float32)
     assert torch.equal(reverse_recurrence(x, 0.0), x)
 
 
-def test_nothing_passes_a_step_whose_decay_is_zero():
+def test_steps_after_a_decay_of_zero_have_no_effect_before_it():
     x, decay = example(50), per_step(50)
     decay[:, 20] = 0
     changed = torch.cat([x[:, :21], example(29)], -1)
-    found, other = reverse_recurrence(x, decay), reverse_recurrence(changed, decay)
-    assert torch.equal(found[:, :21], other[:, :21])
-    assert not torch.equal(found[:, 21:], other[:, 21:])
+    y, y_changed = reverse_recurrence(x, decay), reverse_recurrence(changed, decay)
+    assert torch.equal(y[:, :21], y_changed[:, :21])
+    assert not torch.equal(y[:, 21:], y_changed[:, 21:])
 
 
 def test_a_long_row_of_ones_does_not_overflow():
@@ -82,16 +82,16 @@ def test_a_long_row_of_ones_does_not_overflow():
     torch.testing.assert_close(y[0, 0].item(), (1 - rounded**100_000) / (1 - rounded), rtol=1e-5, atol=0)
 
 
-def test_vmap_is_a_loop():
+def test_vmap_equals_a_loop():
     x = torch.stack([example(70), example(70).flip(0)])
-    loop = torch.stack([reverse_recurrence(one, PER_ROW) for one in x])
+    loop = torch.stack([reverse_recurrence(batch, PER_ROW) for batch in x])
     torch.testing.assert_close(torch.func.vmap(reverse_recurrence, in_dims=(0, None))(x, PER_ROW), loop)
     torch.testing.assert_close(reverse_recurrence(x, PER_ROW), loop)
-    stepwise = torch.func.vmap(reverse_recurrence)(x, torch.stack([per_step(70)] * 2))
-    torch.testing.assert_close(stepwise, reverse_recurrence(x, per_step(70)))
+    mapped = torch.func.vmap(reverse_recurrence)(x, torch.stack([per_step(70)] * 2))
+    torch.testing.assert_close(mapped, reverse_recurrence(x, per_step(70)))
 
 
-def test_compiled_it_is_the_same():
+def test_compile_does_not_change_the_result():
     compiled = torch.compile(reverse_recurrence, fullgraph=True, backend="aot_eager")
     for decay in (0.9, per_step(70)):
         torch.testing.assert_close(compiled(example(70), decay), reverse_recurrence(example(70), decay))

@@ -24,8 +24,8 @@ from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.hf.weights import as_in_files
 from purerl.errors import ConfigError
-from purerl.kernels.logp import logp_entropy
-from purerl.kernels.logp.reference import wide
+from purerl.kernels.logp import token_outputs
+from purerl.kernels.logp.reference import compute_dtype
 from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat, TokenInt
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ class Policy(nn.Module):
         hidden = _states(self.causal.get_decoder(), tokens, action, group if self.share else None, self.autocast)
         head = self.causal.get_output_embeddings()
         divisor = torch.where(temperature > 0, temperature, 1)[:, None].expand(action.shape)[action]
-        results = logp_entropy(hidden, head.weight, getattr(head, "bias", None), tokens[action], divisor, **self.shape)
-        return {name: _spread(result, action) for name, result in zip(self.outputs, results, strict=True)}
+        arguments = hidden, head.weight, getattr(head, "bias", None), tokens[action], divisor
+        results = token_outputs(*arguments, outputs=self.outputs, **self.shape)
+        return {name: _spread(result, action) for name, result in results.items()}
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """What trains, under the names that it has in a file of Hugging Face's; a tied weight once."""
@@ -81,7 +82,7 @@ class Critic(nn.Module):
         self.share, self.limits = share, limits_of(causal)
         head = causal.get_output_embeddings().weight
         self.backbone, self.autocast = causal.get_decoder(), autocast
-        self.head = nn.Linear(head.shape[1], 1, dtype=wide(head.dtype))
+        self.head = nn.Linear(head.shape[1], 1, dtype=compute_dtype(head.dtype))
         nn.init.normal_(self.head.weight, std=_VALUE_STD)
         nn.init.zeros_(self.head.bias)
         if (path / _VALUE_HEAD).exists():
@@ -110,7 +111,7 @@ class Critic(nn.Module):
 
 
 def logit_shape(config: Any) -> dict[str, Any]:
-    """What a model of this `config` does to the product of hidden state and head, as `logp_entropy` takes it."""
+    """What a model of this `config` does to the product of hidden state and head, as `token_outputs` takes it."""
     text = config.get_text_config()
     scale = getattr(text, "logit_scale", None) or 1.0  # Cohere
     scale /= getattr(text, "logits_scaling", None) or 1.0  # Granite

@@ -1,55 +1,114 @@
-"""Log-probability and entropy of next-token distributions, from hidden states.
+"""Log-probability, entropy and top-k log-probabilities of next-token distributions, computed from hidden states.
 
-    z       = softcap * tanh(scale * (hidden @ weight.T + bias) / softcap) / temperature
-    logp    = z[token] - logsumexp(z)
-    entropy = logsumexp(z) - sum(softmax(z) * z)
+    z               = softcap * tanh(scale * (hidden @ weight.T + bias) / softcap) / temperature
+    log p           = z - logsumexp(z)
+    logp            = log p[token]
+    entropy         = -sum(p * log p)
+    sum_pi_squared  = sum(p^2)
+    topk_logp       = log p[choices]
 
-The op ends at `logp`, never at a loss, so every objective can use it. `reference` is the definition. `chunked` never
-holds more than a chunk of the [tokens, vocab] logits: it computes them again in the backward pass. The two agree up to
-rounding, so `logp_entropy` chooses by size alone.
+Without a softcap, z = scale * (hidden @ weight.T + bias) / temperature. The operation contains no loss, so that every
+objective can use it.
+
+    reference.py   the definition in plain torch; it keeps tensors of shape [n, v] for the backward pass
+    chunked.py     one chunk of tokens at a time; the backward pass recomputes the logits
+
+Both agree up to rounding, so `token_outputs` selects one of them by size alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
+from purerl.errors import InputError, nearest
 from purerl.kernels.logp import chunked, reference
 
-__all__ = ["KEPT", "chunk_size", "logp_entropy"]
+__all__ = ["KEPT", "OUTPUTS", "chunk_size", "token_outputs"]
 
 KEPT = 2**24
-"""Logits up to which they are all kept for the backward pass: 64 MiB in float32, some five times over."""
+"""Largest n * v for which `token_outputs` uses the reference. In float32 each [n, v] tensor then takes up to 64 MiB."""
 
-_CHUNK, _FEWEST = 2**22, 128
+OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens")
+
+_CHUNK_LOGITS, _MIN_CHUNK_TOKENS = 2**22, 128
 
 
 def chunk_size(vocabulary: int) -> int:
-    """Tokens of a chunk: 16 MiB of logits in float32, to stay in a cache, but enough tokens for a matrix product."""
-    return max(_FEWEST, _CHUNK // vocabulary)
+    """Tokens per chunk: 16 MiB of float32 logits to fit a cache, but enough tokens for an efficient matrix product."""
+    return max(_MIN_CHUNK_TOKENS, _CHUNK_LOGITS // vocabulary)
 
 
-def logp_entropy(
+def token_outputs(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     tokens: Tensor,
     temperature: Tensor,
     *,
+    outputs: Sequence[str],
+    choices: Tensor | None = None,
+    k: int | None = None,
     scale: float,
     softcap: float | None,
-) -> tuple[Tensor, Tensor]:
-    """Log-probability of each token, and entropy of the distribution that it was drawn from, both [n], in nats.
+) -> dict[str, Tensor]:
+    """Compute `outputs` of the next-token distribution p = softmax(z) at n positions.
 
-    hidden       [n, d] final hidden states, each at the position before its token
-    weight       [v, d] of the output head; `bias` is [v] or None
-    tokens       [n] int64
-    temperature  [n], above 0
-    scale        multiplies the logits; `softcap` bounds them, and None leaves them unbounded
+    hidden       [n, d] final hidden states, each at the position before its token; n may be 0
+    weight       [v, d] weight of the output head
+    bias         [v] bias of the output head, or None
+    tokens       [n] int64, the token at each position
+    temperature  [n] sampling temperature, greater than 0
+    outputs      names of outputs, at least one
+    choices      [n, k] int64, the tokens of "topk_logp"; ids may repeat
+    k            number of most likely tokens, 1 to v; has no effect if `choices` is passed
+    scale        factor of the logits
+    softcap      bound of the scaled logits, or None
 
-    Both have gradients with respect to `hidden`, `weight` and `bias`. Everything is computed in float32, or in float64
-    where `hidden` is, the matrix product included: a rounding of the logits is one of the log-probability. n may be 0.
+    Outputs:
+
+    logp            [n] log p of the token, in nats
+    entropy         [n] entropy of p, in nats
+    sum_pi_squared  [n] sum of the squared probabilities
+    topk_logp       [n, k] log p of `choices`, or of the k most likely tokens if `choices` is None
+    topk_tokens     [n, k] int64 ids of the k most likely tokens, in descending order of probability
+
+    Returns the outputs by name, in the requested order. All but "topk_tokens" have gradients with respect to `hidden`,
+    `weight` and `bias`. The selection of the most likely tokens has no gradient, and ties may be in any order.
+    Everything is computed in float32, or in float64 if `hidden` is float64. That includes the matrix product, because a
+    rounding error of a logit is a rounding error of its log-probability.
+
+    Raises: InputError if an output is unknown, or if `choices` and `k` do not fit the outputs.
     """
+    _check(outputs, choices, k, vocabulary=weight.shape[0])
+    arguments = (hidden, weight, bias, tokens, temperature)
+    options = {"outputs": outputs, "choices": choices, "k": k, "scale": scale, "softcap": softcap}
     if tokens.numel() * weight.shape[0] <= KEPT:
-        return reference.logp_entropy(hidden, weight, bias, tokens, temperature, scale=scale, softcap=softcap)
-    chunk = chunk_size(weight.shape[0])
-    return chunked.logp_entropy(hidden, weight, bias, tokens, temperature, scale=scale, softcap=softcap, chunk=chunk)
+        return reference.token_outputs(*arguments, **options)
+    return chunked.token_outputs(*arguments, **options, chunk=chunk_size(weight.shape[0]))
+
+
+def _check(outputs: Sequence[str], choices: Tensor | None, k: int | None, *, vocabulary: int) -> None:
+    names = ", ".join(OUTPUTS)
+    if not outputs:
+        raise InputError("token_outputs: outputs", got="an empty sequence", need=f"at least one of {names}")
+    for name in outputs:
+        if name not in OUTPUTS:
+            do = nearest(name, OUTPUTS)
+            raise InputError("token_outputs: outputs", got=repr(name), need=f"names out of {names}", do=do)
+    if choices is not None:
+        if "topk_tokens" in outputs:
+            raise InputError(
+                "token_outputs: outputs",
+                got="'topk_tokens' together with choices",
+                need="'topk_tokens' only without choices",
+                do="remove 'topk_tokens' from outputs, or pass k instead of choices",
+            )
+    elif {"topk_logp", "topk_tokens"} & set(outputs) and (k is None or not 1 <= k <= vocabulary):
+        raise InputError(
+            "token_outputs: k",
+            got="neither k nor choices" if k is None else k,
+            need=f"an integer from 1 to {vocabulary}, the size of the vocabulary",
+            do="pass k, or pass choices to get the log-probabilities of certain tokens",
+        )

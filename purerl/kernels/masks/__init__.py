@@ -1,7 +1,7 @@
-"""What a mask over time says about each row, asked of its bytes: on a CPU torch goes through bools one by one.
+"""Reductions of a mask over time. They read the mask as bytes, because torch reduces bool tensors slowly on a CPU.
 
-Contract. `mask` is bool, [..., time]. Nothing is differentiable, nothing waits for an accelerator, and each function
-equals what torch gives for bools, which its first line names: that is the reference of the tests.
+Contract: `mask` is bool, of shape [..., time]. The functions have no gradient and do not synchronize with an
+accelerator. Each equals the torch expression in the first line of its docstring. The tests use that as the reference.
 
 >>> import torch
 >>> mask = torch.tensor([[False, True, True], [False, False, False]])
@@ -18,21 +18,23 @@ __all__ = ["any_true", "count_true", "first_true"]
 
 
 def any_true(mask: Tensor) -> Tensor:
-    """``mask.any(-1)``: [..., time] -> [...], bool."""
+    """``mask.any(-1)``: whether any step of a row is True. [..., time] -> [...], bool."""
     return mask.view(torch.uint8).amax(-1) > 0 if mask.shape[-1] else mask.any(-1)
 
 
 def count_true(mask: Tensor) -> Tensor:
-    """``mask.sum(-1)``: [..., time] -> [...], int64."""
+    """``mask.sum(-1)``: the number of True steps of a row. [..., time] -> [...], int64."""
     return mask.view(torch.uint8).sum(-1, dtype=torch.int32).long()
 
 
 def first_true(mask: Tensor) -> Tensor:
-    """``mask.max(-1).indices``, where the first true place is; 0 where there is none: [..., time] -> [...], int64.
+    """``mask.max(-1).indices``: the index of the first True step of a row, or 0. [..., time] -> [...], int64.
 
-    Places are numbered from the end, and the highest number wins. Raises IndexError for a time of 0, as torch does.
+    Steps are numbered from the end, from 1 to time. The maximum over the True steps is then the first of them.
+
+    Raises: IndexError if time is 0, as torch does.
     """
     time = mask.shape[-1]
-    narrow = torch.int16 if time < 2**15 else torch.int64
-    number = torch.arange(time, 0, -1, dtype=narrow, device=mask.device)
-    return (time - (number * mask.view(torch.uint8)).amax(-1).long()) % time
+    dtype = torch.int16 if time < 2**15 else torch.int64
+    steps_to_end = torch.arange(time, 0, -1, dtype=dtype, device=mask.device)
+    return (time - (steps_to_end * mask.view(torch.uint8)).amax(-1).long()) % time

@@ -1,16 +1,16 @@
-"""The reverse recurrence, the one loop over time that reinforcement learning needs.
+"""The reverse linear recurrence over time. Returns, advantages and traces are computed with it.
 
     y_t = x_t + decay_t * y_{t+1},   y_T = 0
 
-With rewards as x it gives discounted returns; with a decay of 1 at some steps, returns that lose nothing there.
+If x holds rewards, y holds discounted returns. A decay of 1 at a step means no discount at that step.
 
-Contract. x is [..., time], of a floating dtype, and finite. `decay` lies in [0, 1]; it is a number, which is rounded to
-x's dtype, or a tensor that broadcasts to x: [..., 1] gives each row its own, [..., time] each step. The result has the
-shape, dtype and device of x, and is differentiable in x and in a `decay` that is a tensor. Nothing is divided and
-nothing overflows. A decay of 0 gives y = x to the bit. No row changes another.
+Contract: x is a finite floating tensor of shape [..., time]. `decay` is in [0, 1]. It is a number, which is rounded to
+the dtype of x, or a tensor that broadcasts to x: [..., 1] for one decay per row, [..., time] for one per step. The
+result has the shape, dtype and device of x. It is differentiable in x, and in `decay` if that is a tensor. There is no
+division and no overflow. A decay of 0 returns x bit for bit. Rows do not affect each other.
 
-    reference.py   one step after the other: the definition, and the oracle of the tests
-    chunked.py     four steps of all chunks at once, and then the chunks: what `reverse_recurrence` is
+    reference.py   one step at a time: the definition, which the tests compare with
+    chunked.py     four steps of all chunks at a time, then a recurrence over the chunks: `reverse_recurrence`
 
 >>> import torch
 >>> reverse_recurrence(torch.tensor([0.0, 0.0, 8.0]), 0.5)

@@ -1,14 +1,15 @@
-"""The reverse recurrence by chunks: a few steps of all chunks at once.
+"""The reverse recurrence by chunks: a few steps of all chunks at a time.
 
-Time is cut into chunks of C steps. Within them the recurrence is worked out step after step, for all chunks together;
-and what comes in from later chunks is the first value of the next one, times the decays on its way:
+Time is split into chunks of C = 4 steps. Within a chunk the recurrence runs step by step, for all chunks in parallel.
+The value that enters from the next chunk is multiplied by the decays of the steps in between:
 
-    local_t = x_t + decay_t * local_{t+1}            local beyond the chunk's end: 0
-    power_t = decay_t * power_{t+1}                                                1
-    y_t     = local_t + power_t * first(next chunk)
+    local_t = x_t + decay_t * local_{t+1}
+    power_t = decay_t * power_{t+1}
+    y_t     = local_t + power_t * y_next
 
-The first values obey the same recurrence, with first(power) for decays, over a time that is C times shorter; so the
-function calls itself: six levels cover 4,096 steps. Every power is at most 1, so nothing overflows.
+y_next is the first y of the next chunk. Beyond the end of a chunk, local is 0 and power is 1. The first y of all chunks
+obey the same recurrence, with the first power of each chunk as decay, over a time that is C times shorter. The function
+therefore calls itself: six levels cover 4,096 steps. Every power is at most 1, so nothing overflows.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from torch.nn.functional import pad
 __all__ = ["CHUNK", "reverse_recurrence"]
 
 CHUNK = 4
-"""The fastest of 3, 4, 8 and 16 where it was measured, at [64, 1024], [512, 4096] and [256, 16384] on a CPU."""
+"""Steps per chunk. The fastest of 3, 4, 8 and 16 at shapes [64, 1024], [512, 4096] and [256, 16384] on a CPU."""
 
 
 def reverse_recurrence(x: Tensor, decay: float | Tensor) -> Tensor:
-    """y_t = x_t + decay_t * y_{t+1} along the last axis; see the contract in `purerl.kernels.recurrence`."""
+    """y_t = x_t + decay_t * y_{t+1} along the last axis. See `purerl.kernels.recurrence`."""
     decay = decay if isinstance(decay, Tensor) else torch.full_like(x[..., :1], decay)
     return _recurrence(x, decay.expand(x.shape))
 
@@ -33,19 +34,19 @@ def _recurrence(x: Tensor, decay: Tensor) -> Tensor:
     time = x.shape[-1]
     if time <= 1:
         return x
-    (*steps, local), (*decays, power) = _by_step(x), _by_step(decay)
+    (*steps, local), (*decays, power) = _split_steps(x), _split_steps(decay)
     chunk = [(local, power)]
     for x_t, decay_t in zip(reversed(steps), reversed(decays), strict=True):
         local, power = torch.addcmul(x_t, decay_t, local), decay_t * power
         chunk.append((local, power))
-    following = pad(_recurrence(local, power)[..., 1:], (0, 1))
+    y_next = pad(_recurrence(local, power)[..., 1:], (0, 1))
     y = torch.empty_like(local.unsqueeze(-1).expand(*local.shape, CHUNK), memory_format=torch.contiguous_format)
     for step, (local, power) in enumerate(reversed(chunk)):
-        y[..., step] = torch.addcmul(local, power, following)
+        y[..., step] = torch.addcmul(local, power, y_next)
     return y.flatten(-2)[..., :time]
 
 
-def _by_step(x: Tensor) -> tuple[Tensor, ...]:
-    """For each step of a chunk, what all chunks have there: CHUNK tensors [..., chunks]."""
-    missing = -x.shape[-1] % CHUNK
-    return (pad(x, (0, missing)) if missing else x).unflatten(-1, (-1, CHUNK)).unbind(-1)
+def _split_steps(x: Tensor) -> tuple[Tensor, ...]:
+    """CHUNK tensors of shape [..., chunks]. Tensor i holds step i of every chunk. The last chunk is padded with 0."""
+    padding = -x.shape[-1] % CHUNK
+    return (pad(x, (0, padding)) if padding else x).unflatten(-1, (-1, CHUNK)).unbind(-1)

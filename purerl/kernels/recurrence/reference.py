@@ -1,4 +1,4 @@
-"""The reverse recurrence as it is defined: one step after the other."""
+"""The definition of the reverse recurrence: one step at a time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["reverse_recurrence"]
 
 
 def reverse_recurrence(x: Tensor, decay: float | Tensor) -> Tensor:
-    """y_t = x_t + decay_t * y_{t+1} along the last axis; see the contract in `purerl.kernels.recurrence`."""
+    """y_t = x_t + decay_t * y_{t+1} along the last axis. See `purerl.kernels.recurrence`."""
     decays = (torch.zeros_like(x) + decay).split(1, -1)
-    y, steps = torch.zeros_like(x[..., :1]), []
-    for step, decay_t in zip(reversed(x.split(1, -1)), reversed(decays), strict=True):
-        y = step + decay_t * y
-        steps.append(y)
-    return torch.cat(steps[::-1], -1)
+    y, results = torch.zeros_like(x[..., :1]), []
+    for x_t, decay_t in zip(reversed(x.split(1, -1)), reversed(decays), strict=True):
+        y = x_t + decay_t * y
+        results.append(y)
+    return torch.cat(results[::-1], -1)
