@@ -1,7 +1,7 @@
 """What every tracker has to do, as a suite for anyone's: `check_tracker`.
 
     def test_it(tmp_path) -> None:
-        check_tracker(lambda subject: build(Config(), subject=subject), folder=tmp_path, shown=shown)
+        check_tracker(lambda run_info: build(Config(), run_info=run_info), folder=tmp_path, shown=shown)
 
 `shown` is the oracle: what the tracker's library says of the run, read in another way than it was told.
 """
