@@ -56,7 +56,7 @@ class Console:
 
     name       of the run
     max_steps  number of steps of the run
-    title      text beside the name in the view, for example the algorithm and the model
+    title      text next to the name in the view, for example the algorithm and the model
     note       a line that is printed first
     rich       the Rich console to print on; stdout if None
     """

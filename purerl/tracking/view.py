@@ -52,7 +52,7 @@ class View:
 
     name       of the run
     max_steps  number of steps of the run
-    title      text beside the name
+    title      text next to the name
     now        current time
     record     metrics of the last step
     rows       completions to show: mappings with prompt, completion and reward
