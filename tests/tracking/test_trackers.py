@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Event
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from attrs import define, frozen
+from attrs import define
 
 from purerl.config.schema import RunConfig
 from purerl.config.structure import read_toml
 from purerl.errors import ConfigError
-from purerl.loop import watch
 from purerl.loop.train import train
 from purerl.plugins import find, names
-from purerl.protocols import RunInfo, Tracker
+from purerl.protocols import Tracker
 from purerl.testing import check_tracker
 from purerl.tracking import library, mlflow, swanlab, tensorboard, trackio, wandb
 from purerl.tracking.tracker_thread import TrackerThread
@@ -33,8 +27,8 @@ from purerl.tracking.trackers import Trackers
 from tests.loop.small import fake
 
 from . import stored_metrics
+from .sample_trackers import MODULE, NotesConfig, read_notes, untimed_metrics
 
-MODULE = __name__
 KINDS: Mapping[str, Callable[[Path], Any]] = {
     "mlflow": lambda folder: mlflow.Config(uri=f"file:{folder}"),
     "swanlab": lambda folder: swanlab.Config(mode="offline"),
@@ -145,71 +139,16 @@ def test_a_directory_with_the_name_of_a_library_is_not_the_library(
 
 
 def test_two_trackers_of_one_kind_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="trackers\n  got:  2 of the kind 'tests.tracking.test_trackers:Notes'"):
+    with pytest.raises(ConfigError, match="trackers\n  got:  2 of the kind 'tests.tracking.sample_trackers:Notes'"):
         train(fake(trackers=(NotesConfig(), NotesConfig())), directory=tmp_path / "run")
 
 
 # --- calls of a run to its trackers -----------------------------------------------------------------------------
 
 
-@frozen
-class NotesConfig:
-    """Settings of `Notes`: the calls that fail."""
-
-    fails_at: tuple[str, ...] = ()
-
-
-@define
-class Notes:
-    """A tracker that writes each call to a file, prints, draws random numbers, and fails at the calls in `fails_at`."""
-
-    Config = NotesConfig
-
-    config: NotesConfig
-    path: Path
-
-    @staticmethod
-    def build(config: NotesConfig, *, run_info: RunInfo) -> Tracker:
-        """Build the tracker."""
-        notes = Notes(config, run_info.folder / "notes.json")
-        notes.write("first", run_info.first)
-        notes.write("identity", run_info.identity)
-        notes.write("steps", run_info.settings["max_steps"])
-        return notes
-
-    def write(self, call: str, value: Any) -> None:
-        print("output of the tracker:", call)  # noqa: T201 - simulates a library that prints
-        random.random()
-        np.random.rand()
-        torch.rand(1)
-        if call in self.config.fails_at:
-            raise OSError("the disk is full")
-        with self.path.open("a") as file:
-            file.write(json.dumps([call, value]) + "\n")
-
-    def log(self, record: Mapping[str, Any]) -> None:
-        self.write("log", dict(record))
-
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.write("completions", [step, list(rows)])
-
-    def close(self, *, failed: bool) -> None:
-        self.write("close", failed)
-
-
-def _read_notes(directory: Path) -> list[Any]:
-    path = directory / "trackers" / f"{MODULE}.Notes" / "notes.json"
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def _untimed_metrics(directory: Path) -> list[dict[str, Any]]:
-    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
-    return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
-
-
 def test_tracker_gets_settings_all_records_and_completions_with_checkpoints(tmp_path: Path) -> None:
     train(fake(trackers=(NotesConfig(),)), directory=tmp_path)
-    notes = _read_notes(tmp_path)
+    notes = read_notes(tmp_path)
     assert [call for call, _ in notes] == (
         ["first", "identity", "steps", "log", "log", "completions", "log", "log", "completions", "log", "close"]
     )
@@ -244,13 +183,13 @@ def test_resumed_run_has_the_same_identity_and_a_fresh_run_another(tmp_path: Pat
     config = fake(trackers=(NotesConfig(),))
     _interrupt_in_the_fourth_step(config, tmp_path)
     train(config, directory=tmp_path)
-    notes = _read_notes(tmp_path)
+    notes = read_notes(tmp_path)
     assert [value["step"] for call, value in notes if call == "log"] == [0, 1, 2, 3, 2, 3, 4]
     assert [value for call, value in notes if call == "first"] == [0, 2]
     assert [value for call, value in notes if call == "close"] == [True, False]
     assert len({value for call, value in notes if call == "identity"}) == 1
     train(config, directory=tmp_path, fresh=True)
-    assert dict(_read_notes(tmp_path))["identity"] != dict(notes)["identity"]
+    assert dict(read_notes(tmp_path))["identity"] != dict(notes)["identity"]
 
 
 def test_trackers_can_be_added_on_resume_and_do_not_change_metrics(tmp_path: Path) -> None:
@@ -258,8 +197,8 @@ def test_trackers_can_be_added_on_resume_and_do_not_change_metrics(tmp_path: Pat
     (tmp_path / "run").rename(tmp_path / "without_trackers")
     _interrupt_in_the_fourth_step(fake(), tmp_path / "run")
     train(fake(trackers=(NotesConfig(),)), directory=tmp_path / "run")
-    assert [value["step"] for call, value in _read_notes(tmp_path / "run") if call == "log"] == [2, 3, 4]
-    assert _untimed_metrics(tmp_path / "run") == _untimed_metrics(tmp_path / "without_trackers")
+    assert [value["step"] for call, value in read_notes(tmp_path / "run") if call == "log"] == [2, 3, 4]
+    assert untimed_metrics(tmp_path / "run") == untimed_metrics(tmp_path / "without_trackers")
     assert read_toml(tmp_path / "run" / "config.toml", RunConfig).trackers == (NotesConfig(),)
 
 
@@ -268,11 +207,11 @@ def test_failing_tracker_does_not_change_metrics(
     fails_at: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(fake(), directory=tmp_path / "run")
-    expected = _untimed_metrics(tmp_path / "run")
+    expected = untimed_metrics(tmp_path / "run")
     capsys.readouterr()
     with caplog.at_level(logging.WARNING):
         train(fake(trackers=(NotesConfig(fails_at),)), directory=tmp_path / "run", fresh=True)
-    assert _untimed_metrics(tmp_path / "run") == expected
+    assert untimed_metrics(tmp_path / "run") == expected
     assert "output of the tracker" not in capsys.readouterr().out
     first_failure = f"tracker {MODULE}:Notes: OSError: the disk is full; the run continues"
     messages = [record.getMessage() for record in caplog.records if record.name == "purerl"]
@@ -312,98 +251,6 @@ def test_keyboard_interrupt_is_raised() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         Trackers().add("interrupted", interrupt)
-
-
-# --- a tracker that hangs ---------------------------------------------------------------------------------------
-
-
-@frozen
-class HangsConfig:
-    """`Hangs` has no settings."""
-
-
-@define
-class Hangs:
-    """A tracker that hangs in step 1 until `wake` is set, and fails in step 3."""
-
-    Config = HangsConfig
-    wake: ClassVar[Event] = Event()
-    calls: ClassVar[list[Any]] = []
-
-    @staticmethod
-    def build(config: HangsConfig, *, run_info: RunInfo) -> Tracker:
-        """Build the tracker."""
-        Hangs.calls.append("built")
-        return Hangs()
-
-    def log(self, record: Mapping[str, Any]) -> None:
-        calls = Hangs.calls  # the list of the test that made this call, even if `wake` is set by a later test
-        if record["step"] == 1:
-            Hangs.wake.wait()
-        if record["step"] == 3:
-            raise OSError("the disk is full")
-        calls.append(record["step"])
-
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        Hangs.calls.append(f"completions {step}")
-
-    def close(self, *, failed: bool) -> None:
-        Hangs.calls.append("closed")
-
-
-@pytest.fixture
-def hangs() -> Iterator[type[Hangs]]:
-    Hangs.wake, Hangs.calls = Event(), []
-    yield Hangs
-    Hangs.wake.set()  # lets the thread finish
-
-
-def test_run_continues_if_a_tracker_hangs(
-    hangs: type[Hangs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    train(fake(), directory=tmp_path / "run")
-    expected = _untimed_metrics(tmp_path / "run")
-    monkeypatch.setattr(watch, "TrackerThread", partial(TrackerThread, timeout=0.5))
-    start = time.monotonic()
-    with caplog.at_level(logging.WARNING):
-        train(fake(trackers=(HangsConfig(), NotesConfig())), directory=tmp_path / "run", fresh=True)
-    assert time.monotonic() - start < 30
-    assert hangs.calls == ["built", 0]
-    assert _untimed_metrics(tmp_path / "run") == expected
-    assert [value["step"] for call, value in _read_notes(tmp_path / "run") if call == "log"] == [0, 1, 2, 3, 4]
-    messages = [record.getMessage() for record in caplog.records if record.name == "purerl"]
-    assert messages == [
-        f"tracker {MODULE}:Hangs: TimeoutError: no response within 0.5 s; the run continues",
-        f"tracker {MODULE}:Hangs failed 2 times",
-    ]
-
-
-def test_pending_calls_are_executed_when_the_tracker_responds_again(hangs: type[Hangs]) -> None:
-    tracker = TrackerThread(hangs, timeout=1.0, max_pending=4)
-    tracker.log({"step": 0})
-    with pytest.raises(TimeoutError, match=r"^no response within 1 s$"):
-        tracker.log({"step": 1})
-    start = time.monotonic()
-    tracker.completions(2, [{"prompt": ""}])
-    for step in (2, 3, 4):
-        tracker.log({"step": step})
-    with pytest.raises(TimeoutError):
-        tracker.log({"step": 5})  # four calls are pending already
-    assert time.monotonic() - start < 3.5, "waiting for each call would take four seconds"
-    hangs.wake.set()
-    with pytest.raises(OSError, match="the disk is full"):  # from step 3; the later calls are executed too
-        tracker.close(failed=False)
-    assert hangs.calls == [0, 1, "completions 2", 2, 4, "closed"]
-
-
-def test_close_raises_if_the_tracker_hangs(hangs: type[Hangs]) -> None:
-    tracker = TrackerThread(hangs, timeout=0.2)
-    for call in (lambda: tracker.log({"step": 1}), lambda: tracker.close(failed=False)):
-        start = time.monotonic()
-        with pytest.raises(TimeoutError):
-            call()
-        assert 0.2 <= time.monotonic() - start < 5
-    assert hangs.calls == []
 
 
 def test_each_tracker_gets_completions_at_its_own_interval() -> None:
