@@ -21,7 +21,7 @@ def report(
     ] = 5.0,
 ) -> None:
     """Curves and completions of one or more runs as one HTML file, to open in a browser or to send to someone."""
-    from purerl.report.page import report as write
+    from purerl.report.page import write_report
 
-    written = write(runs, output, megabytes=megabytes)
-    typer.echo(f"{written.path}  {written.size / 1e6:.1f} MB, {written.completions:,} completions")
+    written = write_report(runs, output, megabytes=megabytes)
+    typer.echo(f"{written.path}  {written.size / 1e6:.1f} MB, {written.num_completions:,} completions")

@@ -47,13 +47,13 @@ def _told(name: str, problem: Problem) -> Iterator[str]:
     yield f"{name}, problem {problem.index}\n{_quoted(problem.prompt)}"
     for number, attempt in enumerate(problem.attempts, start=1):
         yield f"attempt {number}: {_judgment(attempt)}\n{_quoted(attempt.completion)}"
-        if attempt.verdict.failure and attempt.verdict.failure.traceback:
-            yield indent(harmless(attempt.verdict.failure.traceback.rstrip()), "    ")
+        if attempt.result.failure and attempt.result.failure.traceback:
+            yield indent(harmless(attempt.result.failure.traceback.rstrip()), "    ")
     yield ""
 
 
 def _judgment(attempt: Attempt) -> str:
-    verdict, length = attempt.verdict, f"{attempt.tokens} tokens, ended by {attempt.finish}"
+    verdict, length = attempt.result, f"{attempt.tokens} tokens, ended by {attempt.finish}"
     if verdict.failure:
         return f"{verdict.failure.function} {verdict.failure.kind}; {length}"
     said = ", ".join(f"{harmless(name)} {value:g}" for name, value in verdict.components.items())

@@ -24,11 +24,11 @@ def main(run: Path, step: int) -> None:
     """The view as it was after `step`."""
     config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
     title = f"{config['algorithm']['kind']}, {config['model']['path']}"
-    view, seconds = View(config["name"], config["steps"], title), 0.0
+    view, seconds = View(config["name"], config["max_steps"], title), 0.0
     for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[: step + 1]:
         record = json.loads(line)
         seconds += record.get("time/step", 0.0) + record.get("time/evaluate", 0.0)
-        view.told(record, seconds=seconds)
+        view.update(record, seconds=seconds)
     rows = read_rollouts(run / "rollouts", step)
     view.rows = [row | {"reward": sum(row["reward"])} for row in rows[:: max(1, len(rows) // 8)]]
     console = Console(record=True, file=io.StringIO(), width=110, height=40, force_terminal=True)

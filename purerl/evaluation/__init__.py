@@ -1,1 +1,1 @@
-"""What an evaluation comes to: statistics of how often problems are solved, and how sure they are."""
+"""Results of an evaluation: the metrics of each data set, and the statistics that they are computed with."""

@@ -1,6 +1,6 @@
-"""What became of problems: completions and what was said of them, and the numbers that they come to.
+"""Results of an evaluation: completions with their rewards, and the metrics computed from them.
 
-docs/metrics.md explains each number, docs/evaluation.md how it is estimated.
+docs/metrics.md lists the metrics, docs/evaluation.md explains how they are estimated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from purerl.config.schema import Evaluate
-from purerl.evaluation.statistics import interval, majority, pass_at
+from purerl.evaluation.statistics import accuracy_interval, majority_vote, pass_at_k
 from purerl.rewards.runner import RewardResult, fractions
 
 __all__ = ["Attempt", "Problem", "as_json", "dataset_metrics", "metrics"]
@@ -20,85 +20,114 @@ __all__ = ["Attempt", "Problem", "as_json", "dataset_metrics", "metrics"]
 
 @frozen
 class Attempt:
-    """One completion of a problem: its text, its tokens, why it ended, the answer found in it, and what was said."""
+    """One completion of a problem.
+
+    completion  its text
+    tokens      number of its tokens
+    finish      why it ended, for example "stop" or "length"
+    answer      what the answer extractor returned for it; None without an answer or without an extractor
+    result      result of the reward functions
+    """
 
     completion: str
     tokens: int
     finish: str
     answer: str | None
-    verdict: RewardResult
+    result: RewardResult
 
     @property
-    def is_right(self) -> bool:
-        """Whether every component of the reward is at least 1."""
-        return self.verdict.reward is not None and min(self.verdict.components.values()) >= 1.0
+    def is_correct(self) -> bool:
+        """Whether it has a reward, and every component of the reward is at least 1."""
+        return self.result.reward is not None and min(self.result.components.values()) >= 1.0
 
 
 @frozen
 class Problem:
-    """One problem: its index in the data set, its prompt as the model saw it, and the attempts at it."""
+    """One problem and its completions.
+
+    index     row index in the data set
+    prompt    text of the prompt, after the chat template
+    attempts  the completions
+    """
 
     index: int
     prompt: str
     attempts: tuple[Attempt, ...]
 
     @property
-    def judged(self) -> list[Attempt]:
-        """Those whose reward was told."""
-        return [attempt for attempt in self.attempts if attempt.verdict.reward is not None]
+    def scored(self) -> list[Attempt]:
+        """The attempts that have a reward."""
+        return [attempt for attempt in self.attempts if attempt.result.reward is not None]
 
 
 def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str, float]:
-    """The numbers of one data set: means over problems of what their judged completions come to.
+    """Compute the metrics of one data set.
 
-    A problem without a judged completion has no part in them, nor one of fewer than k in pass@k; where no problem is
-    left, a number is left out. Length and shares are of all completions.
+    Accuracy, reward, pass@k and maj@k are means over problems, and each problem is the mean over its scored attempts. A
+    problem without a scored attempt is left out, and a problem with fewer than k scored attempts is left out of pass@k.
+    A metric is omitted if no problem remains. Length and all fractions are computed over all attempts.
     """
-    every = [attempt for problem in problems for attempt in problem.attempts]
-    judged = [problem.judged for problem in problems if problem.judged]
-    right = [[attempt.is_right for attempt in attempts] for attempts in judged]
-    found = {"length": fmean(attempt.tokens for attempt in every)}
-    found["truncated"] = fmean(attempt.finish == "length" for attempt in every)
-    found |= fractions([attempt.verdict for attempt in every])
-    if judged:
-        solved = [fmean(one) for one in right]
-        found["reward"] = fmean(fmean(attempt.verdict.reward or 0.0 for attempt in attempts) for attempts in judged)
-        found["accuracy"] = fmean(solved)
-        found["accuracy_low"], found["accuracy_high"] = interval(solved, samples=settings.samples_per_prompt)
+    attempts = [attempt for problem in problems for attempt in problem.attempts]
+    scored = [problem.scored for problem in problems if problem.scored]
+    correct = [[attempt.is_correct for attempt in group] for group in scored]
+    values = {"length": fmean(attempt.tokens for attempt in attempts)}
+    values["truncated"] = fmean(attempt.finish == "length" for attempt in attempts)
+    values |= fractions([attempt.result for attempt in attempts])
+    if scored:
+        accuracies = [fmean(group) for group in correct]
+        low, high = accuracy_interval(accuracies, num_samples=settings.samples_per_prompt)
+        values["reward"] = fmean(fmean(attempt.result.reward or 0.0 for attempt in group) for group in scored)
+        values["accuracy"] = fmean(accuracies)
+        values["accuracy_low"], values["accuracy_high"] = low, high
     for k in settings.passes:
-        if enough := [pass_at(sum(one), len(one), k=k) for one in right if len(one) >= k]:
-            found[f"pass@{k}"] = fmean(enough)
-    if settings.answer_extractor and judged:
-        answers = [[attempt.answer for attempt in attempts] for attempts in judged]
-        found[f"maj@{settings.samples_per_prompt}"] = fmean(map(majority, answers, right))
-    return found
+        if estimates := [pass_at_k(sum(group), len(group), k=k) for group in correct if len(group) >= k]:
+            values[f"pass@{k}"] = fmean(estimates)
+    if settings.answer_extractor and scored:
+        answers = [[attempt.answer for attempt in group] for group in scored]
+        values[f"maj@{settings.samples_per_prompt}"] = fmean(map(majority_vote, answers, correct))
+    return values
 
 
 def metrics(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> dict[str, float]:
-    """The numbers of each data set, ``eval/accuracy`` for one; for several ``eval/<name>/accuracy``, and their mean."""
-    measures = {name: dataset_metrics(problems, settings) for name, problems in results.items()}
-    if len(measures) == 1:
-        [only] = measures.values()
-        return {f"eval/{name}": value for name, value in only.items()}
-    found = {f"eval/{name}/{key}": value for name, one in measures.items() for key, value in one.items()}
-    accuracies = [one["accuracy"] for one in measures.values() if "accuracy" in one]
-    return found | ({"eval/accuracy": fmean(accuracies)} if len(accuracies) == len(measures) else {})
+    """Compute the metrics of all data sets.
+
+    With one data set the names are ``eval/accuracy`` and so on. With several they are ``eval/<data set>/accuracy`` and
+    so on, and ``eval/accuracy`` is the mean of the accuracies, if every data set has one.
+    """
+    by_dataset = {name: dataset_metrics(problems, settings) for name, problems in results.items()}
+    if len(by_dataset) == 1:
+        [values] = by_dataset.values()
+        return {f"eval/{metric}": value for metric, value in values.items()}
+    flat = {f"eval/{name}/{metric}": value for name, values in by_dataset.items() for metric, value in values.items()}
+    accuracies = [values["accuracy"] for values in by_dataset.values() if "accuracy" in values]
+    return flat | ({"eval/accuracy": fmean(accuracies)} if len(accuracies) == len(by_dataset) else {})
 
 
 def as_json(problems: Sequence[Problem], settings: Evaluate) -> dict[str, Any]:
-    """A data set's numbers, and each problem with its attempts, as JSON has them."""
+    """Convert one data set to JSON values: its metrics, and every problem with its attempts."""
     return {"metrics": dataset_metrics(problems, settings), "problems": [_problem(problem) for problem in problems]}
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
-    right = sum(attempt.is_right for attempt in problem.judged)
-    attempts = [_attempt(attempt, attempt.verdict) for attempt in problem.attempts]
-    return {"index": problem.index, "prompt": problem.prompt, "right": right, "attempts": attempts}
+    return {
+        "index": problem.index,
+        "prompt": problem.prompt,
+        "num_correct": sum(attempt.is_correct for attempt in problem.scored),
+        "attempts": [_attempt(attempt) for attempt in problem.attempts],
+    }
 
 
-def _attempt(attempt: Attempt, verdict: RewardResult) -> dict[str, Any]:
-    said = {"reward": verdict.reward, "components": dict(verdict.components)}
-    one = verdict.failure
-    failure = {"failure": f"{one.function} {one.kind}", "traceback": one.traceback} if one else {}
-    texts = {"completion": attempt.completion, "answer": attempt.answer, "finish": attempt.finish}
-    return texts | {"tokens": attempt.tokens, "right": attempt.is_right} | said | failure
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    failure = attempt.result.failure
+    values = {
+        "completion": attempt.completion,
+        "answer": attempt.answer,
+        "finish": attempt.finish,
+        "tokens": attempt.tokens,
+        "correct": attempt.is_correct,
+        "reward": attempt.result.reward,
+        "components": dict(attempt.result.components),
+    }
+    if failure:
+        values |= {"failure": f"{failure.function} {failure.kind}", "traceback": failure.traceback}
+    return values

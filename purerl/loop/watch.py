@@ -40,8 +40,8 @@ def follow(watch: Trackers, config: RunConfig, place: RunDirectory, *, first: in
         folder = place.path / "trackers" / kind.replace(":", ".")
         folder.mkdir(parents=True, exist_ok=True)
         settings = flat(to_dict(config))
-        subject = RunInfo(config.name, place.identity, folder, settings, first)
-        build = partial(find("tracker", kind).build, tracker, subject=subject)
+        run_info = RunInfo(config.name, place.identity, folder, settings, first)
+        build = partial(find("tracker", kind).build, tracker, run_info=run_info)
         watch.add(kind, partial(TrackerThread, build), every=config.checkpoint.every)
 
 

@@ -1,1 +1,1 @@
-"""One HTML file about one or more runs."""
+"""The report of one or more runs as a single HTML file."""

@@ -1,4 +1,4 @@
-"""Some of a run's completions: whole groups, from steps all along the run, as many as fit into a number of bytes."""
+"""Select completions for the report: full groups from evenly spaced steps, up to a size limit in bytes."""
 
 from __future__ import annotations
 
@@ -9,68 +9,74 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purerl.errors import DataError
-from purerl.report.numbers import short
-from purerl.report.pieces import Decode, decoder, pieces
+from purerl.report.decoding import Decode, decode_tokens, load_decoder
+from purerl.report.numbers import round_number
 from purerl.store.rollouts import TOKEN_FIELDS, read_table, stored_steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["completions", "evenly"]
+__all__ = ["evenly_spaced", "select_completions"]
 
-_STEPS = 48
-_BYTES_OF_A_TOKEN = 8  # at least: an id and its text
+_MAX_STEPS = 48
+_MIN_BYTES_PER_TOKEN = 8  # of the id and the text of a token in JSON
 _GROUP_FIELDS = ("step", "group", "example", "prompt")
 _ROW_FIELDS = ("row", "completion", "finish", "truncated", "temperature")
 
 
-def completions(run: Path, *, size: int) -> dict[str, Any]:
-    """Groups of the run at `run` whose JSON has at most `size` bytes, and how much there is in all.
+def select_completions(run: Path, *, max_bytes: int) -> dict[str, Any]:
+    """Return groups of completions of a run, at most `max_bytes` long as JSON, and the number of stored steps.
 
-    Every step has the same share of `size`, and what it leaves is for the steps that follow. Where no group fits,
-    there are as many rows of one as do.
+    `max_bytes` is divided equally among the selected steps. Bytes that a step does not use are available to later
+    steps. If no group fits, the result has as many rows of one group as fit.
 
-    Raises: DataError for a file that is no Parquet file, or not a whole one.
+    Raises: DataError if a rollout file is not a complete Parquet file.
     """
-    folder, decode = run / "rollouts", decoder(run)
+    folder, decode = run / "rollouts", load_decoder(run)
     stored = stored_steps(folder)
-    steps = evenly(stored, _STEPS)
-    found: list[dict[str, Any]] = []
-    allowed = 0.0
+    steps = evenly_spaced(stored, _MAX_STEPS)
+    selected: list[dict[str, Any]] = []
+    remaining_bytes = 0.0
     for step in steps:
-        allowed += size / len(steps)
-        for rows in _groups(_table(folder, step)):
-            if (group := _fitting(rows, allowed, decode)) is None:
+        remaining_bytes += max_bytes / len(steps)
+        for rows in _iterate_groups(_read_table(folder, step)):
+            if (group := _group_if_it_fits(rows, remaining_bytes, decode)) is None:
                 break
-            found.append(group)
-            allowed -= _bytes(group)
-    if steps and not found:
-        found = [_part(rows, size, decode) for rows in islice(_groups(_table(folder, steps[-1])), 1)]
-    rows = sum(len(group["rows"]) for group in found)
-    return {"groups": found, "rows": rows, "steps": len({group["step"] for group in found}), "stored": len(stored)}
+            selected.append(group)
+            remaining_bytes -= _json_bytes(group)
+    if steps and not selected:
+        last_table = _read_table(folder, steps[-1])
+        selected = [_truncated_group(rows, max_bytes, decode) for rows in islice(_iterate_groups(last_table), 1)]
+    return {
+        "groups": selected,
+        "num_rows": sum(len(group["rows"]) for group in selected),
+        "num_steps": len({group["step"] for group in selected}),
+        "num_stored_steps": len(stored),
+    }
 
 
-def evenly(values: Sequence[Any], count: int) -> list[Any]:
-    """At most `count` of `values`, as evenly spaced as can be, the first and the last among them.
+def evenly_spaced(values: Sequence[Any], max_count: int) -> list[Any]:
+    """Select at most `max_count` of `values`, as evenly spaced as possible, including the first and the last.
 
-    >>> evenly(range(10), 4), evenly([1, 2], 4)
+    >>> evenly_spaced(range(10), 4), evenly_spaced([1, 2], 4)
     ([0, 3, 6, 9], [1, 2])
     """
-    if len(values) <= count:
+    if len(values) <= max_count:
         return list(values)
-    return [values[round(k * (len(values) - 1) / (count - 1))] for k in range(count)]
+    return [values[round(k * (len(values) - 1) / (max_count - 1))] for k in range(max_count)]
 
 
-def _table(folder: Path, step: int) -> pa.Table:
+def _read_table(folder: Path, step: int) -> pa.Table:
     try:
         return read_table(folder, step)
     except (OSError, ValueError) as error:
-        do = "move the file away; the report does without it"
-        raise DataError(f"rollouts {str(folder / f'{step:06d}.parquet')!r}", got=error, do=do) from error
+        path = folder / f"{step:06d}.parquet"
+        need, do = "a complete Parquet file", "remove the file; the report then omits this step"
+        raise DataError(f"rollout file {str(path)!r}", got=error, need=need, do=do) from error
 
 
-def _groups(table: pa.Table) -> Iterator[pa.Table]:
-    """Groups by label: in the order in which they were drawn, so that runs on the same data show the same prompts."""
+def _iterate_groups(table: pa.Table) -> Iterator[pa.Table]:
+    """Iterate over groups in the order of their labels, so that runs on the same data show the same prompts."""
     members: dict[int, list[int]] = {}
     for row, label in enumerate(table["group"].to_pylist()):
         members.setdefault(label, []).append(row)
@@ -78,52 +84,57 @@ def _groups(table: pa.Table) -> Iterator[pa.Table]:
         yield table.take(members[label])
 
 
-def _fitting(rows: pa.Table, size: float, decode: Decode) -> dict[str, Any] | None:
-    """The group, or None where it has more than `size` bytes; of one that is far larger no text is made."""
-    if _BYTES_OF_A_TOKEN * len(rows["tokens"].combine_chunks().flatten()) > size:
+def _group_if_it_fits(rows: pa.Table, max_bytes: float, decode: Decode) -> dict[str, Any] | None:
+    """Return the group, or None if it is larger than `max_bytes`. A group that is far too large is not decoded."""
+    if _MIN_BYTES_PER_TOKEN * len(rows["tokens"].combine_chunks().flatten()) > max_bytes:
         return None
     group = _group(rows.to_pylist(), decode)
-    return group if _bytes(group) <= size else None
+    return group if _json_bytes(group) <= max_bytes else None
 
 
-def _part(rows: pa.Table, size: float, decode: Decode) -> dict[str, Any]:
-    """The group with as many of its rows, from the first on, as have `size` bytes."""
+def _truncated_group(rows: pa.Table, max_bytes: float, decode: Decode) -> dict[str, Any]:
+    """Return the group with as many of its first rows as fit in `max_bytes`."""
     group = _group(rows.to_pylist(), decode)
-    totals = accumulate(_bytes(row) for row in group["rows"])
-    room = size - _bytes({**group, "rows": []})
-    return {**group, "rows": [row for row, total in zip(group["rows"], totals, strict=True) if total <= room]}
+    totals = accumulate(_json_bytes(row) for row in group["rows"])
+    remaining_bytes = max_bytes - _json_bytes({**group, "rows": []})
+    fitting = [row for row, total in zip(group["rows"], totals, strict=True) if total <= remaining_bytes]
+    return {**group, "rows": fitting}
 
 
-def _bytes(value: Any) -> int:
+def _json_bytes(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode())
 
 
 def _group(rows: Sequence[Mapping[str, Any]], decode: Decode) -> dict[str, Any]:
-    """The rows of one prompt; the tokens before any of them begins to act are said once."""
-    prompt = min(row["action"].index(True) if True in row["action"] else len(row["action"]) for row in rows)
-    ids = rows[0]["tokens"][:prompt]
+    """The rows of one prompt. The tokens before the first action token of any row are stored once, as the prompt."""
+    num_prompt_tokens = min(_first_action(row["action"]) for row in rows)
+    ids = rows[0]["tokens"][:num_prompt_tokens]
     return {
         **{name: rows[0][name] for name in _GROUP_FIELDS if name in rows[0]},
         "size": len(rows),
-        "mean": short(sum(_score(row) for row in rows) / len(rows)),
-        "prompt_at": {"tokens": ids, "text": pieces(decode, ids)},
-        "rows": [_row(row, prompt, decode) for row in rows],
+        "mean_reward": round_number(sum(_total_reward(row) for row in rows) / len(rows)),
+        "prompt_tokens": {"tokens": ids, "text": decode_tokens(decode, ids)},
+        "rows": [_row(row, num_prompt_tokens, decode) for row in rows],
     }
 
 
-def _row(row: Mapping[str, Any], prompt: int, decode: Decode) -> dict[str, Any]:
-    """What is said of the whole row, of each of its tokens from `prompt` on, and of what else the store has of it."""
+def _first_action(action: Sequence[bool]) -> int:
+    return action.index(True) if True in action else len(action)
+
+
+def _row(row: Mapping[str, Any], num_prompt_tokens: int, decode: Decode) -> dict[str, Any]:
+    """The fields of a row, its fields per token after the prompt, and under `extra` all other stored values."""
     known = {*_GROUP_FIELDS, *_ROW_FIELDS, *TOKEN_FIELDS}
-    more = {name: short(value) for name, value in row.items() if name not in known and not _is_nested(value)}
-    fields = {name: _column(row[name][prompt:]) for name in TOKEN_FIELDS if row.get(name) is not None}
-    # One token of the prompt goes first, so that a space in front of the completion is seen.
-    behind = min(prompt, 1)
-    texts = pieces(decode, row["tokens"][prompt - behind :])[behind:]
+    extra = {name: round_number(value) for name, value in row.items() if name not in known and not _is_nested(value)}
+    fields = {name: _compress(row[name][num_prompt_tokens:]) for name in TOKEN_FIELDS if row.get(name) is not None}
+    # Decoding starts one token earlier, so that a space at the start of the completion is kept.
+    context = min(num_prompt_tokens, 1)
+    text = decode_tokens(decode, row["tokens"][num_prompt_tokens - context :])[context:]
     return {
-        **{name: short(row[name]) for name in _ROW_FIELDS if name in row},
-        "score": short(_score(row)),
-        "at": {**fields, "text": texts},
-        "more": more,
+        **{name: round_number(row[name]) for name in _ROW_FIELDS if name in row},
+        "reward": round_number(_total_reward(row)),
+        "per_token": {**fields, "text": text},
+        "extra": extra,
     }
 
 
@@ -131,11 +142,11 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, list | dict)
 
 
-def _score(row: Mapping[str, Any]) -> float:
+def _total_reward(row: Mapping[str, Any]) -> float:
     return float(sum(row.get("reward") or ()))
 
 
-def _column(values: Sequence[Any]) -> Any:
-    """Values at tokens; one value if it is the same at all."""
-    found = [short(value) for value in values]
-    return found[0] if found and all(value == found[0] for value in found) else found
+def _compress(values: Sequence[Any]) -> Any:
+    """The rounded values of all tokens, or a single value if they are all equal."""
+    rounded = [round_number(value) for value in values]
+    return rounded[0] if rounded and all(value == rounded[0] for value in rounded) else rounded

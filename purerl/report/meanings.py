@@ -1,4 +1,7 @@
-"""What metrics mean: the table of docs/metrics.md, which this folder has a link to, for the page to show."""
+"""Units and meanings of metrics, read from the tables of docs/metrics.md.
+
+purerl/report/assets/metrics.md is a symbolic link to that page.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,36 @@ from importlib.resources import files
 
 __all__ = ["meanings"]
 
+_GENERALIZATIONS = (
+    (r"^eval/.+/", "eval/"),  # eval/<data set>/accuracy
+    (r"@\d+$", "@<k>"),
+    (r"^(\w+/loss)/.*", r"\1/<term>"),
+    (r"^(critic|reward_model)/", "policy/"),
+    (r"^reward/.*", "reward/<name>"),
+)
+
 
 def meanings(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Unit and meaning of those of `names` that are explained.
+    """Return the unit and meaning of each metric in `names`. Metrics that are not documented are left out.
 
-    >>> meanings(["eval/reward", "my/own"])
-    {'eval/reward': ('reward', 'mean reward of those completions')}
+    >>> meanings(["rollout/tokens", "my/own"])
+    {'rollout/tokens': ('tokens', 'Action tokens of all sampled completions.')}
     """
-    table = _table()
-    found = {name: next((table[key] for key in _keys(name) if key in table), None) for name in names}
-    return {name: meaning for name, meaning in found.items() if meaning}
+    table = _read_table()
+    matches = {name: next((key for key in _table_keys(name) if key in table), None) for name in names}
+    return {name: table[key] for name, key in matches.items() if key}
 
 
-def _keys(name: str) -> tuple[str, ...]:
-    """Where `name` may be explained: by itself, as one of a kind, or as the policy's metric that the critic has too."""
-    kind = re.sub(r"^(\w+/loss)/.*", r"\1/<term>", re.sub(r"^reward/.*", "reward/<name>", name))
-    return name, kind, re.sub("^critic/", "policy/", kind)
+def _table_keys(name: str) -> list[str]:
+    """The names under which a metric may be documented: its own, then more and more general ones."""
+    keys = [name]
+    for pattern, replacement in _GENERALIZATIONS:
+        keys.append(re.sub(pattern, replacement, keys[-1]))
+    return keys
 
 
 @cache
-def _table() -> dict[str, tuple[str, str]]:
+def _read_table() -> dict[str, tuple[str, str]]:
     text = files("purerl.report").joinpath("assets/metrics.md").read_text(encoding="utf-8")
     rows = [re.split(r"(?<!\\)\|", line)[1:4] for line in text.splitlines() if line.startswith("| `")]
     return {

@@ -1,17 +1,17 @@
-"""Numbers that are short in JSON."""
+"""Compact numbers for JSON."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-__all__ = ["short"]
+__all__ = ["round_number"]
 
 
-def short(value: Any) -> Any:
-    """A number to five digits, as short as JSON can say it; what JSON cannot say, as a string; all else as it is.
+def round_number(value: Any) -> Any:
+    """Round a float to five significant digits. Non-finite floats become strings; other types are returned unchanged.
 
-    >>> short(0.123456789), short(3.0), short(float("nan")), short(True), short(None)
+    >>> round_number(0.123456789), round_number(3.0), round_number(float("nan")), round_number(True), round_number(None)
     (0.12346, 3, 'nan', True, None)
     """
     if not isinstance(value, float):

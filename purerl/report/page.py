@@ -1,7 +1,7 @@
-"""The page: one HTML file with its style, its script and its data in it, which asks the network for nothing.
+"""Write the report: one HTML file that contains its style, script and data, and makes no network requests.
 
-A content security policy in the page holds that: the script is known by its hash, and nothing else may be loaded or
-run, whatever a completion says.
+The content security policy of the page allows only its own script and style, identified by their hashes. No other
+resource can be loaded or executed, so the text of a completion cannot run code.
 """
 
 from __future__ import annotations
@@ -21,63 +21,71 @@ from string import Template
 from typing import Any, NamedTuple
 
 from purerl.errors import ConfigError
-from purerl.report.completions import completions
+from purerl.report.completions import select_completions
 from purerl.report.meanings import meanings
-from purerl.report.read import checked, labels, read_run
+from purerl.report.read import check_runs, read_run, run_labels
 
-__all__ = ["Report", "page", "report"]
+__all__ = ["Report", "render_page", "write_report"]
 
 _SCRIPTS = ("dom", "numbers", "data", "tokens", "overview", "chart", "curves", "row", "completions", "main")
-_LINES, _LINES_OF_ALL_RUNS = 1000, 5000
+_MAX_RECORDS_PER_RUN, _MIN_RECORDS_PER_RUN, _MAX_RECORDS = 1000, 200, 5000
 
 
 class Report(NamedTuple):
-    """A report that was written: where, its size in bytes, and how many completions are in it."""
+    """A written report.
+
+    path             of the HTML file
+    size             of the file in bytes
+    num_completions  number of completions in it
+    """
 
     path: Path
     size: int
-    completions: int
+    num_completions: int
 
 
-def report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Report:
-    """Write a page about the runs at `paths` to `output`, of `megabytes` at most: the more, the more completions.
+def write_report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Report:
+    """Write a report of the runs at `paths` to the file `output`.
 
-    Raises: DataError for what is no run, ConfigError where `output` cannot be, and where the curves alone need more.
+    The file has at most `megabytes` MB. Curves and settings are always included; the remaining size is divided equally
+    among the runs and filled with completions. An existing file is replaced atomically.
+
+    Raises: DataError if a path is not a run, ConfigError if `output` cannot be written or `megabytes` is too small.
     """
     if not math.isfinite(megabytes * 1e6):
-        raise ConfigError("the size of the report", got=f"{megabytes:g} MB", need="a number of megabytes")
-    with _at_once(output) as write:
-        runs = _runs(checked(paths))
-        room = round(megabytes * 1e6) - len(page(runs).encode())
-        if room < 0:
-            got, do = f"{megabytes:g} MB", "give fewer runs, or allow more"
-            need = f"{megabytes - room / 1e6:.1f} MB for the curves and settings alone"
-            raise ConfigError("the size of the report", got=got, need=need, do=do)
+        raise ConfigError("megabytes", got=f"{megabytes:g}", need="a finite number", do="set it to 5, for example")
+    with _atomic_write(output) as write:
+        check_runs(paths)
+        runs = _read_runs(paths)
+        remaining_bytes = round(megabytes * 1e6) - len(render_page(runs).encode())
+        if remaining_bytes < 0:
+            need = f"at least {megabytes - remaining_bytes / 1e6:.1f}, the size of the curves and settings alone"
+            raise ConfigError("megabytes", got=f"{megabytes:g}", need=need, do="set a larger size, or give fewer runs")
         for run, path in zip(runs, paths, strict=True):
-            run["completions"] = completions(path, size=room // len(runs))
-        data = page(runs).encode()
+            run["completions"] = select_completions(path, max_bytes=remaining_bytes // len(runs))
+        data = render_page(runs).encode()
         write(data)
-    return Report(output, len(data), sum(run["completions"]["rows"] for run in runs))
+    return Report(output, len(data), sum(run["completions"]["num_rows"] for run in runs))
 
 
 @contextmanager
-def _at_once(output: Path) -> Iterator[Callable[[bytes], object]]:
-    """What writes the file `output`, which is there, whole, when the block has ended well, and otherwise as before.
+def _atomic_write(output: Path) -> Iterator[Callable[[bytes], object]]:
+    """Yield a function that writes to a temporary file, which replaces `output` if the block succeeds.
 
-    Raises: ConfigError where no file can be, or one of a run would be replaced.
+    Raises: ConfigError if `output` cannot be written, or if it could be a file of a run.
     """
     path = output.resolve()
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
-        raise ConfigError("the report's file", got=repr(str(output)), need="a file in a folder that exists")
+        need, do = "a file in an existing directory", "create the directory, or choose another file"
+        raise ConfigError("output", got=repr(str(output)), need=need, do=do)
     if path.suffix != ".html" and any(_is_run(folder) for folder in path.parents):
-        need, do = "a file outside of runs, or an .html file", "name another file"
-        raise ConfigError("the report's file", got=repr(str(output)), need=need, do=do)
+        need, do = "a file with the suffix .html, or a file outside of run directories", "choose another file"
+        raise ConfigError("output", got=repr(str(output)), need=need, do=do)
     partial = path.with_name(path.name + ".partial")
     try:
         file = partial.open("wb")
     except OSError as error:
-        need, do = "a file that can be written", "name another file"
-        raise ConfigError("the report's file", got=error, need=need, do=do) from error
+        raise ConfigError("output", got=error, need="a writable file", do="choose another file") from error
     try:
         with file:
             yield file.write
@@ -90,40 +98,40 @@ def _is_run(folder: Path) -> bool:
     return (folder / "config.toml").exists() and (folder / "metrics.jsonl").exists()
 
 
-def _runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    lines = min(_LINES, max(_LINES_OF_ALL_RUNS // len(paths), 200))
-    nothing = {"groups": [], "rows": 0, "steps": 0, "stored": 0}
+def _read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    max_records = min(_MAX_RECORDS_PER_RUN, max(_MAX_RECORDS // len(paths), _MIN_RECORDS_PER_RUN))
+    no_completions = {"groups": [], "num_rows": 0, "num_steps": 0, "num_stored_steps": 0}
     return [
-        {"name": name, **read_run(path, lines=lines), "completions": nothing}
-        for name, path in zip(labels(paths), paths, strict=True)
+        {"name": label, **read_run(path, max_records=max_records), "completions": no_completions}
+        for label, path in zip(run_labels(paths), paths, strict=True)
     ]
 
 
-def page(runs: Sequence[dict[str, Any]]) -> str:
-    """The page about `runs`."""
+def render_page(runs: Sequence[dict[str, Any]]) -> str:
+    """Render the HTML page for `runs`, the results of `read_run` with a name and completions."""
     names = sorted({name for run in runs for name in run["metrics"]})
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    data = {"made": made, "runs": runs, "meanings": meanings(names)}
-    style, script = _asset("style.css"), "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
-    text = Template(_asset("index.html")).substitute(
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    data = {"created": created, "runs": runs, "meanings": meanings(names)}
+    style, script = _read_asset("style.css"), "\n".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
+    text = Template(_read_asset("index.html")).substitute(
         title=escape(", ".join(run["name"] for run in runs)),
-        policy=f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}",
+        policy=f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}",
         style=style,
         script=script,
-        data=_embedded(data),
+        data=_to_embedded_json(data),
     )
-    # A path may hold what is no character; in JSON the escape stands for the same.
+    # A path may contain bytes that are not valid UTF-8. Their escape sequences mean the same in JSON.
     return text.encode("utf-8", errors="backslashreplace").decode()
 
 
-def _embedded(data: Any) -> str:
-    """`data` as JSON that HTML cannot mistake for the end of its script."""
+def _to_embedded_json(data: Any) -> str:
+    """Serialize `data` so that it cannot close the script element that contains it."""
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
 
-def _hash(text: str) -> str:
+def _csp_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("purerl.report").joinpath("assets", name).read_text(encoding="utf-8")

@@ -27,5 +27,5 @@ def _read(path: Path, number: int, line: bytes) -> dict[str, Any]:
         record = None
     if not isinstance(record, dict) or not isinstance(record.get("step"), int):
         got, need = repr(line[:60].decode(errors="replace")), "a JSON object with a step"
-        raise DataError(f"line {number} of {str(path)!r} is broken", got=got, need=need, do="mend or remove the line")
+        raise DataError(f"line {number} of {str(path)!r} is broken", got=got, need=need, do="fix or remove the line")
     return record

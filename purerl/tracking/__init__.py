@@ -1,1 +1,1 @@
-"""Showing a run to people while it goes on."""
+"""Trackers and the console: the metrics and completions of a run, shown while it trains."""

@@ -1,4 +1,4 @@
-"""Warnings and log messages, taken from the terminal while something else is drawn there."""
+"""Capture warnings and log messages while a live view is drawn in the terminal."""
 
 from __future__ import annotations
 
@@ -10,36 +10,41 @@ from contextlib import contextmanager
 __all__ = ["captured_output"]
 
 
-class _Handler(logging.Handler):
-    def __init__(self, hear: Callable[[str], None]):
+class _CallbackHandler(logging.Handler):
+    def __init__(self, callback: Callable[[str], None]):
         super().__init__(logging.WARNING)
-        self._hear = hear
+        self._callback = callback
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._hear(record.getMessage().strip().partition("\n")[0])
+        self._callback(record.getMessage().strip().partition("\n")[0])
 
 
 @contextmanager
-def captured_output(hear: Callable[[str], None]) -> Iterator[None]:
-    """Give `hear` what Python warns of and what is logged as a warning or worse, instead of the terminal.
+def captured_output(callback: Callable[[str], None]) -> Iterator[None]:
+    """Pass Python warnings and log records of level WARNING or higher to `callback` instead of the terminal.
 
-    Handlers that write elsewhere than to the terminal go on doing so.
+    `callback` gets the first line of each message. Handlers that do not write to the terminal are left in place.
     """
     terminal = {sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__}
-    root, handler = logging.getLogger(), _Handler(hear)
-    loggers = [root, *(one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger))]
-    muted = [(logger, one) for logger in loggers for one in logger.handlers if getattr(one, "stream", None) in terminal]
-    listened = [root, *dict.fromkeys(logger for logger, _ in muted if not logger.propagate)]
-    for logger, one in muted:
-        logger.removeHandler(one)
-    for logger in listened:
-        logger.addHandler(handler)
+    root, capture = logging.getLogger(), _CallbackHandler(callback)
+    loggers = [root, *(entry for entry in root.manager.loggerDict.values() if isinstance(entry, logging.Logger))]
+    removed = [
+        (logger, handler)
+        for logger in loggers
+        for handler in logger.handlers
+        if getattr(handler, "stream", None) in terminal
+    ]
+    captured = [root, *dict.fromkeys(logger for logger, _ in removed if not logger.propagate)]
+    for logger, handler in removed:
+        logger.removeHandler(handler)
+    for logger in captured:
+        logger.addHandler(capture)
     logging.captureWarnings(capture=True)
     try:
         yield
     finally:
         logging.captureWarnings(capture=False)
-        for logger in listened:
-            logger.removeHandler(handler)
-        for logger, one in muted:
-            logger.addHandler(one)
+        for logger in captured:
+            logger.removeHandler(capture)
+        for logger, handler in removed:
+            logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""The console: a view that is redrawn in a terminal, plain lines elsewhere. It is a tracker like any other."""
+"""The console tracker: a live view in a terminal, plain lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -19,127 +19,134 @@ from purerl.tracking.captured_output import captured_output
 from purerl.tracking.terminal_text import format_number, printable
 from purerl.tracking.view import View
 
-__all__ = ["Console", "line"]
+__all__ = ["Console", "format_record"]
 
-_SHOWN = {
+_LABELS = {
     "eval/accuracy": "accuracy",
     "reward/mean": "reward",
     "policy/loss/nll": "loss",
     "policy/loss/preference": "loss",
-    "policy/accuracy": "preferred",
+    "policy/accuracy": "pair_accuracy",
     "policy/margin": "margin",
-    "policy/approx_kl": "kl",
+    "policy/approx_kl": "approx_kl",
     "policy/entropy": "entropy",
     "time/tokens_per_second": "tokens/s",
 }
 _SECONDS_BETWEEN_LINES = 3.0
-_SECONDS_BETWEEN_VIEWS = 0.5
-_LONGEST = 500  # characters of a warning
-_SHARE = 0.01  # of one core, that drawing may cost
+_SECONDS_BETWEEN_FRAMES = 0.5
+_MAX_WARNING_LENGTH = 500  # characters
+_MAX_CPU_FRACTION = 0.01  # of one core, for drawing the view
 
 
-def line(record: Mapping[str, Any]) -> str:
-    """The metrics of a step that a person follows, in one line.
+def format_record(record: Mapping[str, Any]) -> str:
+    """Format the main metrics of a step as one line.
 
-    >>> line({"step": 3, "reward/mean": 0.5, "policy/approx_kl": 0.00123, "time/tokens_per_second": 12345.6})
-    'reward 0.500  kl 0.00123  tokens/s 12,346'
+    >>> format_record({"step": 3, "reward/mean": 0.5, "policy/approx_kl": 0.00123, "time/tokens_per_second": 12345.6})
+    'reward 0.500  approx_kl 0.00123  tokens/s 12,346'
     """
-    return "  ".join(f"{label} {format_number(record[name])}" for name, label in _SHOWN.items() if name in record)
+    return "  ".join(f"{label} {format_number(record[name])}" for name, label in _LABELS.items() if name in record)
 
 
 class Console:
-    """Follows one run: a view in a terminal, and lines that stay, a few seconds apart.
+    """Shows the progress of one run on stdout.
 
-    In a terminal the lines are evaluations, and when the run is over, warnings. The first and the last step have a line
-    wherever it is. A `note` about the run comes before all.
+    In a terminal it draws a live view, and prints a line for steps with an evaluation. Elsewhere it prints a line for
+    every step. A step is not printed if the last line is less than three seconds old. `close` erases the view, prints
+    the warnings that were captured while the view was drawn, and prints the last step if it has no line yet.
+
+    name       of the run
+    max_steps  number of steps of the run
+    title      text next to the name in the view, for example the algorithm and the model
+    note       a line that is printed first
+    rich       the Rich console to print on; stdout if None
     """
 
     def __init__(
-        self, name: str, steps: int, *, title: str = "", note: str | None = None, rich: RichConsole | None = None
+        self, name: str, max_steps: int, *, title: str = "", note: str | None = None, rich: RichConsole | None = None
     ) -> None:
-        self._rich = rich or _Output(file=sys.stdout)
-        self._view = View(name, steps, title)
-        self._name, self._printed, self._last = name, float("-inf"), {}
+        self._rich = rich or _StdoutConsole(file=sys.stdout)
+        self._view = View(name, max_steps, title)
+        self._name, self._last_print_time, self._unprinted = name, float("-inf"), {}
         if note:
-            self._say(f"{name}: {note}")
+            self._print(f"{name}: {note}")
         utf8 = "utf" in self._rich.encoding.lower()
-        self._drawing = _Drawing(self._view, self._rich) if utf8 and self._rich.is_terminal else None
+        self._live_view = _LiveView(self._view, self._rich) if utf8 and self._rich.is_terminal else None
 
     def log(self, record: Mapping[str, Any]) -> None:
-        self._last = record
-        if self._drawing:
-            with self._drawing.lock:
-                self._view.told(record, seconds=time.monotonic())
-        worth = "eval/accuracy" in record or not self._drawing
-        if worth and time.monotonic() - self._printed > _SECONDS_BETWEEN_LINES:
-            self._print(record)
+        self._unprinted = record
+        if self._live_view:
+            with self._live_view.lock:
+                self._view.update(record, seconds=time.monotonic())
+        should_print = "eval/accuracy" in record or not self._live_view
+        if should_print and time.monotonic() - self._last_print_time > _SECONDS_BETWEEN_LINES:
+            self._print_record(record)
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        if self._drawing:
-            with self._drawing.lock:
+        if self._live_view:
+            with self._live_view.lock:
                 self._view.rows = rows
 
     def close(self, *, failed: bool) -> None:
-        if self._drawing:
-            self._drawing.close()
+        if self._live_view:
+            self._live_view.close()
         for warning, count in self._view.warnings.items():
-            times = f"  x{count}" if count > 1 else ""
-            self._say(f"warning: {printable(warning, _LONGEST)}{times}")
-        if self._last:
-            self._print(self._last)
+            repeats = f"  x{count}" if count > 1 else ""
+            self._print(f"warning: {printable(warning, _MAX_WARNING_LENGTH)}{repeats}")
+        if self._unprinted:
+            self._print_record(self._unprinted)
 
-    def _print(self, record: Mapping[str, Any]) -> None:
-        self._printed, self._last = time.monotonic(), {}
-        self._say(f"{self._name}: step {record['step']}  {line(record)}")
+    def _print_record(self, record: Mapping[str, Any]) -> None:
+        self._last_print_time, self._unprinted = time.monotonic(), {}
+        self._print(f"{self._name}: step {record['step']}  {format_record(record)}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._rich.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-class _Output(RichConsole):
-    """Where nobody reads any more (`| head`), what else is said goes nowhere; Rich would end the run."""
+class _StdoutConsole(RichConsole):
+    """Discards further output after the reader of a pipe closes it (`| head`). Rich's default exits the process."""
 
     def on_broken_pipe(self) -> None:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), self.file.fileno())
+        with Path(os.devnull).open("wb") as devnull:
+            os.dup2(devnull.fileno(), self.file.fileno())
 
 
-class _Drawing:
-    """Draws a view again and again, in a thread of its own, at the cost of a hundredth of a core at most."""
+class _LiveView:
+    """Redraws a view from a background thread, which uses at most one percent of a core."""
 
     def __init__(self, view: View, rich: RichConsole):
         self.lock = threading.RLock()
         self._view, self._rich, self._size = view, rich, rich.size
-        self._live = Live(get_renderable=self._narrow, console=rich, auto_refresh=False, transient=True)
-        self._over, self._held = threading.Event(), ExitStack()
-        self._held.enter_context(captured_output(self._hear))
-        self._held.enter_context(self._live)
-        self._thread = threading.Thread(target=self._draw_on, name="purerl console", daemon=True)
+        self._live = Live(get_renderable=self._narrow_view, console=rich, auto_refresh=False, transient=True)
+        self._closed, self._contexts = threading.Event(), ExitStack()
+        self._contexts.enter_context(captured_output(self._add_warning))
+        self._contexts.enter_context(self._live)
+        self._thread = threading.Thread(target=self._redraw_until_closed, name="purerl console", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._over.set()
+        self._closed.set()
         self._thread.join()
-        self._held.close()
+        self._contexts.close()
 
-    def _narrow(self) -> Constrain:
-        """The view, beside which a terminal has room for the ^C that it echoes: no line is wrapped by it."""
+    def _narrow_view(self) -> Constrain:
+        """The view, two columns narrower than the terminal, so that an echoed ^C does not wrap a line."""
         return Constrain(self._view, max(1, self._rich.width - 2))
 
-    def _hear(self, text: str) -> None:
-        self._view.warnings[text] += 1  # without the lock: drawing may itself be warned of something
+    def _add_warning(self, text: str) -> None:
+        self._view.warnings[text] += 1  # takes no lock, because drawing itself may emit a warning
 
-    def _draw_on(self) -> None:
+    def _redraw_until_closed(self) -> None:
         pause = 0.0
-        while not self._over.wait(pause):
-            begin = time.thread_time()
+        while not self._closed.wait(pause):
+            start = time.thread_time()
             with self.lock:
                 self._draw()
-            pause = max(_SECONDS_BETWEEN_VIEWS, (time.thread_time() - begin) / _SHARE)
+            pause = max(_SECONDS_BETWEEN_FRAMES, (time.thread_time() - start) / _MAX_CPU_FRACTION)
 
     def _draw(self) -> None:
         self._view.now = time.monotonic()
-        if self._rich.size != self._size:  # lines that were wide are now wrapped: what is drawn is not where it was
+        if self._rich.size != self._size:  # a resized terminal wraps old lines, so erasing by line count fails
             self._size = self._rich.size
             self._live.stop()
             self._rich.clear()

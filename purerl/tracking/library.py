@@ -1,4 +1,4 @@
-"""The library that a tracker tells, which may not be there."""
+"""Check that the library of a tracker is installed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from importlib.util import find_spec
 
 from purerl.errors import ConfigError
 
-__all__ = ["needs"]
+__all__ = ["require_library"]
 
 
-def needs(library: str, *, extra: str) -> None:
-    """Refuse a machine without `library`, which is not imported. `extra` is that of purerl which installs it.
+def require_library(library: str, *, extra: str) -> None:
+    """Check that `library` is installed, without importing it. `extra` is the extra of purerl that installs it.
 
-    A folder of that name in the working directory, such as wandb leaves, is no library.
+    A directory of the same name in the working directory, such as the one that wandb creates, does not count as the
+    library.
 
-    Raises: ConfigError.
+    Raises: ConfigError if the library is not installed.
     """
     spec = find_spec(library)
     if spec is None or spec.origin is None:

@@ -1,10 +1,11 @@
-"""MLflow.
+"""Log a run to MLflow.
 
-A run that goes on is found by a tag, its identity, and goes on in the same MLflow run. Steps that MLflow has are not
-told again. Completions are JSON files under ``completions/`` of the run's artifacts, a table each.
+The MLflow run has the identity of the run directory as a tag. A resumed run finds the MLflow run by this tag and
+continues it. Steps that MLflow already has are not logged again. Completions are logged as artifacts: one JSON table
+per step under ``completions/``.
 """
 
-# The checks run without the library too; its types are then unknown.
+# Type checks must also pass if mlflow is not installed. Its types are then unknown.
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -19,97 +20,104 @@ from attrs import define, field, frozen
 
 from purerl.errors import ConfigError
 from purerl.protocols import RunInfo, Tracker
-from purerl.tracking.library import needs
+from purerl.tracking.library import require_library
 
 __all__ = ["Config", "build", "check"]
 
 _TAG = "purerl.run"
-_AT_ONCE = 100  # settings that MLflow takes in one call
-_LONGEST = 500  # characters of a setting's value that every MLflow server takes
+_MAX_PARAMS_PER_CALL = 100  # limit of MLflow
+_MAX_PARAM_LENGTH = 500  # characters; the lowest limit among MLflow servers
 
 
 @frozen(kw_only=True)
 class Config:
-    """Where MLflow keeps the run. Whatever is not set here is as MLflow's environment variables say."""
+    """Settings of the MLflow run. What is not set here comes from MLflow's environment variables."""
 
-    experiment: str = field(default="purerl", metadata={"help": "the experiment that the run belongs to"})
-    name: str | None = field(default=None, metadata={"help": "how the run is shown; its name if not given"})
+    experiment: str = field(default="purerl", metadata={"help": "MLflow experiment of the run"})
+    name: str | None = field(default=None, metadata={"help": "display name; if not set, the name of the run"})
     uri: str | None = field(
         default=None,
-        metadata={"help": "a server, or with all of mlflow a database; MLFLOW_TRACKING_URI if not given"},
+        metadata={
+            "help": "URL of a server, or a database if the full mlflow package is installed; "
+            "if not set, MLFLOW_TRACKING_URI applies"
+        },
     )
 
 
 def check(config: Config) -> None:
-    """Refuse a machine without mlflow, and one whose mlflow has no database where no server is named."""
-    needs("mlflow", extra="mlflow")
+    """Raise ConfigError if mlflow is not installed, or if only mlflow-skinny is and no server is configured."""
+    require_library("mlflow", extra="mlflow")
     uri = config.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    if not (_is_whole() or _is_served(uri or "") or os.environ.get("MLFLOW_ALLOW_FILE_STORE")):
-        got = "nothing, and no MLFLOW_TRACKING_URI" if uri is None else repr(uri)
-        need = "the address of a server, such as http://localhost:5000; mlflow-skinny alone keeps no runs"
-        raise ConfigError("uri", got=got, need=need, do="name a server, or pip install mlflow for a database")
+    if not (_has_full_mlflow() or _is_server(uri or "") or os.environ.get("MLFLOW_ALLOW_FILE_STORE")):
+        raise ConfigError(
+            "uri",
+            got="None, and MLFLOW_TRACKING_URI is not set" if uri is None else repr(uri),
+            need="the URL of an MLflow server, such as http://localhost:5000; mlflow-skinny cannot store runs itself",
+            do="set uri to a server, or pip install mlflow to store runs in a database",
+        )
 
 
-def _is_whole() -> bool:
-    """Whether all of mlflow is installed, and not only mlflow-skinny, which is without databases."""
+def _has_full_mlflow() -> bool:
+    """Whether the full mlflow package is installed, not only mlflow-skinny, which has no database support."""
     try:
         return bool(version("mlflow"))
     except PackageNotFoundError:
         return False
 
 
-def _is_served(uri: str) -> bool:
+def _is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://", "databricks"))
 
 
-def build(config: Config, *, subject: RunInfo) -> Tracker:
-    """Begin the MLflow run, or go on with it."""
+def build(config: Config, *, run_info: RunInfo) -> Tracker:
+    """Start the MLflow run, or continue it if the run is resumed."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=config.uri)
-    known = client.get_experiment_by_name(config.experiment)
-    experiment = known.experiment_id if known else client.create_experiment(config.experiment)
-    runs = client.search_runs([experiment], f"tags.`{_TAG}` = '{subject.identity}'", max_results=1)
-    if runs:
-        run = client.get_run(runs[0].info.run_id)
+    existing = client.get_experiment_by_name(config.experiment)
+    experiment = existing.experiment_id if existing else client.create_experiment(config.experiment)
+    matches = client.search_runs([experiment], f"tags.`{_TAG}` = '{run_info.identity}'", max_results=1)
+    if matches:
+        run = client.get_run(matches[0].info.run_id)
         client.update_run(run.info.run_id, status="RUNNING")
         return _Run(client, run.info.run_id, int(run.data.metrics.get("step", -1)))
-    begun = client.create_run(experiment, run_name=config.name or subject.name, tags={_TAG: subject.identity})
-    _tell_settings(client, begun.info.run_id, subject.settings)
-    return _Run(client, begun.info.run_id, -1)
+    run = client.create_run(experiment, run_name=config.name or run_info.name, tags={_TAG: run_info.identity})
+    _log_settings(client, run.info.run_id, run_info.settings)
+    return _Run(client, run.info.run_id, -1)
 
 
-def _tell_settings(client: Any, run: str, settings: Mapping[str, Any]) -> None:
+def _log_settings(client: Any, run_id: str, settings: Mapping[str, Any]) -> None:
     from mlflow.entities import Param
 
-    params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in settings.items()]
-    for begin in range(0, len(params), _AT_ONCE):
-        client.log_batch(run, params=params[begin : begin + _AT_ONCE])
+    params = [Param(_valid_key(name), str(value)[:_MAX_PARAM_LENGTH]) for name, value in settings.items()]
+    for start in range(0, len(params), _MAX_PARAMS_PER_CALL):
+        client.log_batch(run_id, params=params[start : start + _MAX_PARAMS_PER_CALL])
 
 
-def _key(name: str) -> str:
-    """`name` with nothing in it but what MLflow allows."""
+def _valid_key(name: str) -> str:
+    """Replace the characters that MLflow does not allow in a key."""
     return re.sub(r"[^\w\-./: ]", "_", name)
 
 
 @define
 class _Run:
     _client: Any
-    _run: str
-    _last: int
+    _run_id: str
+    _last_step: int
 
     def log(self, record: Mapping[str, Any]) -> None:
         from mlflow.entities import Metric
 
         step, now = record["step"], int(time.time() * 1000)
-        if step > self._last:
+        if step > self._last_step:
             self._client.log_batch(
-                self._run, metrics=[Metric(_key(name), float(value), now, step) for name, value in record.items()]
+                self._run_id,
+                metrics=[Metric(_valid_key(name), float(value), now, step) for name, value in record.items()],
             )
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
-        self._client.log_dict(self._run, table, f"completions/{step:06d}.json")
+        self._client.log_dict(self._run_id, table, f"completions/{step:06d}.json")
 
     def close(self, *, failed: bool) -> None:
-        self._client.set_terminated(self._run, status="FAILED" if failed else "FINISHED")
+        self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")

@@ -1,11 +1,12 @@
-"""SwanLab.
+"""Log a run to SwanLab.
 
-A run that goes on goes on in the same SwanLab run: its id is the run directory's. Steps that are done again are sent
-again, and SwanLab's server keeps the first of each. Offline, each start leaves a folder of its own, under one id, for
-``swanlab sync --id``. Completions are texts.
+The identity of the run directory is the id of the SwanLab run, so a resumed run continues the same SwanLab run. Steps
+that are repeated after a resume are sent again, and the server keeps the first value of each. Offline, each start of
+the run writes a separate directory with the same id; upload them with ``swanlab sync --id``. Completions are logged as
+text.
 """
 
-# The checks run without the library too; its types are then unknown.
+# Type checks must also pass if swanlab is not installed. Its types are then unknown.
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -15,42 +16,42 @@ from typing import Any, Literal
 from attrs import define, field, frozen
 
 from purerl.protocols import RunInfo, Tracker
-from purerl.tracking.library import needs
+from purerl.tracking.library import require_library
 
 __all__ = ["Config", "build", "check"]
 
 
 @frozen(kw_only=True)
 class Config:
-    """Where SwanLab puts the run. Whatever is not set here is as SwanLab's environment variables and its login say."""
+    """Settings of the SwanLab run. What is not set here comes from SwanLab's environment variables and login."""
 
-    project: str = field(default="purerl", metadata={"help": "the project that the run belongs to"})
-    workspace: str | None = field(default=None, metadata={"help": "the team or user that the project belongs to"})
-    name: str | None = field(default=None, metadata={"help": "how the run is shown; its name if not given"})
+    project: str = field(default="purerl", metadata={"help": "SwanLab project of the run"})
+    workspace: str | None = field(default=None, metadata={"help": "team or user that owns the project"})
+    name: str | None = field(default=None, metadata={"help": "display name; if not set, the name of the run"})
     mode: Literal["online", "offline"] | None = field(
         default=None,
-        metadata={"help": "online, or offline for `swanlab sync` to send later; as SWANLAB_MODE if not given"},
+        metadata={"help": "online, or offline to upload later with `swanlab sync`; if not set, SWANLAB_MODE applies"},
     )
 
 
 def check(config: Config) -> None:
-    """Refuse a machine without swanlab."""
-    needs("swanlab", extra="swanlab")
+    """Raise ConfigError if swanlab is not installed."""
+    require_library("swanlab", extra="swanlab")
 
 
-def build(config: Config, *, subject: RunInfo) -> Tracker:
-    """Begin the SwanLab run, or go on with it."""
+def build(config: Config, *, run_info: RunInfo) -> Tracker:
+    """Start the SwanLab run, or continue it if the run is resumed."""
     import swanlab
 
-    where = dict(project=config.project, workspace=config.workspace, mode=config.mode)
+    destination = dict(project=config.project, workspace=config.workspace, mode=config.mode)
     run = swanlab.init(
-        name=config.name or subject.name,
-        id=subject.identity,
+        name=config.name or run_info.name,
+        id=run_info.identity,
         resume="allow",
-        log_dir=str(subject.folder),
-        config=dict(subject.settings),
+        log_dir=str(run_info.folder),
+        config=dict(run_info.settings),
         settings=swanlab.Settings(interactive=False, terminal={"proxy_type": "none"}),
-        **where,
+        **destination,
     )
     return _Run(run)
 
@@ -65,8 +66,8 @@ class _Run:
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         import swanlab
 
-        texts = ["\n".join(f"{name}: {value}" for name, value in row.items()) for row in rows]
-        self._run.log({"completions": [swanlab.Text(text) for text in texts]}, step=step)
+        formatted = ["\n".join(f"{name}: {value}" for name, value in row.items()) for row in rows]
+        self._run.log({"completions": [swanlab.Text(row) for row in formatted]}, step=step)
 
     def close(self, *, failed: bool) -> None:
         state, error = ("crashed", "the run was stopped by an error") if failed else ("success", None)

@@ -1,7 +1,7 @@
-"""TensorBoard, in the run directory: ``tensorboard --logdir runs`` shows all runs.
+"""Write TensorBoard event files into the run directory. ``tensorboard --logdir runs`` shows all runs.
 
-A run that goes on says from which step on what was written before is void, so that TensorBoard shows each step once.
-Settings and completions are texts.
+A resumed run marks the events from its first step on as obsolete, so TensorBoard shows each step once. Settings and
+completions are logged as text.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Any
 from attrs import define, field, frozen
 
 from purerl.protocols import RunInfo, Tracker
-from purerl.tracking.library import needs
+from purerl.tracking.library import require_library
 
 __all__ = ["Config", "build", "check"]
 
 
 @frozen(kw_only=True)
 class Config:
-    """Where TensorBoard finds the run."""
+    """Settings of the TensorBoard writer."""
 
     directory: str | None = field(
         default=None,
-        metadata={"help": "a log directory, for a folder of the run; in the run directory if not given"},
+        metadata={"help": "log directory, in which each run gets a subdirectory; if not set, the run directory"},
     )
 
 
 def check(config: Config) -> None:
-    """Refuse a machine without tensorboard."""
-    needs("tensorboard", extra="tensorboard")
+    """Raise ConfigError if tensorboard is not installed."""
+    require_library("tensorboard", extra="tensorboard")
 
 
-def build(config: Config, *, subject: RunInfo) -> Tracker:
-    """Begin event files, or go on."""
+def build(config: Config, *, run_info: RunInfo) -> Tracker:
+    """Start a new event file."""
     from torch.utils.tensorboard import SummaryWriter
 
-    folder = Path(config.directory, subject.label) if config.directory else subject.folder
-    writer = SummaryWriter(str(folder), purge_step=subject.first)
-    writer.add_text("settings", _table(["setting", "value"], subject.settings.items()), subject.first)
+    folder = Path(config.directory, run_info.label) if config.directory else run_info.folder
+    writer = SummaryWriter(str(folder), purge_step=run_info.first)
+    writer.add_text("settings", _markdown_table(["setting", "value"], run_info.settings.items()), run_info.first)
     return _Writer(writer)
 
 
@@ -53,17 +53,17 @@ class _Writer:
                 self._writer.add_scalar(name, value, record["step"])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._writer.add_text("completions", _table(list(rows[0]), (row.values() for row in rows)), step)
+        self._writer.add_text("completions", _markdown_table(list(rows[0]), (row.values() for row in rows)), step)
 
     def close(self, *, failed: bool) -> None:
         self._writer.close()
 
 
-def _table(head: Sequence[str], rows: Any) -> str:
-    """A table in Markdown; whatever is in its cells stays in them, as it is."""
-    lines = [head, ["---"] * len(head), *([_cell(value) for value in row] for row in rows)]
+def _markdown_table(head: Sequence[str], rows: Any) -> str:
+    """Format a Markdown table. Cells are escaped, so their content cannot be interpreted as Markdown or HTML."""
+    lines = [head, ["---"] * len(head), *([_escape(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cell(value: object) -> str:
-    return "".join(one if one.isalnum() or one == " " else f"&#{ord(one)};" for one in str(value))
+def _escape(value: object) -> str:
+    return "".join(char if char.isalnum() or char == " " else f"&#{ord(char)};" for char in str(value))

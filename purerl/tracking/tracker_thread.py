@@ -1,8 +1,8 @@
-"""A tracker in a thread of its own, which is waited for only so long: one that hangs does not hold up the run.
+"""Run a tracker in a separate thread, so that a tracker that hangs does not block the run.
 
-Calls are made one after the other, and begun only while the run waits for them: a tracker that draws random numbers
-does not draw them between the run's own. One that does not answer in time is not waited for any more. What it is to be
-told meanwhile is kept, and told once it answers again.
+Calls run one at a time, in order, and each one starts while the run waits for it. If a call takes longer than the
+timeout, the run continues without waiting. Later calls are then queued, and are executed when the tracker responds
+again.
 """
 
 from __future__ import annotations
@@ -19,83 +19,87 @@ from purerl.protocols import Tracker
 
 __all__ = ["TrackerThread"]
 
-_PATIENCE = 10.0
-_MOST = 1000
+_TIMEOUT = 10.0
+_MAX_PENDING = 1000
 
 
 class TrackerThread:
-    """What `make` makes, told as `Tracker` is; whatever it raises is raised here, maybe by a later call.
+    """Implements `Tracker` by calling the tracker that `build` returns in a separate thread.
 
-    Each call waits for `patience` seconds at most, and for none while one before it is not answered. At most `most`
-    calls are kept meanwhile; those that come on top are dropped.
+    Each call waits at most `timeout` seconds, or not at all while an earlier call is still running. At most
+    `max_pending` calls are queued; further calls are dropped.
 
-    Raises: TimeoutError when it begins not to answer, for each call that is dropped, and by `close` where it has not
-    been told everything.
+    An exception of the tracker is raised in the calling thread, possibly by a later call than the one that caused it.
+
+    Raises: TimeoutError when a call exceeds the timeout, for every call that is dropped, and by `close` if some calls
+    were not executed.
     """
 
-    def __init__(self, make: Callable[[], Tracker], *, patience: float = _PATIENCE, most: int = _MOST) -> None:
-        self._patience, self._most = patience, most
-        self._made: list[Tracker] = []
-        self._untold: deque[Callable[[], None]] = deque()
-        self._answer: Future[None] | None = None
+    def __init__(
+        self, build: Callable[[], Tracker], *, timeout: float = _TIMEOUT, max_pending: int = _MAX_PENDING
+    ) -> None:
+        self._timeout, self._max_pending = timeout, max_pending
+        self._trackers: list[Tracker] = []  # empty if the tracker could not be built
+        self._pending: deque[Callable[[], None]] = deque()
+        self._running: Future[None] | None = None
         self._calls: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
-        Thread(target=self._serve, name="purerl tracker", daemon=True).start()
-        self._tell(lambda: self._made.append(make()))
+        Thread(target=self._execute_calls, name="purerl tracker", daemon=True).start()
+        self._submit(lambda: self._trackers.append(build()))
 
     def log(self, record: Mapping[str, Any]) -> None:
-        self._tell(lambda: self._each(lambda tracker: tracker.log(record)))
+        self._submit(lambda: self._with_tracker(lambda tracker: tracker.log(record)))
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._tell(lambda: self._each(lambda tracker: tracker.completions(step, rows)))
+        self._submit(lambda: self._with_tracker(lambda tracker: tracker.completions(step, rows)))
 
     def close(self, *, failed: bool) -> None:
-        self._untold.append(lambda: self._each(lambda tracker: tracker.close(failed=failed)))
-        end, errors = time.monotonic() + self._patience, []
-        while self._answer or self._untold:
+        self._pending.append(lambda: self._with_tracker(lambda tracker: tracker.close(failed=failed)))
+        deadline, errors = time.monotonic() + self._timeout, []
+        while self._running or self._pending:
             try:
-                whole = self._caught_up(end)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - it is raised below, once all is told
+                is_finished = self._run_pending(deadline)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - raised below, after the remaining calls
                 errors.append(error)
                 continue
-            if not whole:
-                raise TimeoutError(self._silence())
+            if not is_finished:
+                raise TimeoutError(self._timeout_message())
         if errors:
             raise errors[0]
 
-    def _each(self, tell: Callable[[Tracker], None]) -> None:
-        for tracker in self._made:  # none where it could not be made
-            tell(tracker)
+    def _with_tracker(self, call: Callable[[Tracker], None]) -> None:
+        for tracker in self._trackers:
+            call(tracker)
 
-    def _tell(self, call: Callable[[], None]) -> None:
-        hangs = self._answer is not None and not self._answer.done()
-        if len(self._untold) == self._most:
-            raise TimeoutError(self._silence())
-        self._untold.append(call)
-        if not hangs and not self._caught_up(time.monotonic() + self._patience):
-            raise TimeoutError(self._silence())
+    def _submit(self, call: Callable[[], None]) -> None:
+        hangs = self._running is not None and not self._running.done()
+        if len(self._pending) == self._max_pending:
+            raise TimeoutError(self._timeout_message())
+        self._pending.append(call)
+        if not hangs and not self._run_pending(time.monotonic() + self._timeout):
+            raise TimeoutError(self._timeout_message())
 
-    def _caught_up(self, end: float) -> bool:
-        """Tell what is to be told until `end`; whether all of it is. Raises what the tracker raises."""
-        while self._answer or self._untold:
-            if self._answer is None:
-                self._answer = Future()
-                self._calls.put((self._untold.popleft(), self._answer))
-            wait([self._answer], timeout=max(0.0, end - time.monotonic()))
-            if not self._answer.done():
+    def _run_pending(self, deadline: float) -> bool:
+        """Execute the pending calls until `deadline`. Returns whether all of them finished; raises their exceptions."""
+        while self._running or self._pending:
+            if self._running is None:
+                self._running = Future()
+                self._calls.put((self._pending.popleft(), self._running))
+            wait([self._running], timeout=max(0.0, deadline - time.monotonic()))
+            if not self._running.done():
                 return False
-            answer, self._answer = self._answer, None
-            answer.result()
+            finished, self._running = self._running, None
+            finished.result()
         return True
 
-    def _silence(self) -> str:
-        return f"it has not answered for {self._patience:g} seconds"
+    def _timeout_message(self) -> str:
+        return f"no response within {self._timeout:g} s"
 
-    def _serve(self) -> None:
+    def _execute_calls(self) -> None:
         while True:
-            call, answer = self._calls.get()
+            call, future = self._calls.get()
             try:
                 call()
-            except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for
-                answer.set_exception(error)
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the future
+                future.set_exception(error)
             else:
-                answer.set_result(None)
+                future.set_result(None)

@@ -1,18 +1,14 @@
-"""Several trackers as one, and the run safe from all of them."""
+"""Combine several trackers into one that never stops the run."""
 
 from __future__ import annotations
 
 import logging
-import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from types import TracebackType
 from typing import Any, Self
-
-import numpy as np
-import torch
 
 from purerl.protocols import Tracker
 
@@ -22,22 +18,25 @@ _LOG = logging.getLogger("purerl")
 
 
 class Trackers:
-    """Tells several trackers what one is told.
+    """A tracker that forwards each call to several trackers.
 
-    What a tracker raises is a warning, the first time, and counted: the run goes on as if nothing had been told. Nor
-    does a tracker move the random numbers that the run draws. What it prints goes to stderr.
+    An exception in a tracker does not stop the run or reach the other trackers. The first exception of each tracker is
+    logged as a warning. `close` logs how often each tracker failed, if it failed more than once. What a tracker prints
+    to stdout is written to stderr.
 
-    `failures` counts, by the tracker's name, what could not be told.
+    As a context manager, it calls `close` on exit, with `failed=True` if the block raised an exception.
+
+    failures   number of failed calls by name of the tracker
     """
 
     def __init__(self) -> None:
         self._trackers: dict[str, tuple[Tracker, int]] = {}
         self.failures: Counter[str] = Counter()
 
-    def add(self, name: str, make: Callable[[], Tracker], *, every: int = 1) -> None:
-        """Tell what `make` makes, from now on: every record, and the completions of every so-manieth step."""
+    def add(self, name: str, build: Callable[[], Tracker], *, every: int = 1) -> None:
+        """Add the tracker that `build` returns. It gets every record, and the completions of every `every`-th step."""
         with self._guarded(name):
-            self._trackers[name] = make(), every
+            self._trackers[name] = build(), every
 
     def log(self, record: Mapping[str, Any]) -> None:
         for name, (tracker, _) in self._trackers.items():
@@ -51,13 +50,13 @@ class Trackers:
                     tracker.completions(step, rows)
 
     def close(self, *, failed: bool) -> None:
-        # The console was first, and shows what the others say while they close.
+        # The console was added first. It closes last, because it shows the warnings of the others.
         for name, (tracker, _) in reversed(self._trackers.items()):
             with self._guarded(name):
                 tracker.close(failed=failed)
         for name, count in self.failures.items():
             if count > 1:
-                _LOG.warning("tracker %s could not be told %d times", name, count)
+                _LOG.warning("tracker %s failed %d times", name, count)
 
     def __enter__(self) -> Self:
         return self
@@ -69,23 +68,11 @@ class Trackers:
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Let nothing out of the block but what interrupts the run."""
+        """Log and count exceptions of the block. KeyboardInterrupt is not caught."""
         try:
-            with _randomness_kept(), redirect_stdout(sys.stderr):
+            with redirect_stdout(sys.stderr):
                 yield
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever goes wrong in a tracker, the run goes on
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - no failure of a tracker may stop the run
             self.failures[name] += 1
             if self.failures[name] == 1:
-                _LOG.warning("tracker %s: %s: %s; the run goes on", name, type(error).__name__, error)
-
-
-@contextmanager
-def _randomness_kept() -> Iterator[None]:
-    """Whatever the block draws from the global generators, what comes after draws as if it had not."""
-    python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(pytorch)
+                _LOG.warning("tracker %s: %s: %s; the run continues", name, type(error).__name__, error)

@@ -1,7 +1,7 @@
-"""Trackio: a database on this machine, which ``trackio show`` shows, or a Space of Hugging Face's hub.
+"""Log a run to Trackio: a local database that ``trackio show`` displays, or a Space on the Hugging Face Hub.
 
-A run that goes on goes on in the same Trackio run, known by its name and its identity. Steps that Trackio has are not
-told again.
+A resumed run continues the same Trackio run, which is found by the name and identity of the run. Steps that Trackio
+already has are not logged again.
 """
 
 from __future__ import annotations
@@ -12,56 +12,58 @@ from typing import Any
 from attrs import define, field, frozen
 
 from purerl.protocols import RunInfo, Tracker
-from purerl.tracking.library import needs
+from purerl.tracking.library import require_library
 
 __all__ = ["Config", "build", "check"]
 
 
 @frozen(kw_only=True)
 class Config:
-    """Where Trackio keeps the run; TRACKIO_DIR says where on this machine."""
+    """Settings of the Trackio run. The environment variable TRACKIO_DIR sets the directory of the local database."""
 
-    project: str = field(default="purerl", metadata={"help": "the project that the run belongs to"})
-    group: str | None = field(default=None, metadata={"help": "runs of one group are shown together"})
-    space: str | None = field(default=None, metadata={"help": "a Space of the hub; this machine if not given"})
+    project: str = field(default="purerl", metadata={"help": "Trackio project of the run"})
+    group: str | None = field(default=None, metadata={"help": "Trackio shows the runs of one group together"})
+    space: str | None = field(
+        default=None, metadata={"help": "Space on the Hugging Face Hub; if not set, a local database"}
+    )
 
 
 def check(config: Config) -> None:
-    """Refuse a machine without trackio."""
-    needs("trackio", extra="trackio")
+    """Raise ConfigError if trackio is not installed."""
+    require_library("trackio", extra="trackio")
 
 
-def build(config: Config, *, subject: RunInfo) -> Tracker:
-    """Begin the Trackio run, or go on with it."""
+def build(config: Config, *, run_info: RunInfo) -> Tracker:
+    """Start the Trackio run, or continue it if the run is resumed."""
     import trackio
 
     run = trackio.init(
         config.project,
-        name=subject.label,
+        name=run_info.label,
         group=config.group,
         space_id=config.space,
         resume="allow",
-        config=dict(subject.settings),
+        config=dict(run_info.settings),
         embed=False,
         auto_log_gpu=False,
         auto_log_cpu=False,
     )
-    return _Run(run, run._next_step)  # noqa: SLF001 - one more than the last that it has; it says so nowhere else
+    return _Run(run, run._next_step)  # noqa: SLF001 - the step after the last logged one; there is no public attribute
 
 
 @define
 class _Run:
     _run: Any
-    _first: int
+    _first_step: int
 
     def log(self, record: Mapping[str, Any]) -> None:
-        if record["step"] >= self._first:
+        if record["step"] >= self._first_step:
             self._run.log({name: value for name, value in record.items() if name != "step"}, step=record["step"])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         import trackio
 
-        if step >= self._first:
+        if step >= self._first_step:
             self._run.log({"completions": trackio.Table(data=[dict(row) for row in rows])}, step=step)
 
     def close(self, *, failed: bool) -> None:

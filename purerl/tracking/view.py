@@ -1,4 +1,4 @@
-"""What a terminal shows of a run that goes on: how far it is, how it learns, what it costs, what it says."""
+"""The live view of a run in a terminal: progress, curves, time by phase, completions and warnings."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from purerl.tracking.terminal_text import format_duration, format_number, printa
 
 __all__ = ["View"]
 
-_CURVES = {
+_CURVE_LABELS = {
     "reward/mean": "reward",
     "eval/accuracy": "accuracy",
     "policy/loss/nll": "loss",
     "policy/loss/preference": "loss",
-    "policy/accuracy": "preferred",
+    "policy/accuracy": "pair_accuracy",
     "policy/margin": "margin",
     "rollout/length": "length",
     "policy/entropy": "entropy",
-    "policy/approx_kl": "kl",
+    "policy/approx_kl": "approx_kl",
 }
-_PHASES = {
+_PHASE_COLORS = {
     "generate": "cyan",
     "reward": "yellow",
     "score": "blue",
@@ -38,106 +38,113 @@ _PHASES = {
     "sync": "green",
     "other": "bright_black",
 }
-_REMEMBERED = 512  # values of a curve
-_RECENT = 30  # steps that the rate is told from
-_LONGEST = 400  # characters of a text that are looked at
-_BESIDE = 14  # lines of everything but completions and warnings
+_MAX_CURVE_POINTS = 512
+_RATE_WINDOW = 30  # steps over which steps/s is computed
+_MAX_TEXT_LENGTH = 400  # characters of a prompt or completion that are formatted
+_RESERVED_LINES = 14  # height of everything except completions and warnings
 
 
 @define
 class View:
-    """What is known of a run, and how it looks; `seconds` are since some moment, the same for all that it is told."""
+    """A Rich renderable with the state of a run.
+
+    Times are in seconds from any fixed origin, the same one in every call.
+
+    name       of the run
+    max_steps  number of steps of the run
+    title      text next to the name
+    now        current time
+    record     metrics of the last step
+    rows       completions to show: mappings with prompt, completion and reward
+    warnings   number of occurrences by message; the last three are shown
+    """
 
     name: str
-    steps: int
+    max_steps: int
     title: str = ""
     now: float = 0.0
     record: Mapping[str, Any] = field(factory=dict)
     rows: Sequence[Mapping[str, Any]] = ()
     warnings: Counter[str] = field(factory=Counter)
     _curves: dict[str, deque[float]] = field(factory=dict)
-    _recent: deque[tuple[float, int]] = field(factory=lambda: deque(maxlen=_RECENT))
-    _begun: float | None = None
+    _recent_steps: deque[tuple[float, int]] = field(factory=lambda: deque(maxlen=_RATE_WINDOW))
+    _start: float | None = None
 
-    def told(self, record: Mapping[str, Any], *, seconds: float) -> None:
-        """A step is done."""
+    def update(self, record: Mapping[str, Any], *, seconds: float) -> None:
+        """Add the metrics of a step that finished at time `seconds`."""
         self.record, self.now = record, seconds
-        self._begun = seconds if self._begun is None else self._begun
-        self._recent.append((seconds, record["step"]))
-        for metric, label in _CURVES.items():
+        self._start = seconds if self._start is None else self._start
+        self._recent_steps.append((seconds, record["step"]))
+        for metric, label in _CURVE_LABELS.items():
             if metric in record:
-                self._curves.setdefault(label, deque(maxlen=_REMEMBERED)).append(record[metric])
+                self._curves.setdefault(label, deque(maxlen=_MAX_CURVE_POINTS)).append(record[metric])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width, height = options.max_width, console.size.height
         yield Text.assemble((printable(self.name, width), "bold"), ("  " + printable(self.title, width), "dim"))
         yield self._progress(width)
         if self._curves:
-            yield Padding(self._learning(width), (1, 0, 0, 0))
+            yield Padding(self._curve_table(width), (1, 0, 0, 0))
         if "time/step" in self.record:
-            yield Padding(self._costs(width), (1, 0, 0, 0))
-        if self.rows and height > _BESIDE + 2:
-            yield Padding(self._completions(height - _BESIDE), (1, 0, 0, 0))
+            yield Padding(self._time_by_phase(width), (1, 0, 0, 0))
+        if self.rows and height > _RESERVED_LINES + 2:
+            yield Padding(self._completion_table(height - _RESERVED_LINES), (1, 0, 0, 0))
         for warning, count in list(self.warnings.items())[-3:]:
-            times = f"  x{count}" if count > 1 else ""
-            yield Text(f"warning: {printable(warning, 2 * width)}{times}", style="yellow")
-
-    # --- how far -------------------------------------------------------------------------------------------------
+            repeats = f"  x{count}" if count > 1 else ""
+            yield Text(f"warning: {printable(warning, 2 * width)}{repeats}", style="yellow")
 
     def _progress(self, width: int) -> RenderableType:
         step = self.record.get("step", 0)
-        facts = [f"step {step:,} of {self.steps:,}"]
-        if self._begun is not None:
-            facts += [f"{format_duration(self.now - self._begun)} gone"]
-        if rate := self._rate():
-            facts += [f"{format_duration((self.steps - step) / rate)} left", f"{format_number(rate)} steps/s"]
+        facts = [f"step {step:,} of {self.max_steps:,}"]
+        if self._start is not None:
+            facts += [f"{format_duration(self.now - self._start)} elapsed"]
+        if rate := self._steps_per_second():
+            remaining = (self.max_steps - step) / rate
+            facts += [f"{format_duration(remaining)} remaining", f"{format_number(rate)} steps/s"]
         if "time/tokens_per_second" in self.record:
             facts += [f"{format_number(self.record['time/tokens_per_second'])} tokens/s"]
+        bar = ProgressBar(total=self.max_steps, completed=step, width=max(8, min(40, width // 6)))
         grid = Table.grid(padding=(0, 2))
-        grid.add_row(
-            ProgressBar(total=self.steps, completed=step, width=max(8, min(40, width // 4))), Text("   ".join(facts))
-        )
+        grid.add_row(bar, Text("   ".join(facts)))
         return grid
 
-    def _rate(self) -> float:
-        """Steps a second, over the last few; 0 while there is no telling."""
-        if len(self._recent) < 2:
+    def _steps_per_second(self) -> float:
+        """Mean over the last steps; 0 if it is not known yet."""
+        if len(self._recent_steps) < 2:
             return 0.0
-        (begin, first), (end, last) = self._recent[0], self._recent[-1]
-        return (last - first) / (end - begin) if end > begin else 0.0
+        (start, first_step), (end, last_step) = self._recent_steps[0], self._recent_steps[-1]
+        return (last_step - first_step) / (end - start) if end > start else 0.0
 
-    # --- how it learns -------------------------------------------------------------------------------------------
-
-    def _learning(self, width: int) -> RenderableType:
+    def _curve_table(self, width: int) -> RenderableType:
         grid = Table.grid(padding=(0, 2))
         for label, values in self._curves.items():
-            line = Text(sparkline(list(values), max(8, min(60, width - 24))), style="green")
-            grid.add_row(Text(label), Text(format_number(values[-1]), justify="right", style="bold"), line)
+            curve = Text(sparkline(list(values), max(8, min(60, width - 24))), style="green")
+            grid.add_row(Text(label), Text(format_number(values[-1]), justify="right", style="bold"), curve)
         return grid
 
-    # --- what it costs -------------------------------------------------------------------------------------------
-
-    def _costs(self, width: int) -> RenderableType:
-        whole = self.record["time/step"]
-        seconds = {phase: self.record.get(f"time/{phase}", 0.0) for phase in _PHASES if phase != "other"}
-        seconds["other"] = max(0.0, whole - sum(seconds.values()))
+    def _time_by_phase(self, width: int) -> RenderableType:
+        total = self.record["time/step"]
+        seconds = {phase: self.record.get(f"time/{phase}", 0.0) for phase in _PHASE_COLORS if phase != "other"}
+        seconds["other"] = max(0.0, total - sum(seconds.values()))
         cells = split_cells(list(seconds.values()), max(8, min(60, width - 24)))
-        bar = Text.assemble(*(("█" * n, _PHASES[phase]) for phase, n in zip(seconds, cells, strict=True)))
-        legend = [Text(f"■ {one} {format_number(s)}", _PHASES[one]) for one, s in seconds.items() if s >= 0.005 * whole]
+        bar = Text.assemble(*(("█" * n, _PHASE_COLORS[phase]) for phase, n in zip(seconds, cells, strict=True)))
+        legend = [
+            Text(f"■ {phase} {format_number(value)}", _PHASE_COLORS[phase])
+            for phase, value in seconds.items()
+            if value >= 0.005 * total
+        ]
         grid = Table.grid(padding=(0, 2))
-        grid.add_row(Text("seconds "), Text(format_number(whole), style="bold"), bar)
+        grid.add_row(Text("seconds "), Text(format_number(total), style="bold"), bar)
         grid.add_row("", "", Columns(legend, padding=(0, 2)))
         return grid
 
-    # --- what it says --------------------------------------------------------------------------------------------
-
-    def _completions(self, lines: int) -> RenderableType:
+    def _completion_table(self, max_lines: int) -> RenderableType:
         table = Table(box=None, padding=(0, 2, 0, 0), expand=True, header_style="dim")
         table.add_column("reward", justify="right")
         table.add_column("prompt", no_wrap=True, overflow="ellipsis", ratio=2)
         table.add_column("completion", no_wrap=True, overflow="ellipsis", ratio=3)
-        for row in self.rows[: min(8, lines - 1)]:
+        for row in self.rows[: min(8, max_lines - 1)]:
             reward = "-" if row["reward"] is None else format_number(row["reward"])
-            texts = (Text(printable(str(row[name]), _LONGEST)) for name in ("prompt", "completion"))
-            table.add_row(Text(reward, style="bold"), *texts)
+            cells = (Text(printable(str(row[name]), _MAX_TEXT_LENGTH)) for name in ("prompt", "completion"))
+            table.add_row(Text(reward, style="bold"), *cells)
         return table

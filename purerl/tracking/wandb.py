@@ -1,8 +1,8 @@
-"""Weights & Biases.
+"""Log a run to Weights & Biases.
 
-A run that goes on goes on in the same wandb run: its id is the run directory's. Steps that are done again are sent
-again, and wandb's server drops what is not newer than what it has. Offline, each start leaves a folder of its own,
-under one id, for ``wandb sync``.
+The identity of the run directory is the id of the wandb run, so a resumed run continues the same wandb run. Steps that
+are repeated after a resume are sent again, and the server drops them. Offline, each start of the run writes a separate
+directory with the same id; upload them with ``wandb sync``.
 """
 
 from __future__ import annotations
@@ -13,43 +13,44 @@ from typing import Any, Literal
 from attrs import define, field, frozen
 
 from purerl.protocols import RunInfo, Tracker
-from purerl.tracking.library import needs
+from purerl.tracking.library import require_library
 
 __all__ = ["Config", "build", "check"]
 
 
 @frozen(kw_only=True)
 class Config:
-    """Where wandb puts the run. Whatever is not set here is as wandb's environment variables and its login say."""
+    """Settings of the wandb run. What is not set here comes from wandb's environment variables and login."""
 
-    project: str = field(default="purerl", metadata={"help": "the project that the run belongs to"})
-    entity: str | None = field(default=None, metadata={"help": "the team or user that the project belongs to"})
-    name: str | None = field(default=None, metadata={"help": "how the run is shown; its name if not given"})
-    group: str | None = field(default=None, metadata={"help": "runs of one group are shown together"})
+    project: str = field(default="purerl", metadata={"help": "wandb project of the run"})
+    entity: str | None = field(default=None, metadata={"help": "team or user that owns the project"})
+    name: str | None = field(default=None, metadata={"help": "display name; if not set, the name of the run"})
+    group: str | None = field(default=None, metadata={"help": "wandb shows the runs of one group together"})
     mode: Literal["online", "offline"] | None = field(
-        default=None, metadata={"help": "online, or offline for `wandb sync` to send later; as WANDB_MODE if not given"}
+        default=None,
+        metadata={"help": "online, or offline to upload later with `wandb sync`; if not set, WANDB_MODE applies"},
     )
 
 
 def check(config: Config) -> None:
-    """Refuse a machine without wandb."""
-    needs("wandb", extra="wandb")
+    """Raise ConfigError if wandb is not installed."""
+    require_library("wandb", extra="wandb")
 
 
-def build(config: Config, *, subject: RunInfo) -> Tracker:
-    """Begin the wandb run, or go on with it."""
+def build(config: Config, *, run_info: RunInfo) -> Tracker:
+    """Start the wandb run, or continue it if the run is resumed."""
     import wandb
 
     quiet = wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True)
-    where = dict(project=config.project, entity=config.entity, group=config.group, mode=config.mode)
+    destination = dict(project=config.project, entity=config.entity, group=config.group, mode=config.mode)
     run = wandb.init(
-        name=config.name or subject.name,
-        id=subject.identity,
+        name=config.name or run_info.name,
+        id=run_info.identity,
         resume="allow",
-        dir=subject.folder,
-        config=dict(subject.settings),
+        dir=run_info.folder,
+        config=dict(run_info.settings),
         settings=quiet,
-        **where,
+        **destination,
     )
     return _Run(run)
 

@@ -102,7 +102,7 @@ def test_a_page_has_its_sections(pages):
         "| loss of the policy, with `entropy_coef=0.1` | `-0.1 * sequence_mean_of_token_mean of entropy` |",
         "| a reference | `logp`; with `kl_loss_coef=0.1` |",
         "| `clip_low` | `0.2` | a number at least 0 and at most 1 | lower clip offset: the ratio is clipped",
-        "| `policy/clip_fraction` | share | counted tokens whose loss is clipped",
+        "| `policy/clip_fraction` | fraction | Counted tokens whose loss is clipped.",
         "The equations: {py:obj}`group_normalized_advantage <purerl.algos.estimators.group_relative.",
     ):
         assert f"\n{line}" in pages["grpo"]

@@ -20,7 +20,7 @@ from purerl.config.schema import Data, Evaluate, RunConfig, StopWhen
 from purerl.config.structure import apply, from_dict, read_toml, to_dict
 from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
 from purerl.evaluation.results import Attempt, Problem, dataset_metrics, metrics
-from purerl.evaluation.statistics import pass_at
+from purerl.evaluation.statistics import pass_at_k
 from purerl.loop.evaluation import Exam, exam_of_run, examine, write_json
 from purerl.loop.evaluation import exam_of_model as _exam_of_model
 from purerl.loop.train import Summary, train
@@ -154,7 +154,7 @@ def test_a_real_model_is_examined_on_two_data_sets(prepared: Path, tmp_path: Pat
     }
     attempts = [attempt for one in results.values() for problem in one for attempt in problem.attempts]
     assert len({attempt.completion for attempt in attempts}) > 12, "samples differ"
-    assert 0 < sum(attempt.is_right for attempt in attempts) < 24
+    assert 0 < sum(attempt.is_correct for attempt in attempts) < 24
     again = exam_of_model(Model(str(prepared / "model")), evolve(exam.settings, max_examples=2), rewards=[EASY])
     assert examine(again)["old"] == results["old"][:2], "a problem's attempts depend on nothing beside it"
     other = exam_of_model(Model(str(prepared / "model")), exam.settings, rewards=[EASY], seed=1)
@@ -165,10 +165,10 @@ def test_a_real_model_is_examined_on_two_data_sets(prepared: Path, tmp_path: Pat
     assert written["settings"] | {"every": 20} == to_dict(exam.settings)
     for name, one in results.items():
         for problem, said in zip(one, written["data"][name]["problems"], strict=True):
-            assert said["right"] == sum(attempt.is_right for attempt in problem.attempts)
+            assert said["num_correct"] == sum(attempt.is_correct for attempt in problem.attempts)
             assert [a["completion"] for a in said["attempts"]] == [a.completion for a in problem.attempts]
-        right = [said["right"] for said in written["data"][name]["problems"]]
-        assert written["data"][name]["metrics"]["pass@2"] == fmean(pass_at(c, 4, k=2) for c in right)
+        num_correct = [said["num_correct"] for said in written["data"][name]["problems"]]
+        assert written["data"][name]["metrics"]["pass@2"] == fmean(pass_at_k(c, 4, k=2) for c in num_correct)
 
 
 def test_every_attempt_is_judged_by_its_own_problem(prepared: Path) -> None:
@@ -178,7 +178,7 @@ def test_every_attempt_is_judged_by_its_own_problem(prepared: Path) -> None:
     exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=["tests.loop.test_evaluation:sum_of"])
     for problem in examine(exam)["train"]:
         a, b = problem.prompt.rstrip("=").split("+")
-        assert [attempt.verdict.reward for attempt in problem.attempts] == [int(a) + int(b)] * 2
+        assert [attempt.result.reward for attempt in problem.attempts] == [int(a) + int(b)] * 2
 
 
 def test_greedy_attempts_are_the_default_and_nothing_need_judge_them(prepared: Path) -> None:
@@ -213,7 +213,7 @@ def test_functions_of_this_process_judge_too(prepared: Path) -> None:
     settings = Evaluate(data=str(prepared / "train.parquet"), max_examples=2, max_tokens=3)
     for problem in examine(exam_of_model(Model(str(prepared / "model")), settings, rewards=[length]))["train"]:
         [attempt] = problem.attempts
-        assert attempt.verdict.components == {"length": len(attempt.completion)}
+        assert attempt.result.components == {"length": len(attempt.completion)}
 
 
 def test_a_few_failures_are_told(prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

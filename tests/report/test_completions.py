@@ -1,4 +1,4 @@
-"""Which completions are in a page: whole groups, from all along the run, and no more than fit."""
+"""Selection of completions for the report: full groups from evenly spaced steps, within a size limit."""
 
 from __future__ import annotations
 
@@ -9,108 +9,118 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from purerl.errors import DataError
-from purerl.report.completions import completions
-from tests.report.made import hand_made
+from purerl.report.completions import select_completions
+from tests.report.sample_runs import make_run
 
-PROMPTS = [(f"{number}+1=", ["right", "wrong", "wrong too"]) for number in range(8)]
-
-
-def _size(found: dict) -> int:
-    return sum(len(json.dumps(group).encode()) for group in found["groups"])
+GROUPS = [(f"{number}+1=", ["1", "2", "10"]) for number in range(8)]
 
 
-def test_a_row_has_its_numbers_its_texts_and_what_is_known_of_its_tokens(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=1, texts=[("a=", ["é", "b"])])
-    (group,) = completions(run, size=10**6)["groups"]
-    assert (group["step"], group["group"], group["prompt"], group["size"], group["mean"]) == (1, 0, "a=", 2, 0.5)
-    assert group["prompt_at"]["text"] == ["a", "="]
-    one, other = group["rows"]
-    assert (one["completion"], one["finish"], one["score"]) == ("é", "stop", 1)
-    assert one["at"]["text"] == ["", "é", "<end>"]
-    assert one["at"]["rollout_logp"] == [-0.1, -0.2, -0.3]
-    assert one["at"]["old_logp"] == [-0.09, -0.19, -0.29]
-    assert (one["at"]["advantage"], other["at"]["advantage"]) == (0.5, -0.5), "the same at every token, so said once"
-    assert (one["at"]["action"], one["at"]["mask"], one["at"]["reward"]) == (True, True, [0, 0, 1])
+def _group_bytes(selection: dict) -> int:
+    return sum(len(json.dumps(group).encode()) for group in selection["groups"])
 
 
-def test_all_of_it_where_it_fits(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=5, texts=PROMPTS)
-    found = completions(run, size=10**7)
-    assert (found["rows"], found["steps"], found["stored"]) == (5 * 8 * 3, 5, 5)
+def test_row_contains_its_fields_its_text_and_its_values_per_token(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1, groups=[("a=", ["é", "b"])])
+    (group,) = select_completions(run, max_bytes=10**6)["groups"]
+    assert (group["step"], group["group"], group["prompt"], group["size"]) == (1, 0, "a=", 2)
+    assert group["mean_reward"] == 0.5
+    assert group["prompt_tokens"]["text"] == ["a", "="]
+    first, second = group["rows"]
+    assert (first["completion"], first["finish"], first["reward"]) == ("é", "stop", 1)
+    fields = first["per_token"]
+    assert fields["text"] == ["", "é", "<end>"]
+    assert fields["rollout_logp"] == [-0.1, -0.2, -0.3]
+    assert fields["old_logp"] == [-0.09, -0.19, -0.29]
+    assert (fields["advantage"], second["per_token"]["advantage"]) == (0.5, -0.5), "equal values are stored once"
+    assert (fields["action"], fields["mask"], fields["reward"]) == (True, True, [0, 0, 1])
 
 
-@pytest.mark.parametrize("size", [6_000, 20_000, 60_000])
-def test_whole_groups_from_all_along_the_run_within_the_size(tmp_path: Path, size: int) -> None:
-    run = hand_made(tmp_path / "run", steps=12, texts=PROMPTS)
-    found = completions(run, size=size)
-    steps = [group["step"] for group in found["groups"]]
-    assert 0.6 * size < _size(found) <= size
-    assert all(len(group["rows"]) == group["size"] == 3 for group in found["groups"])
+def test_all_completions_are_selected_if_they_fit(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=5, groups=GROUPS)
+    selection = select_completions(run, max_bytes=10**7)
+    assert selection["num_rows"] == 5 * 8 * 3
+    assert (selection["num_steps"], selection["num_stored_steps"]) == (5, 5)
+
+
+@pytest.mark.parametrize("max_bytes", [6_000, 20_000, 60_000])
+def test_full_groups_from_all_parts_of_the_run_fill_the_limit(tmp_path: Path, max_bytes: int) -> None:
+    run = make_run(tmp_path / "run", steps=12, groups=GROUPS)
+    selection = select_completions(run, max_bytes=max_bytes)
+    steps = [group["step"] for group in selection["groups"]]
+    assert 0.6 * max_bytes < _group_bytes(selection) <= max_bytes
+    assert all(len(group["rows"]) == group["size"] == 3 for group in selection["groups"])
     assert max(steps) - min(steps) >= 8
     assert max(map(steps.count, steps)) - min(map(steps.count, set(steps))) <= 1
 
 
 def test_runs_on_the_same_data_show_the_same_prompts(tmp_path: Path) -> None:
-    one = hand_made(tmp_path / "one", texts=PROMPTS)
-    other = hand_made(tmp_path / "other", texts=[(prompt, said[:2]) for prompt, said in PROMPTS[:6]])
-    shown = [{group["prompt"] for group in completions(run, size=12_000)["groups"]} for run in (one, other)]
-    assert len(shown[0]) < len(shown[1]) < 6
-    assert shown[0] < shown[1]
+    large = make_run(tmp_path / "large", groups=GROUPS)
+    small = make_run(tmp_path / "small", groups=[(prompt, completions[:2]) for prompt, completions in GROUPS[:6]])
+    prompts = [
+        {group["prompt"] for group in select_completions(run, max_bytes=12_000)["groups"]} for run in (large, small)
+    ]
+    assert len(prompts[0]) < len(prompts[1]) < 6
+    assert prompts[0] < prompts[1]
 
 
-def test_where_no_group_fits_there_are_rows_of_one(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=3, texts=[("p", ["word " * 40] * 4)])
-    whole = _size(completions(run, size=10**6)) // 3
-    (group,) = completions(run, size=round(whole * 0.6))["groups"]
+def test_rows_of_one_group_are_selected_if_no_group_fits(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=3, groups=[("p", ["word " * 40] * 4)])
+    group_bytes = _group_bytes(select_completions(run, max_bytes=10**6)) // 3
+    (group,) = select_completions(run, max_bytes=round(group_bytes * 0.6))["groups"]
     assert (group["step"], len(group["rows"]), group["size"]) == (3, 2, 4)
     exact = len(json.dumps(group).encode())
-    assert len(completions(run, size=exact)["groups"][0]["rows"]) == 2
-    assert len(completions(run, size=exact - 3)["groups"][0]["rows"]) == 1
-    assert completions(run, size=100)["rows"] == 0
+    assert len(select_completions(run, max_bytes=exact)["groups"][0]["rows"]) == 2
+    assert len(select_completions(run, max_bytes=exact - 3)["groups"][0]["rows"]) == 1
+    assert select_completions(run, max_bytes=100)["num_rows"] == 0
 
 
-def test_of_a_group_that_is_far_too_large_no_text_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
+def test_group_that_is_far_too_large_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded_lengths: list[int] = []
     monkeypatch.setattr(
-        "purerl.report.completions.pieces", lambda decode, ids: made.append(len(ids)) or [""] * len(ids)
+        "purerl.report.completions.decode_tokens",
+        lambda decode, ids: decoded_lengths.append(len(ids)) or [""] * len(ids),
     )
-    run = hand_made(tmp_path / "run", steps=1, texts=[("p", ["short"]), ("p", ["word " * 500])])
-    assert completions(run, size=4_000)["rows"] == 1
-    assert max(made) < 10
+    run = make_run(tmp_path / "run", steps=1, groups=[("p", ["short"]), ("p", ["word " * 500])])
+    assert select_completions(run, max_bytes=4_000)["num_rows"] == 1
+    assert max(decoded_lengths) < 10
 
 
-def test_a_space_before_the_completion_is_seen(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=1)
+def test_space_at_the_start_of_a_completion_is_kept(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
     tokenizer = Tokenizer(models.WordLevel({f"▁{number}": number for number in range(300)}, unk_token="▁0"))
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.save(str(run / "tokenizer" / "tokenizer.json"))
-    (group,) = completions(run, size=10**6)["groups"]
-    assert not group["prompt_at"]["text"][0].startswith(" ")
-    assert group["rows"][0]["at"]["text"][0].startswith(" ")
+    (group,) = select_completions(run, max_bytes=10**6)["groups"]
+    assert not group["prompt_tokens"]["text"][0].startswith(" ")
+    assert group["rows"][0]["per_token"]["text"][0].startswith(" ")
 
 
-def test_at_most_48_steps_are_read_the_first_and_the_last_among_them(tmp_path: Path) -> None:
-    found = completions(hand_made(tmp_path / "run", steps=60), size=10**6)
-    steps = [group["step"] for group in found["groups"]]
-    assert (len(steps), steps[0], steps[-1], found["stored"]) == (48, 1, 60, 60)
+def test_at_most_48_steps_are_read_including_the_first_and_the_last(tmp_path: Path) -> None:
+    selection = select_completions(make_run(tmp_path / "run", steps=60), max_bytes=10**6)
+    steps = [group["step"] for group in selection["groups"]]
+    assert (len(steps), steps[0], steps[-1], selection["num_stored_steps"]) == (48, 1, 60, 60)
 
 
-def test_a_run_without_rollouts_has_none(tmp_path: Path) -> None:
-    assert completions(tmp_path, size=10**6) == {"groups": [], "rows": 0, "steps": 0, "stored": 0}
+def test_run_without_rollouts_has_no_completions(tmp_path: Path) -> None:
+    selection = select_completions(tmp_path, max_bytes=10**6)
+    assert selection == {"groups": [], "num_rows": 0, "num_steps": 0, "num_stored_steps": 0}
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing"])
-def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
-    run = hand_made(tmp_path / "run", steps=2)
+def test_error_names_a_broken_rollout_file(tmp_path: Path, content: bytes) -> None:
+    run = make_run(tmp_path / "run", steps=2)
     (run / "rollouts" / "000002.parquet").write_bytes(content)
     with pytest.raises(DataError) as caught:
-        completions(run, size=10**6)
-    first, *_, last = str(caught.value).splitlines()
-    assert first == f"rollouts {str(run / 'rollouts' / '000002.parquet')!r}"
-    assert last == "  do:   move the file away; the report does without it"
+        select_completions(run, max_bytes=10**6)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"rollout file {str(run / 'rollouts' / '000002.parquet')!r}"
+    assert lines[-2:] == [
+        "  need: a complete Parquet file",
+        "  do:   remove the file; the report then omits this step",
+    ]
 
 
-def test_a_file_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=2)
+def test_partially_written_rollout_file_is_ignored(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=2)
     (run / "rollouts" / "000003.partial").write_bytes(b"PAR1")
-    assert completions(run, size=10**6)["stored"] == 2
+    assert select_completions(run, max_bytes=10**6)["num_stored_steps"] == 2

@@ -1,4 +1,4 @@
-"""The page is one file that loads nothing, runs nothing but its own script, and is no larger than asked."""
+"""The report is one file that loads no resources, runs only its own script, and keeps the size limit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 from purerl.errors import ConfigError
 from purerl.loop.train import train
 from purerl.report.meanings import meanings
-from purerl.report.page import page, report
+from purerl.report.page import render_page, write_report
 from tests.loop.small import fake
-from tests.report.made import hand_made
+from tests.report.sample_runs import make_run
 
 ASSETS = [Path(str(path)) for path in files("purerl.report").joinpath("assets").iterdir()]
 HOSTILE = [
@@ -33,184 +33,202 @@ HOSTILE = [
 ]
 
 
-def _data(text: str) -> dict:
-    found = re.findall(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
-    assert len(found) == 1
-    return json.loads(found[0])
+def _embedded_data(page: str) -> dict:
+    matches = re.findall(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert len(matches) == 1
+    return json.loads(matches[0])
 
 
-def test_whatever_a_completion_says_comes_back_as_data(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=1, texts=[("<b>prompt</b>", HOSTILE)])
-    report([run], tmp_path / "page.html", megabytes=5)
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    (group,) = _data(text)["runs"][0]["completions"]["groups"]
+def test_completions_are_embedded_unchanged(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1, groups=[("<b>prompt</b>", HOSTILE)])
+    write_report([run], tmp_path / "page.html", megabytes=5)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    (group,) = _embedded_data(page)["runs"][0]["completions"]["groups"]
     assert group["prompt"] == "<b>prompt</b>"
     assert [row["completion"] for row in group["rows"]] == HOSTILE
-    assert len(re.findall("<script", text)) == 2, "the data's and the page's own"
-    assert "<b>prompt" not in text
+    assert len(re.findall("<script", page)) == 2, "the page has one element for data and one for its script"
+    assert "<b>prompt" not in page
 
 
-def test_a_hostile_name_of_a_run_or_a_setting_is_text(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "<img src=x>&$data", settings={"model": "</script><script>"})
-    report([run], tmp_path / "page.html", megabytes=5)
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "<title>&lt;img src=x&gt;&amp;$data · purerl report</title>" in text
-    assert _data(text)["runs"][0]["config"]["model"] == "</script><script>"
+def test_run_names_and_settings_are_escaped(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "<img src=x>&$data", settings={"model": "</script><script>"})
+    write_report([run], tmp_path / "page.html", megabytes=5)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<title>&lt;img src=x&gt;&amp;$data · purerl report</title>" in page
+    assert _embedded_data(page)["runs"][0]["config"]["model"] == "</script><script>"
 
 
-def test_a_name_that_is_no_unicode_does_not_stop_it(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run").rename(tmp_path / "caf\udce9")
-    shutil.rmtree(run / "rollouts")  # no Parquet file can be written below such a name
-    report([run], tmp_path / "page.html", megabytes=5)
-    assert _data((tmp_path / "page.html").read_text(encoding="utf-8"))["runs"][0]["name"] == "caf\udce9"
+def test_run_name_may_be_invalid_unicode(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run").rename(tmp_path / "caf\udce9")
+    shutil.rmtree(run / "rollouts")  # pyarrow cannot read files below such a path
+    write_report([run], tmp_path / "page.html", megabytes=5)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert _embedded_data(page)["runs"][0]["name"] == "caf\udce9"
 
 
-def test_the_policy_allows_the_pages_own_script_and_style_and_nothing_else() -> None:
-    text = page([])
-    policy = re.search(r'Content-Security-Policy" content="(.*?)"', text).group(1)
+def test_content_security_policy_allows_only_the_script_and_style_of_the_page() -> None:
+    page = render_page([])
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page).group(1)
     assert policy.startswith("default-src 'none'; ")
     for name, pattern in (
         ("script-src", '<script type="module">(.*?)</script>'),
         ("style-src", "<style>(.*?)</style>"),
     ):
-        digest = hashlib.sha256(re.search(pattern, text, re.DOTALL).group(1).encode()).digest()
+        digest = hashlib.sha256(re.search(pattern, page, re.DOTALL).group(1).encode()).digest()
         assert f"{name} 'sha256-{base64.b64encode(digest).decode()}'" in policy
     assert "unsafe" not in policy
 
 
-def test_the_page_names_no_address_and_never_reads_text_as_html() -> None:
-    text = re.sub('"http://www.w3.org/2000/svg"', "", page([]))
-    assert re.findall(r"https?://|//\w+\.\w+/|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket|\bimport\(", text) == []
-    assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|DOMParser", text) == []
+def test_page_has_no_urls_and_never_parses_html() -> None:
+    page = re.sub('"http://www.w3.org/2000/svg"', "", render_page([]))
+    assert re.findall(r"https?://|//\w+\.\w+/|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket|\bimport\(", page) == []
+    assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|DOMParser", page) == []
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in ASSETS if path.suffix in (".js", ".css", ".html")], ids=lambda p: p.name
+    "path", [path for path in ASSETS if path.suffix in (".js", ".css", ".html")], ids=lambda path: path.name
 )
-def test_an_asset_is_a_room_and_is_used(path: Path) -> None:
+def test_asset_is_short_and_part_of_the_page(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 300
     assert max(map(len, text.splitlines())) <= 120
-    assert text.strip().splitlines()[1] in page([])
+    assert text.strip().splitlines()[1] in render_page([])
 
 
-def test_the_page_is_no_larger_than_asked_and_uses_most_of_it(tmp_path: Path) -> None:
-    runs = [
-        hand_made(tmp_path / name, steps=10, texts=[("p", ["a long answer " * 9] * 4)] * 6) for name in ("one", "two")
-    ]
+def test_page_fills_but_never_exceeds_the_size_limit(tmp_path: Path) -> None:
+    groups = [("p", ["a long answer " * 5] * 4)] * 12
+    runs = [make_run(tmp_path / name, steps=10, groups=groups) for name in ("first", "second")]
     for megabytes in (0.2, 0.4):
-        written = report(runs, tmp_path / "page.html", megabytes=megabytes)
-        assert written.size == (tmp_path / "page.html").stat().st_size
-        assert 0.8 * megabytes * 1e6 < written.size <= megabytes * 1e6
-    assert written.completions == sum(run["completions"]["rows"] for run in _data(written.path.read_text())["runs"])
+        report = write_report(runs, tmp_path / "page.html", megabytes=megabytes)
+        assert report.size == (tmp_path / "page.html").stat().st_size
+        assert 0.8 * megabytes * 1e6 < report.size <= megabytes * 1e6
+    embedded_runs = _embedded_data(report.path.read_text())["runs"]
+    assert report.num_completions == sum(run["completions"]["num_rows"] for run in embedded_runs)
 
 
-def test_a_size_that_the_curves_alone_exceed_is_refused(tmp_path: Path) -> None:
+def test_size_limit_smaller_than_the_curves_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        report([hand_made(tmp_path / "run")], tmp_path / "page.html", megabytes=0.01)
+        write_report([make_run(tmp_path / "run")], tmp_path / "page.html", megabytes=0.01)
     assert str(caught.value).splitlines() == [
-        "the size of the report",
-        "  got:  0.01 MB",
-        "  need: 0.1 MB for the curves and settings alone",
-        "  do:   give fewer runs, or allow more",
+        "megabytes",
+        "  got:  0.01",
+        "  need: at least 0.1, the size of the curves and settings alone",
+        "  do:   set a larger size, or give fewer runs",
     ]
     assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.parametrize("name", ["nowhere/page.html", "run"])
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
-    run = hand_made(tmp_path / "run")
+def test_output_in_a_missing_directory_is_refused_before_runs_are_read(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path / "run")
     (run / "rollouts" / "000001.parquet").write_bytes(b"")
     with pytest.raises(ConfigError) as caught:
-        report([run], tmp_path / name, megabytes=5)
+        write_report([run], tmp_path / name, megabytes=5)
     assert str(caught.value).splitlines() == [
-        "the report's file",
+        "output",
         f"  got:  {str(tmp_path / name)!r}",
-        "  need: a file in a folder that exists",
+        "  need: a file in an existing directory",
+        "  do:   create the directory, or choose another file",
     ]
 
 
-def test_a_folder_that_takes_no_file_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_unwritable_output_is_refused_before_runs_are_read(tmp_path: Path) -> None:
     if not Path("/proc/self").exists():
         pytest.skip("needs /proc")
-    with pytest.raises(ConfigError, match=r"got:  .*No such file.*\n  need: a file that can be written"):
-        report([tmp_path / "no run"], Path("/proc/page.html"), megabytes=5)
+    with pytest.raises(ConfigError, match=r"got:  .*No such file.*\n  need: a writable file"):
+        write_report([tmp_path / "no run"], Path("/proc/page.html"), megabytes=5)
 
 
 @pytest.mark.parametrize("megabytes", [math.nan, math.inf, 1e308])
-def test_a_size_that_is_no_number_is_refused_before_anything_is_read(tmp_path: Path, megabytes: float) -> None:
-    with pytest.raises(ConfigError, match="the size of the report\n  got:  .* MB\n  need: a number of megabytes"):
-        report([tmp_path / "no run"], tmp_path / "page.html", megabytes=megabytes)
+def test_size_limit_that_is_not_finite_is_refused_before_runs_are_read(tmp_path: Path, megabytes: float) -> None:
+    with pytest.raises(ConfigError, match="megabytes\n  got:  .*\n  need: a finite number"):
+        write_report([tmp_path / "no run"], tmp_path / "page.html", megabytes=megabytes)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts/000001.parquet", "notes.txt", "link"])
-def test_a_file_of_a_run_is_not_replaced(tmp_path: Path, name: str) -> None:
-    run, other = hand_made(tmp_path / "run"), hand_made(tmp_path / "other")
+def test_file_of_a_run_is_not_replaced(tmp_path: Path, name: str) -> None:
+    run, other = make_run(tmp_path / "run"), make_run(tmp_path / "other")
     (run / "link").symlink_to(run / "metrics.jsonl")
     before = (run / "metrics.jsonl").read_bytes()
     with pytest.raises(ConfigError) as caught:
-        report([other], run / name, megabytes=5)
+        write_report([other], run / name, megabytes=5)
     assert str(caught.value).splitlines() == [
-        "the report's file",
+        "output",
         f"  got:  {str(run / name)!r}",
-        "  need: a file outside of runs, or an .html file",
-        "  do:   name another file",
+        "  need: a file with the suffix .html, or a file outside of run directories",
+        "  do:   choose another file",
     ]
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_page_beside_its_run_is_written_again(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run")
+def test_page_in_a_run_directory_can_be_replaced(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
     for _ in range(2):
-        assert report([run], run / "page.html", megabytes=5).size == (run / "page.html").stat().st_size
+        assert write_report([run], run / "page.html", megabytes=5).size == (run / "page.html").stat().st_size
 
 
-def test_what_fails_leaves_the_page_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
+def test_failure_keeps_the_existing_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    run = hand_made(tmp_path / "run")
-    (tmp_path / "page.html").write_text("of before")
-    monkeypatch.setattr(os, "replace", fails)
+    run = make_run(tmp_path / "run")
+    (tmp_path / "page.html").write_text("existing page")
+    monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        report([run], tmp_path / "page.html", megabytes=5)
-    assert (tmp_path / "page.html").read_text() == "of before"
+        write_report([run], tmp_path / "page.html", megabytes=5)
+    assert (tmp_path / "page.html").read_text() == "existing page"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run"]
 
 
-def test_it_needs_no_torch() -> None:
+def test_import_does_not_load_torch_or_pyarrow() -> None:
     code = "import sys, purerl.report.page; print('torch' in sys.modules, 'pyarrow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "False False\n"
 
 
-def test_the_table_of_metrics_explains_kinds_and_the_critics_too() -> None:
+def test_meanings_include_general_entries_and_those_of_the_policy() -> None:
     names = [
         "rollout/length_max",
         "reward/style",
         "critic/loss/value",
         "critic/grad_norm",
+        "reward_model/grad_norm",
+        "eval/maj@8",
+        "eval/math/accuracy",
+        "eval/math/pass@8",
         "mismatch/logp_abs_diff",
         "my/own",
     ]
-    found = meanings(names)
-    assert [name for name in names if name not in found] == ["my/own"]
-    assert found["rollout/length_max"][0] == "tokens"
-    assert found["critic/grad_norm"] == meanings(["policy/grad_norm"])["policy/grad_norm"]
-    assert "|`old_logp` - `rollout_logp`|" in found["mismatch/logp_abs_diff"][1]
+    entries = meanings(names)
+    assert [name for name in names if name not in entries] == ["my/own"]
+    assert entries["rollout/length_max"][0] == "tokens"
+    assert entries["critic/grad_norm"] == meanings(["policy/grad_norm"])["policy/grad_norm"]
+    assert entries["reward_model/grad_norm"] == entries["critic/grad_norm"]
+    assert entries["eval/math/accuracy"] == meanings(["eval/accuracy"])["eval/accuracy"]
+    assert entries["eval/math/pass@8"] == meanings(["eval/pass@<k>"])["eval/pass@<k>"]
+    assert "|`old_logp` - `rollout_logp`|" in entries["mismatch/logp_abs_diff"][1]
 
 
-def test_a_real_run_is_reported_while_it_goes_on_and_after(tmp_path: Path) -> None:
-    directory = tmp_path / "run"
+def test_metrics_asset_links_to_the_documentation() -> None:
+    asset = next(path for path in ASSETS if path.name == "metrics.md")
+    assert asset.read_bytes() == (Path(__file__).parents[2] / "docs" / "metrics.md").read_bytes()
+
+
+def test_report_of_a_trained_run_during_and_after_training(tmp_path: Path) -> None:
+    directory, page = tmp_path / "run", tmp_path / "page.html"
+
+    def progress() -> tuple[bool, int, int]:
+        write_report([directory], page, megabytes=5)
+        (run,) = _embedded_data(page.read_text(encoding="utf-8"))["runs"]
+        return run["finished"], run["last_step"], run["completions"]["num_steps"]
+
     train(fake(max_steps=4, evaluate=None), directory=directory)
-    written = report([directory], tmp_path / "page.html", megabytes=5)
-    (run,) = _data(written.path.read_text(encoding="utf-8"))["runs"]
-    assert (run["finished"], run["done"], run["completions"]["steps"]) == (True, 4, 4)
+    assert progress() == (True, 4, 4)
+    (run,) = _embedded_data(page.read_text(encoding="utf-8"))["runs"]
     row = run["completions"]["groups"][0]["rows"][0]
-    assert re.sub("<eos>|<pad>", "", "".join(row["at"]["text"])) == row["completion"]
-    # As a kill would leave it: not finished, and metrics a line behind the rollouts.
+    assert re.sub("<eos>|<pad>", "", "".join(row["per_token"]["text"])) == row["completion"]
+    # The state after a kill: no summary, and the last line of the metrics is incomplete.
     (directory / "summary.json").unlink()
     lines = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)
     (directory / "metrics.jsonl").write_text("".join(lines[:-1]) + lines[-1][:30])
-    (run,) = _data(report([directory], tmp_path / "page.html", megabytes=5).path.read_text(encoding="utf-8"))["runs"]
-    assert (run["finished"], run["done"], run["completions"]["steps"]) == (False, 3, 4)
+    assert progress() == (False, 3, 4)

@@ -1,4 +1,4 @@
-"""Run directories become plain data: bounded, whatever state they are in, without being touched."""
+"""Reading of run directories: bounded size, any state of the run, and no changes to its files."""
 
 from __future__ import annotations
 
@@ -9,132 +9,133 @@ from pathlib import Path
 import pytest
 
 from purerl.errors import DataError
-from purerl.report.read import checked, labels, read_run
-from tests.report.made import hand_made, plain_metrics
+from purerl.report.read import check_runs, read_run, run_labels
+from tests.report.sample_runs import make_metrics, make_run
 
 
-def test_what_a_run_is_and_how_far(tmp_path: Path) -> None:
-    found = read_run(hand_made(tmp_path / "run", steps=4, algorithm="dapo"), lines=100)
-    assert (found["done"], found["steps"], found["finished"]) == (4, 4, False)
-    assert (found["config"]["algorithm.kind"], found["config"]["rewards"]) == ("dapo", '["exact"]')
-    assert (found["first"]["reward/mean"], found["last"]["reward/mean"]) == (0.1, 0.4)
-    assert found["metrics"]["reward/mean"] == [None, 0.1, 0.2, 0.3, 0.4]
-    assert found["axes"] == {"step": [0, 1, 2, 3, 4], "seconds": [0, 2, 4, 6, 8], "tokens": [0, 100, 200, 300, 400]}
-    assert found["seconds"] == {"generate": 6, "update": 1, "other": 1}
+def test_run_has_progress_settings_metrics_and_times(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "run", steps=4, algorithm="dapo"), max_records=100)
+    assert (run["last_step"], run["max_steps"], run["finished"]) == (4, 4, False)
+    assert (run["config"]["algorithm.kind"], run["config"]["rewards"]) == ("dapo", '["exact"]')
+    assert (run["first_values"]["reward/mean"], run["last_values"]["reward/mean"]) == (0.1, 0.4)
+    assert run["metrics"]["reward/mean"] == [None, 0.1, 0.2, 0.3, 0.4]
+    assert run["axes"] == {"step": [0, 1, 2, 3, 4], "seconds": [0, 2, 4, 6, 8], "tokens": [0, 100, 200, 300, 400]}
+    assert run["phase_seconds"] == {"generate": 6, "update": 1, "other": 1}
 
 
-def test_evaluation_and_storing_take_time_beside_the_steps(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=2, metrics=lambda step: plain_metrics(step) | {"time/evaluate": 3.0})
-    found = read_run(run, lines=100)
-    assert found["axes"]["seconds"] == [0, 5, 10]
-    assert found["seconds"] == {"generate": 3, "update": 0.5, "other": 0.5, "evaluate": 6}
+def test_evaluation_time_is_added_to_the_time_of_the_steps(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", steps=2, metrics=lambda step: make_metrics(step) | {"time/evaluate": 3.0})
+    run = read_run(path, max_records=100)
+    assert run["axes"]["seconds"] == [0, 5, 10]
+    assert run["phase_seconds"] == {"generate": 3, "update": 0.5, "other": 0.5, "evaluate": 6}
 
 
-def test_long_runs_are_thinned_but_keep_their_ends_and_evaluations(tmp_path: Path) -> None:
-    evaluated = {20: 0.5, 63: 0.75}
+def test_long_run_keeps_first_and_last_record_and_evaluations(tmp_path: Path) -> None:
+    accuracies = {20: 0.5, 63: 0.75}
 
     def metrics(step: int) -> dict[str, float]:
-        return plain_metrics(step) | ({"eval/accuracy": evaluated[step]} if step in evaluated else {})
+        return make_metrics(step) | ({"eval/accuracy": accuracies[step]} if step in accuracies else {})
 
-    run = hand_made(tmp_path / "run", steps=80, metrics=metrics)
-    found = read_run(run, lines=10)
-    assert found["lines"] == {"shown": 12, "all": 81}
-    assert {0, 20, 63, 80} <= set(found["axes"]["step"])
-    assert [value for value in found["metrics"]["eval/accuracy"] if value is not None] == [0.25, 0.5, 0.75]
-    assert found["axes"]["seconds"][-1] == 160, "time passes at the steps that are left out too"
+    run = read_run(make_run(tmp_path / "run", steps=80, metrics=metrics), max_records=10)
+    assert run["records"] == {"shown": 12, "total": 81}
+    assert {0, 20, 63, 80} <= set(run["axes"]["step"])
+    assert [value for value in run["metrics"]["eval/accuracy"] if value is not None] == [0.25, 0.5, 0.75]
+    assert run["axes"]["seconds"][-1] == 160, "the time of omitted steps is counted"
 
 
-def test_what_json_cannot_say_is_said_as_text(tmp_path: Path) -> None:
-    run = hand_made(
+def test_non_finite_values_become_strings(tmp_path: Path) -> None:
+    path = make_run(
         tmp_path / "run", steps=1, metrics=lambda step: {"policy/approx_kl": math.inf, "policy/loss": math.nan}
     )
-    found = read_run(run, lines=9)
-    assert (found["last"]["policy/approx_kl"], found["last"]["policy/loss"]) == ("inf", "nan")
-    json.dumps(found, allow_nan=False)
+    run = read_run(path, max_records=9)
+    assert (run["last_values"]["policy/approx_kl"], run["last_values"]["policy/loss"]) == ("inf", "nan")
+    json.dumps(run, allow_nan=False)
 
 
-def test_a_line_that_is_half_written_does_not_count(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=3)
-    with (run / "metrics.jsonl").open("a") as file:
+def test_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", steps=3)
+    with (path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "reward/me')
-    assert read_run(run, lines=9)["done"] == 3
+    assert read_run(path, max_records=9)["last_step"] == 3
 
 
 @pytest.mark.parametrize("line", ['{"step": 2, "rew', "[]", "{}", '{"step": null}', "\udcff"])
-def test_a_line_that_is_broken_is_named(tmp_path: Path, line: str) -> None:
-    run = hand_made(tmp_path / "run", steps=3)
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    (run / "metrics.jsonl").write_text("\n".join([*lines[:2], line, *lines[3:], ""]), errors="surrogateescape")
+def test_error_names_a_broken_line(tmp_path: Path, line: str) -> None:
+    path = make_run(tmp_path / "run", steps=3)
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    (path / "metrics.jsonl").write_text("\n".join([*lines[:2], line, *lines[3:], ""]), errors="surrogateescape")
     with pytest.raises(DataError) as caught:
-        checked([run])
+        check_runs([path])
     assert str(caught.value).splitlines() == [
-        f"line 3 of {str(run / 'metrics.jsonl')!r} is broken",
+        f"line 3 of {str(path / 'metrics.jsonl')!r} is broken",
         f"  got:  {line + chr(10)!r}".replace("\\udcff", "\ufffd"),
         "  need: a JSON object with a step",
-        "  do:   mend or remove the line",
+        "  do:   fix or remove the line",
     ]
 
 
 @pytest.mark.parametrize(
-    ("text", "need"),
+    ("text", "expected"),
     [
-        ("steps = ", "need: TOML"),
-        ("\udcff = 1", "need: TOML"),
+        ("steps = ", "need: valid TOML"),
+        ("\udcff = 1", "need: valid TOML"),
         ("name = 'x'", "got:  None"),
         ("max_steps = 'x'", "got:  'x'"),
     ],
 )
-def test_a_configuration_that_is_broken_is_named(tmp_path: Path, text: str, need: str) -> None:
-    run = hand_made(tmp_path / "run")
-    (run / "config.toml").write_text(text, errors="surrogateescape")
+def test_error_names_a_broken_configuration(tmp_path: Path, text: str, expected: str) -> None:
+    path = make_run(tmp_path / "run")
+    (path / "config.toml").write_text(text, errors="surrogateescape")
     with pytest.raises(DataError) as caught:
-        read_run(run, lines=9)
-    assert str(run / "config.toml") in str(caught.value)
-    assert need in str(caught.value)
+        read_run(path, max_records=9)
+    assert str(path / "config.toml") in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_a_finished_run_says_so(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run", steps=3)
-    (run / "summary.json").write_text("{}")
-    assert read_run(run, lines=9)["finished"]
+def test_run_with_a_summary_is_finished(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", steps=3)
+    (path / "summary.json").write_text("{}")
+    assert read_run(path, max_records=9)["finished"]
 
 
-def test_runs_are_told_apart_by_as_little_of_their_paths_as_does(tmp_path: Path) -> None:
-    assert labels([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
-    assert labels([tmp_path / "x" / "run", tmp_path / "y" / "run"]) == ["x/run", "y/run"]
-    assert labels([tmp_path / "run", tmp_path / "deep" / "run"]) == [f"{tmp_path.name}/run", "deep/run"]
+def test_labels_are_the_shortest_distinct_path_ends(tmp_path: Path) -> None:
+    assert run_labels([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
+    assert run_labels([tmp_path / "x" / "run", tmp_path / "y" / "run"]) == ["x/run", "y/run"]
+    assert run_labels([tmp_path / "run", tmp_path / "deep" / "run"]) == [f"{tmp_path.name}/run", "deep/run"]
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_path_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        checked([tmp_path / "nothing"])
+        check_runs([tmp_path / "nothing"])
     assert str(caught.value).splitlines() == [
-        f"{str(tmp_path / 'nothing')!r} is no run",
+        f"{str(tmp_path / 'nothing')!r} is not a run directory",
         "  got:  no config.toml in it",
-        "  need: a run directory: one with a config.toml",
+        "  need: a directory that purerl train has written",
+        "  do:   give the directory of a run, such as runs/NAME",
     ]
 
 
-def test_the_folder_of_runs_is_refused_with_those_in_it(tmp_path: Path) -> None:
-    one, two = hand_made(tmp_path / "one"), hand_made(tmp_path / "two")
-    with pytest.raises(DataError, match="is no run") as caught:
-        checked([tmp_path])
-    assert str(caught.value).endswith(f"do:   did you mean {one} {two}?")
+def test_error_for_a_directory_of_runs_suggests_the_runs(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "first"), make_run(tmp_path / "second")
+    with pytest.raises(DataError, match="is not a run directory") as caught:
+        check_runs([tmp_path])
+    assert str(caught.value).endswith(f"do:   did you mean {first} {second}?")
 
 
-def test_a_run_that_has_not_begun_is_refused(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run")
-    (run / "metrics.jsonl").unlink()
+def test_run_without_metrics_is_refused(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    (path / "metrics.jsonl").unlink()
     with pytest.raises(DataError) as caught:
-        checked([run])
+        check_runs([path])
     assert str(caught.value).splitlines() == [
-        f"the run in {str(run)!r} has no metrics yet",
-        "  do:   wait for its first evaluation or step",
+        f"run {str(path)!r} has no metrics yet",
+        "  need: at least one finished step or evaluation",
+        "  do:   wait until the first one is finished",
     ]
 
 
-def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
-    run = hand_made(tmp_path / "run")
-    (tmp_path / "link").symlink_to(run)
+def test_same_run_twice_is_refused(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    (tmp_path / "link").symlink_to(path)
     with pytest.raises(DataError, match="is given twice"):
-        checked([run, tmp_path / "link"])
+        check_runs([path, tmp_path / "link"])

@@ -1,4 +1,4 @@
-"""The console: plain lines where there is no terminal, a view that nothing tears where there is one."""
+"""The console: plain lines without a terminal, and a live view in a terminal that no text can break."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.cells import cell_len
 from rich.console import Console as RichConsole
 
 from purerl.tracking.captured_output import captured_output
-from purerl.tracking.console import Console, _Drawing, line
+from purerl.tracking.console import Console, _LiveView, format_record
 from purerl.tracking.terminal_text import printable, sparkline, split_cells
 from purerl.tracking.view import View
 
@@ -36,15 +36,15 @@ def _terminal(width: int = 100, height: int = 40) -> RichConsole:
     return RichConsole(file=io.StringIO(), force_terminal=True, width=width, height=height, _environ={"TERM": "xterm"})
 
 
-def _text(rich: RichConsole) -> str:
+def _output(rich: RichConsole) -> str:
     return rich.file.getvalue()
 
 
-# --- plain lines --------------------------------------------------------------------------------------------------
+# --- plain lines ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_and_the_last_step_have_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console("a run", steps=3)
+def test_first_and_last_step_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console("a run", max_steps=3)
     for step in range(4):
         console.log({"step": step, "reward/mean": step / 3})
         console.completions(step, [{"prompt": HOSTILE, "completion": HOSTILE, "reward": None}])
@@ -52,40 +52,40 @@ def test_the_first_and_the_last_step_have_a_line(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "a run: step 0  reward 0.000\na run: step 3  reward 1.000\n"
 
 
-def test_without_a_terminal_warnings_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    before = [*logging.getLogger().handlers]
-    console = Console("a run", steps=3)
-    assert logging.getLogger().handlers == before
+def test_warnings_are_not_captured_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    handlers = [*logging.getLogger().handlers]
+    console = Console("a run", max_steps=3)
+    assert logging.getLogger().handlers == handlers
     console.close(failed=False)
 
 
-def test_a_terminal_that_cannot_show_the_view_gets_lines() -> None:
+def test_terminal_without_utf8_gets_plain_lines() -> None:
     rich = RichConsole(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), force_terminal=True)
-    console = Console("a run", steps=1, rich=rich)
+    console = Console("a run", max_steps=1, rich=rich)
     console.log({"step": 0, "reward/mean": 1.0})
     console.close(failed=False)
     rich.file.flush()
     assert rich.file.buffer.getvalue() == b"a run: step 0  reward 1.000\n"
 
 
-def test_where_nobody_reads_any_more_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_pipe_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        console = Console("a run", steps=1, note="going on")
+        console = Console("a run", max_steps=1, note="resumed")
         console.log({"step": 0})
         console.close(failed=False)
-        print("what comes after", flush=True)  # noqa: T201 - it would fail as well
+        print("later output", flush=True)  # noqa: T201 - would raise BrokenPipeError too
 
 
-# --- the view -----------------------------------------------------------------------------------------------------
+# --- the live view ----------------------------------------------------------------------------------------------
 
 
 def _view(**changes: Any) -> View:
-    view = View("addition", steps=40, title="grpo, models/tiny", **changes)
+    view = View("addition", max_steps=40, title="grpo, models/tiny", **changes)
     for step in range(11):
-        view.told(
+        view.update(
             _record(step, **{"eval/accuracy": 0.25, "time/tokens_per_second": 12345.0, "time/update": 0.1}),
             seconds=100 + step / 2,
         )
@@ -96,18 +96,18 @@ def _view(**changes: Any) -> View:
     return view
 
 
-def _drawn(view: View, width: int = 100, height: int = 40) -> list[str]:
+def _drawn_lines(view: View, width: int = 100, height: int = 40) -> list[str]:
     rich = RichConsole(file=io.StringIO(), width=width, height=height, legacy_windows=False)
     rich.print(view)
-    return [line.rstrip() for line in _text(rich).splitlines()]
+    return [line.rstrip() for line in _output(rich).splitlines()]
 
 
-def test_the_view_says_how_far_how_it_learns_what_it_costs_and_what_it_says() -> None:
+def test_view_shows_progress_curves_time_completions_and_warnings() -> None:
     view = _view()
     view.warnings["something is odd"] += 2
-    lines = _drawn(view)
+    lines = _drawn_lines(view)
     assert lines[0] == "addition  grpo, models/tiny"
-    assert lines[1].endswith("step 10 of 40   0:05 gone   0:15 left   2.000 steps/s   12,345 tokens/s")
+    assert lines[1].endswith("step 10 of 40   0:05 elapsed   0:15 remaining   2.000 steps/s   12,345 tokens/s")
     assert lines[3:5] == ["reward    1.000  ▁▂▂▃▄▅▅▆▇▇█", "accuracy  0.250  ▅▅▅▅▅▅▅▅▅▅▅"]
     assert re.fullmatch(r"seconds   0\.500  █{60}", lines[6])
     assert lines[7].strip() == "■ generate 0.300  ■ update 0.100  ■ other 0.100"
@@ -119,105 +119,105 @@ def test_the_view_says_how_far_how_it_learns_what_it_costs_and_what_it_says() ->
 
 @pytest.mark.parametrize("width", [20, 41, 80, 200])
 @pytest.mark.parametrize("height", [5, 20, 60])
-def test_nothing_that_is_said_leaves_its_cell_whatever_the_size(width: int, height: int) -> None:
+def test_hostile_text_stays_in_its_cell_at_any_terminal_size(width: int, height: int) -> None:
     rich = _terminal(width, height)
     view = _view()
     view.warnings[HOSTILE] += 1
     rich.print(view)
-    bare = re.sub(r"\x1b\[[0-9;]*m", "", _text(rich))
-    assert {one for one in bare if unicodedata.category(one)[0] == "C"} <= {"\n"}
-    assert all(len(line) <= width for line in bare.splitlines())
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", _output(rich))
+    assert {char for char in plain if unicodedata.category(char)[0] == "C"} <= {"\n"}
+    assert all(len(line) <= width for line in plain.splitlines())
 
 
 @pytest.mark.parametrize(
-    ("metrics", "shown"),
+    ("metrics", "expected"),
     [
         ({"policy/loss/nll": 0.5}, ["loss 0.500"]),
         (
             {"policy/loss/preference": 0.5, "policy/accuracy": 0.75, "policy/margin": 0.25},
-            ["loss 0.500", "preferred 0.750", "margin 0.250"],
+            ["loss 0.500", "pair_accuracy 0.750", "margin 0.250"],
         ),
     ],
     ids=["demonstrations", "preferences"],
 )
-def test_what_learns_without_a_reward_shows_its_loss(metrics: dict[str, float], shown: list[str]) -> None:
+def test_training_without_rewards_shows_the_loss(metrics: dict[str, float], expected: list[str]) -> None:
     record = {"step": 1, "policy/grad_norm": 1.0, **metrics}
-    assert line(record) == "  ".join(shown)
-    view = View("chat", steps=9)
-    view.told(record, seconds=1.0)
-    assert [" ".join(one.split()[:2]) for one in _drawn(view)[3:]] == shown
+    assert format_record(record) == "  ".join(expected)
+    view = View("chat", max_steps=9)
+    view.update(record, seconds=1.0)
+    assert [" ".join(line.split()[:2]) for line in _drawn_lines(view)[3:]] == expected
 
 
-def test_an_empty_view_can_be_drawn() -> None:
-    assert _drawn(View("new", steps=3))[:2][1].endswith("step 0 of 3")
+def test_view_without_records_can_be_drawn() -> None:
+    assert _drawn_lines(View("new", max_steps=3))[:2][1].endswith("step 0 of 3")
 
 
-def test_a_view_is_drawn_while_the_run_goes_on_and_gone_when_it_is_over() -> None:
+def test_view_is_drawn_during_the_run_and_erased_at_the_end() -> None:
     rich = _terminal()
-    console = Console("a run", steps=9, title="title", rich=rich)
+    console = Console("a run", max_steps=9, title="title", rich=rich)
     console.log(_record(0, **{"eval/accuracy": 0.5}))
-    console.completions(0, [{"prompt": HOSTILE, "completion": "said", "reward": 1.0}])
-    end = time.monotonic() + 10
-    while "said" not in _text(rich) and time.monotonic() < end:
+    console.completions(0, [{"prompt": HOSTILE, "completion": "sampled", "reward": 1.0}])
+    deadline = time.monotonic() + 10
+    while "sampled" not in _output(rich) and time.monotonic() < deadline:
         time.sleep(0.05)
     warnings.warn("a warning [bold]", stacklevel=1)
     logging.getLogger("some.library").error("an error \x1b[31m")
     console.log(_record(1))
     console.close(failed=True)
-    text = _text(rich)
-    assert "said" in text
-    assert "\x1b[2K" in text[text.rindex("title") :], "the last view is erased"
-    assert text.rstrip().endswith("a run: step 1  reward 0.100")
-    assert re.search(r"warning: .*a warning \[bold\]", text)
-    assert "warning: an error �[31m\n" in text
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h"), "the cursor is there again"
+    output = _output(rich)
+    assert "sampled" in output
+    assert "\x1b[2K" in output[output.rindex("title") :], "the last view is not erased"
+    assert output.rstrip().endswith("a run: step 1  reward 0.100")
+    assert re.search(r"warning: .*a warning \[bold\]", output)
+    assert "warning: an error �[31m\n" in output
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h"), "the cursor is still hidden"
 
 
 @pytest.mark.parametrize("width", [2, 40, 100])
-def test_beside_the_view_there_is_room_for_what_ctrl_c_echoes(width: int) -> None:
+def test_view_leaves_two_columns_for_an_echoed_ctrl_c(width: int) -> None:
     rich = _terminal(width)
-    console = Console("a run", steps=9, title="title " * 40, rich=rich)
+    console = Console("a run", max_steps=9, title="title " * 40, rich=rich)
     warnings.warn("a long warning " * 40, stacklevel=1)
     console.log(_record(0))
     console.completions(0, [{"prompt": HOSTILE, "completion": HOSTILE, "reward": 1.0}])
-    with console._drawing.lock:
-        console._drawing._draw()
-    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", _text(rich))
+    with console._live_view.lock:
+        console._live_view._draw()
+    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", _output(rich))
     console.close(failed=True)
     assert max(cell_len(line) for line in re.split("[\r\n]", drawn)) <= max(1, width - 2)
 
 
-def test_drawing_takes_its_share_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds, pauses = iter([0.0, 0.02, 1.0, 1.001]), []  # CPU time: a draw of 20 ms, and one of 1 ms
+def test_drawing_uses_at_most_one_percent_of_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu_seconds, pauses = iter([0.0, 0.02, 1.0, 1.001]), []  # one frame takes 20 ms, the next one 1 ms
 
-    def over(pause: float) -> bool:
+    def wait(pause: float) -> bool:
         pauses.append(pause)
         return len(pauses) == 3
 
-    monkeypatch.setattr("purerl.tracking.console.time.thread_time", lambda: next(seconds))
-    drawing = SimpleNamespace(_over=SimpleNamespace(wait=over), lock=threading.Lock(), _draw=lambda: None)
-    _Drawing._draw_on(drawing)
-    assert pauses == [0.0, pytest.approx(2.0), 0.5], "one percent of a core, and at most two frames a second"
+    monkeypatch.setattr("purerl.tracking.console.time.thread_time", lambda: next(cpu_seconds))
+    live_view = SimpleNamespace(_closed=SimpleNamespace(wait=wait), lock=threading.Lock(), _draw=lambda: None)
+    _LiveView._redraw_until_closed(live_view)
+    assert pauses == [0.0, pytest.approx(2.0), 0.5], "a pause is 100 times the CPU time of a frame, at least 0.5 s"
 
 
-# --- pieces -------------------------------------------------------------------------------------------------------
+# --- formatting -------------------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(), max_size=300), st.integers(1, 80))
 @example([1.7976931348623157e308, -9.9792015476736e291], 2)
 @example([1.7e308] * 9, 2)
-def test_a_sparkline_fits_and_shows_least_and_greatest(values: list[float], width: int) -> None:
+def test_sparkline_fits_the_width_and_spans_all_heights(values: list[float], width: int) -> None:
     curve = sparkline(values, width)
     assert len(curve) == min(len(values), width)
-    known = set(curve) - {" "}
-    assert known <= set("▁▂▃▄▅▆▇█")
-    assert known <= {"▅"} or {"▁", "█"} <= known
+    blocks = set(curve) - {" "}
+    assert blocks <= set("▁▂▃▄▅▆▇█")
+    assert blocks <= {"▅"} or {"▁", "█"} <= blocks
 
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), max_size=9), st.integers(1, 99))
-def test_shares_fill_the_bar(parts: list[float], width: int) -> None:
+def test_split_cells_sum_to_the_width(parts: list[float], width: int) -> None:
     cells = split_cells(parts, width)
     assert len(cells) == len(parts)
     assert min(cells, default=0) >= 0
@@ -226,28 +226,28 @@ def test_shares_fill_the_bar(parts: list[float], width: int) -> None:
 
 @settings(deadline=None)
 @given(st.text() | st.text(alphabet="\n\x85\u2028\u2029\x1ba"), st.integers(1, 50))
-def test_what_is_printable_is_one_line_of_bounded_length(text: str, most: int) -> None:
-    shown = printable(text, most)
-    assert len(shown) <= most
-    assert not any(unicodedata.category(one)[0] == "C" for one in shown)
-    assert len(shown.splitlines()) <= 1
+def test_printable_returns_one_line_of_bounded_length(text: str, max_length: int) -> None:
+    line = printable(text, max_length)
+    assert len(line) <= max_length
+    assert not any(unicodedata.category(char)[0] == "C" for char in line)
+    assert len(line.splitlines()) <= 1
 
 
-def test_what_is_logged_is_overheard_and_everything_is_as_before_afterwards() -> None:
-    library, heard = logging.getLogger("tests.loud"), []
-    loud = logging.StreamHandler(sys.stderr)
-    library.propagate, library.handlers = False, [loud]
-    shown = warnings.showwarning
-    with captured_output(heard.append):
+def test_captured_output_gets_warnings_and_restores_handlers() -> None:
+    library, messages = logging.getLogger("tests.not_propagating"), []
+    handler = logging.StreamHandler(sys.stderr)
+    library.propagate, library.handlers = False, [handler]
+    showwarning = warnings.showwarning
+    with captured_output(messages.append):
         library.warning("one\ntwo")
         library.info("nothing")
-        logging.getLogger("tests.plain").warning("three")
+        logging.getLogger("tests.propagating").warning("three")
         warnings.warn("four", stacklevel=1)
-    assert heard[:2] == ["one", "three"]
-    assert heard[2].endswith("UserWarning: four")
-    assert (library.handlers, warnings.showwarning) == ([loud], shown)
+    assert messages[:2] == ["one", "three"]
+    assert messages[2].endswith("UserWarning: four")
+    assert (library.handlers, warnings.showwarning) == ([handler], showwarning)
     library.propagate, library.handlers = True, []
 
 
-def test_a_line_has_what_a_person_follows() -> None:
-    assert line({"step": 1, "eval/accuracy": 1.0, "policy/grad_norm": 3.0}) == "accuracy 1.000"
+def test_format_record_omits_other_metrics() -> None:
+    assert format_record({"step": 1, "eval/accuracy": 1.0, "policy/grad_norm": 3.0}) == "accuracy 1.000"

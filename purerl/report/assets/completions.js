@@ -1,13 +1,13 @@
-// Completions: filters, a list, and the one that is open.
+// The section "Completions": filters, the list of rows, and the detail view of the selected row.
 
-const PAGE = 60;
-const SORTS = {
-  newest: ["newest first", (a, b) => b.step - a.step || b.advantageSize - a.advantageSize],
-  oldest: ["oldest first", (a, b) => a.step - b.step || b.advantageSize - a.advantageSize],
-  best: ["highest reward", (a, b) => b.score - a.score],
-  worst: ["lowest reward", (a, b) => a.score - b.score],
-  advantage: ["largest advantage", (a, b) => b.advantageSize - a.advantageSize],
-  unlikely: ["least likely", (a, b) => (a.logp ?? 0) - (b.logp ?? 0)],
+const ROWS_PER_PAGE = 60;
+const SORT_ORDERS = {
+  newest: ["newest first", (a, b) => b.step - a.step || b.maxAbsAdvantage - a.maxAbsAdvantage],
+  oldest: ["oldest first", (a, b) => a.step - b.step || b.maxAbsAdvantage - a.maxAbsAdvantage],
+  best: ["highest reward", (a, b) => b.reward - a.reward],
+  worst: ["lowest reward", (a, b) => a.reward - b.reward],
+  advantage: ["largest advantage", (a, b) => b.maxAbsAdvantage - a.maxAbsAdvantage],
+  unlikely: ["lowest log-prob.", (a, b) => (a.logp ?? 0) - (b.logp ?? 0)],
   longest: ["longest", (a, b) => b.length - a.length],
 };
 
@@ -15,230 +15,227 @@ const steps = [...new Set(rows.map((row) => row.step))].sort((a, b) => a - b);
 const filter = {
   text: "",
   step: null,
-  low: -Infinity,
-  high: Infinity,
+  minReward: -Infinity,
+  maxReward: Infinity,
   finish: "",
   run: "",
   sort: "newest",
-  count: PAGE,
+  limit: ROWS_PER_PAGE,
 };
-let listed = [];
+let matches = []; // rows that match the filter, in the order of the list
 
-const isWanted = (row) =>
-  shown(row.run) &&
+const matchesFilter = (row) =>
+  isVisible(row.run) &&
   (filter.run === "" || row.run.index === Number(filter.run)) &&
   (filter.step === null || row.step === filter.step) &&
   (filter.finish === "" || row.finish === filter.finish) &&
-  row.score >= filter.low &&
-  row.score <= filter.high &&
-  row.words.includes(filter.text);
+  row.reward >= filter.minReward &&
+  row.reward <= filter.maxReward &&
+  row.searchText.includes(filter.text);
 
-/** What a prompt does not share with all others: without the template around it. */
-const ownPart = (() => {
+/** Remove the prefix and suffix that all prompts share, such as the chat template. */
+const withoutTemplate = (() => {
   const prompts = [...new Set(rows.map((row) => row.group.prompt ?? ""))];
-  const shared = (texts) => {
-    const [one, ...others] = texts;
-    let count = 0;
-    while (others.length && count < one.length && others.every((other) => other[count] === one[count])) count++;
-    return count < 12 ? 0 : count;
+  const sharedPrefix = ([first, ...others]) => {
+    let length = 0;
+    while (others.length && length < first.length && others.every((text) => text[length] === first[length])) length++;
+    return length < 12 ? 0 : length;
   };
-  const before = shared(prompts);
-  const after = shared(prompts.map((prompt) => [...prompt.slice(before)].reverse().join("")));
-  return (prompt) => prompt.slice(before, prompt.length - after);
+  const start = sharedPrefix(prompts);
+  const end = sharedPrefix(prompts.map((prompt) => [...prompt.slice(start)].reverse().join("")));
+  return (prompt) => prompt.slice(start, prompt.length - end);
 })();
 
-function listRow(row) {
+function listItem(row) {
+  const prompt = toSingleLine(withoutTemplate(row.group.prompt ?? "").slice(0, 120));
   const cells = [
     h("td", {}, swatch(row.run)),
     h("td", { class: "number" }, row.step),
-    h("td", { class: "prompt" }, h("bdi", {}, inOneLine(ownPart(row.group.prompt ?? "").slice(0, 120)))),
-    h("td", { class: "said" }, tokenLine(row, 48)),
-    h("td", { class: "number" }, told(row.score)),
-    h("td", { class: "number" }, told(row.advantage)),
-    h("td", { class: "number" }, told(row.logp)),
-    h("td", { class: "number" }, told(row.length)),
-    h("td", { class: "soft" }, row.finish ?? ""),
+    h("td", { class: "prompt" }, h("bdi", {}, prompt)),
+    h("td", { class: "completion" }, tokenPreview(row, 48)),
+    h("td", { class: "number" }, formatNumber(row.reward)),
+    h("td", { class: "number" }, formatNumber(row.advantage)),
+    h("td", { class: "number" }, formatNumber(row.logp)),
+    h("td", { class: "number" }, formatNumber(row.length)),
+    h("td", { class: "muted" }, row.finish ?? ""),
   ];
-  return h("tr", { onclick: () => openRow(row, true), "aria-selected": row === view.selected }, cells);
+  return h("tr", { onclick: () => openRow(row), "aria-selected": row === view.selectedRow }, cells);
 }
 
-/** Draw the list anew; with `again`, from its beginning. */
-function drawRows(again = true) {
+/** Redraw the list; with `resetLimit`, only its first page. */
+function drawRows(resetLimit = true) {
   if (!rows.length) return;
-  if (again) filter.count = PAGE;
-  listed = rows.filter(isWanted).sort(SORTS[filter.sort][1]);
-  const gone = view.selected !== null && !listed.includes(view.selected);
-  if (gone) view.selected = listed[0] ?? null;
-  byId("rows").replaceChildren(...listed.slice(0, filter.count).map(listRow));
-  const of = `${listed.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} completions`;
-  byId("count").textContent = listed.length ? of : `${of}: nothing fits these filters`;
-  byId("more").hidden = listed.length <= filter.count;
-  if (gone) drawDetail();
+  if (resetLimit) filter.limit = ROWS_PER_PAGE;
+  matches = rows.filter(matchesFilter).sort(SORT_ORDERS[filter.sort][1]);
+  const selectionChanges = view.selectedRow !== null && !matches.includes(view.selectedRow);
+  if (selectionChanges) view.selectedRow = matches[0] ?? null;
+  byId("rows").replaceChildren(...matches.slice(0, filter.limit).map(listItem));
+  const count = `${matches.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} completions`;
+  byId("count").textContent = matches.length ? count : `${count} match the filters`;
+  byId("more").hidden = matches.length <= filter.limit;
+  if (selectionChanges) drawDetail();
 }
 
 function drawDetail() {
-  const place = byId("detail");
-  place.classList.toggle("open", view.selected !== null);
+  const detail = byId("detail");
+  detail.classList.toggle("open", view.selectedRow !== null);
   const close = () => openRow(null);
   const recolor = () => (drawRows(false), drawDetail());
-  const hint = h("p", { class: "soft empty" }, "Choose a completion: click it, or press j and k.");
-  place.replaceChildren(
-    ...(view.selected ? detail(view.selected, { open: (row) => openRow(row), close, recolor }) : [hint]),
+  const hint = h("p", { class: "muted empty" }, "Select a completion: click on it, or press j or k.");
+  detail.replaceChildren(
+    ...(view.selectedRow ? rowDetail(view.selectedRow, { open: (row) => openRow(row), close, recolor }) : [hint]),
   );
 }
 
-/** Open `row`; null closes. With `asked`, on a small screen too, where it covers the list. */
-function openRow(row, asked = true) {
-  view.selected = row;
-  document.body.classList.toggle("asked", asked && row !== null);
-  hideTip();
-  const lines = [...byId("rows").children];
-  lines.forEach((line, k) => line.setAttribute("aria-selected", listed[k] === row));
+/**
+ * Select `row` and show its detail view; null closes the view. On a small screen, where the view covers the list, it is
+ * shown only if the user requested it.
+ */
+function openRow(row, byUser = true) {
+  view.selectedRow = row;
+  document.body.classList.toggle("detail-requested", byUser && row !== null);
+  hideTooltip();
+  const items = [...byId("rows").children];
+  items.forEach((item, k) => item.setAttribute("aria-selected", matches[k] === row));
   drawDetail();
 }
 
-/** The row `by` places further down the list. */
-function move(by) {
-  const k = Math.min(Math.max(listed.indexOf(view.selected) + by, 0), listed.length - 1);
-  if (!listed.length) return;
-  if (k >= filter.count) {
-    filter.count += PAGE;
+/** Select the row `offset` positions after the selected one. */
+function moveSelection(offset) {
+  const k = Math.min(Math.max(matches.indexOf(view.selectedRow) + offset, 0), matches.length - 1);
+  if (!matches.length) return;
+  if (k >= filter.limit) {
+    filter.limit += ROWS_PER_PAGE;
     drawRows(false);
   }
-  openRow(listed[k]);
+  openRow(matches[k]);
   byId("rows").children[k].scrollIntoView({ block: "nearest" });
 }
 
-function onKey(event) {
+function onKeyDown(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "Escape") return (event.target.blur(), openRow(null));
   if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "radio") return;
-  const keys = {
-    j: () => move(1),
-    k: () => move(-1),
+  const actions = {
+    j: () => moveSelection(1),
+    k: () => moveSelection(-1),
     "/": () => (event.preventDefault(), byId("search").focus()),
-    "[": () => stepBy(-1),
-    "]": () => stepBy(1),
+    "[": () => moveStep(-1),
+    "]": () => moveStep(1),
   };
-  keys[event.key]?.();
+  actions[event.key]?.();
 }
 
-function stepBy(by) {
+function moveStep(offset) {
   const slider = byId("step");
-  slider.value = Number(slider.value) + by;
+  slider.value = Number(slider.value) + offset;
   slider.dispatchEvent(new Event("input"));
 }
 
-function filters() {
-  const changed = (change) => {
-    Object.assign(filter, change);
-    drawRows();
-  };
-  const select = (label, name, options) => {
-    const chosen = h(
-      "select",
-      { "data-filter": name },
-      options.map(([value, text]) => h("option", { value }, text)),
-    );
-    chosen.addEventListener("change", () => changed({ [name]: chosen.value }));
-    return h("label", {}, h("span", {}, label), chosen);
-  };
-  const number = (name, nothing) => {
-    const input = h("input", {
-      type: "number",
-      step: "any",
-      placeholder: nothing < 0 ? "from" : "to",
-      "data-filter": name,
-      "aria-label": `Reward ${nothing < 0 ? "from" : "to"}`,
-    });
-    input.addEventListener("input", () => changed({ [name]: input.value === "" ? nothing : Number(input.value) }));
-    return input;
-  };
+function changeFilter(changes) {
+  Object.assign(filter, changes);
+  drawRows();
+}
+
+function selectControl(label, name, options) {
+  const select = h(
+    "select",
+    { "data-filter": name },
+    options.map(([value, text]) => h("option", { value }, text)),
+  );
+  select.addEventListener("change", () => changeFilter({ [name]: select.value }));
+  return h("label", {}, h("span", {}, label), select);
+}
+
+/** An input for a limit of the reward; an empty input means `noLimit`. */
+function rewardInput(name, placeholder, noLimit) {
+  const input = h("input", {
+    type: "number",
+    step: "any",
+    placeholder,
+    "data-filter": name,
+    "aria-label": `Reward, ${placeholder}`,
+  });
+  input.addEventListener("input", () => changeFilter({ [name]: input.value === "" ? noLimit : Number(input.value) }));
+  return input;
+}
+
+function filterToolbar() {
   const search = h("input", { type: "search", id: "search", placeholder: "prompt or completion  ( / )" });
-  search.addEventListener("input", () => changed({ text: search.value.toLowerCase() }));
+  search.addEventListener("input", () => changeFilter({ text: search.value.toLowerCase() }));
   const slider = h("input", { type: "range", id: "step", min: 0, max: steps.length, value: 0 });
-  const label = h("output", { for: "step" }, "all");
+  const stepValue = h("output", { for: "step" }, "all");
   slider.addEventListener("input", () => {
     const step = Number(slider.value) ? steps[slider.value - 1] : null;
-    label.textContent = step === null ? "all" : step;
-    changed({ step });
+    stepValue.textContent = step === null ? "all" : step;
+    changeFilter({ step });
   });
-  const finishes = [...new Set(rows.map((row) => row.finish).filter(Boolean))];
+  const rewardInputs = [rewardInput("minReward", "min", -Infinity), rewardInput("maxReward", "max", Infinity)];
+  const reasons = [...new Set(rows.map((row) => row.finish).filter(Boolean))].map((name) => [name, name]);
+  const runOptions = runs.map((run) => [run.index, escapeInvisible(run.name)]);
+  const sortOptions = Object.entries(SORT_ORDERS).map(([name, [label]]) => [name, label]);
   return h(
     "div",
     { class: "toolbar filters" },
     h("label", { class: "grow" }, h("span", {}, "Text"), search),
-    h("label", { class: "grow" }, h("span", {}, "Step ", label), slider),
-    h(
-      "div",
-      { class: "field" },
-      h("span", {}, "Reward"),
-      h("span", {}, number("low", -Infinity), number("high", Infinity)),
-    ),
-    finishes.length > 1
-      ? select("Ended by", "finish", [["", "anything"], ...finishes.map((name) => [name, name])])
-      : null,
-    runs.length > 1 ? select("Run", "run", [["", "all"], ...runs.map((run) => [run.index, visible(run.name)])]) : null,
-    select(
-      "Sort",
-      "sort",
-      Object.entries(SORTS).map(([name, [text]]) => [name, text]),
-    ),
+    h("label", { class: "grow" }, h("span", {}, "Step ", stepValue), slider),
+    h("div", { class: "field" }, h("span", {}, "Reward"), h("span", {}, rewardInputs)),
+    reasons.length > 1 ? selectControl("Finish reason", "finish", [["", "any"], ...reasons]) : null,
+    runs.length > 1 ? selectControl("Run", "run", [["", "all"], ...runOptions]) : null,
+    selectControl("Sort", "sort", sortOptions),
   );
 }
 
-/** What of the stored rollouts is in the page. */
-function extent() {
-  const stored = runs.filter((run) => run.completions.stored);
-  const parts = stored.map(
-    (run) => `${run.completions.steps} of ${told(run.completions.stored)} steps of ${visible(run.name)}`,
+/** Which part of the stored rollouts the page contains. */
+function coverageText() {
+  const parts = runs
+    .filter(({ completions }) => completions.num_stored_steps)
+    .map(({ completions, name }) => {
+      const counts = `${formatNumber(completions.num_steps)} of ${formatNumber(completions.num_stored_steps)}`;
+      return `${counts} steps of ${escapeInvisible(name)}`;
+    });
+  return (
+    `This page contains groups from ${parts.join(", ")}. The rollouts directory of a run contains all rows that ` +
+    "the run was trained on. Groups that the algorithm discarded are not stored."
   );
-  const rest = "All that was trained on is in each run's rollouts folder; groups that were not kept are not stored.";
-  return `In this page: groups from ${parts.join(", ")}. ${rest}`;
+}
+
+function emptySectionText() {
+  return runs.some((run) => run.completions.num_stored_steps)
+    ? "No completion fits into the size limit of this page."
+    : "There are no rollouts yet, or the algorithm does not sample completions.";
+}
+
+function rowTable() {
+  const labels = ["", "step", "prompt", "completion", "reward", "advantage", "log-prob.", "tokens", "finish reason"];
+  const head = labels.map((label) => h("th", {}, label));
+  return h("table", { class: "list" }, h("thead", {}, h("tr", {}, head)), h("tbody", { id: "rows" }));
 }
 
 function drawCompletionSection() {
   const section = byId("completions");
   if (!rows.length) {
-    const stored = runs.some((run) => run.completions.stored);
-    const why = stored
-      ? "No completion fits into a page of this size."
-      : "There are no rollouts yet, or the algorithm trains on given texts.";
-    section.append(h("h2", {}, "Completions"), h("p", { class: "soft" }, why));
+    section.append(h("h2", {}, "Completions"), h("p", { class: "muted" }, emptySectionText()));
     return;
   }
-  const heads = ["", "step", "prompt", "completion", "reward", "advantage", "log-prob.", "tokens", "ended by"];
   const more = h("button", { id: "more", type: "button" }, "Show more");
   more.addEventListener("click", () => {
-    filter.count += PAGE;
+    filter.limit += ROWS_PER_PAGE;
     drawRows(false);
   });
-  const table = h(
-    "table",
-    { class: "list" },
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        heads.map((text) => h("th", {}, text)),
-      ),
-    ),
-    h("tbody", { id: "rows" }),
-  );
+  const count = h("span", { class: "muted", id: "count", role: "status" });
   section.append(
-    h("div", { class: "head" }, h("h2", {}, "Completions"), h("span", { class: "soft", id: "count", role: "status" })),
-    filters(),
+    h("div", { class: "head" }, h("h2", {}, "Completions"), count),
+    filterToolbar(),
     h(
       "div",
       { class: "browser" },
-      h("div", { class: "card scroll" }, table, more),
+      h("div", { class: "card scroll" }, rowTable(), more),
       h("aside", { class: "card", id: "detail", "aria-label": "Completion" }),
     ),
-    h("p", { class: "soft" }, extent()),
+    h("p", { class: "muted" }, coverageText()),
   );
   drawRows();
-  openRow(listed[0], false);
-  document.addEventListener("keydown", onKey);
+  openRow(matches[0], false);
+  document.addEventListener("keydown", onKeyDown);
 }

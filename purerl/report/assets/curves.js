@@ -1,94 +1,91 @@
-// All curves: the ones to look at first, then every group, then what never changed.
+// The section "Curves": main curves, all other curves by prefix, time by phase, and constant metrics.
 
-const FIRST = [...LEARNING, "policy/margin", "policy/entropy", "policy/approx_kl", "rollout/length"];
-const GROUPS = ["reward", "eval", "policy", "critic", "rollout", "time"];
-const GROUP_NAMES = {
+const MAIN_CURVES = [...LEARNING_METRICS, "policy/margin", "policy/entropy", "policy/approx_kl", "rollout/length"];
+const PREFIX_TITLES = {
   reward: "Reward",
   eval: "Evaluation",
   policy: "Policy",
   critic: "Critic",
   rollout: "Rollouts",
+  mismatch: "Training-inference mismatch",
   time: "Time",
 };
 
 const charts = [];
 
 const drawCurves = () => {
-  charts.forEach((one) => one.draw());
+  charts.forEach((chart) => chart.draw());
   drawPhases();
 };
 
-function hover(chart, place = null, event = null) {
-  for (const one of charts) if (one !== chart) one.cross(place);
-  if (chart === null) return hideTip();
-  const found = chart.cross(place);
-  const lines = found.map(({ run, y, raw }) => [
-    h("span", {}, swatch(run), " ", visible(run.name)),
-    view.smoothing ? `${told(y)} (${told(raw)})` : told(y),
+/** Show the values at `x` in a tooltip, and a cursor in all charts. */
+function showCursor(chart, x = null, event = null) {
+  for (const other of charts) if (other !== chart) other.drawCursor(x);
+  if (chart === null) return hideTooltip();
+  const points = chart.drawCursor(x);
+  const values = points.map(({ run, y, raw }) => [
+    h("span", {}, swatch(run), " ", escapeInvisible(run.name)),
+    view.smoothing ? `${formatNumber(y)} (${formatNumber(raw)})` : formatNumber(y),
   ]);
-  const places = [...new Set(found.map(({ x }) => X_TOLD[view.x](x)))];
-  showTip(
-    [h("b", {}, chart.metric), h("i", {}, ` ${view.x} ${places.join(", ")}`), pairs(lines)],
-    event.clientX,
-    event.clientY,
-  );
+  const xs = [...new Set(points.map((point) => FORMAT_X[view.xAxis](point.x)))];
+  const title = [h("b", {}, chart.metric), h("i", {}, ` ${view.xAxis} ${xs.join(", ")}`)];
+  showTooltip([...title, definitionList(values)], event.clientX, event.clientY);
 }
 
-/** Whether a metric has one and the same value at every step of every run. */
+/** Whether a metric has the same value at every step of every run. */
 function isConstant(name) {
   const values = new Set(runs.flatMap((run) => (run.metrics[name] ?? []).filter((value) => value !== null)));
   return values.size === 1;
 }
 
-function grid(names) {
-  const found = names.map((name) => chart(name, hover));
-  charts.push(...found);
+function chartGrid(names) {
+  const added = names.map((name) => makeChart(name, showCursor));
+  charts.push(...added);
   return h(
     "div",
     { class: "charts" },
-    found.map(({ card }) => card),
+    added.map(({ card }) => card),
   );
 }
 
-/** Whether there is anything to tell the steps apart by, along an axis. */
-const hasPlaces = (axis) => runs.some(({ axes }) => axes[axis].at(-1) > 0);
+/** Whether a horizontal axis has more than one value. */
+const hasAxis = (axis) => runs.some(({ axes }) => axes[axis].at(-1) > 0);
 
-function toolbar() {
-  const axis = (name, label) => {
-    const input = h("input", { type: "radio", name: "x", value: name, checked: view.x === name });
-    input.addEventListener("change", () => choose({ x: name }));
-    return h("label", {}, input, h("span", {}, label));
-  };
-  const choose = (change) => {
-    Object.assign(view, change);
+function curveToolbar() {
+  const change = (changes) => {
+    Object.assign(view, changes);
     drawCurves();
   };
+  const axisOption = (name, label) => {
+    const input = h("input", { type: "radio", name: "x", value: name, checked: view.xAxis === name });
+    input.addEventListener("change", () => change({ xAxis: name }));
+    return h("label", {}, input, h("span", {}, label));
+  };
   const smoothing = h("input", { type: "range", id: "smoothing", min: 0, max: 0.98, step: 0.02, value: 0 });
-  const amount = h("output", { for: "smoothing" }, "0");
+  const smoothingValue = h("output", { for: "smoothing" }, "0");
   smoothing.addEventListener("input", () => {
-    amount.textContent = smoothing.value;
-    choose({ smoothing: Number(smoothing.value) });
+    smoothingValue.textContent = smoothing.value;
+    change({ smoothing: Number(smoothing.value) });
   });
-  const log = h("input", { type: "checkbox", id: "log" });
-  log.addEventListener("change", () => choose({ log: log.checked }));
+  const logScale = h("input", { type: "checkbox", id: "log" });
+  logScale.addEventListener("change", () => change({ logScale: logScale.checked }));
   return h(
     "div",
     { class: "toolbar" },
     h(
       "fieldset",
       { class: "segments" },
-      h("legend", {}, "Over"),
-      axis("step", "steps"),
-      hasPlaces("seconds") ? axis("seconds", "seconds") : null,
-      hasPlaces("tokens") ? axis("tokens", "tokens") : null,
+      h("legend", {}, "Horizontal axis"),
+      axisOption("step", "steps"),
+      hasAxis("seconds") ? axisOption("seconds", "seconds") : null,
+      hasAxis("tokens") ? axisOption("tokens", "tokens") : null,
     ),
-    h("label", {}, "Smoothing ", smoothing, amount),
-    h("label", {}, log, " Logarithmic"),
+    h("label", {}, "Smoothing ", smoothing, smoothingValue),
+    h("label", {}, logScale, " Log scale"),
   );
 }
 
-/** Seconds by phase: a bar for each run, one beside the other to the same scale. */
-function phasesCard() {
+function phaseCard() {
   return h(
     "figure",
     { class: "card chart", id: "phases" },
@@ -97,37 +94,34 @@ function phasesCard() {
   );
 }
 
+/** Seconds per step by phase: one stacked bar per run, all with the same scale. */
 function drawPhases() {
-  const phases = [...new Set(runs.flatMap((run) => Object.keys(run.seconds)))];
-  const total = (run) => Object.values(run.seconds).reduce((sum, value) => sum + value, 0);
-  const perStep = (run, seconds) => seconds / Math.max(run.done, 1);
-  const most = Math.max(...runs.filter(shown).map((run) => perStep(run, total(run))), 1e-9);
-  const bars = runs.filter(shown).map((run) => {
-    const cells = phases
-      .filter((phase) => run.seconds[phase])
-      .map((phase) => {
-        const seconds = run.seconds[phase];
-        const tip = () => [
-          h("b", {}, phase),
-          pairs([
-            ["a step", duration(perStep(run, seconds))],
-            ["in all", duration(seconds)],
-            ["share", `${told((100 * seconds) / total(run))} %`],
-          ]),
-        ];
-        const width = `${(100 * perStep(run, seconds)) / most}%`;
-        return withTip(
-          h("span", { class: "phase", "--width": width, "--fill": `var(--phase-${phases.indexOf(phase) % 9})` }),
-          tip,
-        );
-      });
+  const phases = [...new Set(runs.flatMap((run) => Object.keys(run.phase_seconds)))];
+  const visible = runs.filter(isVisible);
+  const total = (run) => Object.values(run.phase_seconds).reduce((sum, value) => sum + value, 0);
+  const perStep = (run, seconds) => seconds / Math.max(run.last_step, 1);
+  const maxSeconds = Math.max(...visible.map((run) => perStep(run, total(run))), 1e-9);
+  const makeSegment = (run, phase) => {
+    const seconds = run.phase_seconds[phase];
+    const width = `${(100 * perStep(run, seconds)) / maxSeconds}%`;
+    const fill = `var(--phase-${phases.indexOf(phase) % 9})`;
+    const values = [
+      ["per step", formatDuration(perStep(run, seconds))],
+      ["total", formatDuration(seconds)],
+      ["fraction", `${formatNumber((100 * seconds) / total(run))}%`],
+    ];
+    const segment = h("span", { class: "phase", "--width": width, "--fill": fill });
+    return withTooltip(segment, () => [h("b", {}, phase), definitionList(values)]);
+  };
+  const bars = visible.map((run) => {
     const label = h(
       "div",
       { class: "split" },
-      h("span", {}, swatch(run), " ", h("bdi", {}, visible(run.name))),
-      h("span", { class: "soft" }, `${duration(perStep(run, total(run)))} a step`),
+      h("span", {}, swatch(run), " ", h("bdi", {}, escapeInvisible(run.name))),
+      h("span", { class: "muted" }, `${formatDuration(perStep(run, total(run)))} per step`),
     );
-    return h("div", {}, label, h("div", { class: "phases" }, cells));
+    const segments = phases.filter((phase) => run.phase_seconds[phase]).map((phase) => makeSegment(run, phase));
+    return h("div", {}, label, h("div", { class: "phases" }, segments));
   });
   const key = phases.map((phase, k) => h("span", {}, h("i", { "--fill": `var(--phase-${k % 9})` }), phase));
   byId("phases")
@@ -135,40 +129,42 @@ function drawPhases() {
     .replaceChildren(...bars, h("div", { class: "key" }, key));
 }
 
+function chartFold(prefix, names) {
+  const title = h("summary", {}, PREFIX_TITLES[prefix] ?? prefix, " ", h("small", {}, names.length));
+  const fold = h("details", { class: "fold group" }, title, chartGrid(names));
+  fold.addEventListener("toggle", drawCurves);
+  return fold;
+}
+
+function constantMetric(name) {
+  const value = runs.map((run) => run.last_values[name]).find((last) => last !== undefined);
+  const text = `${name} = ${formatNumber(value)}`;
+  return withTooltip(h("span", { class: "constant", tabindex: 0 }, text), () => metricTooltip(name));
+}
+
 function drawCurveSection() {
   const changing = metricNames.filter((name) => !isConstant(name));
-  const first = FIRST.filter((name) => changing.includes(name));
-  const others = (group) => changing.filter((name) => name.split("/")[0] === group && !first.includes(name));
-  const groups = [...GROUPS, ...new Set(changing.map((name) => name.split("/")[0]))].filter(
-    (group, k, all) => all.indexOf(group) === k,
-  );
-  const shownFirst = grid(first);
-  shownFirst.append(phasesCard());
-  const folds = groups
-    .filter((group) => others(group).length)
-    .map((group) => {
-      const fold = h(
-        "details",
-        { class: "fold group" },
-        h("summary", {}, GROUP_NAMES[group] ?? group, " ", h("small", {}, others(group).length)),
-        grid(others(group)),
-      );
-      fold.addEventListener("toggle", drawCurves);
-      return fold;
-    });
-  const constant = metricNames.filter(isConstant).map((name) => {
-    const value = runs.map((run) => run.last[name]).find((one) => one !== undefined);
-    return withTip(h("span", { class: "fact", tabindex: 0 }, `${name} = ${told(value)}`), () => explained(name));
-  });
-  const left = runs
-    .filter((run) => run.lines.shown < run.lines.all)
-    .map((run) => `${run.lines.shown} of ${told(run.lines.all)} of ${run.name}`);
+  const main = MAIN_CURVES.filter((name) => changing.includes(name));
+  const prefixOf = (name) => name.split("/")[0];
+  const prefixes = [...new Set([...Object.keys(PREFIX_TITLES), ...changing.map(prefixOf)])];
+  const mainGrid = chartGrid(main);
+  mainGrid.append(phaseCard());
+  const folds = prefixes
+    .map((prefix) => [prefix, changing.filter((name) => prefixOf(name) === prefix && !main.includes(name))])
+    .filter(([, names]) => names.length)
+    .map(([prefix, names]) => chartFold(prefix, names));
+  const constants = metricNames.filter(isConstant).map(constantMetric);
+  const thinned = runs
+    .filter((run) => run.records.shown < run.records.total)
+    .map((run) => `${run.records.shown} of ${formatNumber(run.records.total)} of ${run.name}`);
   byId("curves").append(
-    h("div", { class: "head" }, h("h2", {}, "Curves"), toolbar()),
-    shownFirst,
+    h("div", { class: "head" }, h("h2", {}, "Curves"), curveToolbar()),
+    mainGrid,
     ...folds,
-    constant.length ? h("p", { class: "facts" }, "The same at every step: ", constant) : "",
-    left.length ? h("p", { class: "soft" }, `Steps drawn: ${left.join(", ")}; the others are in metrics.jsonl.`) : "",
+    constants.length ? h("p", { class: "facts" }, "Constant metrics: ", constants) : "",
+    thinned.length
+      ? h("p", { class: "muted" }, `Steps in the curves: ${thinned.join(", ")}. All steps are in metrics.jsonl.`)
+      : "",
   );
   drawCurves();
 }

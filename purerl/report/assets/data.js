@@ -1,4 +1,4 @@
-// What the page is about: runs, and their completions as one list of rows.
+// The data of the page: runs, and the rows (prompt and completion) of all runs in one list.
 
 const report = JSON.parse(byId("data").textContent);
 
@@ -9,12 +9,19 @@ const runs = report.runs.map((run, index) => ({
   dash: ["", "6 3", "2 3"][Math.floor(index / 6) % 3],
 }));
 
-/** What the reader has chosen. Those who change it say what is drawn anew. */
-const view = { hidden: new Set(), x: "step", smoothing: 0, log: false, color: "advantage", selected: null };
+/** The choices of the user. Code that changes them also redraws what depends on them. */
+const view = {
+  hiddenRuns: new Set(),
+  xAxis: "step",
+  smoothing: 0,
+  logScale: false,
+  colorMode: null,
+  selectedRow: null,
+};
 
-const shown = (run) => !view.hidden.has(run.index);
+const isVisible = (run) => !view.hiddenRuns.has(run.index);
 
-/** A small line in the color of `run`. */
+/** A short line in the color of `run`. */
 function swatch(run) {
   const line = svg("line", {
     x1: 1,
@@ -28,45 +35,52 @@ function swatch(run) {
   return svg("svg", { class: "swatch", width: 18, height: 10, "aria-hidden": "true" }, line);
 }
 
-/** The value of a field at token `t`: a list, or one value that all tokens have. */
-const at = (field, t) => (Array.isArray(field) ? field[t] : field);
+/** The value of a field at token `t`. A field is an array, or a single value that all tokens have. */
+const atToken = (field, t) => (Array.isArray(field) ? field[t] : field);
 
-/** The sampler's log-probability, or the trainer's where nothing was sampled. */
-const logpOf = (tokens) => tokens.rollout_logp ?? tokens.old_logp;
+/** Log-probabilities of the generator; of the trainer if nothing was sampled. */
+const logpOf = (fields) => fields.rollout_logp ?? fields.old_logp;
 
-function rowOf(run, group, row) {
-  const tokens = row.at;
-  const own = tokens.text.map((_, t) => t).filter((t) => at(tokens.action, t));
-  const among = (field) => (field === undefined ? [] : own.map((t) => at(field, t)).filter(isNumber));
-  const advantages = among(tokens.advantage);
+function makeRow(run, group, row) {
+  const fields = row.per_token;
+  const actions = fields.text.map((_, t) => t).filter((t) => atToken(fields.action, t));
+  const valuesAtActions = (field) =>
+    field === undefined ? [] : actions.map((t) => atToken(field, t)).filter(isNumber);
+  const advantages = valuesAtActions(fields.advantage);
   return {
     ...row,
     run,
     group,
     step: group.step,
-    length: own.length,
-    counted: tokens.mask === undefined ? own.length : own.filter((t) => at(tokens.mask, t)).length,
-    logp: mean(among(logpOf(tokens))),
+    length: actions.length,
+    lengthInLoss: fields.mask === undefined ? actions.length : actions.filter((t) => atToken(fields.mask, t)).length,
+    logp: mean(valuesAtActions(logpOf(fields))),
     advantage: mean(advantages),
-    advantageSize: advantages.reduce((most, value) => Math.max(most, Math.abs(value)), 0),
-    words: `${group.prompt ?? ""}\n${row.completion ?? tokens.text.join("")}`.toLowerCase(),
+    maxAbsAdvantage: advantages.reduce((max, value) => Math.max(max, Math.abs(value)), 0),
+    searchText: `${group.prompt ?? ""}\n${row.completion ?? fields.text.join("")}`.toLowerCase(),
   };
 }
 
 const rows = runs.flatMap((run) =>
   run.completions.groups.flatMap((group) => {
-    group.found = group.rows.map((row) => rowOf(run, group, row));
-    return group.found;
+    group.rows = group.rows.map((row) => makeRow(run, group, row));
+    return group.rows;
   }),
 );
 
-/** What tells that a run learns: of reinforcement learning, of demonstrations, of preference pairs. */
-const LEARNING = ["eval/accuracy", "reward/mean", "policy/loss/nll", "policy/loss/preference", "policy/accuracy"];
+/** The metrics that show whether a run learns: from rewards, from demonstrations, from preference pairs. */
+const LEARNING_METRICS = [
+  "eval/accuracy",
+  "reward/mean",
+  "policy/loss/nll",
+  "policy/loss/preference",
+  "policy/accuracy",
+];
 
 const metricNames = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))];
 
-/** Unit and meaning of a metric, as a tooltip. */
-function explained(name) {
-  const [unit, meaning] = report.meanings[name] ?? ["", "A metric of your own."];
-  return [h("b", {}, name), unit ? h("i", {}, ` ${unit}`) : null, h("p", {}, ...prose(meaning))].filter(Boolean);
+/** Tooltip with the unit and the meaning of a metric. */
+function metricTooltip(name) {
+  const [unit, meaning] = report.meanings[name] ?? ["", "A metric that is not documented."];
+  return [h("b", {}, name), unit ? h("i", {}, ` ${unit}`) : null, h("p", {}, ...withCode(meaning))].filter(Boolean);
 }

@@ -1,16 +1,16 @@
-// Elements. Nothing here or elsewhere parses HTML: what a completion says only ever becomes text.
+// Helpers that create DOM elements. No script of this page parses HTML: data is only ever inserted as text nodes.
 
-/** An element with attributes, listeners (onclick, ...), `--custom` properties, and children: nodes or texts. */
+/** Create an HTML element. Properties are attributes, listeners (onclick, ...) or `--custom` CSS properties. */
 function h(tag, properties = {}, ...children) {
-  return filled(document.createElement(tag), properties, children);
+  return configured(document.createElement(tag), properties, children);
 }
 
-/** The same in SVG. */
+/** Create an SVG element, with the same arguments as `h`. */
 function svg(tag, properties = {}, ...children) {
-  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
+  return configured(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
 }
 
-function filled(element, properties, children) {
+function configured(element, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -23,56 +23,56 @@ function filled(element, properties, children) {
 
 const byId = (id) => document.getElementById(id);
 
-// Control characters, and those that hide or turn round what stands beside them; joiners of emoji are let through.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+// Control, zero-width and bidirectional formatting characters. The joiners U+200C and U+200D, used in emoji, are kept.
+const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
-/** Text in which every character can be seen. */
-function visible(text) {
-  return text.replace(UNSEEN, (character) => {
+/** Replace invisible characters by visible symbols, such as ␀ or [U+202E]. */
+function escapeInvisible(text) {
+  return text.replace(INVISIBLE, (character) => {
     const code = character.codePointAt(0);
     return code < 32 ? String.fromCodePoint(0x2400 + code) : `[U+${code.toString(16).toUpperCase().padStart(4, "0")}]`;
   });
 }
 
-/** The same in one line. */
-const inOneLine = (text) => visible(text).replace(/\n/g, "↵").replace(/\t/g, "⇥");
+/** The same, with symbols for line breaks and tabs. */
+const toSingleLine = (text) => escapeInvisible(text).replace(/\n/g, "↵").replace(/\t/g, "⇥");
 
-/** Nodes for prose in which code stands between backticks. */
-function prose(text) {
+/** Nodes for text with `code` between backticks. */
+function withCode(text) {
   return text.split("`").map((part, k) => (k % 2 ? h("code", {}, part) : part));
 }
 
-// One tooltip for the whole page. It follows the pointer, or stands below what has the focus.
+// The page has one tooltip. It is shown next to the pointer, or below the focused element.
 
-function showTip(content, x, y) {
-  const tip = byId("tip");
-  tip.replaceChildren(...content);
-  tip.hidden = false;
-  const { width, height } = tip.getBoundingClientRect();
+function showTooltip(content, x, y) {
+  const tooltip = byId("tooltip");
+  tooltip.replaceChildren(...content);
+  tooltip.hidden = false;
+  const { width, height } = tooltip.getBoundingClientRect();
   const left = x + 14 + width > innerWidth ? x - width - 14 : x + 14;
   const top = y + 16 + height > innerHeight ? y - height - 12 : y + 16;
-  tip.style.left = `${Math.max(left, 4)}px`;
-  tip.style.top = `${Math.max(top, 4)}px`;
+  tooltip.style.left = `${Math.max(left, 4)}px`;
+  tooltip.style.top = `${Math.max(top, 4)}px`;
 }
 
-function hideTip() {
-  byId("tip").hidden = true;
+function hideTooltip() {
+  byId("tooltip").hidden = true;
 }
 
-/** Let `element` tell what `content()` gives when it is pointed at or focused. */
-function withTip(element, content) {
-  element.addEventListener("pointermove", (event) => showTip(content(), event.clientX, event.clientY));
-  element.addEventListener("pointerleave", hideTip);
+/** Show the nodes that `content()` returns while `element` is hovered or focused. */
+function withTooltip(element, content) {
+  element.addEventListener("pointermove", (event) => showTooltip(content(), event.clientX, event.clientY));
+  element.addEventListener("pointerleave", hideTooltip);
   element.addEventListener("focus", () => {
     const box = element.getBoundingClientRect();
-    showTip(content(), box.left, box.bottom);
+    showTooltip(content(), box.left, box.bottom);
   });
-  element.addEventListener("blur", hideTip);
+  element.addEventListener("blur", hideTooltip);
   return element;
 }
 
-/** Rows of a tooltip: names and values. */
-function pairs(entries) {
+/** A list of names and values. */
+function definitionList(entries) {
   return h(
     "dl",
     {},

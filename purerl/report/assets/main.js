@@ -1,28 +1,30 @@
-// Draw the page, and draw anew what the reader's choices change.
+// Draws all sections of the page, and redraws them when the visible runs or the window size change.
 
-const runsChanged = () => {
+const onVisibleRunsChange = () => {
   drawCurves();
   drawRows();
-  if (view.selected) drawDetail();
+  if (view.selectedRow) drawDetail();
 };
 
-drawLegend(runsChanged);
+drawLegend(onVisibleRunsChange);
 drawOverview();
 drawCurveSection();
 drawCompletionSection();
 
-const keys = ["j / k  next, previous completion", "[ / ]  step", "/  search", "Esc  close"];
-byId("foot").append(
-  `Made by purerl report, ${new Date(report.made).toUTCString()}. `,
-  h("span", {}, keys.join("   ·   ")),
+const shortcuts = ["j / k  next, previous completion", "[ / ]  previous, next step", "/  search", "Esc  close"];
+byId("footer").append(
+  `Created by purerl report, ${new Date(report.created).toUTCString()}. `,
+  h("span", {}, shortcuts.join("   ·   ")),
 );
 
-let width = innerWidth;
+let windowWidth = innerWidth;
 addEventListener("resize", () => {
-  if (innerWidth === width) return;
-  width = innerWidth;
+  if (innerWidth === windowWidth) return;
+  windowWidth = innerWidth;
   drawCurves();
 });
 
-// On paper everything is unfolded.
-addEventListener("beforeprint", () => document.querySelectorAll("details.group").forEach((fold) => (fold.open = true)));
+// Printing includes the charts of all groups.
+addEventListener("beforeprint", () =>
+  document.querySelectorAll("details.group").forEach((group) => (group.open = true)),
+);

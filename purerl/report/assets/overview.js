@@ -1,113 +1,117 @@
-// The runs beside each other: how far they are, where they ended, and what they were told differently.
+// The section "Runs": progress and results of each run, and the settings that differ.
 
-/** The first and the last value of a metric. */
-function journey(run, name) {
-  if (!(name in run.last)) return h("td", { class: "soft" }, "–");
-  const [first, last] = [run.first[name], run.last[name]];
-  return h("td", { class: "journey" }, h("span", { class: "soft" }, `${told(first)} → `), h("b", {}, told(last)));
+/** A cell with the first and the last value of a metric. */
+function firstToLastCell(run, name) {
+  if (!(name in run.last_values)) return h("td", { class: "muted" }, "–");
+  const first = h("span", { class: "muted" }, `${formatNumber(run.first_values[name])} → `);
+  return h("td", { class: "first-to-last" }, first, h("b", {}, formatNumber(run.last_values[name])));
 }
 
-function state(run) {
-  const done = run.finished ? 1 : run.done / run.steps;
-  const bar = h("span", { class: "bar", "--done": `${Math.round(done * 100)}%` });
-  const text = run.finished ? `finished, ${told(run.done)} steps` : `step ${told(run.done)} of ${told(run.steps)}`;
-  return h("td", {}, h("span", { class: "state" }, bar, text));
+function progressCell(run) {
+  const fraction = run.finished ? 1 : run.last_step / run.max_steps;
+  const bar = h("span", { class: "bar", "--progress": `${Math.round(fraction * 100)}%` });
+  const text = run.finished
+    ? `finished, ${formatNumber(run.last_step)} steps`
+    : `step ${formatNumber(run.last_step)} of ${formatNumber(run.max_steps)}`;
+  return h("td", {}, h("span", { class: "progress" }, bar, text));
 }
 
-function runsTable() {
-  const metrics = LEARNING.filter((name) => metricNames.includes(name));
-  const heads = ["Run", "Algorithm", "Progress", ...metrics, "Tokens", "Time", "Began"];
-  const lines = runs.map((run) =>
+function startCell(run) {
+  const text = new Date(run.started).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+  return h("td", { class: "muted" }, h("time", { datetime: run.started }, text));
+}
+
+function runTable() {
+  const metrics = LEARNING_METRICS.filter((name) => metricNames.includes(name));
+  const labels = ["Run", "Algorithm", "Progress", ...metrics, "Tokens", "Time", "Started"];
+  const head = labels.map((label) =>
+    metrics.includes(label)
+      ? withTooltip(h("th", { tabindex: 0 }, label), () => metricTooltip(label))
+      : h("th", {}, label),
+  );
+  const body = runs.map((run) =>
     h(
       "tr",
       {},
-      h("th", { scope: "row" }, swatch(run), " ", h("bdi", {}, visible(run.name))),
+      h("th", { scope: "row" }, swatch(run), " ", h("bdi", {}, escapeInvisible(run.name))),
       h("td", {}, run.config["algorithm.kind"] ?? "–"),
-      state(run),
-      metrics.map((name) => journey(run, name)),
-      h("td", {}, counted(run.axes.tokens.at(-1))),
-      h("td", {}, duration(run.axes.seconds.at(-1))),
-      h(
-        "td",
-        { class: "soft" },
-        h(
-          "time",
-          { datetime: run.began },
-          new Date(run.began).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }),
-        ),
-      ),
+      progressCell(run),
+      metrics.map((name) => firstToLastCell(run, name)),
+      h("td", {}, formatCount(run.axes.tokens.at(-1))),
+      h("td", {}, formatDuration(run.axes.seconds.at(-1))),
+      startCell(run),
     ),
-  );
-  const head = heads.map((text) =>
-    metrics.includes(text) ? withTip(h("th", { tabindex: 0 }, text), () => explained(text)) : h("th", {}, text),
   );
   return h(
     "div",
-    { class: "wide card" },
-    h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, lines)),
+    { class: "scroll-x card" },
+    h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)),
   );
 }
 
-/** A table with a column for each run: `lines` are pairs of a heading and one cell for each run. */
-function comparison(lines) {
+/** A table with one column per run. `entries` are pairs of a row label and an array with one cell per run. */
+function comparisonTable(entries) {
   const head = h(
     "tr",
     {},
     h("td"),
-    runs.map((run) => h("th", {}, swatch(run), " ", h("bdi", {}, visible(run.name)))),
+    runs.map((run) => h("th", {}, swatch(run), " ", h("bdi", {}, escapeInvisible(run.name)))),
   );
-  const body = lines.map(([name, cells]) =>
+  const body = entries.map(([label, cells]) =>
     h(
       "tr",
       {},
-      h("th", { scope: "row" }, name),
-      cells.map((cell) => h("td", {}, visible(cell ?? "–"))),
+      h("th", { scope: "row" }, label),
+      cells.map((cell) => h("td", {}, escapeInvisible(cell ?? "–"))),
     ),
   );
-  return h("div", { class: "wide" }, h("table", { class: "plain narrow" }, h("thead", {}, head), h("tbody", {}, body)));
+  return h(
+    "div",
+    { class: "scroll-x" },
+    h("table", { class: "plain narrow" }, h("thead", {}, head), h("tbody", {}, body)),
+  );
 }
 
-function settings() {
+function comparisonFold(title, entries) {
+  return h("details", { class: "card fold" }, h("summary", {}, title), comparisonTable(entries));
+}
+
+function settingsAndValues() {
   const keys = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
-  const lines = keys.map((key) => [key, runs.map((run) => run.config[key])]);
-  const different = lines.filter(([, values]) => new Set(values).size > 1);
-  const all = h("details", { class: "card fold" }, h("summary", {}, "All settings"), comparison(lines));
-  const numbers = metricNames.map((name) => [
-    withTip(h("span", { tabindex: 0 }, name), () => explained(name)),
-    runs.map((run) => told(run.last[name])),
+  const settings = keys.map((key) => [key, runs.map((run) => run.config[key])]);
+  const values = metricNames.map((name) => [
+    withTooltip(h("span", { tabindex: 0 }, name), () => metricTooltip(name)),
+    runs.map((run) => formatNumber(run.last_values[name])),
   ]);
-  const finals = h(
-    "details",
-    { class: "card fold" },
-    h("summary", {}, "Last value of every metric"),
-    comparison(numbers),
-  );
-  if (runs.length === 1) return [all, finals];
-  const text = different.length ? "Settings that differ" : "All settings are the same";
-  return [h("div", { class: "card" }, h("h3", {}, text), different.length ? comparison(different) : null), all, finals];
+  const folds = [comparisonFold("All settings", settings), comparisonFold("Last value of every metric", values)];
+  if (runs.length === 1) return folds;
+  const different = settings.filter(([, cells]) => new Set(cells).size > 1);
+  const title = different.length ? "Settings that differ" : "All settings are equal";
+  const card = h("div", { class: "card" }, h("h3", {}, title), different.length ? comparisonTable(different) : null);
+  return [card, ...folds];
 }
 
 function drawOverview() {
-  const title = runs.length === 1 ? visible(runs[0].name) : `${runs.length} runs`;
-  byId("runs").append(h("h1", {}, title), runsTable(), h("div", { class: "folds" }, settings()));
+  const title = runs.length === 1 ? escapeInvisible(runs[0].name) : `${runs.length} runs`;
+  byId("runs").append(h("h1", {}, title), runTable(), h("div", { class: "folds" }, settingsAndValues()));
 }
 
-/** Chips that show and hide runs. */
-function drawLegend(changed) {
+/** Buttons that show and hide runs. */
+function drawLegend(onChange) {
   const toggle = (run, button) => {
-    if (!view.hidden.delete(run.index)) view.hidden.add(run.index);
-    button.setAttribute("aria-pressed", shown(run));
-    changed();
+    if (!view.hiddenRuns.delete(run.index)) view.hiddenRuns.add(run.index);
+    button.setAttribute("aria-pressed", isVisible(run));
+    onChange();
   };
-  const chips = runs.map((run) => {
-    const chip = h(
+  const buttons = runs.map((run) => {
+    const button = h(
       "button",
       { class: "chip", type: "button", "aria-pressed": "true", title: `Show or hide ${run.path}` },
       swatch(run),
-      h("bdi", {}, visible(run.name)),
+      h("bdi", {}, escapeInvisible(run.name)),
     );
-    chip.addEventListener("click", () => toggle(run, chip));
-    return chip;
+    button.addEventListener("click", () => toggle(run, button));
+    return button;
   });
-  byId("legend").append(...chips);
+  byId("legend").append(...buttons);
 }

@@ -1,43 +1,49 @@
-// One completion, opened: its numbers, its tokens, and the rows of the same prompt.
+// The detail view of one row: its values, its tokens, and the other rows of the same prompt.
 
-function facts(row) {
+function rowFacts(row) {
+  const length = formatNumber(row.length);
   const entries = [
-    ["reward", told(row.score)],
-    ["advantage", told(row.advantage)],
-    ["tokens", row.counted < row.length ? `${told(row.length)}, ${told(row.counted)} counted` : told(row.length)],
-    ["mean log-prob.", told(row.logp)],
-    ["ended by", row.finish ?? "–"],
-    ["temperature", told(row.temperature)],
-    ...Object.entries(row.more).map(([name, value]) => [name, told(value)]),
+    ["reward", formatNumber(row.reward)],
+    ["advantage", formatNumber(row.advantage)],
+    ["tokens", row.lengthInLoss < row.length ? `${length} (${formatNumber(row.lengthInLoss)} in loss)` : length],
+    ["mean log-prob.", formatNumber(row.logp)],
+    ["finish reason", row.finish ?? "–"],
+    ["temperature", formatNumber(row.temperature)],
+    ...Object.entries(row.extra).map(([name, value]) => [name, formatNumber(value)]),
   ];
   return h(
     "dl",
     { class: "facts" },
-    entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, visible(String(value))))),
+    entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, escapeInvisible(String(value))))),
   );
 }
 
-/** The whole row as text: what was given in gray, what the policy said in colors. */
+/** The text of the row: the prompt in gray, action tokens in colors. */
 function transcript(row) {
-  const given = h("span", { class: "given" }, row.group.prompt_at.text.map((piece) => visible(piece)).join(""));
+  const prompt = row.group.prompt_tokens.text.map((text) => escapeInvisible(text)).join("");
   const spans = tokenSpans(row);
-  spans.forEach((span, t) => withTip(span, () => tokenTip(row.at, t)));
-  return h("div", { class: "transcript", tabindex: 0, "aria-label": "Prompt and completion" }, given, spans);
+  spans.forEach((span, t) => withTooltip(span, () => tokenTooltip(row.per_token, t)));
+  return h(
+    "div",
+    { class: "transcript", tabindex: 0, "aria-label": "Prompt and completion" },
+    h("span", { class: "context" }, prompt),
+    spans,
+  );
 }
 
-/** Cards for `found`, rows of one prompt beside each other. */
-function siblings(title, found, selected, open) {
-  const cards = found.map((row) => {
+/** Cards for the rows of one group. */
+function groupCards(title, groupRows, selected, open) {
+  const cards = groupRows.map((row) => {
     const card = h(
       "button",
       { class: "sibling", type: "button", "aria-current": row === selected ? "true" : null },
       h(
         "span",
         { class: "split" },
-        h("span", {}, "reward ", h("b", {}, told(row.score))),
-        h("span", { class: "soft" }, `adv. ${told(row.advantage)}`),
+        h("span", {}, "reward ", h("b", {}, formatNumber(row.reward))),
+        h("span", { class: "muted" }, `adv. ${formatNumber(row.advantage)}`),
       ),
-      tokenLine(row, 60),
+      tokenPreview(row, 60),
     );
     card.addEventListener("click", () => open(row));
     return card;
@@ -45,60 +51,68 @@ function siblings(title, found, selected, open) {
   return [h("h4", {}, title), h("div", { class: "siblings" }, cards)];
 }
 
-const average = (group) => `mean reward ${told(group.mean)}`;
+const meanReward = (group) => `mean reward ${formatNumber(group.mean_reward)}`;
 
-/** The rows that other runs have of the same prompt at the same step. */
-function elsewhere(row) {
-  const same = (group) => group.step === row.step && group.prompt === row.group.prompt && group !== row.group;
+/** Pairs [run, group] for the groups of other visible runs with the same prompt at the same step. */
+function groupsInOtherRuns(row) {
+  const isMatch = (group) => group.step === row.step && group.prompt === row.group.prompt && group !== row.group;
   return runs
-    .filter((run) => run !== row.run && shown(run))
-    .flatMap((run) =>
-      run.completions.groups
-        .filter(same)
-        .slice(0, 1)
-        .map((group) => [run, group]),
-    );
+    .filter((run) => run !== row.run && isVisible(run))
+    .map((run) => [run, run.completions.groups.find(isMatch)])
+    .filter(([, group]) => group);
 }
 
-/** The opened completion; `open` opens another, `close` closes it, `recolor` is called when the colors change. */
-function detail(row, { open, close, recolor }) {
-  const { group } = row;
-  const choices = Object.entries(COLORS).map(([name, { label }]) => {
-    const input = h("input", { type: "radio", name: "color", value: name, checked: view.color === name });
+function detailHeader(row, close) {
+  const position = `step ${row.step} · group ${row.group.group} · row ${row.row}`;
+  return h(
+    "header",
+    {},
+    h(
+      "h3",
+      {},
+      swatch(row.run),
+      " ",
+      h("bdi", {}, escapeInvisible(row.run.name)),
+      h("span", { class: "muted" }, ` ${position}`),
+    ),
+    h(
+      "button",
+      { class: "quiet close", type: "button", title: "Close (Esc)", "aria-label": "Close", onclick: close },
+      "✕",
+    ),
+  );
+}
+
+/** Controls that choose the color mode, and its legend. */
+function colorControls(onChange) {
+  const options = Object.entries(COLOR_MODES).map(([name, { label }]) => {
+    const input = h("input", { type: "radio", name: "color", value: name, checked: view.colorMode === name });
     input.addEventListener("change", () => {
-      view.color = name;
-      recolor();
+      view.colorMode = name;
+      onChange();
     });
     return h("label", {}, input, h("span", {}, label));
   });
-  const shownOf = group.found.length < group.size ? `${group.found.length} of the ${group.size}` : `The ${group.size}`;
+  if (!options.length) return [];
+  const fieldset = h("fieldset", { class: "segments" }, h("legend", {}, "Color"), options);
   return [
-    h(
-      "header",
-      {},
-      h(
-        "h3",
-        {},
-        swatch(row.run),
-        " ",
-        h("bdi", {}, visible(row.run.name)),
-        h("span", { class: "soft" }, ` step ${row.step} · group ${group.group} · row ${row.row}`),
-      ),
-      h(
-        "button",
-        { class: "quiet close", type: "button", title: "Close (Esc)", "aria-label": "Close", onclick: close },
-        "✕",
-      ),
-    ),
-    facts(row),
-    choices.length
-      ? h("div", { class: "colors" }, h("fieldset", { class: "segments" }, h("legend", {}, "Color"), choices), ramp())
-      : "",
-    choices.length ? h("p", { class: "soft hint" }, COLORS[view.color].help) : "",
+    h("div", { class: "colors" }, fieldset, colorLegend()),
+    h("p", { class: "muted hint" }, COLOR_MODES[view.colorMode].help),
+  ];
+}
+
+/** The detail view of `row`. `open(row)` opens another row, `close()` closes the view, `recolor()` redraws colors. */
+function rowDetail(row, { open, close, recolor }) {
+  const { group } = row;
+  const count = group.rows.length < group.size ? `${group.rows.length} of ${group.size}` : `The ${group.size}`;
+  return [
+    detailHeader(row, close),
+    rowFacts(row),
+    ...colorControls(recolor),
     transcript(row),
-    ...siblings(`${shownOf} completions of this prompt, ${average(group)}`, group.found, row, open),
-    ...elsewhere(row).flatMap(([run, other]) =>
-      siblings(`The same prompt in ${visible(run.name)}, ${average(other)}`, other.found, row, open),
+    ...groupCards(`${count} completions of this prompt, ${meanReward(group)}`, group.rows, row, open),
+    ...groupsInOtherRuns(row).flatMap(([run, other]) =>
+      groupCards(`The same prompt in ${escapeInvisible(run.name)}, ${meanReward(other)}`, other.rows, row, open),
     ),
-  ].flat();
+  ];
 }

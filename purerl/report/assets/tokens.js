@@ -1,71 +1,75 @@
-// Tokens as colored text.
+// Tokens as text, colored by a value per token.
 
-const blue = "var(--high)",
-  orange = "var(--low)",
-  violet = "var(--rare)";
+const POSITIVE = "var(--positive)";
+const NEGATIVE = "var(--negative)";
+const UNLIKELY = "var(--unlikely)";
 
-// Where the color of an advantage is full: beyond most of those in the page, so that outliers do not pale the rest.
-const fullAdvantage =
+// The advantage with full color: the 95th percentile over rows, so that outliers do not make all other tokens pale.
+const advantageScale =
   quantile(
-    rows.map((row) => row.advantageSize),
+    rows.map((row) => row.maxAbsAdvantage),
     0.95,
   ) || 1;
 
 /**
- * What a token may be colored by: its value, the color of a value (tone, strength within [0, 1]), and the legend.
- * The scales are the same in the whole page, so that colors can be compared.
+ * Ways to color tokens. `value` is the value of a token, `color` maps it to a color and a strength within [0, 1], and
+ * `ends` and `legend` describe the legend. Scales are the same for all rows, so colors of different rows are
+ * comparable.
  */
-const COLORS = {
+const COLOR_MODES = {
   advantage: {
     label: "Advantage",
-    help: "Blue tokens are made likelier by the update, orange ones less likely.",
-    value: (tokens, t) => at(tokens.advantage, t),
-    tone: (value) => [value < 0 ? orange : blue, Math.sqrt(Math.abs(value) / fullAdvantage)],
-    ends: [`${brief(-fullAdvantage)} or less`, `${brief(fullAdvantage)} or more`],
-    ramp: [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1].map((x) => x * fullAdvantage),
+    help: "The update increases the probability of blue tokens and decreases the probability of orange tokens.",
+    value: (fields, t) => atToken(fields.advantage, t),
+    color: (value) => [value < 0 ? NEGATIVE : POSITIVE, Math.sqrt(Math.abs(value) / advantageScale)],
+    ends: [`${formatBrief(-advantageScale)} or less`, `${formatBrief(advantageScale)} or more`],
+    legend: [-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1].map((x) => x * advantageScale),
   },
   logp: {
     label: "Log-probability",
-    help: "The stronger the color, the less likely the sampler found the token.",
-    value: (tokens, t) => at(logpOf(tokens), t),
-    tone: (value) => [violet, Math.sqrt(Math.min(-value, 5) / 5)],
+    help: "A stronger color means a lower log-probability when the token was sampled.",
+    value: (fields, t) => atToken(logpOf(fields), t),
+    color: (value) => [UNLIKELY, Math.sqrt(Math.min(-value, 5) / 5)],
     ends: ["−5 nats or less", "0, certain"],
-    ramp: [-5, -4, -3, -2, -1, -0.5, -0.2, 0],
+    legend: [-5, -4, -3, -2, -1, -0.5, -0.2, 0],
   },
-  gap: {
-    label: "Trainer − sampler",
-    help: "How far the trainer's log-probability is above (blue) or below (orange) the sampler's.",
-    value: (tokens, t) => at(tokens.old_logp, t) - at(tokens.rollout_logp, t),
-    tone: (value) => [value < 0 ? orange : blue, Math.abs(value) / 0.1],
+  mismatch: {
+    label: "Trainer − generator",
+    help: "The log-probability in the trainer is higher (blue) or lower (orange) than in the generator.",
+    value: (fields, t) => atToken(fields.old_logp, t) - atToken(fields.rollout_logp, t),
+    color: (value) => [value < 0 ? NEGATIVE : POSITIVE, Math.abs(value) / 0.1],
     ends: ["−0.1 nats or less", "0.1 nats or more"],
-    ramp: [-0.1, -0.075, -0.05, -0.025, 0, 0.025, 0.05, 0.075, 0.1],
+    legend: [-0.1, -0.075, -0.05, -0.025, 0, 0.025, 0.05, 0.075, 0.1],
   },
 };
 
-const has = (field) => rows.some((row) => row.at[field] !== undefined);
-if (!has("advantage")) delete COLORS.advantage;
-if (!has("rollout_logp") && !has("old_logp")) delete COLORS.logp;
-if (!has("rollout_logp") || !has("old_logp")) delete COLORS.gap;
-view.color = Object.keys(COLORS)[0] ?? null;
+const hasField = (name) => rows.some((row) => row.per_token[name] !== undefined);
+if (!hasField("advantage")) delete COLOR_MODES.advantage;
+if (!hasField("rollout_logp") && !hasField("old_logp")) delete COLOR_MODES.logp;
+if (!hasField("rollout_logp") || !hasField("old_logp")) delete COLOR_MODES.mismatch;
+view.colorMode = Object.keys(COLOR_MODES)[0] ?? null;
 
-/** An element for each token of `row`, `limit` at most. Only the policy's own tokens have a color. */
-function tokenSpans(row, said = visible, limit = Infinity) {
-  return row.at.text.slice(0, limit).map((piece, t) => colored(h("span", { class: "token" }, said(piece)), row.at, t));
+/** One element per token of `row`, at most `limit`. Only action tokens have a color. */
+function tokenSpans(row, format = escapeInvisible, limit = Infinity) {
+  return row.per_token.text
+    .slice(0, limit)
+    .map((text, t) => colorToken(h("span", { class: "token" }, format(text)), row.per_token, t));
 }
 
-/** The beginning of `row` in one line. */
-function tokenLine(row, limit) {
-  return h("span", { class: "line" }, tokenSpans(row, inOneLine, limit), row.at.text.length > limit ? "…" : null);
+/** The first `limit` tokens of `row` in one line. */
+function tokenPreview(row, limit) {
+  const ellipsis = row.per_token.text.length > limit ? "…" : null;
+  return h("span", { class: "line" }, tokenSpans(row, toSingleLine, limit), ellipsis);
 }
 
-function colored(element, tokens, t) {
-  if (!at(tokens.action, t)) element.classList.add("given");
-  else if (tokens.mask !== undefined && !at(tokens.mask, t)) element.classList.add("uncounted");
-  const scale = COLORS[view.color];
-  const value = scale?.value(tokens, t);
-  if (!at(tokens.action, t) || !isNumber(value)) return element;
-  const [tone, strength] = scale.tone(value);
-  element.style.setProperty("--tone", tone);
+function colorToken(element, fields, t) {
+  if (!atToken(fields.action, t)) element.classList.add("context");
+  else if (fields.mask !== undefined && !atToken(fields.mask, t)) element.classList.add("masked");
+  const mode = COLOR_MODES[view.colorMode];
+  const value = mode?.value(fields, t);
+  if (!atToken(fields.action, t) || !isNumber(value)) return element;
+  const [color, strength] = mode.color(value);
+  element.style.setProperty("--color", color);
   element.style.setProperty("--strength", `${Math.round(Math.min(strength, 1) * 100)}%`);
   return element;
 }
@@ -73,39 +77,38 @@ function colored(element, tokens, t) {
 const TOKEN_LABELS = {
   tokens: "id",
   advantage: "advantage",
-  rollout_logp: "log-probability, sampler",
-  old_logp: "log-probability, trainer",
-  ref_logp: "log-probability, reference",
+  rollout_logp: "rollout log-prob.",
+  old_logp: "old log-prob.",
+  ref_logp: "reference log-prob.",
   reward: "reward",
-  mask: "counted",
-  action: "the policy's own",
-  version: "weights' version",
+  mask: "in loss",
+  action: "action token",
+  version: "weight version",
 };
 
-/** All that is known of token `t`. */
-function tokenTip(tokens, t) {
-  const known = Object.entries(TOKEN_LABELS).filter(([field]) => tokens[field] !== undefined);
-  const values = known.map(([field, label]) => [label, tell(field, at(tokens[field], t))]);
-  return [h("code", { class: "piece" }, JSON.stringify(visible(tokens.text[t]))), pairs(values)];
+/** Tooltip with all values of token `t`. */
+function tokenTooltip(fields, t) {
+  const labels = Object.entries(TOKEN_LABELS).filter(([name]) => fields[name] !== undefined);
+  const values = labels.map(([name, label]) => [label, formatTokenValue(name, atToken(fields[name], t))]);
+  return [h("code", { class: "token-text" }, JSON.stringify(escapeInvisible(fields.text[t]))), definitionList(values)];
 }
 
-function tell(field, value) {
+function formatTokenValue(name, value) {
   if (typeof value === "boolean") return value ? "yes" : "no";
-  return field === "tokens" || field === "version" ? String(value) : told(value);
+  return name === "tokens" || name === "version" ? String(value) : formatNumber(value);
 }
 
-/** The colors' legend. */
-function ramp() {
-  const scale = COLORS[view.color];
-  const cells = scale.ramp.map((value) => {
-    const [tone, strength] = scale.tone(value);
-    return h("span", { class: "token", "--tone": tone, "--strength": `${Math.min(strength, 1) * 100}%` });
+function colorLegend() {
+  const mode = COLOR_MODES[view.colorMode];
+  const cells = mode.legend.map((value) => {
+    const [color, strength] = mode.color(value);
+    return h("span", { class: "token", "--color": color, "--strength": `${Math.min(strength, 1) * 100}%` });
   });
   return h(
     "span",
-    { class: "ramp" },
-    h("small", {}, scale.ends[0]),
+    { class: "color-legend" },
+    h("small", {}, mode.ends[0]),
     h("span", { class: "cells" }, cells),
-    h("small", {}, scale.ends[1]),
+    h("small", {}, mode.ends[1]),
   );
 }
