@@ -106,8 +106,9 @@ other library divided by the time of purerl. Versions: torch {torch}, verl {verl
 {openrlhf}. TRL is missing because its losses are part of its trainer.
 
 - **Losses** include the gradient. The other libraries compute metrics in the same call, and purerl's loss functions do
-  not. A complete `evaluate`, which computes metrics and sets values outside of action tokens to 0, takes longer than
-  the times in the table. Divergences are functions of one token, so they are reduced by `token_mean` in all libraries.
+  not. A complete `compute_loss`, which computes metrics and sets values outside of action tokens to 0, takes longer
+  than the times in the table. Divergences are functions of one token, so they are reduced by `token_mean` in all
+  libraries.
 - **Memory**: the allocator keeps freed memory, for all libraries. Otherwise the time to map new pages of large tensors
   would be part of the measurement.
 - **bandwidth**: the time of purerl divided by the time to read each input and write each output once, at the speed of a
@@ -134,9 +135,9 @@ The laws are tested on the bare functions:
 - `labels`: labels of groups are only names.
 - `irregular`: groups may have different sizes, and a group with one row gets 0.
 
-In purerl, `advantages` and `evaluate` set values outside of action tokens to 0 before they call a function, so NaN
-there has no effect on any algorithm. `gpg` and `gdpo` use statistics of the whole batch by design, so they do not
-satisfy `irregular`.
+In purerl, `compute_advantages` and `compute_loss` set values outside of action tokens to 0 before they call a function,
+so NaN there has no effect on any algorithm. `gpg` and `gdpo` use statistics of the whole batch by design, so they do
+not satisfy `irregular`.
 
 | function | library | laws |
 |---|---|---|"""

@@ -101,7 +101,10 @@ def _settings() -> str:
 def _sections(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, class) of each section of the attrs class `config`. `<name>` stands for any key of a mapping."""
     for field in attrs.fields(attrs.resolve_types(config)):
+        paths: dict[Any, str] = {}
         for path, section in _classes(field.type):
+            paths.setdefault(section, path)
+        for section, path in paths.items():
             key = f"{prefix}{field.name}{path}"
             if section is not RunConfig:  # initial_run has the settings of a run
                 yield key, section

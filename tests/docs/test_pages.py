@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -192,6 +193,24 @@ def test_the_page_of_settings_has_every_section():
     titles = re.findall("^## (.*)", page, re.MULTILINE)
     assert {"A run", "`rollout.overlong`", "`rewards`", "`stop_when`", "Trainer `hf`", "Tracker `wandb`"} < set(titles)
     assert any("`model`" in title for title in titles)
+
+
+@attrs.frozen
+class _Inner:
+    size: int = 1
+
+
+@attrs.frozen
+class _Outer:
+    table: Mapping[str, _Inner | Mapping[str, _Inner]]
+    items: tuple[_Inner, ...] = ()
+    optional: _Inner | None = None
+    plain: Mapping[str, str] = {}
+
+
+def test_sections_in_mappings_tuples_and_optional_fields_are_found():
+    sections = [("table.<name>", _Inner), ("items", _Inner), ("optional", _Inner)]
+    assert list(reference._sections(_Outer)) == sections
 
 
 def test_a_re_exported_name_is_a_link():
