@@ -88,7 +88,7 @@ def main() -> None:
         for row in rows:
             if shape != MANY_ROWS or row.grouped:
                 print(compare(row, shape, batch, laws[row.name], options.seconds), flush=True)
-    print("\n## Laws that do not hold\n\n| function | side | laws |\n|---|---|---|")
+    print(LAWS_HEAD)
     for name, sides in laws.items():
         for side, failed in sides.items():
             if failed:
@@ -99,24 +99,48 @@ HEAD = """# Speed
 
     .venv-peers/bin/python -m benchmarks.peers > docs/speed.md
 
-`benchmarks/peers/requirements.txt` says how to make that environment. CPU time in milliseconds, one thread, two cores
-that others use as well, no GPU: only ratios mean anything. In brackets, how many times as long as ours a peer takes.
-torch {torch}, verl {verl}, torchrl {torchrl}, OpenRLHF {openrlhf}; TRL has its losses in its trainer, not as functions.
+This page compares functions of purerl with the same functions of other libraries. The file
+`benchmarks/peers/requirements.txt` describes the environment. Times are milliseconds of CPU time, with one thread and
+without a GPU, on two cores that other processes use too. Only ratios are meaningful. In parentheses is the time of the
+other library divided by the time of purerl. Versions: torch {torch}, verl {verl}, torchrl {torchrl}, OpenRLHF
+{openrlhf}. TRL is missing because its losses are part of its trainer.
 
-- Losses are value and gradient. Peers compute their metrics in the same call; our functions have none, and a whole
-  `evaluate`, which has, and puts 0 where nobody acts, takes longer than what stands here. Divergences are reduced by
-  `token_mean` on all sides, for they are functions of a token.
-- The allocator is told to keep freed memory, on all sides: large tensors are then not fetched page by page again.
-- bandwidth: how many times as long as reading and writing once what must be, at the speed of a copy in the same run.
-- Below, laws are tried on bare functions. In purerl `advantages` and `evaluate` put 0 where nobody acts before a loss
-  sees it, so that NaN there is inert for all of them. gpg and gdpo have statistics of the whole batch on purpose, so
-  that parts of it (`irregular`) are another thing.
-- met: recurrences ten times as fast as verl, and three times as fast as the other peers; estimators over groups ten
-  times as fast as verl over 4,096 rows; for the rest, at most 1.1 times the time of every peer that breaks no
-  law that ours keeps. ReMax's returns and the optimal token baseline are held to this last mark.
+- **Losses** include the gradient. The other libraries compute metrics in the same call, and purerl's loss functions do
+  not. A complete `compute_loss`, which computes metrics and sets values outside of action tokens to 0, takes longer
+  than the times in the table. Divergences are functions of one token, so they are reduced by `token_mean` in all
+  libraries.
+- **Memory**: the allocator keeps freed memory, for all libraries. Otherwise the time to map new pages of large tensors
+  would be part of the measurement.
+- **bandwidth**: the time of purerl divided by the time to read each input and write each output once, at the speed of a
+  copy in the same run.
+- **met**: whether the time of purerl reaches its target. Recurrences: ten times as fast as verl, and three times as
+  fast as the other libraries. Estimators over groups: ten times as fast as verl with 4,096 rows. All other functions,
+  and also ReMax's returns and the optimal token baseline: at most 1.1 times the time of every library that breaks no
+  law that purerl satisfies.
 
-| function | rows x time | purerl | peers | bandwidth | met |
+| function | rows x time | purerl | other libraries | bandwidth | met |
 |---|---|---|---|---|---|"""
+
+LAWS_HEAD = """
+## Laws that do not hold
+
+The laws are tested on the bare functions:
+
+- `padding`: more columns without action tokens change nothing.
+- `holes`: removing the tokens between action tokens changes nothing.
+- `tool_reward`: a reward on a tool's token counts as a reward on the action token before it.
+- `nan`: NaN outside of action tokens has no effect.
+- `inputs`: no input is modified.
+- `sync`: the function runs on tensors without values, so the host never waits for the device.
+- `labels`: labels of groups are only names.
+- `irregular`: groups may have different sizes, and a group with one row gets 0.
+
+In purerl, `compute_advantages` and `compute_loss` set values outside of action tokens to 0 before they call a function,
+so NaN there has no effect on any algorithm. `gpg` and `gdpo` use statistics of the whole batch by design, so they do
+not satisfy `irregular`.
+
+| function | library | laws |
+|---|---|---|"""
 
 if __name__ == "__main__":
     main()

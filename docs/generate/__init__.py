@@ -1,8 +1,9 @@
-"""What of the documentation is made from the package itself, each time that it is built.
+"""Pages of the documentation that are generated from the package, each time the documentation is built.
 
-algorithms, index               a page for each algorithm, and all of them side by side
-reference                       a page for each module, and one for the settings of a run
-composition, curves, metrics    what the pages of algorithms show
+algorithms, index               a page for each algorithm, and the index that compares them
+reference                       a page for each module, and the page of all settings
+migration                       the pages "From TRL" and "From verl"
+composition, curves, metrics    sections of the algorithm pages
 markdown                        tables and links
 """
 
@@ -10,19 +11,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.generate import algorithms, reference
+from docs.generate import algorithms, migration, reference
 
 __all__ = ["write"]
 
 
-def write(folder: Path) -> None:
-    """Write all of it into `folder`, as Markdown; a page that is there and is no longer made is removed."""
-    for name, room in {"algorithms": algorithms, "reference": reference}.items():
-        made = {folder / name / f"{page}.md": text for page, text in room.pages()}
-        (folder / name).mkdir(exist_ok=True)
-        for path in set((folder / name).glob("*.md")) - set(made):
+def write(directory: Path) -> None:
+    """Write all generated pages into subdirectories of `directory`, as Markdown.
+
+    Pages that are no longer generated are deleted. Files whose content is the same are not written again, so that
+    Sphinx rebuilds only the pages that have changed.
+    """
+    for name, module in {"algorithms": algorithms, "migration": migration, "reference": reference}.items():
+        pages = {directory / name / f"{page}.md": text for page, text in module.pages()}
+        (directory / name).mkdir(exist_ok=True)
+        for path in set((directory / name).glob("*.md")) - set(pages):
             path.unlink()
-        for path, text in made.items():
-            # What is as it was is left alone, so that only what changed is built again.
+        for path, text in pages.items():
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Markdown: tables, that of the settings of a configuration, and links to papers."""
+"""Markdown: tables, the table of the settings of a class, and links to papers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
 
 
 def linked(text: str) -> str:
-    """`text` with a link for each arXiv number in it.
+    """`text` with each arXiv number as a link.
 
     >>> linked("PPO (1707.06347)")
     'PPO ([1707.06347](https://arxiv.org/abs/1707.06347))'
@@ -26,7 +26,7 @@ def linked(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table, without the columns in which nothing stands; nothing where there is no row.
+    """A table without its empty columns. An empty string if there are no rows.
 
     >>> print(table(["name", "unit", "range"], [["beta", "", "|x| < 1"]]))
     | name | range |
@@ -34,8 +34,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     | beta | \\|x\\| < 1 |
     """
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    filled = [any(column) for column in zip(*cells, strict=True)]
-    lines = [_row(compress(row, filled)) for row in (head, ["---"] * len(head), *cells)]
+    is_filled = [any(column) for column in zip(*cells, strict=True)]
+    lines = [_row(compress(row, is_filled)) for row in (head, ["---"] * len(head), *cells)]
     return "\n".join(lines) if cells else ""
 
 
@@ -44,21 +44,21 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def settings(config: Any) -> str:
-    """Every field of the attrs class `config`: its default, what it may be, and what it means."""
-    return table(["setting", "default", "range", "what it is"], _settings(config))
+    """A table of the fields of the attrs class `config`: default, range and meaning."""
+    return table(["setting", "default", "range", "meaning"], _settings(config))
 
 
 def _settings(config: Any) -> Iterator[list[str]]:
-    explained = dict(re.findall(r"^(\w+) {2,}(.+)", inspect.getdoc(config) or "", re.MULTILINE))
+    described = dict(re.findall(r"^(\w+) {2,}(.+)", inspect.getdoc(config) or "", re.MULTILINE))
     for field in attrs.fields(config):
-        said = field.metadata
-        unit = f" ({said['unit']})" if said.get("unit") else ""
-        meaning = said.get("help") or explained.get(field.name, "")
-        yield [f"`{field.name}`", _default(field.default), said.get("need", ""), meaning + unit]
+        metadata = field.metadata
+        unit = f" ({metadata['unit']})" if metadata.get("unit") else ""
+        help_text = metadata.get("help") or described.get(field.name, "")
+        yield [f"`{field.name}`", _default(field.default), metadata.get("need", ""), help_text + unit]
 
 
 def _default(value: Any) -> str:
-    """As TOML writes it; a section that is made anew each time by its name."""
+    """A default as TOML writes it. A section that a factory creates is shown by the name of its class."""
     match value:
         case attrs.NOTHING:
             return "required"

@@ -1,4 +1,4 @@
-"""Which metrics an algorithm gives, and what docs/metrics.md says of them."""
+"""The metrics of an algorithm, and their meanings, which are read from docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ __all__ = ["meaning", "metrics"]
 
 
 def metrics(algorithm: Algorithm) -> list[str]:
-    """The names of all metrics that the objectives of `algorithm` give, each with its model's role."""
+    """The names of all metrics of the objectives of `algorithm`, as ROLE/NAME."""
     fields = fields_of(algorithm)
     batch = example_batch(fields, random_layout(1, pairs="chosen" in fields))
-    found = [(one.role, compute_loss(one, *prepare_step(one, step))[1]) for one, step in steps(algorithm, batch)]
-    return [f"{role}/{name}" for role, given in found for name in given]
+    results = [
+        (objective.role, compute_loss(objective, *prepare_step(objective, step))[1])
+        for objective, step in steps(algorithm, batch)
+    ]
+    return [f"{role}/{name}" for role, metrics_of_role in results for name in metrics_of_role]
 
 
 def meaning(metric: str) -> tuple[str, str]:
-    """(unit, what it means) of a metric of one model, as docs/metrics.md has it.
+    """(unit, meaning) of a metric of one model, from the tables in docs/metrics.md.
 
-    Models share what is said of the policy, and terms what is said of a term. Raises: KeyError where nothing is said.
+    A metric of another model has the meaning of the policy's metric of the same name, unless docs/metrics.md has its
+    own row for it. All terms of a loss share one row. Raises: KeyError for a metric that is not in the tables.
     """
     _, _, name = metric.partition("/")
-    said = _said()
-    return said.get(metric) or said["policy/loss/<term>" if name.startswith("loss/") else f"policy/{name}"]
+    rows = _rows()
+    return rows.get(metric) or rows["policy/loss/<term>" if name.startswith("loss/") else f"policy/{name}"]
 
 
 @cache
-def _said() -> dict[str, tuple[str, str]]:
+def _rows() -> dict[str, tuple[str, str]]:
     text = (Path(__file__).parents[1] / "metrics.md").read_text(encoding="utf-8")
     rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("| `")]
     cells = [[cell.strip().replace("\\|", "|") for cell in row] for row in rows]
-    return {name: (unit, why) for names, unit, why in cells for name in re.findall("`([^`]+)`", names)}
+    return {name: (unit, note) for names, unit, note in cells for name in re.findall("`([^`]+)`", names)}

@@ -1,37 +1,40 @@
-"""The reference: a page for each module of purerl that is not an algorithm's, and one for the settings of a run."""
+"""The reference: a page for each module of purerl except the algorithms, and a page of all settings of a run."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pkgutil import walk_packages
-from typing import Any
+from typing import Any, get_args
+
+import attrs
 
 import purerl
 from docs.generate.markdown import settings
-from purerl.config import schema
+from purerl.config.schema import RunConfig
 from purerl.plugins import find, names
-from purerl.protocols import Model
 
 __all__ = ["as_rst", "pages"]
 
-_ROOMS = {
+_PACKAGES = {
     "purerl.algos": "Algorithms: the algebra, estimators, parts",
     "purerl.kernels": "Kernels",
     "purerl.testing": "Testing: laws and conformance suites",
     "purerl.backends": "Engines",
     "purerl.config": "Configuration",
-    "purerl.loop": "The loop",
+    "purerl.loop": "The training loop",
     "purerl.data": "Data",
     "purerl.rewards": "Rewards",
-    "purerl.tracking": "Trackers, and the console",
-    "purerl.report": "The report",
+    "purerl.evaluation": "Evaluation",
+    "purerl.store": "Files of a run",
+    "purerl.tracking": "Console and trackers",
+    "purerl.report": "Report",
 }
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """(name, Markdown) of the page of settings, of every module's, and of the index, which has them by rooms."""
+    """(name, Markdown) of the page of settings, of the page of each module, and of the index."""
     modules = [name for name in _modules() if import_module(name).__doc__]
     yield "settings", _settings()
     yield from ((name, _module(name)) for name in modules)
@@ -40,26 +43,31 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def _modules() -> Iterator[str]:
     algorithms = {f"purerl.algos.{name}" for name in names("algorithm")}
-    found = (info.name for info in walk_packages(purerl.__path__, "purerl."))
+    modules = (info.name for info in walk_packages(purerl.__path__, "purerl."))
     yield "purerl"
-    yield from (name for name in found if name not in algorithms and not name.endswith("__main__"))
+    yield from (name for name in modules if name not in algorithms and not name.endswith("__main__"))
 
 
 def _module(name: str) -> str:
-    """What the module defines; what it only passes on is explained where it is defined, and so is a link."""
-    documented = f"```{{eval-rst}}\n.. automodule:: {name}\n```"
+    """The page of a module. Names that the module only re-exports are links to the modules that define them."""
     module = import_module(name)
-    homes = {one: getattr(getattr(module, one), "__module__", name) for one in getattr(module, "__all__", ())}
-    links = [f"{{py:obj}}`{one} <{home}.{one}>`" for one, home in homes.items() if home != name]
-    passed_on = [f"Here to be imported: {', '.join(links)}."] if links else []
-    return "\n\n".join([f"# {name}", documented, *passed_on]) + "\n"
+    origins = {
+        export: getattr(getattr(module, export), "__module__", name) for export in getattr(module, "__all__", ())
+    }
+    links = [f"{{py:obj}}`{export} <{origin}.{export}>`" for export, origin in origins.items() if origin != name]
+    re_exports = [f"Also importable from here: {', '.join(links)}."] if links else []
+    return "\n\n".join([f"# {name}", f"```{{eval-rst}}\n.. automodule:: {name}\n```", *re_exports]) + "\n"
 
 
 def _index(modules: list[str]) -> str:
-    rest = [name for name in modules if not name.startswith(tuple(_ROOMS))]
-    rooms = {title: [name for name in modules if name.startswith(room)] for room, title in _ROOMS.items()}
-    trees = [_toctree(title, members) for title, members in {**rooms, "The rest": rest}.items()]
-    return "\n\n".join(["# Reference", *trees]) + "\n"
+    packages = {title: [name for name in modules if _is_in(name, package)] for package, title in _PACKAGES.items()}
+    other_modules = [name for name in modules if not any(_is_in(name, package) for package in _PACKAGES)]
+    lists = [_toctree(title, members) for title, members in {**packages, "Other modules": other_modules}.items()]
+    return "\n\n".join(["# Reference", *lists]) + "\n"
+
+
+def _is_in(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
 
 
 def _toctree(title: str, modules: list[str]) -> str:
@@ -69,30 +77,48 @@ def _toctree(title: str, modules: list[str]) -> str:
 
 # --- settings ----------------------------------------------------------------------------------------------------
 
+_PLUGINS = ("trainer", "generator", "tracker")
+_INTRODUCTION = """\
+A recipe sets these settings. `purerl train RECIPE --set KEY=VALUE` changes them. A dot separates a section from its
+fields: `--set rollout.samples_per_prompt=8`. The settings of an algorithm are on
+[its own page](../algorithms/index.md).
+
+The settings of a trainer, a generator or a tracker depend on its `kind`. `trackers` is a list: each entry has a `kind`
+and the settings of that tracker."""
+
 
 def _settings() -> str:
-    """`RunConfig` and its sections, and the engines'; each algorithm has a page of its own."""
-    sections: dict[str, Any] = {
-        "A run": schema.RunConfig,
-        "`data`": schema.Data,
-        "`rollout`": schema.Rollout,
-        "`rollout.overlong`": schema.Overlong,
-        "`rewards`": schema.Reward,
-        "`reward_workers`": schema.RewardWorkers,
-        "`evaluate`": schema.Evaluate,
-        "`checkpoint`": schema.Checkpoint,
-        "`stop_when`": schema.StopWhen,
-        "`model`, `teacher`": Model,
-        **{f"`{group}.kind={kind}`": find(group, kind).Config for group in _PLUGINS for kind in names(group)},
-    }
-    tables = [f"## {title}\n\n{settings(config)}" for title, config in sections.items()]
-    return "\n\n".join([f"# Settings of a run\n\n{_ABOUT}", *tables]) + "\n"
+    """A table for `RunConfig`, for each of its sections, and for each kind of trainer, generator and tracker."""
+    titles: dict[type, list[str]] = {RunConfig: ["A run"]}
+    for key, section in _sections(RunConfig):
+        titles.setdefault(section, []).append(f"`{key}`")
+    tables = {", ".join(keys): section for section, keys in titles.items()}
+    tables |= {f"{group.title()} `{kind}`": find(group, kind).Config for group in _PLUGINS for kind in names(group)}
+    sections = [f"## {title}\n\n{settings(section)}" for title, section in tables.items()]
+    return "\n\n".join([f"# Settings of a run\n\n{_INTRODUCTION}", *sections]) + "\n"
 
 
-_PLUGINS = ("trainer", "generator", "tracker")
-_ABOUT = """\
-A recipe sets them, and `purerl train RECIPE --set KEY=VALUE` changes them. A dot separates a section from its fields:
-`--set rollout.samples_per_prompt=8`. The settings of an algorithm are on [its own page](../algorithms/index.md)."""
+def _sections(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, class) of each section of the attrs class `config`. `<name>` stands for any key of a mapping."""
+    for field in attrs.fields(attrs.resolve_types(config)):
+        paths: dict[Any, str] = {}
+        for path, section in _classes(field.type):
+            paths.setdefault(section, path)
+        for section, path in paths.items():
+            key = f"{prefix}{field.name}{path}"
+            if section is not RunConfig:  # initial_run has the settings of a run
+                yield key, section
+                yield from _sections(section, f"{key}.")
+
+
+def _classes(kind: Any) -> Iterator[tuple[str, Any]]:
+    """The attrs classes in the type `kind`, each with the path to it: "" for the value itself or an item of a list."""
+    if attrs.has(kind):
+        yield "", kind
+        return
+    is_mapping = getattr(kind, "__origin__", None) in (dict, Mapping)
+    for choice in get_args(kind):
+        yield from ((".<name>" + path if is_mapping else path, section) for path, section in _classes(choice))
 
 
 # --- docstrings --------------------------------------------------------------------------------------------------

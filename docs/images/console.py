@@ -1,4 +1,4 @@
-"""Draws docs/images/console.svg: what a terminal shows of a run, told again from the run's directory.
+"""Draws docs/images/console.svg: the live view of a run at one of its steps, from the run's directory.
 
 python docs/images/console.py RUN STEP
 """
@@ -21,7 +21,7 @@ OUTPUT = Path(__file__).with_suffix(".svg")
 
 
 def main(run: Path, step: int) -> None:
-    """The view as it was after `step`."""
+    """Draw the view as it was after `step`."""
     config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
     title = f"{config['algorithm']['kind']}, {config['model']['path']}"
     view, seconds = View(config["name"], config["max_steps"], title), 0.0
@@ -34,7 +34,7 @@ def main(run: Path, step: int) -> None:
     console = Console(record=True, file=io.StringIO(), width=110, height=40, force_terminal=True)
     console.print(view)
     drawn = console.export_svg(title="purerl train")
-    # Without the fonts that it would fetch: a reader's own will do.
+    # Remove the fonts, which a browser would load from the network.
     OUTPUT.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")
     print(f"{OUTPUT}  {OUTPUT.stat().st_size / 1000:.0f} kB")
 

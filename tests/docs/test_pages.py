@@ -1,9 +1,10 @@
-"""The pages that are made from the package: each has its parts, and curves are those of the equations."""
+"""Pages that are generated from the package: their sections, the curves of losses, and the files that are written."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -19,7 +20,10 @@ from docs.generate.composition import parts
 from docs.generate.curves import Curves, curves
 from docs.generate.metrics import meaning, metrics
 from purerl.algos import cispo, clip_cov, dpo, forking_tokens, grpo, gspo, gvpo, kl_cov, ppo, prime, rloo, sapo, topr
+from purerl.backends.hf import trainer
+from purerl.config.schema import RunConfig
 from purerl.plugins import find, names
+from purerl.protocols import Model
 from purerl.testing import exemptions, variants
 
 NAMES = names("algorithm")
@@ -36,7 +40,7 @@ def test_every_algorithm_has_a_page_and_a_row(pages):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_tells_what_the_module_says(pages, name):
+def test_a_page_contains_docstring_settings_and_code(pages, name):
     module, page = find("algorithm", name), pages[name]
     title, *_ = inspect.getdoc(module).splitlines()
     assert page.startswith(f"# {title.partition(':')[0]}\n")
@@ -55,7 +59,7 @@ def test_a_page_tells_what_the_module_says(pages, name):
     assert inspect.getsource(module.algorithm) in page
 
 
-def test_ppo_is_made_of_these_parts():
+def test_parts_of_ppo():
     assert list(parts(ppo.algorithm(ppo.Config(kl_reward_coef=0.5)))) == [
         ("on the whole batch", "reward = kl_reward(reward, old_logp, ref_logp, kl_reward_coef=0.5)"),
         ("on the whole batch", "gae_advantage(discount=1, lambda_=0.95)"),
@@ -68,7 +72,7 @@ def test_ppo_is_made_of_these_parts():
     ]
 
 
-def test_what_an_algorithm_chooses_before_it_learns_is_a_part_too():
+def test_selection_and_preparation_are_parts():
     assert next(parts(forking_tokens.algorithm())) == ("rows that are kept", "groups_with_variance")
     chosen = "dropped = low_entropy_tokens(old_entropy, mask, top_fraction=0.2)"
     assert ("before each step of the policy", chosen) in parts(forking_tokens.algorithm())
@@ -87,7 +91,7 @@ def test_what_an_algorithm_chooses_before_it_learns_is_a_part_too():
         ("sapo", "Other losses"),
     ],
 )
-def test_an_algorithm_stands_in_its_family(pages, name, family):
+def test_an_algorithm_is_listed_in_its_family(pages, name, family):
     [section] = [part for part in pages["index"].split("\n## ") if f"| [{name}](" in part]
     assert section.startswith(f"{family}\n")
 
@@ -95,7 +99,7 @@ def test_an_algorithm_stands_in_its_family(pages, name, family):
 SECTIONS = ("Its loss", "What it is made of", "What it needs", "Settings", "Running it", "Metrics", "Laws")
 
 
-def test_a_page_has_its_sections(pages):
+def test_page_of_grpo_has_all_sections(pages):
     assert re.findall("^## (.*)", pages["grpo"], re.MULTILINE) == [*SECTIONS, "All of its code"]
     for line in (
         "| on the whole batch | `advantage = outcome_advantage(estimator=group_normalized_advantage)` |",
@@ -108,7 +112,7 @@ def test_a_page_has_its_sections(pages):
         assert f"\n{line}" in pages["grpo"]
 
 
-def test_a_page_says_what_the_default_recipe_lacks(pages):
+def test_a_page_shows_why_the_default_recipe_is_refused(pages):
     assert "It takes a recipe of its own." not in pages["ppo"]
     assert "error: algorithm 'gigpo'\n  got:  a run that cannot supply a field\n  need: 'anchor'" in pages["gigpo"]
 
@@ -120,7 +124,7 @@ def test_every_metric_of_every_algorithm_is_explained(name):
             assert meaning(metric)[1], metric
 
 
-def test_a_metric_that_nobody_explains_is_an_error():
+def test_unknown_metric_raises_key_error():
     with pytest.raises(KeyError):
         meaning("policy/beauty")
 
@@ -132,7 +136,7 @@ def _of(module) -> Curves | None:
     return curves(module.algorithm(), module.Config())
 
 
-def test_the_curves_of_grpo_are_its_equation():
+def test_curves_of_grpo_match_its_equation():
     ratio, gradient, loss = _of(grpo)
     for row, sign in enumerate((1.0, -1.0)):
         torch.testing.assert_close(loss[row], torch.maximum(-sign * ratio, -sign * ratio.clamp(0.8, 1.2)))
@@ -140,25 +144,25 @@ def test_the_curves_of_grpo_are_its_equation():
         torch.testing.assert_close(gradient[row], torch.where(free, -sign * ratio, 0))
 
 
-def test_the_curves_of_a_detached_weight_are_its_gradient_alone():
+def test_a_detached_weight_has_a_gradient_curve_only():
     ratio, gradient, loss = _of(cispo)
     torch.testing.assert_close(gradient, torch.stack([-ratio.clamp(max=5), ratio.clamp(max=5)]))
     assert loss is None
     assert _of(topr).loss is None
 
 
-def test_these_are_drawn():
+def test_algorithms_that_have_curves():
     drawn = {name for name in NAMES if _of(find("algorithm", name))}
     assert {"aspo", "cispo", "dapo", "gmpo", "grpo", "gspo", "icepop", "luspo", "ppo", "sapo", "vespo"} < drawn
 
 
-def test_they_reach_as_far_as_there_is_something_to_see():
+def test_curves_extend_beyond_the_clip_range():
     assert _of(gspo).ratio[[0, -1]].tolist() == pytest.approx([1 - 12e-4, 1 + 12e-4])
     assert _of(sapo).ratio[[0, -1]].tolist() == pytest.approx([0.01, 2.5])
 
 
 @pytest.mark.parametrize("module", [clip_cov, dpo, gvpo, kl_cov, rloo])
-def test_what_is_no_function_of_ratio_and_advantage_is_not_drawn(module):
+def test_no_curve_if_the_gradient_is_not_a_function_of_ratio_and_advantage(module):
     assert _of(module) is None
 
 
@@ -166,20 +170,50 @@ def test_what_is_no_function_of_ratio_and_advantage_is_not_drawn(module):
 
 
 def test_every_module_has_a_page():
-    found = {info.name for info in walk_packages(purerl.__path__, "purerl.")}
-    modules = {name for name in found if import_module(name).__doc__} - {f"purerl.algos.{name}" for name in NAMES}
-    made = dict(reference.pages())
-    assert set(made) == {"index", "settings", "purerl", *modules}
-    assert [name for name in modules if f"<{name}>" not in made["index"]] == []
+    names_found = {info.name for info in walk_packages(purerl.__path__, "purerl.")}
+    modules = {name for name in names_found if import_module(name).__doc__}
+    modules -= {f"purerl.algos.{name}" for name in NAMES}
+    written = dict(reference.pages())
+    assert set(written) == {"index", "settings", "purerl", *modules}
+    assert [name for name in modules if f"<{name}>" not in written["index"]] == []
+
+
+def _help(config: type, name: str) -> str:
+    return attrs.fields_dict(config)[name].metadata["help"]
+
+
+def test_the_page_of_settings_has_every_section():
+    page = dict(reference.pages())["settings"]
     for line in (
-        "| `rollout` | none |  | how completions are sampled for training |",
-        "| `lr` | `1e-06` | a number from 0 to 1 | learning rate, at its highest |",
-        "| `revision` | none | of the hub's repository |",
+        f"| `rollout` | none |  | {_help(RunConfig, 'rollout')} |",
+        f"| `lr` | `1e-06` | a number from 0 to 1 | {_help(trainer.Config, 'lr')} |",
+        f"| `revision` | none | {_help(Model, 'revision')} |",
     ):
-        assert f"\n{line}\n" in made["settings"]
+        assert f"\n{line}\n" in page
+    titles = re.findall("^## (.*)", page, re.MULTILINE)
+    assert {"A run", "`rollout.overlong`", "`rewards`", "`stop_when`", "Trainer `hf`", "Tracker `wandb`"} < set(titles)
+    assert any("`model`" in title for title in titles)
 
 
-def test_what_a_module_passes_on_is_a_link():
+@attrs.frozen
+class _Inner:
+    size: int = 1
+
+
+@attrs.frozen
+class _Outer:
+    table: Mapping[str, _Inner | Mapping[str, _Inner]]
+    items: tuple[_Inner, ...] = ()
+    optional: _Inner | None = None
+    plain: Mapping[str, str] = {}
+
+
+def test_sections_in_mappings_tuples_and_optional_fields_are_found():
+    sections = [("table.<name>", _Inner), ("items", _Inner), ("optional", _Inner)]
+    assert list(reference._sections(_Outer)) == sections
+
+
+def test_a_re_exported_name_is_a_link():
     page = dict(reference.pages())["purerl.algos"]
     assert "{py:obj}`gae <purerl.algos.estimators.returns.gae>`" in page
 
@@ -195,14 +229,15 @@ def test_what_a_module_passes_on_is_a_link():
         (["in 1707.06347."], ["in `1707.06347 <https://arxiv.org/abs/1707.06347>`__.", ""]),
     ],
 )
-def test_a_docstring_becomes_restructured_text(docstring, rst):
+def test_a_docstring_is_converted_to_restructured_text(docstring, rst):
     assert reference.as_rst(docstring) == rst
 
 
-def test_what_is_written_is_what_is_made_and_no_more(pages, tmp_path: Path):
+def test_write_keeps_unchanged_pages_and_deletes_old_ones(pages, tmp_path: Path):
     (tmp_path / "algorithms").mkdir()
-    (tmp_path / "algorithms" / "gone.md").write_text("of an algorithm that is no more")
+    (tmp_path / "algorithms" / "removed.md").write_text("a page of an algorithm that no longer exists")
     generate.write(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"algorithms", "migration", "reference"}
     assert {path.stem for path in (tmp_path / "algorithms").iterdir()} == set(pages)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}
     generate.write(tmp_path)

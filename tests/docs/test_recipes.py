@@ -1,4 +1,4 @@
-"""What docs/recipes.md shows are sound runs: each command is resolved and checked, each block of Python is run."""
+"""The runs in docs/recipes.md are valid: each command is resolved and checked, each block of Python is executed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = [line for code in BLOCKS["sh"] for line in code.replace("\\\n", " ").
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_is_a_sound_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_is_a_valid_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "my_recipe.py").write_text(BLOCKS["python"][-1], encoding="utf-8")
@@ -31,11 +31,11 @@ def test_a_command_is_a_sound_run(command: str, tmp_path: Path, monkeypatch: pyt
     config = recipes.resolve(recipe, settings)
     check(config)
     assert config.model.path in command
-    if recipe == "my_recipe.py:careful":
+    if recipe == "my_recipe.py:gsm8k_with_kl":
         assert config.algorithm.kl_loss_coef == 0.02
 
 
-def test_python_gives_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_block_gives_the_runs_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[RunConfig] = []
     monkeypatch.setattr(purerl, "train", lambda config, **_: runs.append(config), raising=False)
     exec(compile(BLOCKS["python"][0], "recipes.md", "exec"), {})

@@ -1,0 +1,68 @@
+"""The pages "From TRL" and "From verl": text from a template, tables from purerl.config.aliases.
+
+A line of a template that is a comment is replaced by a table:
+
+    <!-- datasets -->        the types of data sets of the library
+    <!-- rows: SECTION -->   the rows of that section
+
+`{version}` and `{prefixes}` are replaced in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from docs.generate.markdown import table
+from purerl.config.aliases import LIBRARIES, Dataset, Library, Row, read_library
+
+__all__ = ["page", "pages"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_TABLE = re.compile(r"^<!-- (datasets|rows: .+) -->$", re.MULTILINE)
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """(name, Markdown) of the page of each library."""
+    for name in LIBRARIES:
+        template = (_TEMPLATES / f"from_{name}.md.template").read_text(encoding="utf-8")
+        yield f"from_{name}", page(template, read_library(name))
+
+
+def page(template: str, library: Library) -> str:
+    """The Markdown of `template` with the tables of `library`.
+
+    Raises: ValueError if the template does not show each section of the library exactly once.
+    """
+    tables = {"datasets": _datasets(library)}
+    tables |= {f"rows: {section}": _rows(library, section) for section in {row.section for row in library.rows}}
+    if sorted(_TABLE.findall(template)) != sorted(tables):
+        raise ValueError(f"the template for {library.name} must show each of these once: {', '.join(sorted(tables))}")
+    prefixes = ", and ".join(f"`{short}` stands for `{long}`" for short, long in library.prefixes.items())
+    text = template.replace("{version}", library.version).replace("{prefixes}", prefixes)
+    return _TABLE.sub(lambda match: tables[match[1]], text)
+
+
+def _datasets(library: Library) -> str:
+    return table([f"{library.name}'s type", "columns", "format", "used as"], map(_dataset, library.datasets))
+
+
+def _dataset(dataset: Dataset) -> list[str]:
+    extra = f"; {_code(dataset.extra_columns)} for reward functions" if dataset.extra_columns else ""
+    return [dataset.type, _code(dataset.columns) + extra, ", ".join(dataset.forms), dataset.purpose]
+
+
+def _rows(library: Library, section: str) -> str:
+    rows = [row for row in library.rows if row.section == section]
+    return table([library.name, "purerl", "difference"], map(_row, rows))
+
+
+def _row(row: Row) -> list[str]:
+    kind = "" if row.kind == "setting" else f" ({row.kind})"
+    condition = f" with {_code(row.requires)}" if row.requires else ""
+    return [_code(row.names) + kind + condition, _code(row.settings), row.note]
+
+
+def _code(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

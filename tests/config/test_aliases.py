@@ -1,0 +1,252 @@
+"""Tables of names in TRL, in verl and in earlier versions of purerl, and the remedies that are made from them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import attrs
+import pyarrow as pa
+import pytest
+
+from purerl.config.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
+from purerl.config.schema import RunConfig
+from purerl.data.columns import layouts_of
+from purerl.errors import ConfigError
+from purerl.plugins import find, locate, names
+from purerl.recipes import resolve
+
+ROWS = [(name, row) for name in LIBRARIES for row in read_library(name).rows]
+FORMS = {"text": pa.string(), "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))}
+
+# Settings that the tables name and that are not in the schema yet. Remove a name when its setting exists: its test
+# then fails until it is removed.
+PLANNED = (
+    "num_epochs",
+    "minibatch_size",
+    "critic_warmup",
+    "trainer.warmup_ratio",
+    "roles",
+)
+
+
+def _is_planned(setting: str) -> bool:
+    return any(f"{setting}.".startswith(f"{name}.") for name in PLANNED)
+
+
+def _unless_planned(setting: str, *values: Any) -> Any:
+    """A test case that must fail as long as `setting` is planned."""
+    marks = (
+        [pytest.mark.xfail(reason=f"{setting} is not in the schema yet", strict=True)] if _is_planned(setting) else []
+    )
+    return pytest.param(*values, setting, marks=marks)
+
+
+# --- our side: every setting exists ------------------------------------------------------------------------------
+
+
+def _is_setting(key: str) -> bool:
+    """Whether some run has a setting with this dotted key."""
+    return _has(RunConfig, key.split("."))
+
+
+def _has(kind: Any, parts: list[str]) -> bool:
+    """Whether a value of the type `kind` has the setting `parts`. Optional types, tuples and mappings are searched."""
+    if not parts:
+        return True
+    if attrs.has(kind):
+        field = attrs.fields_dict(attrs.resolve_types(kind)).get(parts[0])
+        return field is not None and _has_below(field, parts[1:])
+    inner = parts[1:] if get_origin(kind) is Mapping else parts
+    return any(_has(choice, inner) for choice in get_args(kind))
+
+
+def _has_below(field: Any, parts: list[str]) -> bool:
+    """Whether the value of `field` has the setting `parts`; plugins have those of their Configs, and `kind`."""
+    group = field.metadata.get("plugin")
+    if group is None:
+        return _has(field.type, parts)
+    return parts == ["kind"] or any(_has(find(group, kind).Config, parts) for kind in names(group))
+
+
+def _problems(settings: tuple[str, ...]) -> list[str]:
+    """Which of `settings` do not exist, do not have that value, or are not functions."""
+    try:
+        resolve("gsm8k", ["model=m", "data=d", *(text for text in settings if "=" in text)])
+    except ConfigError as error:
+        return [str(error)]
+    plain = [text for text in settings if "=" not in text]
+    functions = [text for text in plain if text.startswith("purerl.")]
+    assert all(callable(locate(function)) for function in functions)
+    return [text for text in plain if text not in functions and not _is_setting(text)]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "setting"), [_unless_planned(setting, name, row) for name, row in ROWS for setting in row.settings]
+)
+def test_settings_in_the_tables_of_other_libraries_exist(name: str, row: Row, setting: str) -> None:
+    values = row.settings if "=" in setting else (setting,)
+    assert _problems(values) == [], f"{name}.toml, {row.names}"
+
+
+@pytest.mark.parametrize(
+    ("old", "setting"),
+    [_unless_planned(new, old) for old, settings in read_renamed().items() for new in settings if "/" not in old],
+)
+def test_settings_in_the_table_of_old_names_exist(old: str, setting: str) -> None:
+    assert _is_setting(setting), old
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("rollout.sample",),
+        ("roles.critic.trainer.kindd",),
+        ("algorithm.kind=gropo",),
+        ("rollout.max_resample_rounds=x",),
+        ("algorithm.epsilon",),
+        ("model.path.length",),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_reported(settings: tuple[str, ...]) -> None:
+    assert _problems(settings)
+
+
+@attrs.frozen
+class _Section:
+    engine: Any = attrs.field(metadata={"plugin": "trainer"})
+    size: int = 1
+
+
+@attrs.frozen
+class _Config:
+    table: Mapping[str, _Section]
+    optional: _Section | None = None
+
+
+def test_settings_in_mappings_and_plugins_are_found() -> None:
+    for key in ("table.policy.size", "table.policy.engine.lr", "table.policy.engine.kind", "optional.size"):
+        assert _has(_Config, key.split(".")), key
+    for key in ("table.policy.length", "table.policy.engine.length", "optional.engine.kind.lr", "size"):
+        assert not _has(_Config, key.split(".")), key
+
+
+# --- their side: no name hides a setting -------------------------------------------------------------------------
+
+
+def _old_and_foreign_names() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(name, the settings that replace it): long forms too, without values."""
+    yield from read_renamed().items()
+    for library in map(read_library, LIBRARIES):
+        for row in library.rows:
+            for name in _forms(library, row) if row.kind == "setting" else ():
+                yield name, row.settings
+
+
+def _forms(library: Library, row: Row) -> Iterator[str]:
+    for text in row.names:
+        name = text.partition("=")[0]
+        first, dot, rest = name.partition(".")
+        yield from {name, library.prefixes.get(first, first) + dot + rest}
+
+
+@pytest.mark.parametrize(("name", "settings"), [*dict.fromkeys(_old_and_foreign_names())])
+def test_a_name_that_is_a_setting_replaces_itself(name: str, settings: tuple[str, ...]) -> None:
+    if _is_setting(name) and not any(map(_is_planned, settings)):
+        assert settings == (name,)
+        assert suggestion(name) is None
+
+
+def test_new_names_of_metrics_are_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    new = {metric for old, metrics in read_renamed().items() if "/" in old for metric in metrics}
+    assert "policy/approx_kl" in new
+    assert [metric for metric in new if f"`{metric}`" not in page] == []
+
+
+# --- remedies ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("examples", "it is called 'batch_size' here (it was 'examples')"),
+        ("steps", "it is called 'max_steps' or 'num_epochs' here (it was 'steps')"),
+        ("rollout.lag", "it is called 'rollout.max_staleness' here (it was 'rollout.lag')"),
+        ("initial_run.steps", "it is called 'max_steps' or 'num_epochs' here (it was 'steps')"),
+        ("clip_norm", "it is called 'trainer.max_grad_norm' here (it was 'trainer.clip_norm')"),
+        ("policy/kl", "it is called 'policy/approx_kl' here (it was 'policy/kl')"),
+        ("learning_rate", "TRL's 'learning_rate' is 'trainer.lr' here"),
+        ("trainer.learning_rate", "TRL's 'learning_rate' is 'trainer.lr' here"),
+        ("epsilon", "TRL's 'epsilon' is 'algorithm.clip_low' and 'algorithm.clip_high' here"),
+        ("beta", "TRL's 'beta' is 'algorithm.kl_loss_coef' (GRPO) or 'algorithm.beta' (DPO) here"),
+        ("loss_type", "TRL's 'loss_type' is 'algorithm.kind' here"),
+        ("bf16", "TRL's 'bf16' is 'trainer.mixed_precision=bfloat16' here"),
+        ("rollout.n", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
+        ("actor_rollout_ref.rollout.n", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
+        ("optim.lr_warmup_steps", "verl's 'actor.optim.lr_warmup_steps' is 'trainer.warmup_steps' here"),
+        ("trainer.max_steps", "it is called 'max_steps' here"),
+    ],
+)
+def test_suggestion_names_the_setting(key: str, remedy: str) -> None:
+    assert suggestion(key) == remedy
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("max_steps", "it is a setting with the same name"),
+        ("actor.optim.learning_rates", "names are compared exactly"),
+        ("Learning_Rate", "names are compared exactly"),
+        ("rollout", "a section is no name in the tables"),
+        ("generation.n", "n is the last part of two names with different settings"),
+        ("data.path", "path is the last part of two names with different settings"),
+        ("evaluate.steps", "an old name without a dot is matched as a whole"),
+        ("gsm8k", "it is a function"),
+        ("RLOOTrainer", "it is a class"),
+        ("", "it is empty"),
+        (".", "it is empty"),
+    ],
+)
+def test_suggestion_is_none(key: str, reason: str) -> None:
+    assert suggestion(key) is None, reason
+
+
+def test_every_name_has_a_suggestion_or_keeps_its_name() -> None:
+    names_without = [name for name, settings in _old_and_foreign_names() if suggestion(name) is None]
+    assert [name for name in names_without if (name, (name,)) not in set(_old_and_foreign_names())] == []
+
+
+def test_importing_the_tables_loads_neither_torch_nor_the_files() -> None:
+    code = """
+import sys
+from purerl.config import aliases
+assert aliases.read_library.cache_info().currsize == aliases.read_renamed.cache_info().currsize == 0
+print(aliases.suggestion("examples") is not None, "torch" in sys.modules)
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == "True False\n"
+
+
+# --- data sets ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset", "form"),
+    [(dataset, form) for name in LIBRARIES for dataset in read_library(name).datasets for form in dataset.forms],
+)
+def test_data_sets_are_read_for_their_purpose(dataset: Any, form: str) -> None:
+    schema = pa.schema([(column, FORMS[form]) for column in dataset.columns])
+    assert dataset.purpose in [layout.purpose for layout in layouts_of(schema)]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_tables_are_complete(name: str) -> None:
+    library = read_library(name)
+    assert len(library.rows) > 40
+    assert len(library.datasets) >= 2
+    assert [row for row in library.rows if not row.names or not row.settings] == []
+    assert len({(row.section, row.names, row.requires) for row in library.rows}) == len(library.rows)
