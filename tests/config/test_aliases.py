@@ -150,7 +150,7 @@ def _forms(library: Library, row: Row) -> Iterator[str]:
     for text in row.names:
         name = text.partition("=")[0]
         first, dot, rest = name.partition(".")
-        yield from {name, library.prefixes.get(first, first) + dot + rest}
+        yield from dict.fromkeys([name, library.prefixes.get(first, first) + dot + rest])
 
 
 @pytest.mark.parametrize(("name", "settings"), [*dict.fromkeys(_old_and_foreign_names())])
