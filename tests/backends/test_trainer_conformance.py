@@ -136,12 +136,12 @@ def scoring_trains(true, self, batch, outputs):
     return true(self, batch, outputs)
 
 
-@mutant(STEPS, engine, "evaluate")
+@mutant(STEPS, engine, "compute_loss")
 def masked_out_tokens_count(true, objective, part, counts):
     return true(objective, part.set("mask", part["action"]), counts)
 
 
-@mutant(STEPS, engine, "evaluate")
+@mutant(STEPS, engine, "compute_loss")
 def normalized_by_microbatch(true, objective, part, counts):
     own = {term.name: part[term.where] for term in objective.terms}
     return true(objective, part, {n: Counts(2 * where.sum(), 2 * where.any(-1).sum()) for n, where in own.items()})

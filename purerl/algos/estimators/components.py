@@ -43,7 +43,7 @@ def component_normalized_advantage(
 ) -> RowFloat:
     """Compute the advantage of GDPO: normalize each component within its group, then take the weighted sum.
 
-        A_i = sum_k w_k (c_ik - mean_g c_k) / (std_g c_k + 1e-6)
+        A_i = sum_k w_k (c_ik - mean_g(c_k)) / (std_g(c_k) + 1e-6)
 
     The effect of a component depends on its weight, not on its range. Rows whose components differ get different
     advantages even if the sums are equal. In a group of one row the advantage is 0. Shapes: `components` is [rows, k],

@@ -85,7 +85,7 @@ def leave_one_out_advantage(score: RowFloat, group: RowInt, counted: RowBool) ->
 def batch_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """Subtract the mean score of the group and divide by the standard deviation of the scores of the whole batch.
 
-        A_i = (s_i - mean_g) / (std + 1e-6)
+        A_i = (s_i - mean_g) / (std(s) + 1e-6)
 
     The standard deviation is over all counted rows, with divisor n - 1. In contrast to the standard deviation of the
     group, it does not amplify small differences in a group with little variance. Shapes: [rows] each.
@@ -102,7 +102,8 @@ def batch_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool)
 def mean_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """Subtract the mean score of the group and divide by it, as in MaxRL.
 
-        A_i = (s_i - mean_g) / mean_g where mean_g > 1e-6 max_g abs(s), else 0
+        A_i = (s_i - mean_g) / mean_g    if mean_g > 1e-6 * max_g(abs(s))
+              0                          else
 
     A mean below this bound is only rounding error of scores of both signs. Shapes: [rows] each.
     Source: MaxRL (2602.02710).
@@ -117,13 +118,14 @@ def mean_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) 
 
 
 def gpg_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """Subtract the mean score of the group and scale by the fraction of rows that have a gradient, as in GPG.
+    """Subtract the mean score of the group and divide by the fraction of rows that have a gradient, as in GPG.
 
-        A_i   = alpha (s_i - mean_g)
-        alpha = rows / rows of groups whose scores differ
+        alpha = rows / varied_rows
+        A_i   = alpha * (s_i - mean_g)
 
-    Rows of groups with equal scores have no gradient, but they are in the denominator of the loss. The factor alpha
-    corrects for them. It is a statistic of the whole batch. Shapes: [rows] each, in units of reward.
+    `varied_rows` is the number of counted rows in groups whose scores differ. Rows of groups with equal scores have no
+    gradient, but they are in the denominator of the loss. The factor alpha corrects for them. It is a statistic of the
+    whole batch. Shapes: [rows] each, in units of reward.
     Source: GPG (2504.02546).
 
     >>> counted, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 5, 5])
@@ -172,7 +174,7 @@ def singleton_score(
 def win_rate_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """Compute the win rate of each row against the rows of its group, minus 1/2. A tie counts as half a win.
 
-        P_i - 1/2 = (1 / N_g) sum_j sign(s_i - s_j) / 2
+        A_i = P_i - 1/2 = (1 / N_g) sum_j sign(s_i - s_j) / 2
 
     The sum is over all counted rows j of the group, including row i. Only the order of the scores matters. The function
     needs rows^2 bytes of memory. Shapes: [rows] each; the result is between -1/2 and 1/2.

@@ -25,9 +25,9 @@ def optimal_token_advantage(
     """Subtract from each return the variance-minimizing baseline of the group at the same step.
 
         w_it = 1 - 2 exp(logp_it) + sum_v pi_it(v)^2             squared gradient of logp_it in the logits
-        W_it = sum_{s <= t} w_is
-        M_t  = max_i G_it                                        over the rows of the group that reach t
-        B_t  = M_t + sum_i W_it (G_it - M_t) / (sum_i W_it + 1e-8)
+        W_it = sum_{j <= t} w_ij
+        M_t  = max_i(G_it)                                       over the rows of the group that reach t
+        B_t  = M_t + (sum_i W_it (G_it - M_t)) / (sum_i W_it + 1e-8)
         A_it = G_it - B_t
 
     t counts action tokens, so the t-th action token of a row is compared with the t-th action tokens of the other rows.

@@ -17,11 +17,12 @@ __all__ = ["leave_one_out_max_advantage", "pass_k_advantage"]
 def leave_one_out_max_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """Subtract from the best score of the group the best score without row i.
 
-        A_i = max_g - max of the other rows
+        A_i = max_g(s) - M_i
 
-    The best row gets its lead over the second best, all other rows get 0. If two rows tie for the best, all rows get 0.
-    This is an unbiased policy gradient of the expected maximum over k = N_g rows, because the baseline of a row does
-    not depend on that row. Shapes: [rows] each, in units of reward. Source: Tang et al. 2025 (2503.19595).
+    M_i is the best score of the other rows. The best row gets its lead over the second best, all other rows get 0. If
+    two rows tie for the best, all rows get 0. This is an unbiased policy gradient of the expected maximum over k = N_g
+    rows, because the baseline of a row does not depend on that row. Shapes: [rows] each, in units of reward.
+    Source: Tang et al. 2025 (2503.19595).
 
     >>> counted, group = torch.tensor([True, True, True]), torch.tensor([3, 3, 3])
     >>> leave_one_out_max_advantage(torch.tensor([1.0, 0.25, 0.0]), group, counted)
@@ -41,13 +42,13 @@ def pass_k_advantage(score: RowFloat, group: RowInt, counted: RowBool, *, k: int
     A set has the reward 1 if any of its rows is correct (score > 0), else 0. With N counted rows in the group, n of
     them incorrect, and C the binomial coefficient:
 
-        w   = C(n, k) / C(N, k)                                    probability that all rows of a set are incorrect
-        std = sqrt(w (1 - w))
-        A   = w / std                                              of a correct row
-        A   = (w - C(n - 1, k - 1) / C(N - 1, k - 1)) / std        of an incorrect row
+        w   = C(n, k) / C(N, k)
+        A_i = w / sqrt(w (1 - w))                                              if row i is correct
+              (w - C(n - 1, k - 1) / C(N - 1, k - 1)) / sqrt(w (1 - w))        else
 
-    If w is 0 or 1, every advantage is 0. This includes a group with fewer than k rows. The advantages of a group add up
-    to 0. With k = 1 they are the whitened scores. Shapes: [rows] each. Source: Chen et al. 2025 (2508.10751, sec. 2.4).
+    w is the probability that all rows of a set are incorrect. If w is 0 or 1, every advantage is 0. This includes a
+    group with fewer than k rows. The advantages of a group add up to 0. With k = 1 they are the whitened scores.
+    Shapes: [rows] each. Source: Chen et al. 2025 (2508.10751, sec. 2.4).
 
     >>> counted, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 3, 3])
     >>> pass_k_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, counted, k=2)

@@ -25,7 +25,7 @@ __all__ = ["discounted_returns", "gae", "length_adaptive_lambda", "vtrace_advant
 def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float) -> TokenFloat:
     """Compute the discounted return of each action token.
 
-        G_t = r_t + discount * G_{t+1}
+        G_t = reward_t + discount * G_{t+1}
 
     Shapes: [rows, time] each, in units of reward. Source: REINFORCE (Williams 1992).
 
@@ -41,13 +41,13 @@ def gae(
 ) -> TokenFloat:
     """Compute generalized advantage estimates (GAE).
 
-        delta_t = r_t + discount * V_{t+1} - V_t
+        delta_t = reward_t + discount * V_{t+1} - V_t
         A_t     = delta_t + discount * lambda_ * A_{t+1}
 
     The value after the last action token is 0, for rows that ended by themselves and for rows that reached the length
     limit. A + V is the target of the critic, the lambda-return, and the function computes
 
-        A_t + V_t = r_t + discount * (1 - lambda_) * V_{t+1} + discount * lambda_ * (A_{t+1} + V_{t+1})
+        A_t + V_t = reward_t + discount * (1 - lambda_) * V_{t+1} + discount * lambda_ * (A_{t+1} + V_{t+1})
 
     lambda_ = 0 gives the one-step error, lambda_ = 1 gives the return minus V. `lambda_` can be a tensor [rows, 1],
     with one value per row. Shapes: the others are [rows, time], in units of reward.
@@ -97,9 +97,12 @@ def vtrace_target(
 ) -> TokenFloat:
     """Compute the V-trace targets of a critic, for rows that another policy sampled.
 
-        r_t     = exp(logp_t - rollout_logp_t),   rho_t = min(r_t, rho_clip),   c_t = lambda_ * min(r_t, trace_clip)
+        r_t     = exp(logp_t - rollout_logp_t)
+        rho_t   = min(r_t, rho_clip)
+        c_t     = lambda_ * min(r_t, trace_clip)
         delta_t = rho_t (reward_t + discount * V_{t+1} - V_t)
-        v_t     = V_t + e_t,   e_t = delta_t + discount * c_t * e_{t+1}
+        e_t     = delta_t + discount * c_t * e_{t+1}
+        v_t     = V_t + e_t
 
     `rho_clip` selects the policy whose value is estimated: the current policy if it is infinite, otherwise a policy
     between the current one and the rollout policy. `trace_clip`, at most 1 / discount, only changes the speed of

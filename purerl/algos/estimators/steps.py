@@ -47,12 +47,14 @@ def step_relative_advantage(
 ) -> TokenFloat:
     """Compute the step relative advantage of GiGPO: compare the steps of a group that start in the same state.
 
-        R_ik = sum_{j >= k} discount^(j - k) (reward of step j)
-        A_ik = (R_ik - mean) / (std + 1e-6)           over the steps of the group with the anchor of step k
+        R_ik = sum_{j >= k} discount^(j - k) reward_ij
+        A_ik = (R_ik - mean(R)) / (std(R) + 1e-6)
 
-    `anchor` is a label of the environment's state at the first token of each step, any int64. The standard deviation
-    has the number of steps minus 1 as its divisor. The advantage is 0 in a state with one step. Steps without a counted
-    token are not compared. Every counted token gets the advantage of its step, the others get 0.
+    reward_ij is the sum of the rewards of step j of row i. The mean and the standard deviation are over the steps of
+    the group with the same anchor. `anchor` is a label of the environment's state at the first token of each step, any
+    int64. The standard deviation has the number of steps minus 1 as its divisor. The advantage is 0 in a state with one
+    step. Steps without a counted token are not compared. Every counted token gets the advantage of its step, the others
+    get 0.
 
     Shapes: `group` is [rows], the others are [rows, time]; `reward` in units of reward, `discount` per step.
     Source: GiGPO (2505.10978, sec. 4.2).

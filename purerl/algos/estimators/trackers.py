@@ -35,7 +35,7 @@ def _sum_by_entry(table: Tensor, x: RowFloat, key: RowInt, counted: RowBool) -> 
 def update_moving_average(table: Tensor, score: RowFloat, key: RowInt, counted: RowBool, *, decay: float) -> Tensor:
     """Update an exponential moving average of the scores of each entry.
 
-        b <- decay^n b + (1 - decay^n) mean(s)
+        b <- decay^n * b + (1 - decay^n) mean(s)
 
     The n counted rows of an entry have the same effect as n updates b <- decay * b + (1 - decay) * s with their mean
     score. Shapes: `table` and the result are [entries], the others are [rows]; scores in units of reward.
@@ -54,8 +54,8 @@ def update_beta_counts(
 ) -> tuple[Tensor, Tensor]:
     """Update the decayed counts of successes and failures of each entry.
 
-        alpha <- decay * alpha + sum of s
-        beta  <- decay * beta + sum of (1 - s)
+        alpha <- decay * alpha + sum_j s_j
+        beta  <- decay * beta + sum_j (1 - s_j)
 
     alpha / (alpha + beta) estimates the success rate from about 1 / (1 - decay) rows. The sums are over the counted
     rows of an entry; without any, the entry does not change. Scores are clamped to [0, 1] first. Shapes: `alpha`,

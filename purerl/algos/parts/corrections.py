@@ -88,7 +88,9 @@ def sequence_importance_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: Toke
 
 
 def truncated_ratio(ratio: Tensor, *, ratio_cap: float) -> Tensor:
-    """Compute min(r, ratio_cap), the weight of truncated importance sampling (TIS).
+    """Compute the weight of truncated importance sampling (TIS).
+
+        w = min(r, ratio_cap)
 
     The cap bounds the variance and introduces a bias. Shapes: any; the result has the shape of `ratio`.
     Source: Yao et al. 2025.
@@ -100,7 +102,10 @@ def truncated_ratio(ratio: Tensor, *, ratio_cap: float) -> Tensor:
 
 
 def banded_ratio(ratio: Tensor, *, min_ratio: float, max_ratio: float) -> Tensor:
-    """Compute the weight of IcePop: the ratio if min_ratio <= r <= max_ratio, else 0.
+    """Compute the weight of IcePop: the ratio if it is in a band, else 0.
+
+        w = r    if min_ratio <= r <= max_ratio
+            0    else
 
     A token with the weight 0 stays in the denominator. Shapes: any; the result has the shape of `ratio`.
     Source: IcePop (2510.18855).
@@ -118,7 +123,7 @@ def _is_between(x: Tensor, low: float, high: float) -> Tensor:
 def effective_sample_size(weight: TokenFloat, mask: TokenBool) -> Scalar:
     """Compute the effective sample size of the weights of counted tokens, as a fraction of their number n.
 
-        (sum w)^2 / (n sum w^2)
+        ESS = (sum_t w_t)^2 / (n sum_t w_t^2)
 
     The value is 1 if all weights are equal, 1/n if only one weight is not 0, and 0 if no token is counted or all
     weights are 0. Shapes: [rows, time] each; the result is a scalar.
@@ -137,11 +142,12 @@ def off_policy_tokens(
 ) -> TokenBool:
     """Select the tokens that off-policy sequence masking removes from the policy loss.
 
-        d_it = 1 where A_it < 0 and mean_t (rollout_logp_it - logp_it) > delta, else 0
+        d_it = 1    if A_it < 0 and (1 / n_i) sum_t m_it (rollout_logp_it - logp_it) > delta
+               0    else
 
     These are tokens with a negative advantage, in rows that the current policy finds less likely than the rollout
-    policy did. The mean is over the counted tokens of the row, in nats. The result is False at tokens that are not
-    counted. Shapes: [rows, time] each.
+    policy did. n_i is the number of counted tokens of the row, and `delta` is in nats. The result is False at tokens
+    that are not counted. Shapes: [rows, time] each.
     Source: off-policy sequence masking, DeepSeek-V3.2 (2512.02556).
 
     >>> logp, mu, mask = torch.tensor([[-5.0, -3.0]]), torch.tensor([[-1.0, -1.0]]), torch.tensor([[True, True]])

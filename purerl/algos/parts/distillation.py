@@ -8,8 +8,8 @@ Transforms that use the teacher in the advantage:
 
 Divergences over the k tokens that the teacher finds most likely, for a loss:
 
-    topk_reverse_kl      sum_k pi (log pi - log p) - pi + p          mode-seeking
-    topk_forward_kl      sum_k p (log p - log pi) - p + pi           mode-covering
+    topk_reverse_kl      sum_k (pi (log pi - log p) - pi + p)        mode-seeking
+    topk_forward_kl      sum_k (p (log p - log pi) - p + pi)         mode-covering
 
 pi is the policy, p is the teacher. Tokens outside of the k are missing from both, so pi and p do not sum to 1. The last
 two summands correct for this: each divergence is 0 if pi = p at the k tokens, and above 0 otherwise. Over the whole
@@ -54,7 +54,7 @@ def teacher_advantage(teacher_logp: TokenFloat, logp: TokenFloat, *, distillatio
 def topk_reverse_kl(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat) -> TokenFloat:
     """Compute KL(policy || teacher) over the teacher's k most likely tokens.
 
-        D_t = sum_k pi_tk (log pi_tk - log p_tk) - pi_tk + p_tk
+        D_t = sum_k (pi_tk (log pi_tk - log p_tk) - pi_tk + p_tk)
 
     Shapes: [rows, time, k] each, in nats; the result is [rows, time]. Source: MiniLLM (2306.08543).
 
@@ -69,7 +69,7 @@ def topk_reverse_kl(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat) -> Token
 def topk_forward_kl(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat) -> TokenFloat:
     """Compute KL(teacher || policy) over the teacher's k most likely tokens.
 
-        D_t = sum_k p_tk (log p_tk - log pi_tk) - p_tk + pi_tk
+        D_t = sum_k (p_tk (log p_tk - log pi_tk) - p_tk + pi_tk)
 
     Shapes: [rows, time, k] each, in nats; the result is [rows, time]. Source: GKD (2306.13649).
     """

@@ -52,7 +52,7 @@ MAX_ERROR = 0.2
 def k1(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     """Compute the estimate k1 of KL(pi || ref).
 
-        k1 = x = logp - ref_logp
+        k1 = logp - ref_logp
 
     It is unbiased, can be negative, and has a mean gradient of 0. Shapes: [rows, time] each, in nats.
     Source: Schulman 2020.
@@ -63,7 +63,7 @@ def k1(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
 def k2(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     """Compute the estimate k2 of KL(pi || ref).
 
-        k2 = x^2 / 2
+        k2 = (logp - ref_logp)^2 / 2
 
     The value is biased, the gradient is unbiased for KL(pi || ref). Shapes: [rows, time] each, in nats.
     Source: Schulman 2020.
@@ -74,6 +74,7 @@ def k2(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
 def k3(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     """Compute the estimate k3 of KL(pi || ref).
 
+        x  = logp - ref_logp
         k3 = exp(-x) + x - 1
 
     The value is unbiased, never negative, and has a low variance. The gradient is unbiased for KL(ref || pi). x is
@@ -154,10 +155,10 @@ def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, targ
 def kl_reward(reward: TokenFloat, logp: TokenFloat, ref_logp: TokenFloat, *, kl_reward_coef: float) -> TokenFloat:
     """Subtract a KL penalty from the reward at each token.
 
-        reward_t - kl_reward_coef * k1_t
+        u_t = reward_t - kl_reward_coef * (logp_t - ref_logp_t)
 
-    The penalty uses k1: the mean of its sum over a row is the KL divergence of whole sequences, and the policy gradient
-    of this sum is the gradient of that divergence. Shapes: [rows, time] each, `reward` in units of reward, the rest in
-    nats. Source: Ziegler et al. 2019 (1909.08593).
+    The penalty is the estimate k1: the mean of its sum over a row is the KL divergence of whole sequences, and the
+    policy gradient of this sum is the gradient of that divergence. Shapes: [rows, time] each, `reward` in units of
+    reward, the rest in nats. Source: Ziegler et al. 2019 (1909.08593).
     """
     return reward - kl_reward_coef * k1(logp, ref_logp)

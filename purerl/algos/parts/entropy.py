@@ -2,11 +2,13 @@
 
 A constant coefficient that keeps the entropy of one model from collapsing can make the entropy of another model
 explode. Here the coefficient c is a state. It grows by one step after a batch with an entropy below the target, and
-shrinks by one step after a batch above it. The bonus is only added if the entropy is at or below the target:
+shrinks by one step after a batch above it. The bonus is only added if the entropy is not above the target:
 
-    H    = mean over counted tokens of the entropy at the start of the update, nats
-    loss = loss of the algorithm - c * reduce(entropy)       where H <= target, else without the bonus
-    c   <- clip(c + step_size * sign(target - H), 0, max_coef)
+    loss = loss of the algorithm - c * reduce(entropy)    if H <= target
+           loss of the algorithm                          else
+    c    <- clip(c + step_size * sign(target - H), 0, max_coef)
+
+H is the mean entropy of the counted tokens under the policy at the start of the update, nats.
 
 Source: adaptive entropy control in Skywork-OR1 (2505.22312). The bound `max_coef` is in the authors' code.
 """

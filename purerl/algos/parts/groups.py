@@ -113,7 +113,7 @@ def group_mean(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
 def group_deviation(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     """Compute the deviation of each row's score from the mean of its group.
 
-        s_i - mean_g = (s_i - max_g) - mean_g(s - max_g)
+        s_i - mean_g(s) = (s_i - max_g(s)) - mean_g(s - max_g(s))
 
     The second form is computed. It is exactly 0 if all scores of a group are equal. The first form is not: the mean of
     three times 0.1 is not exactly 0.1. Rows that are not counted get 0. Shapes: [rows] each.

@@ -3,7 +3,8 @@
 The two completions are rows of one group, and `chosen` marks the preferred one. The loss is a function of the margin D
 of the pair: the log-ratio of the chosen row minus the log-ratio of the rejected row, relative to an anchor policy.
 
-    D = sum_t (logp - anchor) of the chosen row - sum_t (logp - anchor) of the rejected row
+    L_i = sum_t m_it (logp_it - anchor_it)
+    D   = L_chosen - L_rejected
 
 `preference_objective` is the mean over pairs of any loss of D. A pair is a group with exactly one counted chosen row
 and one counted rejected row. The rows of other groups have no effect on the value, the gradient or the denominator.
@@ -33,7 +34,8 @@ __all__ = ["dpo_loss", "ipo_loss", "pair_margin", "pair_mask", "preference_objec
 def pair_margin(logp: TokenFloat, anchor: TokenFloat, chosen: RowBool, group: RowInt, mask: TokenBool) -> RowFloat:
     """Compute the margin D of the pair of each row: log-ratio of the chosen row minus log-ratio of the rejected row.
 
-        D = sum_t m_t (logp_t - anchor_t) of the chosen row - sum_t m_t (logp_t - anchor_t) of the rejected row
+        L_i = sum_t m_it (logp_it - anchor_it)
+        D   = L_chosen - L_rejected
 
     Shapes: `logp`, `anchor` and `mask` are [rows, time], `chosen` and `group` are [rows]. The result is [rows], in
     nats; both rows of a pair get the same value. It is a margin only for rows that `pair_mask` keeps.

@@ -4,11 +4,11 @@
 The values of the parts of a step therefore add up to the value of the step, for any split. With n_i counted tokens in
 row i:
 
-    token_mean                      sum_it l_it / tokens                  every token has the same weight
-    token_sum                       sum_it l_it
-    sequence_mean_of_token_mean     sum_i (sum_t l_it / n_i) / rows       every row has the same weight
-    sequence_mean_of_token_sum      sum_it l_it / rows
-    constant_norm                   sum_it l_it / (rows * length)         the line above, divided by a constant
+    token_mean                    (1 / tokens) sum_it l_it                every token has the same weight
+    token_sum                     sum_it l_it
+    sequence_mean_of_token_mean   (1 / rows) sum_i (1 / n_i) sum_t l_it   every row has the same weight
+    sequence_mean_of_token_sum    (1 / rows) sum_it l_it
+    constant_norm                 (1 / (rows * length)) sum_it l_it       the line above, divided by a constant
 
 `loss` and `mask` are [rows, time], the result is a scalar. `counts.rows` is the number of rows with at least one
 counted token. Without counted tokens, the result and its gradient are 0.
@@ -39,7 +39,7 @@ __all__ = [
 def token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
     """Sum the loss over counted tokens.
 
-        sum_it m_it l_it
+        loss = sum_it m_it l_it
 
     `counts` is not used. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     """
@@ -49,7 +49,7 @@ def token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
 def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
     """Sum the loss over counted tokens and divide by the number of counted tokens of the step, as in DAPO.
 
-        sum_it m_it l_it / tokens
+        loss = (1 / tokens) sum_it m_it l_it
 
     The result is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     Source: DAPO (2503.14476).
@@ -60,7 +60,7 @@ def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
 def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
     """Take the mean of the loss over the counted tokens of each row, then sum over rows and divide by `counts.rows`.
 
-        sum_i (sum_t m_it l_it / n_i) / rows
+        loss = (1 / rows) sum_i (1 / n_i) sum_t m_it l_it
 
     The result is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     Source: GRPO (2402.03300).
@@ -72,7 +72,7 @@ def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Count
 def sequence_mean_of_token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
     """Sum the loss over counted tokens and divide by the number of rows of the step.
 
-        sum_it m_it l_it / rows
+        loss = (1 / rows) sum_it m_it l_it
 
     With the loss -A logp, this is the policy gradient of whole sequences. The result is 0 without counted tokens.
     Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
@@ -83,7 +83,7 @@ def sequence_mean_of_token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts
 def constant_norm(loss: TokenFloat, mask: TokenBool, counts: Counts, *, length: float) -> Scalar:
     """Sum the loss over counted tokens and divide by the number of rows of the step and by a constant, as in Dr. GRPO.
 
-        sum_it m_it l_it / (rows * length)
+        loss = (1 / (rows * length)) sum_it m_it l_it
 
     The result is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar. `length`
     is in tokens. Source: Dr. GRPO (2503.20783).

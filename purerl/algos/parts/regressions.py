@@ -34,11 +34,11 @@ def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFlo
 def gvpo_loss(log_ratio: RowFloat, advantage: RowFloat, group: RowInt, counted: RowBool, *, beta: float) -> RowFloat:
     """Compute the GVPO loss of each row.
 
-        l_i = 1/2 N_g / (N_g - 1) (beta (L_i - mean_g L) - A_i)^2
+        l_i = N_g / (2 (N_g - 1)) (beta * (L_i - mean_g(L)) - A_i)^2
 
     `advantage` is s_i - mean_g (`group_centered_advantage`). The mean over the rows of a group is then half the
-    unbiased variance of beta L_i - s_i. A constant in L cancels, for example the logarithm of a partition function, so
-    it need not be known. The loss is 0 in a group of one row. Shapes: [rows] each. Source: GVPO (2504.19599).
+    unbiased variance of beta * L_i - s_i. A constant in L cancels, for example the logarithm of a partition function,
+    so it need not be known. The loss is 0 in a group of one row. Shapes: [rows] each. Source: GVPO (2504.19599).
 
     >>> import torch
     >>> counted, group = torch.tensor([True, True]), torch.tensor([5, 5])

@@ -35,7 +35,8 @@ def power_weight(score: RowFloat, *, power: float) -> RowFloat:
 def extreme_weight(score: RowFloat, counted: RowBool) -> RowFloat:
     """Compute the weight "max_min" of verl's PF-PPO.
 
-        w_i = 1 where s_i is the maximum or the minimum of the batch, else 0
+        w_i = 1    if s_i is the maximum or the minimum of the batch
+              0    else
 
     Only counted rows are compared; the others get 0. Shapes: [rows] each. Source: verl.
 
@@ -48,7 +49,8 @@ def extreme_weight(score: RowFloat, counted: RowBool) -> RowFloat:
 def best_weight(score: RowFloat, counted: RowBool) -> RowFloat:
     """Compute the weight "max_random" of verl's PF-PPO.
 
-        w_i = 0.4 where s_i is the maximum of the batch, else 0.1
+        w_i = 0.4    if s_i is the maximum of the batch
+              0.1    else
 
     Only counted rows are compared; the others get 0.1. Shapes: [rows] each. Source: verl.
 

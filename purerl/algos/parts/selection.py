@@ -68,7 +68,7 @@ def high_covariance_tokens(
 ) -> TokenBool:
     """Select the counted tokens with the largest covariance of log-probability and advantage, as in KL-Cov.
 
-        cov_t = (logp_t - mean logp) (A_t - mean A)
+        cov_t = (logp_t - mean(logp)) (A_t - mean(A))
 
     The result selects the max(1, floor(top_fraction * tokens)) tokens with the largest covariance, if it is above 0.
     Tokens that tie with the last of them are selected too, so the choice does not depend on the order of tokens. The
@@ -95,9 +95,11 @@ def sampled_covariance_tokens(
 ) -> TokenBool:
     """Sample counted tokens with a covariance between cov_low and cov_high, as in Clip-Cov.
 
-    The covariance is the one of `high_covariance_tokens`. The result selects max(1, floor(fraction * tokens)) of these
-    tokens: those with the largest `noise`, which is uniform and independent of everything else. If there are fewer, it
-    selects all of them. Shapes: [rows, time] each. Source: Cui et al. 2025 (2505.22617).
+        cov_t = (logp_t - mean(logp)) (A_t - mean(A))
+
+    The result selects max(1, floor(fraction * tokens)) of these tokens: those with the largest `noise`, which is
+    uniform and independent of everything else. If there are fewer, it selects all of them. The means and the number of
+    tokens are over all counted tokens of the batch. Shapes: [rows, time] each. Source: Cui et al. 2025 (2505.22617).
     """
     covariance = center(logp, mask) * center(advantage, mask)
     candidates = mask & (covariance > cov_low) & (covariance < cov_high)
@@ -108,8 +110,8 @@ def low_entropy_tokens(entropy: TokenFloat, mask: TokenBool, *, top_fraction: fl
     """Select the counted tokens that are not among the fraction `top_fraction` with the largest entropy.
 
     The max(1, floor(top_fraction * tokens)) counted tokens with the largest entropy are not selected, and neither are
-    tokens that tie with the last of them. These are the forking tokens, at which a completion can continue in several
-    ways. Shapes: [rows, time] each, `entropy` in nats. Source: Wang et al. 2025 (2506.01939).
+    tokens that tie with the last of them. These unselected tokens are the forking tokens, at which a completion can
+    continue in several ways. Shapes: [rows, time] each, `entropy` in nats. Source: Wang et al. 2025 (2506.01939).
 
     >>> entropy, mask = torch.tensor([[0.1, 2.0, 0.3, 0.0]]), torch.tensor([[True, True, True, True]])
     >>> low_entropy_tokens(entropy, mask, top_fraction=0.25)

@@ -51,7 +51,7 @@ def token_ratio(logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
 def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> TokenFloat:
     """Compute the sequence-level ratio of GSPO: the geometric mean of the ratios of the row's counted tokens.
 
-        dbar_i = (1/n_i) sum_t m_it (logp_it - old_logp_it)
+        dbar_i = (1 / n_i) sum_t m_it (logp_it - old_logp_it)
         r_it   = exp(sg(dbar_i) + logp_it - sg(logp_it))
 
     Every token of a row has the value exp(dbar_i). Its gradient goes to its own `logp`, so that the mean over the row's
@@ -88,8 +88,9 @@ def geometric_mean_ratio(
 ) -> TokenFloat:
     """Compute the ratio of GMPO: the geometric mean of the row's ratios, with each log-ratio clipped first.
 
-        c_it = min(logp_it - old_logp_it, log_clip_high) where A_it > 0, else max(logp_it - old_logp_it, -log_clip_low)
-        r_it = exp((1/n_i) sum_t m_it c_it)
+        c_it = min(logp_it - old_logp_it, log_clip_high)    if A_it > 0
+               max(logp_it - old_logp_it, -log_clip_low)    else
+        r_it = exp((1 / n_i) sum_t m_it c_it)
 
     Every token of a row has the same value. Its gradient goes to all counted tokens of the row that are not clipped. A
     row without counted tokens has the ratio 1. The mean is clamped to +-20. Shapes: [rows, time] each; the clip bounds
@@ -172,8 +173,9 @@ def soft_gate_surrogate(
 ) -> TokenFloat:
     """Compute the surrogate of SAPO, which has a soft gate instead of a clip.
 
+        g = gate_positive    if A > 0
+            gate_negative    else
         l = -(4 / g) sigmoid(g (r - 1)) A
-        g = gate_positive where A > 0, else gate_negative
 
     The gradient is the gradient of -A r times 4 sigmoid(..) (1 - sigmoid(..)). This factor is 1 at r = 1 and falls
     smoothly on both sides, faster for a larger g. Shapes: [rows, time] each. Source: SAPO (2511.20347).

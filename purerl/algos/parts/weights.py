@@ -3,8 +3,8 @@
     l = -sg(w) A logp
 
 A clipped surrogate has no gradient at clipped tokens. A detached weight sets the size of the gradient at each token
-directly. The value of the loss then has no meaning of its own, only the gradient does. If the
-policy has not changed, each of these weights is 1.
+directly. The value of the loss then has no meaning of its own, only the gradient does. If the policy has not changed,
+each of these weights is 1.
 
 Arguments are [rows, time]. `logp` is under the current policy, `old_logp` under the policy at the start of the update,
 `rollout_logp` under the rollout policy; all are in nats. `advantage` is in units of reward. A log-ratio is clamped to
@@ -58,7 +58,9 @@ def asymmetric_weight(
 ) -> TokenFloat:
     """Compute the weight of ASPO: the inverse ratio if A > 0, the ratio if A < 0, and 0 at tokens that PPO clips.
 
-        w = min(1/r, weight_cap) where A > 0, else min(r, weight_cap)
+        w = 0                         if (A > 0, r > 1 + clip_high) or (A < 0, r < 1 - clip_low)
+            min(1 / r, weight_cap)    else if A > 0
+            min(r, weight_cap)        else
 
     With the ratio as a weight, tokens with A > 0 get a larger gradient the more their probability has already grown.
     The inverse ratio gives the larger gradient to tokens whose probability has grown less. Shapes: [rows, time] each.
@@ -86,8 +88,9 @@ def divergence_masked_weight(
     """Compute the weight of DPPO: the capped ratio, and 0 if the divergence D at the token is too large.
 
         r = exp(logp - rollout_logp)
-        w = 0 where (A > 0, r > 1, D > divergence_high) or (A < 0, r < 1, D > divergence_low)
-            min(r, ratio_cap) elsewhere
+        w = 0                    if A > 0, r > 1, D > divergence_high
+            0                    if A < 0, r < 1, D > divergence_low
+            min(r, ratio_cap)    else
 
     `divergence` is `binary_tv` or `binary_kl`. It measures the distance of the distributions, which the ratio does not:
     a ratio of 10 at a probability of 1e-4 changes the distribution very little. Shapes: [rows, time] each.
@@ -102,7 +105,9 @@ def divergence_masked_weight(
 def binary_tv(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
     """Compute the total variation of the binary distribution "this token, or any other".
 
-        D = abs(p - q), p = exp(logp), q = exp(rollout_logp)
+        p = exp(logp)
+        q = exp(rollout_logp)
+        D = abs(p - q)
 
     Shapes: [rows, time] each; the result is a probability. Source: DPPO (2602.04879).
 
@@ -115,7 +120,9 @@ def binary_tv(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
 def binary_kl(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
     """Compute KL(rollout policy || policy) of the binary distribution "this token, or any other".
 
-        D = q log(q / p) + (1 - q) log((1 - q) / (1 - p)), p = exp(logp), q = exp(rollout_logp)
+        p = exp(logp)
+        q = exp(rollout_logp)
+        D = q log(q / p) + (1 - q) log((1 - q) / (1 - p))
 
     1e-8 is added to 1 - q and 1 - p. Shapes: [rows, time] each; the result is in nats. Source: DPPO (2602.04879).
 
@@ -144,11 +151,11 @@ def gamma_weight(
     """Compute the weight of VESPO: a function of the importance ratio W of the row, with the shape of a gamma density.
 
         W = exp(sum_t m_it (logp_it - rollout_logp_it))
-        w = W^power exp(decay (1 - W))
+        w = W^power * exp(decay * (1 - W))
 
     It is 1 at W = 1, has its maximum at W = power / decay, and falls to 0 on both sides, so that rows with a very small
-    or a very large ratio have little effect. The power and the decay are the positive ones where A >= 0, and the
-    negative ones where A < 0. The sum is clamped to +-20. Shapes: [rows, time] each. Source: VESPO (2602.10693).
+    or a very large ratio have little effect. The power and the decay are the positive ones if A >= 0, and the negative
+    ones if A < 0. The sum is clamped to +-20. Shapes: [rows, time] each. Source: VESPO (2602.10693).
     """
     log_ratio = sequence_log_ratio(logp, rollout_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     positive = _gamma(log_ratio, power=power_positive, decay=decay_positive)
@@ -164,7 +171,8 @@ def tapered_weight(logp: TokenFloat, rollout_logp: TokenFloat, advantage: TokenF
     """Compute the weight of TOPR (tapered off-policy REINFORCE), from the importance ratio W of the row.
 
         W = exp(sum_t m_it (logp_it - rollout_logp_it))
-        w = 1 where A >= 0, else min(W, 1)
+        w = 1            if A >= 0
+            min(W, 1)    else
 
     A row with a positive advantage always has the full weight. The weight of a row with a negative advantage falls to 0
     with its probability. Without this taper, its log-probability would decrease without bound. Shapes: [rows, time]

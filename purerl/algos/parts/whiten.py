@@ -16,7 +16,7 @@ EPS = 1e-8
 def center(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     """Subtract the mean over the counted tokens of the whole batch. The result is 0 outside of `mask`.
 
-        y_t = x_t - mean x
+        y_t = x_t - mean(x)
 
     One of the values is subtracted before the mean is taken, so the result is exactly 0 if all values are equal. It is
     0 without counted tokens. Shapes: [rows, time] each.
@@ -37,7 +37,7 @@ def standard_deviation(x: TokenFloat, mask: TokenBool) -> Scalar:
 def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     """Whiten `x` over the counted tokens of the whole batch. The result is 0 outside of `mask`.
 
-        y_t = (x_t - mean x) / (std x + 1e-8)
+        y_t = (x_t - mean(x)) / (std(x) + 1e-8)
 
     The standard deviation has the divisor n - 1. The result is 0 if all values are equal, or if fewer than two tokens
     are counted. Whitening the parts of a batch separately gives another result. Shapes: [rows, time] each.
