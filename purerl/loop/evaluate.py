@@ -47,7 +47,7 @@ def attempted(
     The seed of an attempt depends on `seed`, the problem's index and the attempt's number, on nothing else: the same
     model makes the same attempts, in a run and outside of it.
     """
-    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stops, settings.stop_strings)
+    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stop_tokens, settings.stop_strings)
     answer = (
         _Answers(settings.answer_extractor, locate(settings.answer_extractor)) if settings.answer_extractor else _none
     )

@@ -13,7 +13,7 @@ from purerl.backends.tokenizer import check_same_ids, load_tokenizer
 from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
-from purerl.data.columns import Purpose
+from purerl.data.columns import ExampleType
 from purerl.data.examples import read_examples
 from purerl.files import folder_at_once
 from purerl.loop.data import files_of, open_data, read_data
@@ -103,7 +103,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
     return run
 
 
-def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:
+def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, ExampleType]:
     """Where rows come from, and what for."""
     if config.rollout is not None:
         return rollouts, "prompts"

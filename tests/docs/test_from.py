@@ -13,7 +13,7 @@ import pytest
 
 from purerl.config.schema import RunConfig
 from purerl.config.structure import apply
-from purerl.data.columns import layouts_of
+from purerl.data.columns import detect_formats
 from purerl.errors import ConfigError
 from purerl.plugins import find, locate, names
 from purerl.recipes.gsm8k import gsm8k
@@ -92,4 +92,4 @@ def test_data_are_read_as_the_page_says(page: str) -> None:
     for _, columns, forms, purpose in rows:
         for form in forms.split(", "):
             schema = pa.schema([(name, FORMS[form]) for name in _names(columns)])
-            assert purpose in [layout.purpose for layout in layouts_of(schema)], columns
+            assert purpose in [match.example_type for match in detect_formats(schema)], columns
