@@ -189,7 +189,7 @@ def _judge(
     given: Mapping[str, RewardFunction] = MappingProxyType({}),
 ) -> RewardRunner:
     judge = RewardRunner(
-        weights, gates, given=given, deadline=reward_workers.timeout, workers=reward_workers.num_workers
+        weights, gates, functions=given, timeout=reward_workers.timeout, num_workers=reward_workers.num_workers
     )
     for data in problems.values():
         for table in data.tables:

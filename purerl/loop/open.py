@@ -115,7 +115,9 @@ def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, ExampleType
 def _judge(config: RunConfig, given: Mapping[str, RewardFunction]) -> RewardRunner:
     weights = {reward.function: reward.weight for reward in config.rewards}
     settings = config.reward_workers
-    return RewardRunner(weights, config.gates, given=given, deadline=settings.timeout, workers=settings.num_workers)
+    return RewardRunner(
+        weights, config.gates, functions=given, timeout=settings.timeout, num_workers=settings.num_workers
+    )
 
 
 def open_trainer(config: RunConfig, role: str) -> Trainer:

@@ -171,7 +171,7 @@ SETTINGS = [
     (
         "gsm8k",
         ['rewards=["{folder}/trl.py:reward"]'],
-        {"about": "reads columns that the data has not", "got": "prompt, answer", "need": "solution", "do": "rename"},
+        {"about": "the data set does not have", "got": "prompt, answer", "need": "solution", "do": "rename"},
     ),
     (
         "gsm8k",

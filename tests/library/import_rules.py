@@ -14,7 +14,7 @@ from typing import NamedTuple
 __all__ = ["STOREYS", "Import", "imports", "room_of", "violations"]
 
 STOREYS = (
-    ("types", "errors", "batch", "files"),
+    ("types", "errors", "batch", "files", "seeds"),
     ("kernels",),
     ("algos",),
     ("protocols", "plugins"),
