@@ -63,7 +63,10 @@ def attempted(
         ]
         completed = complete(generator, chat.tokenizer, requests, heard)
         origins = [example for example in examples for _ in range(settings.samples_per_prompt)]
-        cases = [RewardInput(one.key, text, example) for (one, text), example in zip(completed, origins, strict=True)]
+        cases = [
+            RewardInput(one.key, text, example, seed_of(seed, "reward", one.key))
+            for (one, text), example in zip(completed, origins, strict=True)
+        ]
         attempts = [
             Attempt(text, len(one.tokens), one.finish, answer(text), verdict)
             for (one, text), verdict in zip(completed, judge(cases), strict=True)
