@@ -101,11 +101,11 @@ def test_only_assistant_turns_and_their_end_tokens_are_learned(template: str) ->
     chat = _chat(template)
     before = "<|im_start|>system\nbe<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     between = "\n<|im_start|>user\n2<|im_end|>\n<|im_start|>assistant\n"
-    both = tokenize_answer(chat, CONVERSATION[:2], CONVERSATION[2:])
-    assert _with_parentheses(chat, both) == f"{before}(yo<|im_end|>){between}(3<|im_end|>)\n"
-    last = tokenize_answer(chat, CONVERSATION[:4], CONVERSATION[4:])
-    assert _with_parentheses(chat, last) == f"{before}yo<|im_end|>{between}(3<|im_end|>)\n"
-    assert both.tokens == last.tokens
+    both_turns = tokenize_answer(chat, CONVERSATION[:2], CONVERSATION[2:])
+    assert _with_parentheses(chat, both_turns) == f"{before}(yo<|im_end|>){between}(3<|im_end|>)\n"
+    last_turn = tokenize_answer(chat, CONVERSATION[:4], CONVERSATION[4:])
+    assert _with_parentheses(chat, last_turn) == f"{before}yo<|im_end|>{between}(3<|im_end|>)\n"
+    assert both_turns.tokens == last_turn.tokens
 
 
 def test_rollout_prompt_is_a_prefix_of_the_demonstration() -> None:
