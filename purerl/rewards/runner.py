@@ -52,8 +52,8 @@ def combine(outcomes: Mapping[str, Outcome], weights: Mapping[str, float], gates
     A gate is a reward function that must return at least 1; otherwise the reward is 0. Functions that are not in
     `weights` contribute nothing to the sum. If a function failed or returned None, there is no reward.
 
-    The values of components with equal names are added up. The exception are components named after their function: if
-    several functions have the same short name, these components get the full names of the functions.
+    The values of components with equal names are added up. There is one exception: if several functions have the same
+    short name, the component named after each of them gets the full name of its function.
 
     >>> outcomes = {"m:correct": {"correct": 1.0}, "m:short": {"short": 0.5}, "m:tagged": {"tagged": 1.0}}
     >>> combine(outcomes, {"m:correct": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
