@@ -118,21 +118,21 @@ def show_findings(findings: Iterable[Finding]) -> bool:
 
 
 def show_report(report: Report) -> None:
-    """A report on a file: its uses, columns, lengths and problems, and a row as the model sees it."""
-    columns = {"verl": "verl's columns", "TRL": "TRL's columns", "plain": "plain columns"}[report.style]
-    uses = [f"{layout}, {columns}" for layout in report.layouts] or ["nothing that a run can learn from"]
-    facts = [f"{report.path}: {report.rows:,} rows", *(f"  {use}" for use in uses)]
-    facts += [f"  right answers: {report.truth}"] if report.truth else []
-    facts += [f"  {line}" for reason in report.reasons for line in reason.splitlines()]
-    typer.echo("\n".join(facts))
-    show("column", "type", "nothing in", rows=((c.name, c.type, f"{c.nulls:,}") for c in report.columns))
-    if report.lengths:
-        show("prompts", "tokens at most", rows=((name, f"{n:,}") for name, n in report.lengths.items()))
+    """Print a report on a data file: its formats, columns, prompt lengths, problems, and a rendered row."""
+    style = {"verl": "verl's columns", "TRL": "TRL's columns", "plain": "plain columns"}[report.style]
+    lines = [f"{report.path}: {report.rows:,} rows"]
+    lines += [f"  {example_format}, {style}" for example_format in report.formats] or ["  no supported columns"]
+    lines += [f"  ground truth: {report.ground_truth_column}"] if report.ground_truth_column else []
+    lines += [f"  {line}" for error in report.errors for line in error.splitlines()]
+    typer.echo("\n".join(lines))
+    show("column", "type", "nulls", rows=((c.name, c.type, f"{c.nulls:,}") for c in report.columns))
+    if report.prompt_lengths:
+        show("prompt length", "tokens", rows=((name, f"{n:,}") for name, n in report.prompt_lengths.items()))
     if report.problems:
-        rows = ((one.what, f"{len(one.rows):,}", _shortened(one.rows)) for one in report.problems)
-        show("problem", "rows", "which, from 0", rows=rows)
+        rows = ((p.message, f"{len(p.rows):,}", _shortened(p.rows)) for p in report.problems)
+        show("problem", "rows", "row indices", rows=rows)
     for text in report.sample:
-        typer.echo(f"\n--- a row, as the model sees it ---\n{text}")
+        typer.echo(f"\n--- rendered row ---\n{text}")
 
 
 def _shortened(rows: Sequence[int]) -> str:

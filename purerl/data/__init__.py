@@ -1,1 +1,1 @@
-"""What a run trains and is evaluated on: reading it, and the order in which it is drawn."""
+"""Data sets: reading, tokenization, the order of the draws, and the validation split."""

@@ -1,7 +1,7 @@
-"""From prompts and conversations to tokens, and which of them are the assistant's.
+"""Tokenization of prompts and conversations, and the mask of the tokens to learn.
 
-A text is tokenized as it is. Messages are rendered through the tokenizer's chat template; special tokens are then the
-template's business. A prompt ends with the header of the assistant's turn, so that what follows is the answer.
+A string is tokenized without changes. Chat messages are rendered with the tokenizer's chat template, and the template
+adds all special tokens. A rendered prompt ends with the header of the assistant turn (the generation prompt).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import evolve, field, frozen
 
-from purerl.data.columns import Form
+from purerl.data.columns import PromptFormat
 from purerl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chat",
-    "Given",
     "Messages",
     "Prompt",
+    "TextOrMessages",
     "TokenizedExample",
     "check_settings",
     "open_chat",
@@ -33,220 +33,240 @@ __all__ = [
 ]
 
 Messages = Sequence[Mapping[str, Any]]
-Given = str | Messages
-"""A prompt, or what is to follow it, as the file has it."""
+TextOrMessages = str | Messages
+"""A prompt or an answer as it is stored in the file: a string, or chat messages."""
 
-_OURS = ("messages", "add_generation_prompt")
-_MARK = "purerl's mark"
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_RESERVED_KWARGS = ("messages", "add_generation_prompt")
+_PLACEHOLDER = "purerl placeholder"
+_NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
 
 @frozen
 class Chat:
-    """How a run's texts or conversations become tokens.
+    """The tokenizer and the chat settings of a run.
 
-    tokenizer   the model's
-    ends        ids that end an answer as it is written, the likeliest first; none where nothing does
-    stops       ids that end a completion: those, and what the model itself says
-    system_prompt         the system prompt of conversations that have none of their own
-    chat_template_kwargs  arguments of the chat template
+    tokenizer             the tokenizer of the model
+    end_tokens            token ids that end an answer in training data: the end-of-turn token of the chat template,
+                          then the EOS token of the tokenizer; empty if there is neither
+    stop_tokens           token ids that end a completion: `end_tokens`, then `extra_stop_tokens` of `open_chat`
+    system_prompt         the system prompt of conversations without one
+    chat_template_kwargs  keyword arguments of the chat template
     """
 
-    tokenizer: Any  # transformers' own types leave open what its calls return
-    ends: tuple[int, ...]
-    stops: tuple[int, ...]
+    tokenizer: Any  # the annotations of transformers do not narrow what its calls return
+    end_tokens: tuple[int, ...]
+    stop_tokens: tuple[int, ...]
     system_prompt: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(factory=dict)
 
 
 class Prompt(NamedTuple):
-    """A prompt as the model sees it."""
+    """A prompt as the input of a model."""
 
     text: str
     tokens: list[int]
 
 
 class TokenizedExample(NamedTuple):
-    """A whole sequence, and which of its tokens are to be learned."""
+    """The tokens of a prompt and its answer; `action` is True for the tokens to learn."""
 
     tokens: list[int]
     action: list[bool]
 
 
-def check_settings(form: Form, *, system_prompt: str | None, chat_template_kwargs: Mapping[str, Any]) -> None:
-    """Refuse settings of conversations where prompts are texts. Raises ConfigError."""
+def check_settings(
+    prompt_format: PromptFormat, *, system_prompt: str | None, chat_template_kwargs: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError for chat settings if the prompts are plain text."""
     for name, value in (("system_prompt", system_prompt), ("chat_template_kwargs", chat_template_kwargs)):
-        if value and form == "text":
-            do = f"leave {name} out, or write the prompts as messages"
-            raise ConfigError(f"{name} has no effect", got="prompts that are texts", need="chat messages", do=do)
+        if value and prompt_format == "text":
+            do = f"remove {name}, or write the prompts as chat messages"
+            raise ConfigError(f"{name} has no effect", got="plain-text prompts", need="chat messages", do=do)
 
 
 def open_chat(
     tokenizer: PreTrainedTokenizerBase,
-    form: Form,
+    prompt_format: PromptFormat,
     *,
     system_prompt: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] = _NONE,
-    ends: Sequence[int] = (),
+    chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
+    extra_stop_tokens: Sequence[int] = (),
 ) -> Chat:
-    """How prompts of `form` become tokens. `ends` are ids that the model says end a completion.
+    """Return the `Chat` for prompts of `prompt_format`.
 
-    Raises: ConfigError for settings without effect: of conversations where there are none, and arguments that the
-    chat template does not read; and for messages where there is no chat template.
+    `extra_stop_tokens` also end a completion, for example the `eos_token_id` values of the model's generation config.
+    Ids outside the vocabulary of `tokenizer` are ignored.
+
+    Raises: ConfigError if the prompts are plain text and a chat setting is set; if the chat template does not read an
+    argument; if the prompts are messages and the tokenizer has no chat template.
     """
-    check_settings(form, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
-    known = [token for token in ends if token < len(tokenizer)]
-    if form == "text":
-        return _ending(Chat(tokenizer, (), ()), _end(tokenizer), known)
+    check_settings(prompt_format, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
+    extra = [token for token in extra_stop_tokens if token < len(tokenizer)]
+    if prompt_format == "text":
+        return _with_end_tokens(Chat(tokenizer, (), ()), _eos_tokens(tokenizer), extra)
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
             got="prompts that are chat messages",
-            need="a template that renders them",
-            do="name a model that has one, put chat_template.jinja beside its tokenizer, or make the prompts texts",
+            need="a chat template that renders them",
+            do="use a model that has one, put chat_template.jinja next to its tokenizer, or write the prompts as text",
         )
+    _check_template_kwargs(tokenizer, chat_template_kwargs)
+    chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs)
+    return _with_end_tokens(chat, [*_end_of_turn_tokens(chat), *_eos_tokens(tokenizer)], extra)
+
+
+def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any]) -> None:
     words = set(re.findall(r"[A-Za-z_]\w*", str(tokenizer.get_chat_template())))
     for name in chat_template_kwargs:
-        if name in _OURS:
-            raise ConfigError(
-                f"chat_template_kwargs.{name}", got="an argument that is set for every prompt", do="leave it out"
-            )
+        if name in _RESERVED_KWARGS:
+            got = "an argument that purerl sets for every prompt"
+            raise ConfigError(f"chat_template_kwargs.{name}", got=got, do="remove it")
         if name not in words:
-            near = get_close_matches(name, words, n=1)
-            do = f"did you mean {near[0]!r}?" if near else "leave it out"
-            raise ConfigError(
-                f"chat_template_kwargs.{name} has no effect", need="an argument that the chat template reads", do=do
-            )
-    chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs)
-    return _ending(chat, [*_end_of_turn(chat), *_end(tokenizer)], known)
+            matches = get_close_matches(name, words, n=1)
+            do = f"did you mean {matches[0]!r}?" if matches else "remove it"
+            need = "an argument that the chat template reads"
+            raise ConfigError(f"chat_template_kwargs.{name} has no effect", need=need, do=do)
 
 
-def _ending(chat: Chat, ends: Sequence[int], also: Sequence[int]) -> Chat:
-    return evolve(chat, ends=tuple(dict.fromkeys(ends)), stops=tuple(dict.fromkeys([*ends, *also])))
+def _with_end_tokens(chat: Chat, end_tokens: Sequence[int], extra: Sequence[int]) -> Chat:
+    stop_tokens = tuple(dict.fromkeys([*end_tokens, *extra]))
+    return evolve(chat, end_tokens=tuple(dict.fromkeys(end_tokens)), stop_tokens=stop_tokens)
 
 
-def _end(tokenizer: Any) -> tuple[int, ...]:
+def _eos_tokens(tokenizer: Any) -> tuple[int, ...]:
     return () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
 
 
-def _end_of_turn(chat: Chat) -> list[int]:
-    """The special token that the template puts after an answer, which need not be the tokenizer's end token."""
-    exchange = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": _MARK}]
-    _, mark, after = _rendered(chat, exchange).rpartition(_MARK)
-    tokens = _ids(chat, [after])[0] if mark else []
+def _end_of_turn_tokens(chat: Chat) -> list[int]:
+    """The special token that the template adds after an answer. It can differ from the tokenizer's EOS token."""
+    messages = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": _PLACEHOLDER}]
+    _, placeholder, suffix = _render(chat, messages).rpartition(_PLACEHOLDER)
+    tokens = _encode(chat, [suffix])[0] if placeholder else []
     return [token for token in tokens if token in chat.tokenizer.added_tokens_decoder][:1]
 
 
 # --- prompts -----------------------------------------------------------------------------------------------------
 
 
-def tokenize_prompts(chat: Chat, given: Sequence[Given]) -> list[Prompt]:
-    """Each of `given` as the model sees it: a text as it is, messages with the header of the assistant's turn.
+def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prompt]:
+    """Tokenize `prompts`, which are all strings or all messages.
 
-    Raises: DataError where the template refuses a conversation, or a prompt has no tokens.
+    A string is tokenized with the special tokens of the tokenizer. Messages are rendered with the generation prompt.
+
+    Raises: DataError if the chat template raises an error, or if a prompt has no tokens.
     """
-    texts = [one if isinstance(one, str) else _opened(chat, one) for one in given]
-    plain = bool(given) and isinstance(given[0], str)
-    tokens = chat.tokenizer(texts)["input_ids"] if plain else _ids(chat, texts)
+    texts = [prompt if isinstance(prompt, str) else _render_prompt(chat, prompt) for prompt in prompts]
+    is_text = bool(prompts) and isinstance(prompts[0], str)
+    tokens = chat.tokenizer(texts)["input_ids"] if is_text else _encode(chat, texts)
     for text, ids in zip(texts, tokens, strict=True):
         if not ids:
-            raise DataError(f"prompt {text!r}", got="no tokens", need="something to continue")
+            raise DataError(f"prompt {text!r}", got="no tokens", need="at least one token", do="remove the row")
     return [Prompt(text, ids) for text, ids in zip(texts, tokens, strict=True)]
 
 
-def _opened(chat: Chat, messages: Messages) -> str:
-    return _rendered(chat, _with_system(chat, messages), add_generation_prompt=True)
+def _render_prompt(chat: Chat, messages: Messages) -> str:
+    return _render(chat, _add_system_prompt(chat, messages), add_generation_prompt=True)
 
 
-def _with_system(chat: Chat, messages: Messages) -> list[Mapping[str, Any]]:
-    own = bool(messages) and messages[0]["role"] == "system"
-    system = [] if own or chat.system_prompt is None else [{"role": "system", "content": chat.system_prompt}]
-    if not system and not messages:
-        raise DataError("a conversation that the assistant begins", need="a message before it: something to answer")
-    return [*system, *messages]
+def _add_system_prompt(chat: Chat, messages: Messages) -> list[Mapping[str, Any]]:
+    has_system_prompt = bool(messages) and messages[0]["role"] == "system"
+    if not has_system_prompt and chat.system_prompt is not None:
+        return [{"role": "system", "content": chat.system_prompt}, *messages]
+    if not messages:
+        what = "the conversation has no message before the first assistant turn"
+        raise DataError(what, need="a system or user message", do="add a prompt, or remove the row")
+    return [*messages]
 
 
-def _rendered(chat: Chat, messages: Messages, **kwargs: Any) -> str:
-    return _applied(chat, messages, tokenize=False, **kwargs)
+def _render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
+    return _apply_template(chat, messages, tokenize=False, **kwargs)
 
 
-def _applied(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
+def _apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
     from jinja2 import TemplateError
 
     try:
         return chat.tokenizer.apply_chat_template(list(messages), **kwargs, **chat.chat_template_kwargs)
     except (TemplateError, TypeError, ValueError) as error:
-        roles = ", ".join(str(one["role"]) for one in messages) or "no messages"
-        raise DataError(f"the chat template refuses a conversation: {error}", got=roles) from error
+        raise DataError(f"the chat template raised an error: {error}", got=_roles(messages)) from error
 
 
-def _ids(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
+def _roles(messages: Messages) -> str:
+    return "messages with the roles " + ", ".join(str(message["role"]) for message in messages)
+
+
+def _encode(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
+    """Tokenize rendered text. The chat template has already added the special tokens."""
     return chat.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
 
 
-# --- what follows a prompt ---------------------------------------------------------------------------------------
+# --- prompts with answers ----------------------------------------------------------------------------------------
 
 
-def tokenize_answer(chat: Chat, prompt: Given, answer: Given) -> TokenizedExample:
-    """`prompt` and the `answer` to it, both texts or both messages, and what in them is to be learned.
+def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) -> TokenizedExample:
+    """Tokenize `prompt` followed by `answer` and mark the tokens to learn. Both are strings, or both are messages.
 
-    Of a text that is all of the answer, and the end token after it. Of messages it is every turn of the assistant's in
-    the answer, with the token that ends it, and no other's: as the template marks them with ``{% generation %}``, or
-    where it marks none, what each turn adds to the conversation before it.
+    Strings: the tokens to learn are the answer and the EOS token after it. Messages: the tokens to learn are every
+    assistant turn in the answer, each with the token that ends it. If the chat template has ``{% generation %}``
+    markers, they define the assistant turns. Otherwise a turn consists of the tokens that it adds to the conversation
+    before it.
 
-    Raises: DataError where there is nothing to continue or nothing to learn, and where the template marks nothing and
-    renders the beginning of a conversation in another way than the whole.
+    Raises: DataError if the prompt is empty, if there is nothing to learn, or if the template has no markers and
+    renders earlier turns differently when more messages follow.
     """
     if isinstance(prompt, str):
-        before = tokenize_prompts(chat, [prompt])[0].tokens
-        after = [*_ids(chat, [str(answer)])[0], *_end(chat.tokenizer)]
-        return TokenizedExample(before + after, [False] * len(before) + [True] * len(after))
-    before = _with_system(chat, prompt)
-    messages, first = [*before, *answer], len(before)
-    learn = _marked if _marks(chat) else _added
-    has_turn = any(one["role"] == "assistant" for one in answer)
-    row = learn(chat, messages, first) if has_turn else TokenizedExample([], [])
-    if not any(row.action):
-        got = ", ".join(str(one["role"]) for one in messages)
-        raise DataError("a conversation without anything to learn", got=got, need="a turn of the assistant's")
-    return row
+        prompt_tokens = tokenize_prompts(chat, [prompt])[0].tokens
+        answer_tokens = [*_encode(chat, [str(answer)])[0], *_eos_tokens(chat.tokenizer)]
+        action = [False] * len(prompt_tokens) + [True] * len(answer_tokens)
+        return TokenizedExample(prompt_tokens + answer_tokens, action)
+    prompt = _add_system_prompt(chat, prompt)
+    messages = [*prompt, *answer]
+    tokenize = _tokenize_with_markers if _has_generation_markers(chat) else _tokenize_by_turns
+    has_assistant_turn = any(message["role"] == "assistant" for message in answer)
+    example = tokenize(chat, messages, len(prompt)) if has_assistant_turn else TokenizedExample([], [])
+    if not any(example.action):
+        what = "the conversation has no assistant tokens to learn"
+        raise DataError(what, got=_roles(messages), need="an assistant turn after the prompt", do="remove the row")
+    return example
 
 
-def _marks(chat: Chat) -> bool:
+def _has_generation_markers(chat: Chat) -> bool:
     return re.search(r"{%-?\s*generation\s*-?%}", str(chat.tokenizer.get_chat_template())) is not None
 
 
-def _marked(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
-    """What the template itself marks, from message `first` on."""
-    found = _applied(chat, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
-    tokens = list(found["input_ids"])
-    answers = messages[first]["role"] == "assistant"
-    begin = _length(chat, tokens, messages[:first], add_generation_prompt=answers)
-    return TokenizedExample(tokens, [k >= begin and bool(mark) for k, mark in enumerate(found["assistant_masks"])])
-
-
-def _added(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
-    """What each turn of the assistant's from message `first` on adds to the messages before it."""
-    tokens = _ids(chat, [_rendered(chat, messages)])[0]
-    action = [False] * len(tokens)
-    for turn in range(first, len(messages)):
-        if messages[turn]["role"] == "assistant":
-            begin = _length(chat, tokens, messages[:turn], add_generation_prompt=True)
-            end = _length(chat, tokens, messages[: turn + 1])
-            # What stands after the token that ends the turn, such as a line break, is not the assistant's.
-            end = max((k + 1 for k in range(begin, end) if tokens[k] in chat.ends), default=end)
-            action[begin:end] = [True] * (end - begin)
+def _tokenize_with_markers(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
+    """Mark the tokens that the template marks, starting with message `first`."""
+    encoded = _apply_template(chat, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+    tokens = list(encoded["input_ids"])
+    is_assistant = messages[first]["role"] == "assistant"
+    start = _prefix_length(chat, tokens, messages[:first], add_generation_prompt=is_assistant)
+    action = [k >= start and bool(marked) for k, marked in enumerate(encoded["assistant_masks"])]
     return TokenizedExample(tokens, action)
 
 
-def _length(chat: Chat, tokens: Sequence[int], messages: Messages, **kwargs: Any) -> int:
-    """The length of `messages` in tokens; `tokens`, of the whole conversation, begin with them."""
-    beginning = _ids(chat, [_rendered(chat, messages, **kwargs)])[0]
-    if tokens[: len(beginning)] != beginning:
+def _tokenize_by_turns(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
+    """Mark the tokens that each assistant turn, starting with message `first`, adds to the messages before it."""
+    tokens = _encode(chat, [_render(chat, messages)])[0]
+    action = [False] * len(tokens)
+    for turn in range(first, len(messages)):
+        if messages[turn]["role"] == "assistant":
+            start = _prefix_length(chat, tokens, messages[:turn], add_generation_prompt=True)
+            end = _prefix_length(chat, tokens, messages[: turn + 1])
+            # Tokens after the end token, for example a line break, are not part of the answer.
+            end = max((k + 1 for k in range(start, end) if tokens[k] in chat.end_tokens), default=end)
+            action[start:end] = [True] * (end - start)
+    return TokenizedExample(tokens, action)
+
+
+def _prefix_length(chat: Chat, tokens: Sequence[int], messages: Messages, **kwargs: Any) -> int:
+    """The number of tokens of `messages`. Raises DataError if they are not a prefix of `tokens`."""
+    prefix = _encode(chat, [_render(chat, messages, **kwargs)])[0]
+    if tokens[: len(prefix)] != prefix:
         raise DataError(
-            "the chat template renders the beginning of a conversation otherwise than the whole",
-            got=f"another beginning after {len(messages)} messages",
-            need="turns that stay as they are when others follow, or a template with {% generation %} marks",
-            do="learn one answer at a time, from columns `prompt` and `completion`, or name another template",
+            "the chat template changes earlier turns when more messages follow",
+            got=f"different tokens for the first {len(messages)} messages",
+            need="turns that stay the same when messages follow, or a template with {% generation %} markers",
+            do="put one answer in each row, in columns `prompt` and `completion`, or use another chat template",
         )
-    return len(beginning)
+    return len(prefix)

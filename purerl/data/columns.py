@@ -1,8 +1,8 @@
-"""What the columns of a table are: prompts, demonstrations or preference pairs, as texts or as chat messages.
+"""Detection of the example type and the prompt format of a table from its column names and types.
 
-Columns are recognized by their names and types, before a row is looked at. A text is a string. Messages are a list of
-structures with a `role` and a `content`, as chat templates take them. verl's files and TRL's are both covered: they
-differ in columns that are the reward functions' business, and those stay in the example as the file has them.
+A text column holds strings. A messages column holds lists of structures with the string fields `role` and `content`, as
+chat templates take them. The data formats of verl and TRL are supported. Their other columns are passed to the reward
+functions without changes.
 """
 
 from __future__ import annotations
@@ -17,223 +17,238 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "LAYOUTS",
-    "Form",
-    "Layout",
-    "Purpose",
-    "Style",
+    "EXAMPLE_FORMATS",
+    "ColumnStyle",
+    "ExampleFormat",
+    "ExampleType",
+    "PromptFormat",
     "all_begin_with",
     "check_rows",
-    "form_of",
-    "ground_truth",
-    "is_whole",
-    "layouts_of",
-    "recognize",
-    "style_of",
+    "column_format",
+    "detect_formats",
+    "detect_style",
+    "find_ground_truth_column",
+    "is_complete_message",
+    "select_format",
 ]
 
-Purpose = Literal["prompts", "demonstrations", "preferences"]
-Form = Literal["text", "messages"]
-Style = Literal["verl", "TRL", "plain"]
+ExampleType = Literal["prompts", "demonstrations", "preferences"]
+PromptFormat = Literal["text", "messages"]
+ColumnStyle = Literal["verl", "TRL", "plain"]
 
 
-class Layout(NamedTuple):
-    """One way in which a table says what a purpose needs: these columns, all of one form.
+class ExampleFormat(NamedTuple):
+    """A supported set of columns.
 
-    The first column is the prompt, or begins with it: in a conversation everything before the assistant's first turn,
-    in a pair of conversations what both begin with.
+    example_type   what the columns provide
+    prompt_format  the format of all `columns`
+    columns        the columns that are read. The first one is the prompt, or starts with the prompt. In a conversation
+                   the prompt is every message before the first assistant turn. In a pair of conversations it is their
+                   common prefix.
     """
 
-    purpose: Purpose
-    form: Form
+    example_type: ExampleType
+    prompt_format: PromptFormat
     columns: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.purpose}: {', '.join(self.columns)} ({self.form})"
+        return f"{self.example_type}: {', '.join(self.columns)} ({self.prompt_format})"
 
 
-LAYOUTS = (
-    Layout("prompts", "messages", ("prompt",)),
-    Layout("prompts", "text", ("prompt",)),
-    Layout("prompts", "text", ("question",)),
-    Layout("prompts", "text", ("problem",)),
-    Layout("demonstrations", "messages", ("prompt", "completion")),
-    Layout("demonstrations", "text", ("prompt", "completion")),
-    Layout("demonstrations", "messages", ("messages",)),
-    Layout("preferences", "messages", ("prompt", "chosen", "rejected")),
-    Layout("preferences", "text", ("prompt", "chosen", "rejected")),
-    Layout("preferences", "messages", ("chosen", "rejected")),
+EXAMPLE_FORMATS = (
+    ExampleFormat("prompts", "messages", ("prompt",)),
+    ExampleFormat("prompts", "text", ("prompt",)),
+    ExampleFormat("prompts", "text", ("question",)),
+    ExampleFormat("prompts", "text", ("problem",)),
+    ExampleFormat("demonstrations", "messages", ("prompt", "completion")),
+    ExampleFormat("demonstrations", "text", ("prompt", "completion")),
+    ExampleFormat("demonstrations", "messages", ("messages",)),
+    ExampleFormat("preferences", "messages", ("prompt", "chosen", "rejected")),
+    ExampleFormat("preferences", "text", ("prompt", "chosen", "rejected")),
+    ExampleFormat("preferences", "messages", ("chosen", "rejected")),
 )
-"""Every layout. Where a table has several for one purpose, the first in this order counts."""
+"""All supported formats. If a table has several formats of one example type, the first one in this order is used."""
 
-_TRUTHS = ("reward_model.ground_truth", "answer", "ground_truth", "solution")
+_GROUND_TRUTH_COLUMNS = ("reward_model.ground_truth", "answer", "ground_truth", "solution")
 
 
-def form_of(kind: pa.DataType) -> Form | None:
-    """What a column of this Arrow type holds; None where that is neither text nor messages."""
+def column_format(arrow_type: pa.DataType) -> PromptFormat | None:
+    """The format of a column of this Arrow type, or None if it holds neither text nor messages."""
     from pyarrow import types
 
-    if _is_text(kind):
+    if _is_text(arrow_type):
         return "text"
-    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if not lists or not types.is_struct(kind.value_type):
+    is_list = any(test(arrow_type) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list))
+    if not is_list or not types.is_struct(arrow_type.value_type):
         return None
-    fields = {field.name: field.type for field in kind.value_type}
+    fields = {field.name: field.type for field in arrow_type.value_type}
     return "messages" if all(_is_text(fields.get(name)) for name in ("role", "content")) else None
 
 
-def _is_text(kind: pa.DataType | None) -> bool:
+def _is_text(arrow_type: pa.DataType | None) -> bool:
     from pyarrow import types
 
     tests = (types.is_string, types.is_large_string, types.is_string_view)
-    return kind is not None and any(test(kind) for test in tests)
+    return arrow_type is not None and any(test(arrow_type) for test in tests)
 
 
-def layouts_of(schema: pa.Schema) -> list[Layout]:
-    """Every layout that a table with this schema has, one for each purpose at most."""
-    forms = {field.name: form_of(field.type) for field in schema}
-    found = [one for one in LAYOUTS if all(forms.get(name) == one.form for name in one.columns)]
-    return list({layout.purpose: layout for layout in reversed(found)}.values())[::-1]
+def detect_formats(schema: pa.Schema) -> list[ExampleFormat]:
+    """The formats of a table with this schema: at most one per example type."""
+    columns = {field.name: column_format(field.type) for field in schema}
+    matches = [
+        candidate
+        for candidate in EXAMPLE_FORMATS
+        if all(columns.get(name) == candidate.prompt_format for name in candidate.columns)
+    ]
+    return list({match.example_type: match for match in reversed(matches)}.values())[::-1]
 
 
-def recognize(schema: pa.Schema, purpose: Purpose, path: str) -> Layout:
-    """The layout in which the file at `path` has what `purpose` needs.
+def select_format(schema: pa.Schema, example_type: ExampleType, path: str) -> ExampleFormat:
+    """The format in which the file at `path` provides `example_type`.
 
-    Raises: DataError where a column is missing, has another type, or where texts and messages stand side by side.
+    Raises: DataError if a column is missing or has an unsupported type, or if the columns mix text and messages.
     """
-    found = [layout for layout in layouts_of(schema) if layout.purpose == purpose]
-    if found:
-        return found[0]
-    wanted = [layout for layout in LAYOUTS if layout.purpose == purpose]
-    nearest_one = max(wanted, key=lambda layout: sum(name in schema.names for name in layout.columns))
-    missing = [name for name in nearest_one.columns if name not in schema.names]
+    for match in detect_formats(schema):
+        if match.example_type == example_type:
+            return match
+    candidates = [candidate for candidate in EXAMPLE_FORMATS if candidate.example_type == example_type]
+    closest = max(candidates, key=lambda candidate: sum(name in schema.names for name in candidate.columns))
+    missing = [name for name in closest.columns if name not in schema.names]
     if missing:
-        raise _missing(schema, purpose, missing[0], path)
-    forms = {name: form_of(schema.field(name).type) for name in nearest_one.columns}
-    for name, form in forms.items():
-        if form is None:
-            need = "text, or messages: a list of {role, content}, both text"
-            kind = schema.field(name).type
-            raise DataError(f"column {name!r} of {path!r}", got=f"type {kind}", need=need, do=_mend(name, kind))
-    got = ", ".join(f"{name!r} holds {form}" for name, form in forms.items())
-    raise DataError(f"columns of {path!r}", got=got, need="text in all of them, or messages in all of them")
+        raise _missing_column(schema, example_type, missing[0], path)
+    formats = {name: column_format(schema.field(name).type) for name in closest.columns}
+    for name, prompt_format in formats.items():
+        if prompt_format is None:
+            arrow_type = schema.field(name).type
+            need = "text, or messages: a list of {role, content}, both strings"
+            do = _fix_for_type(name, arrow_type)
+            raise DataError(f"column {name!r} of {path!r}", got=f"type {arrow_type}", need=need, do=do)
+    got = ", ".join(f"{name!r} holds {prompt_format}" for name, prompt_format in formats.items())
+    need, do = "text in all of them, or messages in all of them", "convert them to one format"
+    raise DataError(f"columns of {path!r}", got=got, need=need, do=do)
 
 
-def _missing(schema: pa.Schema, purpose: Purpose, name: str, path: str) -> DataError:
-    others = [layout.purpose for layout in layouts_of(schema)]
-    near = get_close_matches(name, schema.names, n=1)
-    do = f"it holds {' and '.join(others)}: choose an algorithm that learns from those" if others else None
-    do = f"rename the column {near[0]!r}" if near else do or _known(schema) or "rename the column that holds it"
-    need = f"a column {name!r} of text or messages, for {purpose}"
+def _missing_column(schema: pa.Schema, example_type: ExampleType, name: str, path: str) -> DataError:
+    supported = [match.example_type for match in detect_formats(schema)]
+    similar = get_close_matches(name, schema.names, n=1)
+    if similar:
+        do = f"rename the column {similar[0]!r}"
+    elif supported:
+        do = f"use an algorithm that trains on {' or '.join(supported)}: the file has those"
+    else:
+        do = _fix_for_schema(schema) or f"rename the column with this content to {name!r}"
+    need = f"a column {name!r} of text or messages, to use the file as {example_type}"
     return DataError(f"data set {path!r} has no column {name!r}", got=", ".join(schema.names), need=need, do=do)
 
 
-def _known(schema: pa.Schema) -> str | None:
-    """The remedy where a column is one that other software names or writes in its own manner."""
-    talks = (_mend_talk(field.name, field.type) for field in schema)
-    named = (f"rename the column {field.name!r}" for field in schema if form_of(field.type) == "messages")
-    text = "rename the column 'text' if it is what to continue, or split it into 'prompt' and 'completion'"
-    return next(filter(None, talks), None) or next(named, text if "text" in schema.names else None)
+def _fix_for_schema(schema: pa.Schema) -> str | None:
+    """How to convert columns in a common format that is not supported."""
+    fixes = (_fix_for_conversations(field.name, field.type) for field in schema)
+    renames = (f"rename the column {field.name!r}" for field in schema if column_format(field.type) == "messages")
+    text = "rename the column 'text' if it holds prompts, or split it into 'prompt' and 'completion'"
+    return next(filter(None, fixes), None) or next(renames, text if "text" in schema.names else None)
 
 
-def _mend_talk(name: str, kind: Any) -> str | None:
-    """The remedy for a column of conversations in another manner than ours."""
-    fields = {field.name: field.type for field in _inside(getattr(kind, "value_type", None))}
+def _fix_for_conversations(name: str, arrow_type: Any) -> str | None:
+    """How to convert a column of conversations in another format, such as ShareGPT or content parts."""
+    fields = {field.name: field.type for field in _struct_fields(getattr(arrow_type, "value_type", None))}
     if {"from", "value"} <= fields.keys():
         names = "'from' to 'role' (human to user, gpt to assistant) and 'value' to 'content'"
-        return f"in {name!r} rename {names}, and the column to 'messages'"
-    if {"role", "content"} <= fields.keys() and _inside(getattr(fields["content"], "value_type", None)):
-        return f"make each content in {name!r} one text: join the texts of its parts"
+        return f"in {name!r} rename {names}, and rename the column to 'messages'"
+    if {"role", "content"} <= fields.keys() and _struct_fields(getattr(fields["content"], "value_type", None)):
+        return f"make each content in {name!r} one string: join the text of its parts"
     return None
 
 
-def _mend(name: str, kind: pa.DataType) -> str | None:
-    """The remedy for a column of the wrong type."""
+def _fix_for_type(name: str, arrow_type: pa.DataType) -> str | None:
+    """How to convert a column of an unsupported type."""
     from pyarrow import types
 
-    if types.is_null(kind) or types.is_null(getattr(kind, "value_type", kind)):
+    if types.is_null(arrow_type) or types.is_null(getattr(arrow_type, "value_type", arrow_type)):
         return f"fill {name!r}: it is empty in every row"
-    if types.is_binary(kind) or types.is_large_binary(kind):
+    if types.is_binary(arrow_type) or types.is_large_binary(arrow_type):
         return f"decode {name!r} from bytes to text"
-    return _mend_talk(name, kind)
+    return _fix_for_conversations(name, arrow_type)
 
 
-def ground_truth(schema: pa.Schema) -> str | None:
-    """The column of right answers, dotted where it lies in a structure; None where none has a name of that sort."""
-    dotted = [*schema.names, *(f"{field.name}.{inner.name}" for field in schema for inner in _inside(field.type))]
-    return next((name for name in _TRUTHS if name in dotted), None)
+def find_ground_truth_column(schema: pa.Schema) -> str | None:
+    """The column of ground-truth answers, detected by its name, or None. The name of a nested field has a dot."""
+    nested = [f"{field.name}.{inner.name}" for field in schema for inner in _struct_fields(field.type)]
+    return next((name for name in _GROUND_TRUTH_COLUMNS if name in [*schema.names, *nested]), None)
 
 
-def style_of(schema: pa.Schema) -> Style:
-    """Whose manner the columns are in; it makes no difference but to people.
+def detect_style(schema: pa.Schema) -> ColumnStyle:
+    """The library whose column names the table follows. Only reports use it.
 
-    verl's files say where a row comes from and how it is judged; two plain columns are a question and its answer; what
-    is left has TRL's names.
+    "verl" has a column `data_source` or `reward_model`; "plain" has two columns, one of which is the ground truth;
+    "TRL" is everything else.
     """
     if {"data_source", "reward_model"} & {*schema.names}:
         return "verl"
-    return "plain" if len(schema.names) == 2 and ground_truth(schema) else "TRL"
+    return "plain" if len(schema.names) == 2 and find_ground_truth_column(schema) else "TRL"
 
 
-def _inside(kind: pa.DataType | None) -> list[pa.Field]:
+def _struct_fields(arrow_type: pa.DataType | None) -> list[pa.Field]:
     from pyarrow import types
 
-    return list(kind) if kind is not None and types.is_struct(kind) else []
+    return list(arrow_type) if arrow_type is not None and types.is_struct(arrow_type) else []
 
 
-def check_rows(table: pa.Table, layout: Layout, path: str) -> None:
-    """Refuse rows of `table` that miss a column of `layout`, a message's role or content, or have nothing to continue.
+def check_rows(table: pa.Table, example_format: ExampleFormat, path: str) -> None:
+    """Check every row of the columns of `example_format`.
 
-    Raises: DataError with the number of the first.
+    Raises: DataError with the index of the first row that has no value, an empty prompt, or a message without a role or
+    content.
     """
     import pyarrow.compute
 
-    pc: Any = pyarrow.compute  # it makes its functions as it is imported, where types do not see them
-    do = "purerl data inspect lists all such rows; take them out"
-    for name in layout.columns:
+    pc: Any = pyarrow.compute  # its functions are created at import time, so type checkers cannot resolve them
+    do = "remove such rows: `purerl data inspect` lists all of them"
+    for name in example_format.columns:
         column, what = table.column(name), f"column {name!r} of {path!r}"
         if column.null_count:
             row = column.is_null().index(True).as_py()
-            raise DataError(what, got=f"nothing in row {row}", need=f"{layout.form} in every row", do=do)
-        row = _first_broken(column) if layout.form == "messages" else None
+            need = f"{example_format.prompt_format} in every row"
+            raise DataError(what, got=f"no value in row {row}", need=need, do=do)
+        row = _first_incomplete_row(column) if example_format.prompt_format == "messages" else None
         if row is not None:
             got, need = f"a message without a role or without content in row {row}", "both in every message"
             raise DataError(what, got=got, need=need, do=do)
-    first = table.column(layout.columns[0])
-    lengths = pc.utf8_length(first) if layout.form == "text" else pc.list_value_length(first)
-    row = lengths.index(0).as_py()
+    first = table.column(example_format.columns[0])
+    is_text = example_format.prompt_format == "text"
+    row = (pc.utf8_length(first) if is_text else pc.list_value_length(first)).index(0).as_py()
     if row >= 0:
-        got, what = f"an empty one in row {row}", f"column {layout.columns[0]!r} of {path!r}"
-        raise DataError(what, got=got, need="something to continue", do=do)
+        got, what = f"an empty prompt in row {row}", f"column {example_format.columns[0]!r} of {path!r}"
+        raise DataError(what, got=got, need="a prompt in every row", do=do)
 
 
-def _first_broken(column: pa.ChunkedArray) -> int | None:
-    """The first row of conversations with a message that is not whole."""
+def _first_incomplete_row(column: pa.ChunkedArray) -> int | None:
+    """The index of the first row of conversations with an incomplete message."""
     import pyarrow.compute
 
     pc: Any = pyarrow.compute
-    begin = 0
+    start = 0
     for chunk in column.chunks:
         messages = pc.list_flatten(chunk)
-        missing = pc.or_(*(pc.is_null(pc.struct_field(messages, name)) for name in ("role", "content")))
-        for place in pc.indices_nonzero(missing).to_pylist():
-            if not is_whole(messages[place].as_py()):
-                return begin + pc.list_parent_indices(chunk)[place].as_py()
-        begin += len(chunk)
+        is_missing = pc.or_(*(pc.is_null(pc.struct_field(messages, name)) for name in ("role", "content")))
+        for index in pc.indices_nonzero(is_missing).to_pylist():
+            if not is_complete_message(messages[index].as_py()):
+                return start + pc.list_parent_indices(chunk)[index].as_py()
+        start += len(chunk)
     return None
 
 
-def is_whole(message: Mapping[str, Any] | None) -> bool:
-    """Whether `message` has a role, and content; calls of tools do instead in a turn of the assistant's."""
+def is_complete_message(message: Mapping[str, Any] | None) -> bool:
+    """Whether `message` has a role and content. An assistant message may have `tool_calls` instead of content."""
     if message is None or message["role"] is None:
         return False
     return message["content"] is not None or (message["role"] == "assistant" and bool(message.get("tool_calls")))
 
 
-def all_begin_with(table: pa.Table, layout: Layout, role: str) -> bool:
-    """Whether every conversation of `table` begins with a message of `role`."""
+def all_begin_with(table: pa.Table, example_format: ExampleFormat, role: str) -> bool:
+    """Whether the first message of every conversation in `table` has the role `role`."""
     import pyarrow.compute
 
     pc: Any = pyarrow.compute
-    first = pc.list_element(table.column(layout.columns[0]), 0)
+    first = pc.list_element(table.column(example_format.columns[0]), 0)
     return bool(pc.all(pc.equal(pc.struct_field(first, "role"), role)).as_py())

@@ -1,8 +1,8 @@
-"""Data sets as they are published, made into files that a run can learn from.
+"""Conversion of published data sets to Parquet files for training and evaluation.
 
-Two forms of each. `messages`: the columns that verl's files have, the prompt a chat message that says how to answer.
-`text`: for a model that continues texts, the prompt as it is published, and the right answer as a column `answer` where
-it is not one of the columns that are kept.
+There are two prompt formats. "messages" writes the columns of verl's files; the prompt is a chat message that also says
+how to format the answer. "text" is for base models; the prompt is the published text, and the ground truth is written
+to a column `answer` unless one of the columns in `keep` already holds it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from purerl.data.columns import Form
+from purerl.data.columns import PromptFormat
 from purerl.data.files import read_table
 from purerl.errors import ConfigError, DataError, nearest
 
@@ -25,19 +25,22 @@ __all__ = ["SOURCES", "convert"]
 
 Row = Mapping[str, Any]
 
-_SHOWN = 60
+_MAX_SHOWN_CHARACTERS = 60
 
 
 @frozen
 class Source:
-    """A published data set: what verl calls it, the columns it has, and what becomes of a row.
+    """A published data set and how its rows are converted.
 
-    question   the column of the prompt
-    answer     the column of what is right
-    truth      what is right, from that column's text; nothing where that does not say it
-    need       what that text has to be
-    ask        the question as a chat message
-    kept       columns that stay as they are
+    name           its `data_source` in verl's files
+    ability        its `ability` in verl's files
+    columns        the columns that it must have
+    question       the column of the prompt
+    answer         the column of the ground truth
+    ground_truth   extracts the ground truth from that column; returns an empty string if there is none
+    answer_format  the required format of that column, for error messages
+    instruction    format string that makes a chat message from the question
+    keep           columns that are copied without changes
     """
 
     name: str
@@ -45,16 +48,16 @@ class Source:
     columns: tuple[str, ...]
     question: str
     answer: str
-    truth: Callable[[str], str]
-    need: str
-    ask: str
-    kept: tuple[str, ...] = ()
+    ground_truth: Callable[[str], str]
+    answer_format: str
+    instruction: str
+    keep: tuple[str, ...] = ()
 
 
 def _final_answer(solution: str) -> str:
-    """What follows the last #### of a worked solution, without commas in numbers."""
-    _, mark, answer = solution.rpartition("####")
-    return answer.strip().replace(",", "") if mark else ""
+    """The text after the last #### of a GSM8K solution, without the commas in numbers."""
+    _, marker, answer = solution.rpartition("####")
+    return answer.strip().replace(",", "") if marker else ""
 
 
 SOURCES: Mapping[str, Source] = {
@@ -64,9 +67,9 @@ SOURCES: Mapping[str, Source] = {
         columns=("question", "answer"),
         question="question",
         answer="answer",
-        truth=_final_answer,
-        need="a solution, #### and the result",
-        ask='{}\n\nReason step by step. Give the answer on the last line, as a number after "#### ".',
+        ground_truth=_final_answer,
+        answer_format="a solution that ends with #### and the result",
+        instruction='{}\n\nReason step by step. Give the answer on the last line, as a number after "#### ".',
     ),
     "humaneval": Source(
         name="openai_humaneval",
@@ -74,108 +77,119 @@ SOURCES: Mapping[str, Source] = {
         columns=("task_id", "prompt", "entry_point", "canonical_solution", "test"),
         question="prompt",
         answer="test",
-        truth=str,
-        need="tests",
-        ask="Complete this Python function. Answer with the whole function in one code block.\n\n```python\n{}\n```",
-        kept=("task_id", "entry_point", "canonical_solution", "test"),
+        ground_truth=str,
+        answer_format="tests",
+        instruction=(
+            "Complete this Python function. Answer with the whole function in one code block.\n\n```python\n{}\n```"
+        ),
+        keep=("task_id", "entry_point", "canonical_solution", "test"),
     ),
 }
 """The data sets that can be converted, by name."""
 
 
-def convert(name: str, source: str, target: str, *, form: Form = "messages") -> dict[str, int]:
-    """Write the data set that is called `name`, from `source`, as Parquet to `target`; rows of each file written.
+def convert(name: str, source: str, target: str, *, prompt_format: PromptFormat = "messages") -> dict[str, int]:
+    """Convert the published data set `name` from `source` to Parquet at `target`.
 
-    `source` is a file, and so is `target`; or both are directories, with a file for each split: train, test.
+    `source` and `target` are files, or directories with one file per split (train, test).
 
-    Raises: ConfigError for an unknown name, and for a `target` that cannot be written to; DataError where `source`
-    cannot be read or is another data set, has two files of one split, or a row that says no right answer.
+    Returns: the number of rows of each file that was written, by its path.
+
+    Raises: ConfigError if `name` is unknown or `target` cannot be written. DataError if `source` cannot be read, is
+    another data set, has two files of one split, or has a row without a ground truth. After an error no file is
+    written.
     """
     if name not in SOURCES:
-        raise ConfigError(f"no data set is called {name!r}", do=nearest(name, SOURCES))
-    pairs = _pairs(Path(source), Path(target))
-    for file, to in pairs:
-        _check_target(to, file)
-    # All are read before any is written.
-    tables = {to: _converted(SOURCES[name], read_table(file), file, form) for file, to in pairs}
-    for to, table in tables.items():
-        _write(to, table)
-    return {str(to): table.num_rows for to, table in tables.items()}
+        raise ConfigError(f"unknown data set {name!r}", do=nearest(name, SOURCES))
+    pairs = _pair_files(Path(source), Path(target))
+    for source_file, target_file in pairs:
+        _check_target(target_file, source_file)
+    # Convert all files before writing the first one.
+    tables = {
+        target_file: _convert_table(SOURCES[name], read_table(source_file), source_file, prompt_format)
+        for source_file, target_file in pairs
+    }
+    for target_file, table in tables.items():
+        _write(target_file, table)
+    return {str(target_file): table.num_rows for target_file, table in tables.items()}
 
 
-def _pairs(source: Path, target: Path) -> list[tuple[Path, Path]]:
-    """Which file becomes which."""
+def _pair_files(source: Path, target: Path) -> list[tuple[Path, Path]]:
+    """Pairs of a source file and its target file."""
     files: dict[str, Path] = {}
     for file in [*sorted(source.glob("*.jsonl")), *sorted(source.glob("*.parquet"))]:
-        other = files.setdefault(file.stem, file)
-        if other is not file:
-            got = f"{other.name} and {file.name}, which would both become {file.stem}.parquet"
-            do = "take one of them out, or convert them one by one"
-            raise DataError(f"data set {str(source)!r}", got=got, need="one file for each split", do=do)
+        first = files.setdefault(file.stem, file)
+        if first is not file:
+            got = f"{first.name} and {file.name}, which would both be converted to {file.stem}.parquet"
+            do = "remove one of them, or convert each file with its own command"
+            raise DataError(f"data set {str(source)!r}", got=got, need="one file per split", do=do)
     return [(file, target / f"{stem}.parquet") for stem, file in files.items()] or [(source, target)]
 
 
 def _check_target(path: Path, source: Path) -> None:
     what = f"target {str(path)!r}"
     if path.is_dir():
-        need = f"a file, for {str(source)!r} is no directory of .parquet or .jsonl files"
-        raise ConfigError(what, got="a directory", need=need, do=f"name {path / source.stem}.parquet, say")
+        need = f"a file, because {str(source)!r} is not a directory of .parquet or .jsonl files"
+        raise ConfigError(what, got="a directory", need=need, do=f"use {path / source.stem}.parquet as the target")
     if path.parent.exists() and not path.parent.is_dir():
-        need, do = "a directory to write to", "name another, or remove that file"
-        raise ConfigError(what, got=f"{str(path.parent)!r}, a file", need=need, do=do)
+        got, need = f"{str(path.parent)!r}, which is a file", "a directory to write to"
+        raise ConfigError(what, got=got, need=need, do="use another target, or remove that file")
     if path.exists() and source.exists() and path.samefile(source):
-        raise ConfigError(what, got="the file that is read", need="another", do="name another file or directory")
+        need, do = "a target that is not the source", "use another file or directory as the target"
+        raise ConfigError(what, got="the source file", need=need, do=do)
 
 
-def _converted(source: Source, table: pa.Table, path: Path, form: Form) -> pa.Table:
+def _convert_table(source: Source, table: pa.Table, path: Path, prompt_format: PromptFormat) -> pa.Table:
     import pyarrow as pa
 
     missing = [name for name in source.columns if name not in table.column_names]
     if missing:
         got, need = ", ".join(table.column_names), ", ".join(source.columns)
-        raise DataError(f"{str(path)!r} is not {source.name}: no column {missing[0]!r}", got=got, need=need)
-    made = {"messages": _messages, "text": _text}[form]
+        raise DataError(f"{str(path)!r} is not {source.name}: it has no column {missing[0]!r}", got=got, need=need)
+    convert_row = {"messages": _messages_row, "text": _text_row}[prompt_format]
     rows = table.select(source.columns).to_pylist()
     for index, row in enumerate(rows):
         _check_row(source, row, f"row {index} of {str(path)!r}")
-    about = (_about(source, row, path.stem, index) for index, row in enumerate(rows))
-    return pa.Table.from_pylist([made(source, row) | others for row, others in zip(rows, about, strict=True)])
+    return pa.Table.from_pylist(
+        [convert_row(source, row) | _shared_columns(source, row, path.stem, index) for index, row in enumerate(rows)]
+    )
 
 
 def _check_row(source: Source, row: Row, what: str) -> None:
-    do = "mend that row, or take it out"
+    do = "fix that row, or remove it"
     for name in source.columns:
         if not isinstance(row[name], str):
-            got = "nothing" if row[name] is None else f"a value of type {type(row[name]).__name__}"
-            raise DataError(what, got=f"{got} in column {name!r}", need="a text", do=do)
-    if not source.truth(row[source.answer]).strip():
-        got = f"no right answer in column {source.answer!r}: {row[source.answer][-_SHOWN:]!r}"
-        raise DataError(what, got=got, need=source.need, do=do)
+            got = "no value" if row[name] is None else f"a value of type {type(row[name]).__name__}"
+            raise DataError(what, got=f"{got} in column {name!r}", need="a string", do=do)
+    if not source.ground_truth(row[source.answer]).strip():
+        got = f"no ground truth in column {source.answer!r}: {row[source.answer][-_MAX_SHOWN_CHARACTERS:]!r}"
+        raise DataError(what, got=got, need=source.answer_format, do=do)
 
 
-def _messages(source: Source, row: Row) -> dict[str, Any]:
+def _messages_row(source: Source, row: Row) -> dict[str, Any]:
     return {
         "data_source": source.name,
-        "prompt": [{"role": "user", "content": source.ask.format(row[source.question])}],
+        "prompt": [{"role": "user", "content": source.instruction.format(row[source.question])}],
         "ability": source.ability,
-        "reward_model": {"style": "rule", "ground_truth": source.truth(row[source.answer])},
+        "reward_model": {"style": "rule", "ground_truth": source.ground_truth(row[source.answer])},
     }
 
 
-def _text(source: Source, row: Row) -> dict[str, Any]:
-    truth = source.truth(row[source.answer])
-    told = truth in [row[name] for name in source.kept]
-    return {"prompt": row[source.question]} | ({} if told else {"answer": truth})
+def _text_row(source: Source, row: Row) -> dict[str, Any]:
+    ground_truth = source.ground_truth(row[source.answer])
+    is_kept = ground_truth in [row[name] for name in source.keep]
+    return {"prompt": row[source.question]} | ({} if is_kept else {"answer": ground_truth})
 
 
-def _about(source: Source, row: Row, split: str, index: int) -> dict[str, Any]:
-    """What both forms have: the columns that are kept, and where a row comes from, with all else that it said."""
-    others = {name: row[name] for name in source.columns if name not in source.kept}
-    return {name: row[name] for name in source.kept} | {"extra_info": {"split": split, "index": index} | others}
+def _shared_columns(source: Source, row: Row, split: str, index: int) -> dict[str, Any]:
+    """The columns of both prompt formats: those in `keep`, and `extra_info` with the origin of the row and the rest."""
+    keep = {name: row[name] for name in source.keep}
+    rest = {name: row[name] for name in source.columns if name not in source.keep}
+    return keep | {"extra_info": {"split": split, "index": index} | rest}
 
 
 def _write(path: Path, table: pa.Table) -> None:
-    """Write `table` to `path`; the file appears whole, or not."""
+    """Write `table` to `path` atomically: an interrupted write leaves no file."""
     import pyarrow.parquet
 
     partial = path.with_name(path.name + ".partial")

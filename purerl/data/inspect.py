@@ -1,6 +1,7 @@
-"""What a file holds, and what is wrong with it: a report for people, made without a model.
+"""The report of `purerl data inspect`: the contents of a data file and the problems in its rows.
 
-Every row is looked at, so a report names rows that a run would trip over, and others that it would not notice.
+Every row is checked. The report also lists problems that do not stop a run, such as duplicate prompts. No model is
+loaded.
 """
 
 from __future__ import annotations
@@ -14,8 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from attrs import frozen
 
 from purerl.data.chat import Chat, TokenizedExample, open_chat, tokenize_answer, tokenize_prompts
-from purerl.data.columns import Layout, Purpose, Style, form_of, ground_truth, is_whole, layouts_of, recognize, style_of
-from purerl.data.examples import Example, answers_of, prompt_of
+from purerl.data.columns import (
+    ColumnStyle,
+    ExampleFormat,
+    ExampleType,
+    column_format,
+    detect_formats,
+    detect_style,
+    find_ground_truth_column,
+    is_complete_message,
+    select_format,
+)
+from purerl.data.examples import Example, extract_answers, extract_prompt
 from purerl.data.files import read_table
 from purerl.errors import ConfigError, DataError
 
@@ -25,14 +36,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "Problem", "Report", "inspect"]
 
-_QUANTILES = {"least": 0.0, "half": 0.5, "9 in 10": 0.9, "99 in 100": 0.99, "all": 1.0}
-_NONE: Mapping[str, Any] = MappingProxyType({})
+_QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+_NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
 @frozen
 class Column:
-    """A column: its name, its type ("messages", or as Arrow calls it), and in how many rows there is nothing in it."""
+    """A column: its name, its type ("messages", or the name of the Arrow type), and the number of null values."""
 
     name: str
     type: str
@@ -41,35 +52,39 @@ class Column:
 
 @frozen
 class Problem:
-    """What is wrong, and with which rows, counted from 0."""
+    """A problem, and the 0-based indices of the rows that have it."""
 
-    what: str
+    message: str
     rows: tuple[int, ...]
 
 
 @frozen
 class Report:
-    """What a file holds.
+    """The contents of a data file.
 
-    style      whose manner its columns are in: verl's, TRL's, or two plain ones
-    layouts    what it can be used for, and from which columns; none where it cannot be used
-    truth      the column of right answers, if one has a name of that sort
-    lengths    of prompts, in tokens: up to how many the given share of them has; empty without a tokenizer
-    sample     a row as the model sees it, each answer on its own; what is learned stands between ⟦ and ⟧
-    problems   what is wrong with which rows
-    reasons    why it cannot be used, for each purpose; none where it can be
+    path                 the path of the data set
+    rows                 the number of rows
+    columns              name, type and null count of every column
+    style                the library whose column names the file follows
+    formats              the supported formats of the file, one per example type; empty if no run can use it
+    ground_truth_column  the column of ground-truth answers, or None
+    prompt_lengths       quantiles of the prompt lengths in tokens; empty without a tokenizer
+    sample               the first valid row as text, one string per answer; the tokens to learn are between ⟦ and ⟧;
+                         empty without a tokenizer
+    problems             problems in the rows
+    errors               if `formats` is empty: for each example type, why the file cannot be used for it
     """
 
     path: str
     rows: int
     columns: tuple[Column, ...]
-    style: Style
-    layouts: tuple[Layout, ...]
-    truth: str | None
-    lengths: Mapping[str, int]
+    style: ColumnStyle
+    formats: tuple[ExampleFormat, ...]
+    ground_truth_column: str | None
+    prompt_lengths: Mapping[str, int]
     sample: tuple[str, ...]
     problems: tuple[Problem, ...]
-    reasons: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
 
 def inspect(
@@ -77,13 +92,14 @@ def inspect(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     system_prompt: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] = _NONE,
+    chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     max_prompt_tokens: int | None = None,
     limit: int | None = None,
 ) -> Report:
-    """A report on the file at `path`, of its first `limit` rows; without a `tokenizer` nothing is rendered or counted.
+    """Inspect the first `limit` rows of the data set at `path`. Without `tokenizer`, nothing is rendered or tokenized.
 
-    Raises: DataError where the file cannot be read, ConfigError where `tokenizer` does not do for it.
+    Raises: DataError if the file cannot be read. ConfigError if a setting has no effect, or if the prompts are messages
+    and `tokenizer` has no chat template.
     """
     for name, value in {
         "system_prompt": system_prompt,
@@ -91,134 +107,158 @@ def inspect(
         "max_prompt_tokens": max_prompt_tokens,
     }.items():
         if value and tokenizer is None:
-            raise ConfigError(f"{name} has no effect", need="a tokenizer", do="name a model")
+            what, do = f"{name} has no effect without a tokenizer", "pass one (on the command line: --model DIR)"
+            raise ConfigError(what, need="a tokenizer", do=do)
     table = read_table(path).slice(0, limit)
-    columns = [Column(field.name, _type(field.type), table.column(field.name).null_count) for field in table.schema]
-    layouts, truth, style = layouts_of(table.schema), ground_truth(table.schema), style_of(table.schema)
+    columns = tuple(
+        Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
+    )
+    formats, style = detect_formats(table.schema), detect_style(table.schema)
+    ground_truth_column = find_ground_truth_column(table.schema)
     rows = table.to_pylist()
-    if not layouts:
-        reasons = tuple(_reasons(table.schema, path))
-        return Report(path, len(rows), tuple(columns), style, (), truth, {}, (), (), reasons)
-    # What asks most of a row comes last, and its prompt is that of the others.
-    layout = layouts[-1]
-    unsound = [(row, what) for row, example in enumerate(rows) for what in _unsound(layout, example)]
-    views = {}
+    if not formats:
+        errors = tuple(_format_errors(table.schema, path))
+        return Report(path, len(rows), columns, style, (), ground_truth_column, {}, (), (), errors)
+    example_format = formats[-1]  # the last one reads the most columns
+    invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
+    rendered = {}
     if tokenizer is not None:
-        chat = open_chat(tokenizer, layout.form, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
-        sound = sorted({*range(len(rows))} - {row for row, _ in unsound})
-        views = {row: _view(chat, layout, rows[row], max_prompt_tokens) for row in sound}
-    refused = [(row, view.problem) for row, view in views.items() if view.problem]
-    problems = _grouped([*unsound, *_repeated(layout, rows), *_untold(truth, rows), *refused])
-    lengths = _quantiles([view.size for view in views.values() if view.size])
-    sample = next((view.texts for view in views.values() if view.texts), ())
-    return Report(path, len(rows), tuple(columns), style, tuple(layouts), truth, lengths, sample, problems)
+        chat = open_chat(
+            tokenizer,
+            example_format.prompt_format,
+            system_prompt=system_prompt,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        valid = sorted({*range(len(rows))} - {row for row, _ in invalid})
+        rendered = {row: _render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
+    render_problems = [(row, result.problem) for row, result in rendered.items() if result.problem]
+    problems = _group_by_message(
+        [
+            *invalid,
+            *_find_duplicates(example_format, rows),
+            *_find_missing_ground_truth(ground_truth_column, rows),
+            *render_problems,
+        ]
+    )
+    prompt_lengths = _quantiles([result.prompt_length for result in rendered.values() if result.prompt_length])
+    sample = next((result.texts for result in rendered.values() if result.texts), ())
+    return Report(
+        path, len(rows), columns, style, tuple(formats), ground_truth_column, prompt_lengths, sample, problems
+    )
 
 
-def _type(kind: pa.DataType) -> str:
-    return "messages" if form_of(kind) == "messages" else str(kind)
+def _type_name(arrow_type: pa.DataType) -> str:
+    return "messages" if column_format(arrow_type) == "messages" else str(arrow_type)
 
 
-def _reasons(schema: pa.Schema, path: str) -> Iterator[str]:
-    for purpose in get_args(Purpose):
+def _format_errors(schema: pa.Schema, path: str) -> Iterator[str]:
+    for example_type in get_args(ExampleType):
         try:
-            recognize(schema, purpose, path)
+            select_format(schema, example_type, path)
         except DataError as error:
-            yield f"{purpose}: {error}"
+            yield f"{example_type}: {error}"
 
 
 # --- problems ----------------------------------------------------------------------------------------------------
 
 
-def _gap(layout: Layout, example: Example) -> str | None:
-    """What a row misses."""
-    empty = [name for name in layout.columns if example[name] is None]
+def _find_missing_value(example_format: ExampleFormat, example: Example) -> str | None:
+    empty = [name for name in example_format.columns if example[name] is None]
     if empty:
-        return f"nothing in column {empty[0]!r}"
-    whole = all(is_whole(one) for one in _messages(layout, example))
-    return None if whole else "a message without a role or without content"
+        return f"no value in column {empty[0]!r}"
+    is_complete = all(is_complete_message(message) for message in _messages(example_format, example))
+    return None if is_complete else "a message without a role or without content"
 
 
-def _messages(layout: Layout, example: Example) -> list[Mapping[str, Any]]:
-    return [one for name in layout.columns if layout.form == "messages" for one in example[name]]
+def _messages(example_format: ExampleFormat, example: Example) -> list[Mapping[str, Any]]:
+    if example_format.prompt_format == "text":
+        return []
+    return [message for name in example_format.columns for message in example[name]]
 
 
-def _unsound(layout: Layout, example: Example) -> Iterator[str]:
-    """What is wrong with a row by itself; of a row that misses something, only that."""
-    if gap := _gap(layout, example):
-        yield gap
+def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]:
+    """The problems of a single row. A missing value is reported alone, because the other checks need all values."""
+    if missing := _find_missing_value(example_format, example):
+        yield missing
         return
-    messages = _messages(layout, example)
-    strange = [one["role"] for one in messages if one["role"] not in _ROLES]
-    if strange:
-        yield f"a message of the role {strange[0]!r}"
-    prompt, answers = prompt_of(layout, example), answers_of(layout, example)
+    is_chat = example_format.prompt_format == "messages"
+    messages = _messages(example_format, example)
+    unknown = [message["role"] for message in messages if message["role"] not in _ROLES]
+    if unknown:
+        yield f"a message with the unknown role {unknown[0]!r}"
+    prompt, answers = extract_prompt(example_format, example), extract_answers(example_format, example)
     if not prompt:
         yield "an empty prompt"
-    elif layout.form == "messages" and prompt[-1]["role"] == "assistant":
-        yield "a prompt that ends with the assistant's turn"
-    if layout.form == "messages" and not all(any(one["role"] == "assistant" for one in answer) for answer in answers):
-        yield "nothing to learn: no turn of the assistant's"
-    if layout.purpose == "preferences" and answers[0] == answers[1]:
-        yield "the chosen answer is the rejected one"
+    elif is_chat and prompt[-1]["role"] == "assistant":
+        yield "a prompt that ends with an assistant turn"
+    if is_chat and not all(any(message["role"] == "assistant" for message in answer) for answer in answers):
+        yield "nothing to learn: no assistant turn"
+    if example_format.example_type == "preferences" and answers[0] == answers[1]:
+        yield "the chosen answer equals the rejected answer"
 
 
-def _repeated(layout: Layout, rows: Sequence[Example]) -> Iterator[tuple[int, str]]:
+def _find_duplicates(example_format: ExampleFormat, rows: Sequence[Example]) -> Iterator[tuple[int, str]]:
     seen: set[str] = set()
     for row, example in enumerate(rows):
-        if not _gap(layout, example):
-            prompt = repr(prompt_of(layout, example))
+        if not _find_missing_value(example_format, example):
+            prompt = repr(extract_prompt(example_format, example))
             if prompt in seen:
-                yield row, "the prompt of an earlier row"
+                yield row, "duplicate of an earlier prompt"
             seen.add(prompt)
 
 
-def _untold(truth: str | None, rows: Sequence[Example]) -> Iterator[tuple[int, str]]:
-    if truth is not None:
-        outer, _, inner = truth.partition(".")
+def _find_missing_ground_truth(column: str | None, rows: Sequence[Example]) -> Iterator[tuple[int, str]]:
+    if column is not None:
+        outer, _, inner = column.partition(".")
         for row, example in enumerate(rows):
             value = (example[outer] or {}).get(inner) if inner else example[outer]
             if value is None or value == "":
-                yield row, f"no right answer in {truth!r}"
+                yield row, f"no ground truth in {column!r}"
 
 
-def _grouped(found: Iterable[tuple[int, str]]) -> tuple[Problem, ...]:
+def _group_by_message(problems: Iterable[tuple[int, str]]) -> tuple[Problem, ...]:
     rows: dict[str, list[int]] = {}
-    for row, what in found:
-        rows.setdefault(what, []).append(row)
-    return tuple(Problem(what, tuple(numbers)) for what, numbers in rows.items())
+    for row, message in problems:
+        rows.setdefault(message, []).append(row)
+    return tuple(Problem(message, tuple(indices)) for message, indices in rows.items())
 
 
 # --- rendering ---------------------------------------------------------------------------------------------------
 
 
-class _View(NamedTuple):
-    """A row as the model sees it: tokens of its prompt, texts, and what is wrong with it."""
+class _RenderedRow(NamedTuple):
+    """The prompt length in tokens and the text of a row with each answer, or the problem that was found."""
 
-    size: int = 0
+    prompt_length: int = 0
     texts: tuple[str, ...] = ()
     problem: str | None = None
 
 
-def _view(chat: Chat, layout: Layout, example: Example, most: int | None) -> _View:
+def _render_row(
+    chat: Chat, example_format: ExampleFormat, example: Example, max_prompt_tokens: int | None
+) -> _RenderedRow:
     try:
-        given = prompt_of(layout, example)
-        prompt = tokenize_prompts(chat, [given])[0]
-        rows = [tokenize_answer(chat, given, answer) for answer in answers_of(layout, example)]
+        prompt = extract_prompt(example_format, example)
+        tokenized = tokenize_prompts(chat, [prompt])[0]
+        answers = [tokenize_answer(chat, prompt, answer) for answer in extract_answers(example_format, example)]
     except DataError as error:
-        return _View(problem=str(error).splitlines()[0])
-    texts = tuple(_marked(chat, row) for row in rows) or (prompt.text,)
-    longer = most is not None and len(prompt.tokens) > most
-    return _View(len(prompt.tokens), texts, f"a prompt of more than {most} tokens" if longer else None)
+        return _RenderedRow(problem=str(error).splitlines()[0])
+    texts = tuple(_mark_learned_text(chat, answer) for answer in answers) or (tokenized.text,)
+    is_too_long = max_prompt_tokens is not None and len(tokenized.tokens) > max_prompt_tokens
+    problem = f"a prompt of more than {max_prompt_tokens} tokens" if is_too_long else None
+    return _RenderedRow(len(tokenized.tokens), texts, problem)
 
 
-def _marked(chat: Chat, row: TokenizedExample) -> str:
-    """The text of `row`, with what is learned of it between ⟦ and ⟧."""
-    runs = groupby(zip(row.tokens, row.action, strict=True), key=lambda pair: pair[1])
-    texts = [(learned, chat.tokenizer.decode([token for token, _ in run])) for learned, run in runs]
-    return "".join(f"⟦{text}⟧" if learned else text for learned, text in texts)
+def _mark_learned_text(chat: Chat, example: TokenizedExample) -> str:
+    """The text of `example`, with the tokens to learn between ⟦ and ⟧."""
+    runs = groupby(zip(example.tokens, example.action, strict=True), key=lambda pair: pair[1])
+    texts = [(is_learned, chat.tokenizer.decode([token for token, _ in run])) for is_learned, run in runs]
+    return "".join(f"⟦{text}⟧" if is_learned else text for is_learned, text in texts)
 
 
-def _quantiles(sizes: Sequence[int]) -> dict[str, int]:
-    """Up to how many tokens the given share of prompts has."""
-    ordered = sorted(sizes)
-    return {name: ordered[max(ceil(share * len(ordered)), 1) - 1] for name, share in _QUANTILES.items() if ordered}
+def _quantiles(lengths: Sequence[int]) -> dict[str, int]:
+    """The smallest length that is greater than or equal to the given fraction of `lengths`, for each quantile."""
+    ordered = sorted(lengths)
+    return {
+        name: ordered[max(ceil(fraction * len(ordered)), 1) - 1] for name, fraction in _QUANTILES.items() if ordered
+    }

@@ -15,11 +15,11 @@ from attrs import evolve
 from purerl.backends.tokenizer import end_tokens
 from purerl.config.schema import Evaluate, RunConfig
 from purerl.data.chat import Chat, check_settings, open_chat
-from purerl.data.columns import Form, Purpose, all_begin_with
+from purerl.data.columns import ExampleType, PromptFormat, all_begin_with
 from purerl.data.examples import (
     DataSet,
     Example,
-    prompt_of,
+    extract_prompt,
     prompts_at,
     read_examples,
     rows_at,
@@ -39,7 +39,7 @@ __all__ = ["files_of", "form_of", "glance", "open_data", "read_data", "read_prob
 _GLANCE = 16
 
 
-def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, dict[str, DataSet]]:
+def read_data(config: RunConfig, purpose: ExampleType) -> tuple[DataSet, dict[str, DataSet]]:
     """The files that `config` names to learn from, which have what `purpose` needs, and to be evaluated on.
 
     Raises: DataError as `read_examples` does; ConfigError for settings of conversations that have no effect on these.
@@ -50,8 +50,10 @@ def read_data(config: RunConfig, purpose: Purpose) -> tuple[DataSet, dict[str, D
     every = (examples, *problems.values())
     with _of_data():
         check_settings(form_of(every), system_prompt=data.system_prompt, chat_template_kwargs=data.chat_template_kwargs)
-    chats = [one for one in every if one.layout.form == "messages"]
-    if data.system_prompt and all(all_begin_with(table, one.layout, "system") for one in chats for table in one.tables):
+    chats = [one for one in every if one.example_format.prompt_format == "messages"]
+    if data.system_prompt and all(
+        all_begin_with(table, one.example_format, "system") for one in chats for table in one.tables
+    ):
         got, do = "messages that all begin with a system prompt of their own", "leave data.system_prompt out"
         raise ConfigError("data.system_prompt has no effect", got=got, do=do)
     return examples, problems
@@ -106,12 +108,12 @@ def _are_too_long(chat: Chat, data: DataSet, most: int, indices: Sequence[int], 
 
 
 def _are_held_out(data: DataSet, share: float, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
-    return [is_validation(prompt_of(data.layout, row), share=share) for row in rows]
+    return [is_validation(extract_prompt(data.example_format, row), fraction=share) for row in rows]
 
 
-def form_of(data: Iterable[DataSet]) -> Form:
+def form_of(data: Iterable[DataSet]) -> PromptFormat:
     """Messages, if there are any."""
-    return "messages" if any(one.layout.form == "messages" for one in data) else "text"
+    return "messages" if any(one.example_format.prompt_format == "messages" for one in data) else "text"
 
 
 @contextmanager
@@ -147,11 +149,15 @@ def _chat(
     data, form, ends = config.data, form_of((examples, *problems.values())), end_tokens(config.model)
     with _of_data():
         chat = open_chat(
-            tokenizer, form, system_prompt=data.system_prompt, chat_template_kwargs=data.chat_template_kwargs, ends=ends
+            tokenizer,
+            form,
+            system_prompt=data.system_prompt,
+            chat_template_kwargs=data.chat_template_kwargs,
+            extra_stop_tokens=ends,
         )
     endless = [part for part in (config.rollout, config.evaluate) if part and not part.stop_strings]
-    learned = examples.layout.form == "text" and examples.layout.purpose != "prompts"
-    if (endless and not chat.stops) or (learned and not chat.ends):
+    learned = examples.example_format.prompt_format == "text" and examples.example_format.example_type != "prompts"
+    if (endless and not chat.stop_tokens) or (learned and not chat.end_tokens):
         raise ConfigError(
             f"the tokenizer of {config.model.path!r} has no end token",
             need="one that ends a completion: without it, each goes on to its limit, and none learns to end",

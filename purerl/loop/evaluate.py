@@ -47,7 +47,7 @@ def attempted(
     The seed of an attempt depends on `seed`, the problem's index and the attempt's number, on nothing else: the same
     model makes the same attempts, in a run and outside of it.
     """
-    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stops, settings.stop_strings)
+    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stop_tokens, settings.stop_strings)
     answer = (
         _Answers(settings.answer_extractor, locate(settings.answer_extractor)) if settings.answer_extractor else _none
     )
@@ -63,7 +63,10 @@ def attempted(
         ]
         completed = complete(generator, chat.tokenizer, requests, heard)
         origins = [example for example in examples for _ in range(settings.samples_per_prompt)]
-        cases = [RewardInput(one.key, text, example) for (one, text), example in zip(completed, origins, strict=True)]
+        cases = [
+            RewardInput(one.key, text, example, seed_of(seed, "reward", one.key))
+            for (one, text), example in zip(completed, origins, strict=True)
+        ]
         attempts = [
             Attempt(text, len(one.tokens), one.finish, answer(text), verdict)
             for (one, text), verdict in zip(completed, judge(cases), strict=True)

@@ -97,9 +97,13 @@ def exam_of_model(
     judge = _judge(dict.fromkeys(names, 1.0), gates, RewardWorkers(), problems, given)
     form, ends = form_of(problems.values()), end_tokens(model)
     chat = open_chat(
-        load_tokenizer(model), form, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs, ends=ends
+        load_tokenizer(model),
+        form,
+        system_prompt=system_prompt,
+        chat_template_kwargs=chat_template_kwargs,
+        extra_stop_tokens=ends,
     )
-    if not chat.stops and not settings.stop_strings:
+    if not chat.stop_tokens and not settings.stop_strings:
         what = f"the tokenizer of {model.path!r} has no end token"
         need = "one that ends a completion: without it, each goes on to its limit"
         raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
@@ -185,7 +189,7 @@ def _judge(
     given: Mapping[str, RewardFunction] = MappingProxyType({}),
 ) -> RewardRunner:
     judge = RewardRunner(
-        weights, gates, given=given, deadline=reward_workers.timeout, workers=reward_workers.num_workers
+        weights, gates, functions=given, timeout=reward_workers.timeout, num_workers=reward_workers.num_workers
     )
     for data in problems.values():
         for table in data.tables:

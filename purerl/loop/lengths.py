@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from purerl.data.chat import Chat
-from purerl.data.examples import DataSet, chunks, indices_of_draws, prompts_at, row_name, rows_at
+from purerl.data.examples import DataSet, indices_of_draws, iterate_chunks, prompts_at, row_name, rows_at
 from purerl.errors import DataError
 from purerl.loop.run import Run
 
@@ -50,7 +50,7 @@ def _to_be_drawn(run: Run) -> Collection[int]:
 
 
 def _check(chat: Chat, data: DataSet, indices: Iterable[int], *, new: int, longest: int, do: str) -> None:
-    for chunk in chunks(sorted(indices)):
+    for chunk in iterate_chunks(sorted(indices)):
         for index, prompt in zip(chunk, prompts_at(chat, data, chunk, rows_at(data, chunk)), strict=True):
             if len(prompt.tokens) + new > longest:
                 got = f"a prompt of {len(prompt.tokens):,} tokens, and up to {new:,} new ones"

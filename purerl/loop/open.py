@@ -13,7 +13,7 @@ from purerl.backends.tokenizer import check_same_ids, load_tokenizer
 from purerl.batch import FIELDS
 from purerl.config.check import algorithm_of, reads_of, updates_of
 from purerl.config.schema import RunConfig
-from purerl.data.columns import Purpose
+from purerl.data.columns import ExampleType
 from purerl.data.examples import read_examples
 from purerl.files import folder_at_once
 from purerl.loop.data import files_of, open_data, read_data
@@ -103,7 +103,7 @@ def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardF
     return run
 
 
-def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:
+def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, ExampleType]:
     """Where rows come from, and what for."""
     if config.rollout is not None:
         return rollouts, "prompts"
@@ -115,7 +115,9 @@ def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, Purpose]:
 def _judge(config: RunConfig, given: Mapping[str, RewardFunction]) -> RewardRunner:
     weights = {reward.function: reward.weight for reward in config.rewards}
     settings = config.reward_workers
-    return RewardRunner(weights, config.gates, given=given, deadline=settings.timeout, workers=settings.num_workers)
+    return RewardRunner(
+        weights, config.gates, functions=given, timeout=settings.timeout, num_workers=settings.num_workers
+    )
 
 
 def open_trainer(config: RunConfig, role: str) -> Trainer:

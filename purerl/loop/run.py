@@ -84,7 +84,7 @@ class Run:
     @property
     def stop_tokens(self) -> tuple[int, ...]:
         """Ids that end a completion."""
-        return self.data.chat.stops
+        return self.data.chat.stop_tokens
 
     @property
     def lag(self) -> int:

@@ -114,7 +114,7 @@ def _judged(
     samples = run.config.rollout.samples_per_prompt
     origins = [one for one in indices_of_draws for _ in range(samples)]
     cases = [
-        RewardInput(completion.key, text, one.example)
+        RewardInput(completion.key, text, one.example, seed_of(run.config.seed, "reward", completion.key))
         for one, (completion, text) in zip(origins, completions, strict=True)
     ]
     verdicts = judged(run, cases, step=state.step + 1)
@@ -153,7 +153,7 @@ def _greedy_scores(run: Run, state: State, indices_of_draws: Sequence[Draw]) -> 
     greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
     completions = complete(run.generator, run.tokenizer, greedy)
     cases = [
-        RewardInput(f"{one.number}/greedy", text, one.example)
+        RewardInput(key := f"{one.number}/greedy", text, one.example, seed_of(run.config.seed, "reward", key))
         for one, (_, text) in zip(indices_of_draws, completions, strict=True)
     ]
     verdicts = judged(run, cases, step=state.step + 1)
@@ -175,10 +175,10 @@ def _penalties(rollout: Rollout, lengths: Sequence[int]) -> list[float]:
 
 def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | None]) -> list[Sample]:
     """`samples` with the fields that only some algorithms read, if this one does."""
-    names = dict.fromkeys(name for sample in samples for name in sample.verdict.counted)
+    names = dict.fromkeys(name for sample in samples for name in sample.verdict.weighted_components)
     makers: dict[str, Callable[[Sample], object]] = {
         "score": lambda sample: sample.verdict.reward or 0.0,
-        "components": lambda sample: [sample.verdict.counted.get(name, 0.0) for name in names],
+        "components": lambda sample: [sample.verdict.weighted_components.get(name, 0.0) for name in names],
         "greedy_score": lambda sample: greedy[sample.fields["group"]] or 0.0,
         # Without its baseline a row counts nowhere.
         "mask": lambda sample: [m and greedy[sample.fields["group"]] is not None for m in sample.fields["mask"]],

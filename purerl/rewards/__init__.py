@@ -1,1 +1,1 @@
-"""Rewards: functions that say how good a completion is, and how they are called. docs/rewards.md explains both."""
+"""Reward functions: signatures, execution, combination, and built-in functions. See docs/rewards.md."""

@@ -1,6 +1,7 @@
-"""How a reward function is called: purerl's own way, verl's, or TRL's, told apart by the names of its parameters.
+"""The calling conventions of reward functions: those of purerl, verl and TRL.
 
-A function written for either library works here unchanged. What it returns is read the way that library reads it.
+The names of the parameters determine the convention. Functions for verl and TRL work without changes, and their return
+values have the same meaning as in these libraries.
 """
 
 from __future__ import annotations
@@ -17,52 +18,59 @@ __all__ = [
     "LoadedReward",
     "RewardFunction",
     "RewardInput",
+    "alternative_columns",
     "as_reward",
-    "columns_of",
     "is_async",
     "load_reward",
     "name_of",
     "needs_one_of",
-    "one_of",
+    "required_columns",
 ]
 
 RewardFunction = Callable[..., Any]
 F = TypeVar("F", bound=RewardFunction)
 
-_MANY = 2**31
-_ONE_OF = "purerl_needs_one_of"
+_UNLIMITED = 2**31
+_NEEDS_ONE_OF = "purerl_needs_one_of"
 
 
 class RewardInput(NamedTuple):
-    """One completion to be judged: the key of its row, its text, and the example that it answers."""
+    """A completion to score.
+
+    row         the key of the completion, for logs
+    completion  the text of the completion
+    example     the row of the data set that the prompt is from
+    seed        seed of the global random generators for the call of the reward function
+    """
 
     row: str
     completion: str
     example: Mapping[str, Any]
+    seed: int = 0
 
 
 class Convention(NamedTuple):
-    """A way of calling reward functions.
+    """A calling convention of reward functions.
 
-    name, signature   for people
-    marks             parameters that a function of this kind has, and no other
-    most              cases of one call
-    call              (function, cases) -> what the function returns, or an awaitable of it
-    read              (what was returned, number of cases) -> one value for each case
-    columns           (function) -> columns of the example that it cannot do without
+    name, signature    for messages
+    marker_parameters  parameter names that only functions of this convention have
+    max_inputs         maximum number of inputs of one call
+    call               (function, inputs) -> the return value of the function, or an awaitable of it
+    parse              (return value, number of inputs) -> one value per input
+    required_columns   (function) -> the columns of the examples that the function requires
     """
 
     name: str
     signature: str
-    marks: frozenset[str]
-    most: int
+    marker_parameters: frozenset[str]
+    max_inputs: int
     call: Callable[[RewardFunction, Sequence[RewardInput]], Any]
-    read: Callable[[Any, int], list[Any]]
-    columns: Callable[[RewardFunction], tuple[str, ...]]
+    parse: Callable[[Any, int], list[Any]]
+    required_columns: Callable[[RewardFunction], tuple[str, ...]]
 
 
 class LoadedReward(NamedTuple):
-    """A reward function, its name, and how it is called."""
+    """A reward function with its name and calling convention."""
 
     name: str
     function: RewardFunction
@@ -70,94 +78,95 @@ class LoadedReward(NamedTuple):
 
 
 def load_reward(name: str) -> LoadedReward:
-    """The function that ``module:function`` or ``file.py:function`` names, ready to be called.
+    """Load the reward function ``module:function`` or ``file.py:function``.
 
-    Raises: ConfigError where there is none, or one that follows no convention.
+    Raises: ConfigError if there is no such function, or if it follows no convention.
     """
     from purerl.plugins import locate
 
     if name.startswith("__main__:"):
-        do = "give the function itself, rewards=[function], or name its file, file.py:function"
-        raise ConfigError(f"reward {name!r}", got="a name that means another module in every process", do=do)
+        got = "a function in __main__, which is another module in a worker process"
+        do = "pass the function itself, rewards=[function], or name its file, file.py:function"
+        raise ConfigError(f"reward {name!r}", got=got, do=do)
     return as_reward(name, locate(name))
 
 
 def name_of(function: RewardFunction) -> str:
-    """How a run's configuration names a reward function that was given as an object."""
+    """The name of a reward function that was passed as an object, as it is written in the configuration of a run."""
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def as_reward(name: str, function: RewardFunction) -> LoadedReward:
-    """`function` with its convention. Raises ConfigError for what is no function, or follows none.
+    """Detect the convention of `function`. Raises ConfigError if it is not callable or follows no convention.
 
-    >>> as_reward("mine", lambda completion, example: 1.0).convention.name
+    >>> as_reward("length", lambda completion, example: 1.0).convention.name
     'purerl'
-    >>> as_reward("theirs", lambda prompts, completions, **columns: []).convention.name
+    >>> as_reward("trl_reward", lambda prompts, completions, **columns: []).convention.name
     'TRL'
     """
     if not callable(function):
         raise ConfigError(f"reward {name!r}", got=type(function).__name__, need="a function (completion, example)")
     parameters = _parameters(function)
-    convention = next(one for one in CONVENTIONS if one.marks <= set(parameters))
+    convention = next(convention for convention in CONVENTIONS if convention.marker_parameters <= set(parameters))
+    got = f"a function ({', '.join(parameters)})"
     _, second, *_ = (*parameters, "", "")
-    if convention is PURERL and second in _TRUTHS:
-        got, need = f"a function ({', '.join(parameters)})", f"{PURERL.signature}, with the whole row as example"
+    if convention is PURERL and second in _GROUND_TRUTH_NAMES:
+        need = f"{PURERL.signature}; `example` is the complete row of the data set"
         raise ConfigError(f"reward {name!r}", got=got, need=need, do=f"read example[{second!r}]")
-    if not _takes(function, convention):
-        got = f"a function ({', '.join(parameters)})"
-        need = "one of: " + "; ".join(f"{one.signature} ({one.name})" for one in CONVENTIONS)
+    if not _has_signature(function, convention):
+        need = "one of: " + "; ".join(f"{convention.signature} ({convention.name})" for convention in CONVENTIONS)
         raise ConfigError(f"reward {name!r}", got=got, need=need)
     return LoadedReward(name, function, convention)
 
 
-_TRUTHS = ("ground_truth", "answer", "solution", "label", "target", "gold")
-"""What a parameter is called by those who expect the right answer there, and not a row."""
+_GROUND_TRUTH_NAMES = ("ground_truth", "answer", "solution", "label", "target", "gold")
+"""Names of a second parameter that show that the function expects the ground truth instead of the row."""
 
 
-def columns_of(as_reward: LoadedReward) -> tuple[str, ...]:
-    """The columns of the examples that `as_reward` cannot do without, as far as its parameters tell."""
-    return as_reward.convention.columns(as_reward.function)
+def required_columns(reward: LoadedReward) -> tuple[str, ...]:
+    """The columns of the examples that `reward` requires, as far as its parameters show."""
+    return reward.convention.required_columns(reward.function)
 
 
 def needs_one_of(*columns: str) -> Callable[[F], F]:
-    """Mark a reward function as one that cannot do without one at least of these columns of the examples.
+    """Declare that a reward function needs at least one of `columns` in the examples.
 
-    Data without any of them are then refused before a model is loaded.
+    A data set without any of them is refused before a model is loaded.
 
     >>> @needs_one_of("answer", "solution")
     ... def reward(completion, example):
     ...     return 1.0
-    >>> one_of(as_reward("reward", reward))
+    >>> alternative_columns(as_reward("reward", reward))
     ('answer', 'solution')
     """
 
-    def mark(function: F) -> F:
-        setattr(function, _ONE_OF, columns)
+    def declare(function: F) -> F:
+        setattr(function, _NEEDS_ONE_OF, columns)
         return function
 
-    return mark
+    return declare
 
 
-def one_of(as_reward: LoadedReward) -> tuple[str, ...]:
-    """The columns of which `as_reward` needs one, as `needs_one_of` marked it; none where it did not."""
-    return getattr(as_reward.function, _ONE_OF, ())
+def alternative_columns(reward: LoadedReward) -> tuple[str, ...]:
+    """The columns of which `reward` needs at least one, as declared with `needs_one_of`; empty without it."""
+    return getattr(reward.function, _NEEDS_ONE_OF, ())
 
 
 def is_async(function: RewardFunction) -> bool:
-    """Whether calling `function` gives something to be awaited."""
+    """Whether `function` is an async function, or an object with an async ``__call__``."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _parameters(function: RewardFunction) -> Mapping[str, inspect.Parameter]:
-    """Its parameters by name; none where Python cannot tell, as for some functions written in C."""
+    """The parameters by name. Empty if Python cannot inspect the function, as for some functions in C."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
         return {}
 
 
-def _takes(function: RewardFunction, convention: Convention) -> bool:
-    """Whether `function` can be called with two arguments, ours, or with those that the others' have by name."""
+def _has_signature(function: RewardFunction, convention: Convention) -> bool:
+    """Whether `function` can be called with the arguments of `convention`. TRL functions take any columns."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -166,14 +175,14 @@ def _takes(function: RewardFunction, convention: Convention) -> bool:
         if convention is PURERL:
             signature.bind("", {})
         elif convention is VERL:
-            signature.bind(**_accepted(function, dict.fromkeys(_VERL)))
+            signature.bind(**_select_arguments(function, dict.fromkeys(_VERL_PARAMETERS)))
     except TypeError:
         return False
     return True
 
 
-def _accepted(function: RewardFunction, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `arguments` that `function` has a parameter for: all, where it takes any name."""
+def _select_arguments(function: RewardFunction, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The `arguments` that `function` has a parameter for: all of them if it has ``**kwargs``."""
     parameters = _parameters(function)
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments)
@@ -183,81 +192,101 @@ def _accepted(function: RewardFunction, arguments: Mapping[str, Any]) -> dict[st
 # --- purerl ------------------------------------------------------------------------------------------------------
 
 
-def _call_ours(function: RewardFunction, cases: Sequence[RewardInput]) -> Any:
-    return function(cases[0].completion, cases[0].example)
+def _call_purerl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
+    return function(inputs[0].completion, inputs[0].example)
 
 
-def _read_ours(returned: Any, count: int) -> list[Any]:
+def _parse_purerl(returned: Any, count: int) -> list[Any]:
     if isinstance(returned, Mapping) and not returned:
-        raise TypeError("returned {}; needed is one number at least, or None where no reward can be told")
+        raise TypeError("returned {}; need at least one number, or None if there is no reward")
     return [returned]
 
 
-def _no_columns(function: RewardFunction) -> tuple[str, ...]:
+def _required_columns_purerl(function: RewardFunction) -> tuple[str, ...]:
     return ()
 
 
 # --- verl --------------------------------------------------------------------------------------------------------
 
-_VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
+_VERL_PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
-def _call_verl(function: RewardFunction, cases: Sequence[RewardInput]) -> Any:
-    _, completion, example = cases[0]
+def _call_verl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
+    example = inputs[0].example
     arguments = {
         "data_source": example["data_source"],
-        "solution_str": completion,
+        "solution_str": inputs[0].completion,
         "ground_truth": example["reward_model"]["ground_truth"],
         "extra_info": example.get("extra_info") or {},
     }
-    return function(**_accepted(function, arguments))
+    return function(**_select_arguments(function, arguments))
 
 
-def _read_verl(returned: Any, count: int) -> list[Any]:
-    """Of a mapping only `score` is the reward: the rest is what verl writes into its own logs."""
+def _parse_verl(returned: Any, count: int) -> list[Any]:
+    """Only `score` of a mapping is the reward. verl logs the other entries."""
     return [returned["score"] if isinstance(returned, Mapping) and "score" in returned else returned]
 
 
-def _columns_verl(function: RewardFunction) -> tuple[str, ...]:
+def _required_columns_verl(function: RewardFunction) -> tuple[str, ...]:
     return ("data_source", "reward_model")
 
 
 # --- TRL ---------------------------------------------------------------------------------------------------------
 
 
-def _call_trl(function: RewardFunction, cases: Sequence[RewardInput]) -> Any:
-    """Every column of the examples is a list; a conversation's completion is one, of one message."""
-    prompts = [case.example["prompt"] for case in cases]
+def _call_trl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
+    """Pass every column of the examples as a list. A completion of a conversation is a list of one message."""
+    examples = [item.example for item in inputs]
+    prompts = [example["prompt"] for example in examples]
     completions = [
-        case.completion if isinstance(prompt, str) else [{"role": "assistant", "content": case.completion}]
-        for case, prompt in zip(cases, prompts, strict=True)
+        item.completion if isinstance(prompt, str) else [{"role": "assistant", "content": item.completion}]
+        for item, prompt in zip(inputs, prompts, strict=True)
     ]
-    names = dict.fromkeys(name for case in cases for name in case.example if name not in ("prompt", "completion"))
-    columns = {name: [case.example.get(name) for case in cases] for name in names}
-    return function(**_accepted(function, {**columns, "prompts": prompts, "completions": completions}))
+    names = dict.fromkeys(name for example in examples for name in example if name not in ("prompt", "completion"))
+    columns = {name: [example.get(name) for example in examples] for name in names}
+    return function(**_select_arguments(function, {**columns, "prompts": prompts, "completions": completions}))
 
 
-def _read_trl(returned: Any, count: int) -> list[Any]:
-    """None says that the function is not about this row: it has no part in the row's sum."""
+def _parse_trl(returned: Any, count: int) -> list[Any]:
+    """None means that the function does not apply to this row. It adds no component to the reward of the row."""
     values = list(returned) if isinstance(returned, Iterable) and not isinstance(returned, str | Mapping) else []
     if len(values) != count:
-        raise TypeError(f"returned {returned!r:.200}; needed is a list of {count}, numbers or None")
+        raise TypeError(f"returned {returned!r:.200}; need a list of {count}, numbers or None")
     return [{} if value is None else value for value in values]
 
 
-def _columns_trl(function: RewardFunction) -> tuple[str, ...]:
+def _required_columns_trl(function: RewardFunction) -> tuple[str, ...]:
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    own = ("prompts", "completions")
-    wanted = (one for one in _parameters(function).values() if one.kind in kinds and one.default is one.empty)
-    return ("prompt", *(one.name for one in wanted if one.name not in own))
+    required = [p.name for p in _parameters(function).values() if p.kind in kinds and p.default is p.empty]
+    return ("prompt", *(name for name in required if name not in ("prompts", "completions")))
 
 
 VERL = Convention(
-    "verl", f"({', '.join(_VERL)})", frozenset({"solution_str"}), 1, _call_verl, _read_verl, _columns_verl
+    name="verl",
+    signature=f"({', '.join(_VERL_PARAMETERS)})",
+    marker_parameters=frozenset({"solution_str"}),
+    max_inputs=1,
+    call=_call_verl,
+    parse=_parse_verl,
+    required_columns=_required_columns_verl,
 )
 TRL = Convention(
-    "TRL", "(prompts, completions, **columns)", frozenset({"completions"}), _MANY, _call_trl, _read_trl, _columns_trl
+    name="TRL",
+    signature="(prompts, completions, **columns)",
+    marker_parameters=frozenset({"completions"}),
+    max_inputs=_UNLIMITED,
+    call=_call_trl,
+    parse=_parse_trl,
+    required_columns=_required_columns_trl,
 )
-PURERL = Convention("purerl", "(completion, example)", frozenset(), 1, _call_ours, _read_ours, _no_columns)
+PURERL = Convention(
+    name="purerl",
+    signature="(completion, example)",
+    marker_parameters=frozenset(),
+    max_inputs=1,
+    call=_call_purerl,
+    parse=_parse_purerl,
+    required_columns=_required_columns_purerl,
+)
 CONVENTIONS = (VERL, TRL, PURERL)
-"""In the order in which they are tried: the last is for every function of two arguments."""
+"""All conventions, in the order in which they are tried. The last one matches every function of two arguments."""

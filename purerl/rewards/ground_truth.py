@@ -1,4 +1,4 @@
-"""The example's answer, against which completions are graded; one that is missing is an error, never a wrong answer."""
+"""The ground truth of an example. A missing ground truth is an error, so it never gives the reward 0."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
-__all__ = ["ground_truth"]
+__all__ = ["get_ground_truth"]
 
 
-def ground_truth(example: Mapping[str, Any]) -> str:
-    """The example's column `answer` as a text; where that is missing, null or NaN, `reward_model.ground_truth`.
+def get_ground_truth(example: Mapping[str, Any]) -> str:
+    """Return the column `answer` as a string, or `reward_model.ground_truth` if `answer` is missing, null or NaN.
 
-    An integer that was read as a float, as in a table's column with a gap, is the integer. Raises KeyError where there
-    is no answer, and TypeError where it is neither a text nor a number.
+    A float with an integer value is returned as an integer, because tables store integer columns with missing values as
+    floats.
 
-    >>> ground_truth({"answer": 2.0}), ground_truth({"answer": None, "reward_model": {"ground_truth": "72"}})
+    Raises: KeyError if there is no ground truth. TypeError if it is neither a string nor a number.
+
+    >>> get_ground_truth({"answer": 2.0}), get_ground_truth({"answer": None, "reward_model": {"ground_truth": "72"}})
     ('2', '72')
     """
-    found = example.get("answer")
-    if _missing(found):
-        found = (example.get("reward_model") or {}).get("ground_truth")
-    if _missing(found):
+    value = example.get("answer")
+    if _is_missing(value):
+        value = (example.get("reward_model") or {}).get("ground_truth")
+    if _is_missing(value):
         raise KeyError("the example has neither an 'answer' nor a 'ground_truth' in its 'reward_model'")
-    if not isinstance(found, str | Number):
-        raise TypeError(f"the example's answer is neither a text nor a number: {found!r:.200}")
-    return str(int(found)) if isinstance(found, float) and found.is_integer() else str(found)
+    if not isinstance(value, str | Number):
+        raise TypeError(f"the ground truth is neither a string nor a number: {value!r:.200}")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _missing(value: object) -> bool:
+def _is_missing(value: object) -> bool:
     return value is None or (isinstance(value, Number) and value != value)

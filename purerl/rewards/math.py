@@ -1,9 +1,9 @@
-"""Mathematics: is the answer that a completion comes to the example's answer?
+"""Rewards for mathematics: they compare the answer in a completion with the ground truth.
 
-Each function finds the answer by rules of `extraction`, and compares it with the example's `answer`; failing that
-column, with `reward_model.ground_truth`, where verl's files have it. What is written as a number is compared exactly,
-in microseconds. Everything else, formulas and sets and intervals, is compared by math-verify, which has half a second
-of CPU time: what it cannot tell in that time has no reward, neither 0 nor 1.
+Each function extracts the answer with rules of `purerl.rewards.extraction`. The ground truth is the column `answer`, or
+`reward_model.ground_truth` in verl's files. Numbers are compared exactly, which takes microseconds. All other answers,
+such as formulas, sets and intervals, are compared by math-verify, which gets half a second of CPU time. If it does not
+finish in this time, there is no reward.
 """
 
 from __future__ import annotations
@@ -20,91 +20,112 @@ from typing import Any
 
 from purerl.errors import ConfigError
 from purerl.rewards.adapters import needs_one_of
-from purerl.rewards.extraction import compact, exact_number, extract, first_number, last_boxed, measured, places
-from purerl.rewards.ground_truth import ground_truth
+from purerl.rewards.extraction import (
+    compact,
+    exact_number,
+    extract,
+    find_candidates,
+    first_number,
+    last_boxed,
+    number_with_units,
+)
+from purerl.rewards.ground_truth import get_ground_truth
 
-__all__ = ["box_in", "boxed", "gsm8k", "has_boxed", "letter_in", "multiple_choice", "number_in", "numeric"]
+__all__ = [
+    "boxed",
+    "extract_boxed",
+    "extract_letter",
+    "extract_number",
+    "gsm8k",
+    "has_boxed",
+    "multiple_choice",
+    "numeric",
+]
 
-_SECONDS = 0.5
-_LONGEST_FORMULA = 300
-_CLOSE = Fraction(1, 10**6)
+_MAX_VERIFY_SECONDS = 0.5
+_MAX_FORMULA_CHARACTERS = 300
+_RELATIVE_TOLERANCE = Fraction(1, 10**6)
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NUMBERS = ("tag", "hashes", "phrase", "letter A", "last number")
-_LETTERS = ("boxed", "tag", "hashes", "phrase", "option", "lone letter", "lettered line")
+_NUMBER_RULES = ("answer tag", "hashes", "phrase", "A: prefix", "last number")
+_LETTER_RULES = ("boxed", "answer tag", "hashes", "phrase", "option", "single letter", "lettered line")
 
 
 @needs_one_of("answer", "reward_model")
 def gsm8k(completion: str, example: Mapping[str, Any]) -> float:
-    r"""1 where the answer is the example's number, 0 where it is not.
+    r"""1 if the number in the completion equals the ground truth exactly, 0 otherwise.
 
-    The example's answer may be a whole solution that ends in ``#### 72``, as GSM8K's are.
+    The ground truth may be a complete solution that ends with ``#### 72``, as in GSM8K.
 
     >>> example = {"answer": "9 * 8 = <<9*8=72>>72 dollars\n#### 72"}
     >>> gsm8k("The answer is $72.00.", example), gsm8k("The answer is 72.01", example)
     (1.0, 0.0)
     """
-    return float(_answered(completion) == _gold_number(example))
+    return float(_extract_number(completion) == _ground_truth_number(example))
 
 
 @needs_one_of("answer", "reward_model")
 def numeric(completion: str, example: Mapping[str, Any]) -> float:
-    r"""1 where the answer is the example's number but for a millionth of it, 0 where it is not.
+    r"""1 if the number in the completion equals the ground truth up to a relative error of 1e-6, 0 otherwise.
 
     >>> numeric(r"so \boxed{0.3333333}", {"answer": "1/3"}), numeric("about 0.33", {"answer": "1/3"})
     (1.0, 0.0)
     """
-    answer, right = _answered(completion), _gold_number(example)
-    return float(answer is not None and abs(answer - right) <= _CLOSE * abs(right))
+    answer, expected = _extract_number(completion), _ground_truth_number(example)
+    return float(answer is not None and abs(answer - expected) <= _RELATIVE_TOLERANCE * abs(expected))
 
 
 @needs_one_of("answer", "reward_model")
 def boxed(completion: str, example: Mapping[str, Any]) -> float | None:
-    r"""1 where what is in the last ``\boxed{...}`` equals the example's answer, 0 where it does not, or without a box.
+    r"""1 if the content of the last ``\boxed{...}`` equals the ground truth, 0 if it does not or if there is no box.
 
-    The example's answer may be a whole solution with a box of its own. None where math-verify does not come to an end.
+    The ground truth may be a complete solution with a box. Returns None if math-verify exceeds its time limit.
 
     >>> boxed(r"so \boxed{0.5}", {"answer": r"\frac{1}{2}"}), boxed("so 0.5", {"answer": "0.5"})
     (1.0, 0.0)
     """
-    answer, right = extract(completion, ["boxed"]), _gold_formula(example)
-    return 0.0 if answer is None else _equal(answer, right)
+    answer, expected = extract(completion, ["boxed"]), _ground_truth_formula(example)
+    return 0.0 if answer is None else _are_equal(answer, expected)
 
 
 @needs_one_of("answer", "reward_model")
 def multiple_choice(completion: str, example: Mapping[str, Any]) -> float:
-    """1 where the answer is the example's letter, 0 where it is another, or none. A number k for an answer is letter k.
+    """1 if the letter in the completion equals the ground truth, 0 otherwise.
+
+    The ground truth may be the 0-based index of the letter.
 
     >>> multiple_choice("It is warm, so the answer is (B).", {"answer": "B"}), multiple_choice("A", {"answer": 1})
     (1.0, 0.0)
     """
-    return float(letter_in(completion) == _gold_letter(example))
+    return float(extract_letter(completion) == _ground_truth_letter(example))
 
 
 def has_boxed(completion: str, example: Mapping[str, Any]) -> float:
-    r"""1 where there is a ``\boxed{...}`` with something in it: a gate."""
+    r"""1 if the completion has a ``\boxed{...}`` that is not empty, 0 otherwise. To be used as a gate."""
     return float(bool(extract(completion, ["boxed"])))
 
 
-# --- what an answer is, for maj@k --------------------------------------------------------------------------------
+# --- answer extractors for maj@k ---------------------------------------------------------------------------------
 
 
-def number_in(completion: str) -> str | None:
-    """The number that a completion comes to, as `gsm8k` and `numeric` find it, written in one way; None without one.
+def extract_number(completion: str) -> str | None:
+    """The number in a completion, as `gsm8k` and `numeric` extract it, in a normalized form; None if there is none.
 
-    >>> number_in("The answer is $72.00."), number_in("#### 72"), number_in("I do not know.")
+    >>> extract_number("The answer is $72.00."), extract_number("#### 72"), extract_number("I do not know.")
     ('72', '72', None)
     """
-    answer = _answered(completion)
+    answer = _extract_number(completion)
     return None if answer is None else str(answer)
 
 
-def box_in(completion: str) -> str | None:
-    r"""What is in the last ``\boxed{...}``, without spaces; a number in one way; None without a box.
+def extract_boxed(completion: str) -> str | None:
+    r"""The content of the last ``\boxed{...}`` without spaces, numbers in a normalized form; None if there is no box.
 
-    Formulas that are equal but written otherwise are different answers.
+    Equal formulas in different notation are different answers.
 
-    >>> box_in(r"so \boxed{0.50}"), box_in(r"\boxed{1/2}"), box_in(r"\boxed{x + 1}"), box_in("x")
-    ('1/2', '1/2', 'x+1', None)
+    >>> extract_boxed(r"so \boxed{0.50}"), extract_boxed(r"\boxed{1/2}"), extract_boxed(r"\boxed{x + 1}")
+    ('1/2', '1/2', 'x+1')
+    >>> extract_boxed("x") is None
+    True
     """
     answer = extract(completion, ["boxed"])
     if answer is None:
@@ -116,39 +137,42 @@ def box_in(completion: str) -> str | None:
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
-def _gold_number(example: Mapping[str, Any]) -> Fraction:
-    """The example's answer as a number. Raises ValueError where it is none."""
-    text = ground_truth(example)
-    number = measured(extract(text, ["boxed", "hashes"]) or text)
+def _ground_truth_number(example: Mapping[str, Any]) -> Fraction:
+    """The ground truth as a number. Raises ValueError if it is not a number."""
+    text = get_ground_truth(example)
+    number = number_with_units(extract(text, ["boxed", "hashes"]) or text)
     if number is None:
-        raise ValueError(f"the example's answer is no number: {text!r:.200}")
+        raise ValueError(f"the ground truth is not a number: {text!r:.200}")
     return number
 
 
-def _gold_formula(example: Mapping[str, Any]) -> str:
-    """What the example's answer has in its last box; without one, all of it. Raises ValueError where that is blank."""
-    text = ground_truth(example).strip()
+def _ground_truth_formula(example: Mapping[str, Any]) -> str:
+    """The content of the last box of the ground truth, or all of it if there is no box.
+
+    Raises: ValueError if it is blank.
+    """
+    text = get_ground_truth(example).strip()
     formula = last_boxed(text) or text
     if not formula:
-        raise ValueError("the example's answer is blank")
+        raise ValueError("the ground truth is blank")
     return formula
 
 
-def _gold_letter(example: Mapping[str, Any]) -> str:
-    """The letter that the example's answer is, or whose number, 0 for A. Raises ValueError where it is neither."""
-    text = ground_truth(example).strip()
-    letter = _ALPHABET[int(text) :][:1] if text.isdecimal() else letter_in(text)
+def _ground_truth_letter(example: Mapping[str, Any]) -> str:
+    """The ground truth as a letter, from a letter or a 0-based index. Raises ValueError if it is neither."""
+    text = get_ground_truth(example).strip()
+    letter = _ALPHABET[int(text) :][:1] if text.isdecimal() else extract_letter(text)
     if not letter:
-        raise ValueError(f"the example's answer is no letter: {text!r:.200}")
+        raise ValueError(f"the ground truth is not a letter: {text!r:.200}")
     return letter
 
 
-def _answered(completion: str) -> Fraction | None:
-    """The number that the completion comes to. A box has to hold that number and nothing else but units."""
+def _extract_number(completion: str) -> Fraction | None:
+    """The number in the completion. If there is a box, it must contain a single number with optional units."""
     box = extract(completion, ["boxed"])
     if box is not None:
-        return measured(box)
-    numbers = (first_number(found) for found in places(completion, _NUMBERS))
+        return number_with_units(box)
+    numbers = (first_number(candidate) for candidate in find_candidates(completion, _NUMBER_RULES))
     return next((number for number in numbers if number is not None), None)
 
 
@@ -164,93 +188,103 @@ _LETTER = re.compile(
 )
 
 
-def letter_in(completion: str) -> str | None:
-    """The letter that a completion chooses, as `multiple_choice` finds it; None without one, or where it names two.
+def extract_letter(completion: str) -> str | None:
+    """The letter in a completion, as `multiple_choice` extracts it; None if there is no letter, or more than one.
 
-    >>> letter_in("It is warm, so the answer is (B)."), letter_in("The answer is A or B."), letter_in("none")
-    ('B', None, None)
+    >>> extract_letter("It is warm, so the answer is (B)."), extract_letter("The answer is A or B.")
+    ('B', None)
+    >>> extract_letter("none") is None
+    True
     """
-    letters = (_letter(found) for found in places(completion, _LETTERS))
+    letters = (_parse_letter(candidate) for candidate in find_candidates(completion, _LETTER_RULES))
     return next((letter for letter in letters if letter is not None), None) or None
 
 
-def _letter(answer: str) -> str | None:
-    """The letter that `answer` begins with, but for an article or a pronoun; an empty text where it names two."""
-    found = _LETTER.match(_DECORATION.sub("", answer[:_LONGEST_FORMULA]))
-    if found is None:
+def _parse_letter(answer: str) -> str | None:
+    """The letter at the start of `answer`, or None if there is none. An empty string if a second letter follows.
+
+    "A" as an article and "I" as a pronoun are not letters.
+    """
+    match = _LETTER.match(_DECORATION.sub("", answer[:_MAX_FORMULA_CHARACTERS]))
+    if match is None:
         return None
-    return "" if found["another"] else found["letter"].upper()
+    return "" if match["another"] else match["letter"].upper()
 
 
 # --- equality ----------------------------------------------------------------------------------------------------
 
 
-def _equal(answer: str, ground_truth: str) -> float | None:
-    """Whether two answers are equal: as texts, as numbers, and at last as formulas."""
-    if compact(answer) == compact(ground_truth):
+def _are_equal(answer: str, expected: str) -> float | None:
+    """Compare two answers as strings, then as numbers, then as formulas."""
+    if compact(answer) == compact(expected):
         return 1.0
-    one, other = exact_number(answer), exact_number(ground_truth)
-    if one is not None and other is not None:
-        return float(one == other)
-    if max(len(answer), len(ground_truth)) > _LONGEST_FORMULA:
+    numbers = exact_number(answer), exact_number(expected)
+    if None not in numbers:
+        return float(numbers[0] == numbers[1])
+    if max(len(answer), len(expected)) > _MAX_FORMULA_CHARACTERS:
         return 0.0
-    return _verified(answer, ground_truth)
+    return _verify(answer, expected)
 
 
-def _verified(answer: str, ground_truth: str) -> float | None:
-    """What math-verify says; None where it takes too long."""
-    same = _math_verify()
-    return _at_most(_SECONDS, lambda: same(answer, ground_truth))
+def _verify(answer: str, expected: str) -> float | None:
+    """Compare two formulas with math-verify. Returns None if it exceeds the time limit."""
+    are_same = _load_math_verify()
+    return _run_with_time_limit(_MAX_VERIFY_SECONDS, lambda: are_same(answer, expected))
 
 
 @cache
-def _math_verify() -> Callable[[str, str], bool]:
-    """Whether two formulas are equal; called once here, so that what sympy loads late has no part in any deadline."""
+def _load_math_verify() -> Callable[[str, str], bool]:
+    """Load a function that compares two formulas.
+
+    It is called once here, because sympy imports modules during its first call. Their import time must not count
+    against the time limit.
+    """
     try:
         from math_verify import parse, verify
     except ImportError as error:
         raise ConfigError("math-verify is not installed", do="pip install 'purerl[math]'") from error
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
-    def same(answer: str, ground_truth: str) -> bool:
-        one, other = (parse(f"${text}$", parsing_timeout=None) for text in (ground_truth, answer))
-        return verify(one, other, timeout_seconds=None)
+    def are_same(answer: str, expected: str) -> bool:
+        formulas = [parse(f"${text}$", parsing_timeout=None) for text in (expected, answer)]
+        return verify(*formulas, timeout_seconds=None)
 
-    same("x^2 + 2x + 1", "(x + 1)^2")
-    return same
-
-
-class _TooLongError(BaseException):
-    """No Exception: sympy goes on after those."""
+    are_same("x^2 + 2x + 1", "(x + 1)^2")
+    return are_same
 
 
-def _at_most(seconds: float, ask: Callable[[], bool]) -> float | None:
-    """1 or 0, as `ask` says; None where that takes more than so many seconds of CPU time, wherever it is by then.
+class _TimeLimitError(BaseException):
+    """Not an Exception, because sympy catches those."""
 
-    By a signal, so only in a process's main thread. A busy machine does not change what is told. What is raised inside
-    a finalizer Python reports and drops: it is raised again a tenth of the time later, and not reported.
+
+def _run_with_time_limit(seconds: float, function: Callable[[], bool]) -> float | None:
+    """Return the result of `function` as 1 or 0, or None if it takes more than `seconds` of CPU time.
+
+    The limit is on CPU time, so the result does not depend on the load of the computer. A signal interrupts `function`,
+    so this works only in the main thread of a process. Python reports and ignores exceptions in finalizers. The signal
+    is therefore repeated every tenth of `seconds`, and its exceptions are not reported.
     """
-    within = True
+    is_running = True
 
-    def ring(number: int, frame: FrameType | None) -> None:
-        if within:
-            raise _TooLongError
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if is_running:
+            raise _TimeLimitError
 
-    def report(dropped: sys.UnraisableHookArgs) -> None:
-        if not isinstance(dropped.exc_value, _TooLongError):
-            reports(dropped)
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, _TimeLimitError):
+            previous_hook(unraisable)
 
-    reports, sys.unraisablehook = sys.unraisablehook, report
-    before = signal.signal(signal.SIGPROF, ring)
+    previous_hook, sys.unraisablehook = sys.unraisablehook, report
+    previous_handler = signal.signal(signal.SIGPROF, interrupt)
     signal.setitimer(signal.ITIMER_PROF, seconds, seconds / 10)
     try:
         try:
-            return float(ask())
+            return float(function())
         finally:
-            within = False  # so that it does not ring in the lines below
-    except _TooLongError:
+            is_running = False  # no interruption during the cleanup below
+    except _TimeLimitError:
         return None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-        sys.unraisablehook = reports
+        signal.signal(signal.SIGPROF, previous_handler)
+        sys.unraisablehook = previous_hook

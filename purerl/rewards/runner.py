@@ -1,4 +1,4 @@
-"""RewardWorkers completions: every reward function asked, and what they say made into one reward."""
+"""Scoring of completions: calls all reward functions and combines their outcomes into one reward per completion."""
 
 from __future__ import annotations
 
@@ -10,89 +10,109 @@ from typing import Self
 from attrs import field, frozen
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import RewardFunction, RewardInput, as_reward, columns_of, load_reward, one_of
+from purerl.rewards.adapters import (
+    RewardFunction,
+    RewardInput,
+    alternative_columns,
+    as_reward,
+    load_reward,
+    required_columns,
+)
 from purerl.rewards.outcomes import Failure, Outcome, call_reward, short_name
-from purerl.rewards.workers import Workers
+from purerl.rewards.workers import WorkerPool
 
 __all__ = ["RewardResult", "RewardRunner", "combine", "fractions"]
 
 
 @frozen
 class RewardResult:
-    """What reward functions say of a completion.
+    """The combined result of all reward functions for one completion.
 
-    components  each by its name, as it was said
-    counted     what each adds to the reward; empty where no reward can be told
-    failure     the first of a function that failed
+    components           the value of each component, by name, without weights
+    weighted_components  the contribution of each component to the reward; empty if there is no reward
+    failure              the failure of the first reward function that failed, or None
     """
 
     components: Mapping[str, float] = field(factory=dict)
-    counted: Mapping[str, float] = field(factory=dict)
+    weighted_components: Mapping[str, float] = field(factory=dict)
     failure: Failure | None = None
 
     @property
     def reward(self) -> float | None:
-        """The sum of what is counted; None where no reward can be told."""
-        return sum(self.counted.values()) if self.counted else None
+        """The sum of `weighted_components`, or None if there is no reward."""
+        return sum(self.weighted_components.values()) if self.weighted_components else None
 
 
-def combine(said: Mapping[str, Outcome], weights: Mapping[str, float], gates: Collection[str]) -> RewardResult:
-    """One verdict of what each function has said of a completion.
+def combine(outcomes: Mapping[str, Outcome], weights: Mapping[str, float], gates: Collection[str]) -> RewardResult:
+    """Combine the outcomes of all reward functions for one completion.
 
-        reward = sum over functions f and their components c of weights[f] * c   where no component of a gate is below 1
-                 0                                                               elsewhere
+        reward = sum over functions f and their components c of weights[f] * c    if no component of a gate is below 1
+                 0                                                                otherwise
 
-    A function outside of `weights` adds nothing. Components of one name add up, but those that are named after their
-    function: of two functions of one name, each component has the whole name of its own. Where a function fails, or
-    says None, there is no reward.
+    A gate is a reward function that must return at least 1; otherwise the reward is 0. Functions that are not in
+    `weights` contribute nothing to the sum. If a function failed or returned None, there is no reward.
 
-    >>> said = {"m:right": {"right": 1.0}, "m:short": {"short": 0.5}, "m:tagged": {"tagged": 1.0}}
-    >>> combine(said, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
+    The values of components with equal names are added up. There is one exception: if several functions have the same
+    short name, the component named after each of them gets the full name of its function.
+
+    >>> outcomes = {"m:correct": {"correct": 1.0}, "m:short": {"short": 0.5}, "m:tagged": {"tagged": 1.0}}
+    >>> combine(outcomes, {"m:correct": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
     1.1
-    >>> combine(said | {"m:tagged": {"tagged": 0.0}}, {"m:right": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
+    >>> combine(outcomes | {"m:tagged": {"tagged": 0.0}}, {"m:correct": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
     0.0
     """
-    told = {name: outcome for name, outcome in said.items() if isinstance(outcome, Mapping)}
-    if len(told) < len(said):
-        return RewardResult(failure=next((one for one in said.values() if isinstance(one, Failure)), None))
+    values = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Mapping)}
+    if len(values) < len(outcomes):
+        failures = (outcome for outcome in outcomes.values() if isinstance(outcome, Failure))
+        return RewardResult(failure=next(failures, None))
     components: dict[str, float] = {}
-    counted: dict[str, float] = {}
-    shared = _shared(tuple(said))
-    for name, outcome in told.items():
+    weighted_components: dict[str, float] = {}
+    ambiguous = _ambiguous_names(tuple(outcomes))
+    for name, outcome in values.items():
         for component, value in outcome.items():
-            component = name if name in shared and component == short_name(name) else component
+            component = name if name in ambiguous and component == short_name(name) else component
             components[component] = components.get(component, 0.0) + value
             if name in weights:
-                counted[component] = counted.get(component, 0.0) + weights[name] * value
-    if any(value < 1 for name in gates for value in told[name].values()):
-        counted = dict.fromkeys(counted, 0.0)
-    return RewardResult(components, counted)
+                weighted_components[component] = weighted_components.get(component, 0.0) + weights[name] * value
+    if any(value < 1 for name in gates for value in values[name].values()):
+        weighted_components = dict.fromkeys(weighted_components, 0.0)
+    return RewardResult(components, weighted_components)
 
 
 @cache
-def _shared(names: tuple[str, ...]) -> frozenset[str]:
-    """Those of `names` that are not the only ones with their short name."""
+def _ambiguous_names(names: tuple[str, ...]) -> frozenset[str]:
+    """The names that have the same short name as another one."""
     count = Counter(map(short_name, names))
     return frozenset(name for name in names if count[short_name(name)] > 1)
 
 
-def fractions(verdicts: Sequence[RewardResult]) -> dict[str, float]:
-    """Of all completions: whose reward was told; whose reward function failed; where it outlived its deadline."""
-    failures = [combine.failure.kind for combine in verdicts if combine.failure]
+def fractions(results: Sequence[RewardResult]) -> dict[str, float]:
+    """Metrics of `results`, as fractions of all completions.
+
+    valid_fraction  completions that have a reward
+    failed          completions for which a reward function failed
+    timed_out       completions for which it failed because of the timeout
+    """
+    kinds = [result.failure.kind for result in results if result.failure]
     counts = {
-        "valid_fraction": sum(combine.reward is not None for combine in verdicts),
-        "failed": len(failures),
-        "timed_out": failures.count("timed out"),
+        "valid_fraction": sum(result.reward is not None for result in results),
+        "failed": len(kinds),
+        "timed_out": kinds.count("timed out"),
     }
-    return {name: count / len(verdicts) for name, count in counts.items()}
+    return {name: count / len(results) for name, count in counts.items()}
 
 
 class RewardRunner:
-    """Asks reward functions: those in `given` in this process, all others, known by their names, in workers.
+    """Scores completions with reward functions.
 
-    `weights` are of the functions that add up, `gates` those that must be at least 1; `deadline` is in seconds, for one
-    call of a function. What is in `given` cannot be ended: there only what is awaited has a deadline. Used in a `with`
-    block: workers live as long as it.
+    Used as a context manager: the worker processes start on entry and stop on exit.
+
+    weights      weight of each reward function in the sum, by name
+    gates        names of the reward functions that must return at least 1
+    functions    functions that run in this process, by name. They cannot be terminated, so the timeout applies only to
+                 async functions. All other names are loaded and run in worker processes
+    timeout      time limit of one call, in seconds
+    num_workers  number of worker processes; None for the default of `WorkerPool`
     """
 
     def __init__(
@@ -100,41 +120,44 @@ class RewardRunner:
         weights: Mapping[str, float],
         gates: Collection[str] = (),
         *,
-        given: Mapping[str, RewardFunction],
-        deadline: float,
-        workers: int | None,
+        functions: Mapping[str, RewardFunction],
+        timeout: float,
+        num_workers: int | None,
     ):
         self._names = tuple(dict.fromkeys((*weights, *gates)))
-        self._weights, self._gates, self._deadline = weights, gates, deadline
-        self._here = [as_reward(name, given[name]) for name in self._names if name in given]
-        self._elsewhere = [load_reward(name) for name in self._names if name not in given]
-        self._workers = Workers(self._elsewhere, count=workers, deadline=deadline) if self._elsewhere else None
+        self._weights, self._gates, self._timeout = weights, gates, timeout
+        self._local = [as_reward(name, functions[name]) for name in self._names if name in functions]
+        self._remote = [load_reward(name) for name in self._names if name not in functions]
+        self._pool = WorkerPool(self._remote, num_workers=num_workers, timeout=timeout) if self._remote else None
 
     def check_columns(self, columns: Collection[str]) -> None:
-        """Raises ConfigError where a function cannot do without a column that is not among `columns`."""
-        for one in (*self._here, *self._elsewhere):
-            missing = [name for name in columns_of(one) if name not in columns]
-            either = one_of(one)
-            if missing or (either and not set(either) & set(columns)):
-                what = f"reward {one.name!r} reads columns that the data has not"
-                need = f"also {', '.join(missing)}" if missing else f"also {' or '.join(either)}"
-                do = "rename a column of the data, or name another function"
+        """Raise ConfigError if a reward function requires a column that is not in `columns`."""
+        for reward in (*self._local, *self._remote):
+            missing = [name for name in required_columns(reward) if name not in columns]
+            alternatives = alternative_columns(reward)
+            if missing or (alternatives and not set(alternatives) & set(columns)):
+                what = f"reward {reward.name!r} reads columns that the data set does not have"
+                need = f"also {', '.join(missing)}" if missing else f"also {' or '.join(alternatives)}"
+                do = "rename a column of the data set, or use another reward function"
                 raise ConfigError(what, got=", ".join(columns), need=need, do=do)
 
     def __enter__(self) -> Self:
-        if self._workers is not None:
-            self._workers.start()
+        if self._pool is not None:
+            self._pool.start()
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        if self._workers is not None:
-            self._workers.close()
+    def __exit__(self, *exception: object) -> None:
+        if self._pool is not None:
+            self._pool.close()
 
-    def __call__(self, cases: Sequence[RewardInput]) -> list[RewardResult]:
-        """A verdict for each of `cases`, in their order. Raises RewardError where no worker process can live."""
-        said = self._workers.score(cases) if self._workers else {}
-        said |= {one.name: call_reward(one, cases, deadline=self._deadline) for one in self._here}
+    def __call__(self, inputs: Sequence[RewardInput]) -> list[RewardResult]:
+        """Score `inputs`. Returns one result per input, in their order.
+
+        Raises: RewardError if the worker processes cannot run.
+        """
+        outcomes = self._pool.score(inputs) if self._pool else {}
+        outcomes |= {reward.name: call_reward(reward, inputs, timeout=self._timeout) for reward in self._local}
         return [
-            combine({name: said[name][k] for name in self._names}, self._weights, self._gates)
-            for k in range(len(cases))
+            combine({name: outcomes[name][k] for name in self._names}, self._weights, self._gates)
+            for k in range(len(inputs))
         ]

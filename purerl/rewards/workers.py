@@ -1,12 +1,12 @@
-"""Reward functions in processes of their own, where one that hangs or crashes does no harm.
+"""Worker processes for reward functions, so that a function that hangs or crashes fails only its own rows.
 
-Cases go to a worker many at a time. It judges them one after the other until a slice of time has passed and hands back
-the rest, so rewards that take microseconds cost little to send, and those that take seconds are spread evenly.
+A task contains many inputs. A worker processes them in order until its time slice is over, and returns the rest to be
+distributed again. Fast functions have little communication overhead, and slow ones are balanced over the workers.
 
-A watchdog in each worker ends the process when one call has outlived its deadline, whatever that call is doing, and
-whether or not the process that started the worker still lives. It leaves behind where the call was. Processes that the
-call has started end with it. The row that was being judged has failed; rows that were on their way are judged again by
-another worker.
+A watchdog in each worker terminates the process when a call exceeds its timeout. It works even if the function blocks
+the interpreter or the parent process has died. Before it terminates the process, it writes the stack to a status file.
+All processes that the function has started are terminated with the worker. The input of the failed call gets a
+`Failure`. The other inputs of the task are processed again by another worker.
 """
 
 from __future__ import annotations
@@ -31,216 +31,230 @@ from pebble import ProcessExpired, ProcessPool
 
 from purerl.errors import RewardError
 from purerl.rewards.adapters import LoadedReward, RewardInput, load_reward
-from purerl.rewards.outcomes import OWN, Failure, Kind, Outcome, call_reward, shorten
+from purerl.rewards.outcomes import INTERNAL_FILES, Failure, FailureKind, Outcome, call_reward, shorten
 
-__all__ = ["Workers"]
+__all__ = ["WorkerPool"]
 
-_MOST_WORKERS = 8
-_CHUNK = 256
-_SLICE = 0.1  # seconds that a worker goes on to the next call
-_GRACE = 1.0  # seconds for what awaits to end by itself
-_LATE = 2.0  # seconds until a worker whose watchdog failed is killed from here
+_MAX_DEFAULT_WORKERS = 8
+_MAX_TASK_SIZE = 256
+_TIME_SLICE = 0.1  # seconds after which a worker starts no further call of its task
+_AWAIT_GRACE = 1.0  # seconds added to the watchdog while awaitables run, which have their own timeout
+_KILL_GRACE = 2.0  # seconds until the parent kills a worker whose watchdog did not work
 
-_OWN = ("/pebble/", "/multiprocessing/", "/asyncio/", "/concurrent/", "/threading.py", "<string>", *OWN)
+_HIDDEN_FILES = ("/pebble/", "/multiprocessing/", "/asyncio/", "/concurrent/", "/threading.py", "<string>")
 
 
 class _Task(NamedTuple):
-    """Rows, by their place in the list of cases, that one worker judges by one function."""
+    """Inputs, by their row in the list of all inputs, that one worker scores with one reward function."""
 
     function: str
     rows: Sequence[int]
 
 
-_Settled = tuple[dict[tuple[str, int], Outcome], list[_Task]]
+_Outcomes = dict[tuple[str, int], Outcome]  # by the name of the function and the row
 
 
-class Workers:
-    """Worker processes that know the functions of `scorers`, each by its name.
+class WorkerPool:
+    """Worker processes that run the functions of `rewards`.
 
-    `count` of them, one for each core if None; `deadline` in seconds. To be started, and to be closed at the end.
+    `num_workers` defaults to the number of CPU cores, but at most 8. `timeout` is the time limit of one call in
+    seconds. Call `start` before `score`, and `close` at the end.
     """
 
-    def __init__(self, scorers: Sequence[LoadedReward], *, count: int | None, deadline: float):
-        self._most = {scorer.name: scorer.convention.most for scorer in scorers}
-        self._count = count or min(os.cpu_count() or 1, _MOST_WORKERS)
-        self._deadline = deadline
+    def __init__(self, rewards: Sequence[LoadedReward], *, num_workers: int | None, timeout: float):
+        self._max_inputs = {reward.name: reward.convention.max_inputs for reward in rewards}
+        self._num_workers = num_workers or min(os.cpu_count() or 1, _MAX_DEFAULT_WORKERS)
+        self._timeout = timeout
         self._pool: ProcessPool | None = None
-        self._notes = tempfile.TemporaryDirectory(prefix="purerl-rewards-")
+        self._status_directory = tempfile.TemporaryDirectory(prefix="purerl-rewards-")
 
     def start(self) -> None:
-        """Start the processes; they get ready while others work."""
-        begin = (tuple(self._most), self._notes.name)
-        self._pool = ProcessPool(self._count, initializer=_begin, initargs=begin, context=_Light())
-        _ = self._pool.active  # asking starts it
+        """Start the worker processes. They load the functions in the background."""
+        arguments = (tuple(self._max_inputs), self._status_directory.name)
+        context = _WorkerContext()
+        self._pool = ProcessPool(self._num_workers, initializer=_initialize_worker, initargs=arguments, context=context)
+        _ = self._pool.active  # reading this property starts the pool
 
     def close(self) -> None:
-        """End the processes, and what they are doing."""
+        """Terminate the worker processes and everything that they have started."""
         if self._pool is not None:
             self._pool.stop()
             self._pool.join()
             self._pool = None
-        for note in Path(self._notes.name).iterdir():
-            _end_group(int(note.name))
-        self._notes.cleanup()
+        for status_file in Path(self._status_directory.name).iterdir():
+            _kill_group(int(status_file.name))
+        self._status_directory.cleanup()
 
-    def score(self, cases: Sequence[RewardInput]) -> dict[str, list[Outcome]]:
-        """What each function says of each of `cases`, in their order. Raises RewardError where no worker can live."""
-        found: dict[tuple[str, int], Outcome] = {}
+    def score(self, inputs: Sequence[RewardInput]) -> dict[str, list[Outcome]]:
+        """Call every function on all `inputs`. Returns a list of outcomes per function, in the order of `inputs`.
+
+        Raises: RewardError if the worker processes cannot run.
+        """
+        outcomes: _Outcomes = {}
         running: dict[Future[Any], _Task] = {}
-        todo = [task for name in self._most for task in self._shares(name, range(len(cases)))]
-        while todo or running:
-            running |= {self._start(task, cases): task for task in todo}
-            todo = []
+        pending = [task for name in self._max_inputs for task in self._make_tasks(name, range(len(inputs)))]
+        while pending or running:
+            running |= {self._submit(task, inputs): task for task in pending}
+            pending = []
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                done, again = self._settled(future, running.pop(future))
-                found |= done
-                todo += again
-        return {name: [found[name, row] for row in range(len(cases))] for name in self._most}
+                new_outcomes, new_tasks = self._collect(future, running.pop(future))
+                outcomes |= new_outcomes
+                pending += new_tasks
+        return {name: [outcomes[name, row] for row in range(len(inputs))] for name in self._max_inputs}
 
-    def _shares(self, name: str, rows: Sequence[int]) -> list[_Task]:
-        """As many tasks as there are workers, or more where they would be long."""
-        size = math.ceil(len(rows) / self._count)
-        size = size if self._most[name] > 1 else min(size, _CHUNK)
-        return [_Task(name, rows[first : first + size]) for first in range(0, len(rows), size or 1)]
+    def _make_tasks(self, name: str, rows: Sequence[int]) -> list[_Task]:
+        """Split `rows` into one task per worker, or into more tasks if these would be too large."""
+        size = math.ceil(len(rows) / self._num_workers)
+        size = size if self._max_inputs[name] > 1 else min(size, _MAX_TASK_SIZE)
+        return [_Task(name, rows[start : start + size]) for start in range(0, len(rows), size or 1)]
 
-    def _start(self, task: _Task, cases: Sequence[RewardInput]) -> Future[Any]:
-        arguments = (task.function, [cases[row] for row in task.rows], self._deadline)
-        return self._pool.schedule(_judge, arguments, timeout=self._deadline + _SLICE + _GRACE + _LATE)
+    def _submit(self, task: _Task, inputs: Sequence[RewardInput]) -> Future[Any]:
+        arguments = (task.function, [inputs[row] for row in task.rows], self._timeout)
+        kill_after = self._timeout + _TIME_SLICE + _AWAIT_GRACE + _KILL_GRACE
+        return self._pool.schedule(_run_task, arguments, timeout=kill_after)
 
-    def _settled(self, future: Future[Any], task: _Task) -> _Settled:
-        """What a task has come to: outcomes of some of its rows, and tasks for the others."""
+    def _collect(self, future: Future[Any], task: _Task) -> tuple[_Outcomes, list[_Task]]:
+        """The outcomes of a finished task, and new tasks for its remaining rows."""
         try:
-            found = future.result()
+            outcomes = future.result()
         except ProcessExpired as error:
-            return self._expired(task, *self._note(error))
+            return self._fail_call(task, *self._read_status(error))
         except TimeoutError:
-            return self._expired(task, -1, f"took longer than {self._deadline:g} seconds\n", "timed out")
+            return self._fail_call(task, -1, f"took longer than {self._timeout:g} seconds\n", "timed out")
         except RuntimeError as error:
-            do = "see the messages above; the run resumes"
-            raise RewardError("the processes of reward functions have died", got=str(error), do=do) from error
-        done = dict(zip(((task.function, row) for row in task.rows), found, strict=False))
-        rest = task.rows[len(found) :]
-        return done, [_Task(task.function, half) for half in (rest[::2], rest[1::2]) if half]
+            what = "the worker processes of the reward functions died"
+            do = "see the messages above; start the run again to resume it"
+            raise RewardError(what, got=str(error), do=do) from error
+        finished = dict(zip(((task.function, row) for row in task.rows), outcomes, strict=False))
+        rest = task.rows[len(outcomes) :]
+        return finished, [_Task(task.function, half) for half in (rest[::2], rest[1::2]) if half]
 
-    def _note(self, error: ProcessExpired) -> tuple[int, str, Kind]:
-        """What a worker that died was doing: the place of the case in its task, where it was, and what happened."""
-        path = Path(self._notes.name, str(error.pid))
-        place, _, stack = path.read_text(encoding="utf-8").partition("\n")
+    def _read_status(self, error: ProcessExpired) -> tuple[int, str, FailureKind]:
+        """The status of a worker that died: the index of the input in its task, a message, and the kind of failure."""
+        path = Path(self._status_directory.name, str(error.pid))
+        index, _, stack = path.read_text(encoding="utf-8").partition("\n")
         path.unlink()
-        _end_group(error.pid)
+        _kill_group(error.pid)
         if not stack:
-            return int(place), f"the process that it ran in died with exit code {error.exitcode}\n", "died"
-        took = f"took longer than {self._deadline:g} seconds; most recent call first:\n"
-        return int(place), took + _frames(stack), "timed out"
+            return int(index), f"the worker process died with exit code {error.exitcode}\n", "died"
+        message = f"took longer than {self._timeout:g} seconds; most recent call first:\n"
+        return int(index), message + _user_frames(stack), "timed out"
 
-    def _expired(self, task: _Task, place: int, text: str, kind: Kind) -> _Settled:
-        """The call that a worker died of has failed. Where it is not known which, each row is to be tried alone."""
-        if place < 0 and len(task.rows) > 1:
+    def _fail_call(self, task: _Task, index: int, message: str, kind: FailureKind) -> tuple[_Outcomes, list[_Task]]:
+        """Record a failure for the call during which a worker died, and make tasks for the other rows.
+
+        If that call is unknown (`index` is -1), retry each row in its own task.
+        """
+        if index < 0 and len(task.rows) > 1:
             return {}, [_Task(task.function, [row]) for row in task.rows]
-        failed = task.rows[max(place, 0) :][: self._most[task.function]]
-        others = [row for row in task.rows if row not in failed]
-        failure = Failure(task.function, kind, shorten(text))
-        again = self._shares(task.function, others) if others else []
-        return {(task.function, row): failure for row in failed}, again
+        failed = task.rows[max(index, 0) :][: self._max_inputs[task.function]]
+        rest = [row for row in task.rows if row not in failed]
+        failure = Failure(task.function, kind, shorten(message))
+        new_tasks = self._make_tasks(task.function, rest) if rest else []
+        return {(task.function, row): failure for row in failed}, new_tasks
 
 
-def _end_group(worker: int) -> None:
-    """End the processes that `worker`, which is gone, has started."""
+def _kill_group(worker: int) -> None:
+    """Kill the processes that the dead process `worker` has started."""
     with suppress(ProcessLookupError):
         os.killpg(worker, signal.SIGKILL)
 
 
-def _frames(stack: str) -> str:
-    """The frames of what a worker was told to do, without those of the worker itself."""
+def _user_frames(stack: str) -> str:
+    """The frames of the reward function in a stack dump, without the frames of the worker."""
+    hidden = (*_HIDDEN_FILES, *INTERNAL_FILES)
     lines = stack.splitlines(keepends=True)
-    return "".join(line for line in lines if line.startswith("  File") and not any(own in line for own in _OWN))
+    return "".join(line for line in lines if line.startswith("  File") and not any(name in line for name in hidden))
 
 
-# --- in a worker -------------------------------------------------------------------------------------------------
+# --- in a worker process -----------------------------------------------------------------------------------------
 
-_SCORERS: dict[str, LoadedReward | Failure] = {}
+_REWARDS: dict[str, LoadedReward | Failure] = {}
 
 
-class _Note:
-    """The file that says what a worker is doing: the place of the case that it judges, and, when it dies, where."""
+class _StatusFile:
+    """The file in which a worker records the index of its current input and, if it is terminated, its stack."""
 
-    def __init__(self, folder: str):
-        self._file = Path(folder, str(os.getpid())).open("w", encoding="utf-8")  # noqa: SIM115 -- for as long as the process lives
-        self._armed = -math.inf
-        self.place(-1)
+    def __init__(self, directory: str):
+        self._file = Path(directory, str(os.getpid())).open("w", encoding="utf-8")  # noqa: SIM115 -- open until exit
+        self._watchdog_start = -math.inf
+        self.write_index(-1)
         os.lseek(self._file.fileno(), 0, os.SEEK_END)
 
-    def place(self, place: int) -> None:
-        os.pwrite(self._file.fileno(), f"{place:8d}\n".encode(), 0)
+    def write_index(self, index: int) -> None:
+        os.pwrite(self._file.fileno(), f"{index:8d}\n".encode(), 0)
 
-    def watch(self, seconds: float) -> None:
-        """The process has so many seconds to live, from now on or from a hundredth of them ago."""
+    def start_watchdog(self, seconds: float) -> None:
+        """Terminate the process after `seconds`, unless this is called again or the watchdog is stopped.
+
+        Restarting a watchdog that is younger than 1 % of `seconds` has no effect, to save time in fast functions.
+        """
         now = time.monotonic()
-        if now - self._armed > seconds / 100:
+        if now - self._watchdog_start > seconds / 100:
             faulthandler.dump_traceback_later(seconds, exit=True, file=self._file)
-            self._armed = now
+            self._watchdog_start = now
 
-    def rest(self) -> None:
-        """The process may live."""
+    def stop_watchdog(self) -> None:
         faulthandler.cancel_dump_traceback_later()
-        self._armed = -math.inf
+        self._watchdog_start = -math.inf
 
 
-_NOTES: list[_Note] = []
+_STATUS_FILES: list[_StatusFile] = []
 
 
-def _begin(names: Sequence[str], folder: str) -> None:
-    """Load the functions: before the clock of any deadline. What they start is of this process's group."""
+def _initialize_worker(names: Sequence[str], status_directory: str) -> None:
+    """Load the functions, outside of any timeout. The worker leads its own process group, see `_kill_group`."""
     os.setsid()
-    _NOTES.append(_Note(folder))
+    _STATUS_FILES.append(_StatusFile(status_directory))
     for name in names:
         try:
-            _SCORERS[name] = load_reward(name)
-        except Exception:  # noqa: BLE001 -- told for each row, as what the function raises
-            _SCORERS[name] = Failure(name, "raised", shorten(traceback.format_exc()))
+            _REWARDS[name] = load_reward(name)
+        except Exception:  # noqa: BLE001 -- reported for each row, like an exception of the function
+            _REWARDS[name] = Failure(name, "raised", shorten(traceback.format_exc()))
 
 
-def _judge(name: str, cases: Sequence[RewardInput], deadline: float) -> list[Outcome]:
-    scorer, note = _SCORERS[name], _NOTES[0]
-    if isinstance(scorer, Failure):
-        return [scorer] * len(cases)
+def _run_task(name: str, inputs: Sequence[RewardInput], timeout: float) -> list[Outcome]:
+    reward, status_file = _REWARDS[name], _STATUS_FILES[0]
+    if isinstance(reward, Failure):
+        return [reward] * len(inputs)
 
-    def before(place: int) -> None:
-        note.place(place)
-        if place < 0:  # what is awaited has a deadline of its own
-            note.rest()
-        note.watch(deadline if place >= 0 else deadline + _GRACE)
+    def before_call(index: int) -> None:
+        status_file.write_index(index)
+        if index < 0:  # awaitables have their own timeout
+            status_file.stop_watchdog()
+        status_file.start_watchdog(timeout if index >= 0 else timeout + _AWAIT_GRACE)
 
     try:
-        return call_reward(scorer, cases, deadline=deadline, before=before, until=time.monotonic() + _SLICE)
+        stop_at = time.monotonic() + _TIME_SLICE
+        return call_reward(reward, inputs, timeout=timeout, before_call=before_call, stop_at=stop_at)
     finally:
-        note.rest()
+        status_file.stop_watchdog()
 
 
-# --- starting one ------------------------------------------------------------------------------------------------
+# --- starting a worker process -----------------------------------------------------------------------------------
 
 
-class _LightProcess(SpawnProcess):
-    """A process that does not import the script that has started the run.
+class _WorkerProcess(SpawnProcess):
+    """A spawned process that does not import the main script.
 
-    Scripts that are not guarded by ``if __name__ == "__main__"`` would run again, and those that are would load what a
-    worker has no use for.
+    Importing it would run scripts without an ``if __name__ == "__main__"`` guard again, and would load modules that a
+    worker does not need.
     """
 
     def start(self) -> None:
-        with _no_script():
+        with _hide_main_module():
             super().start()
 
 
 @contextmanager
-def _no_script() -> Iterator[None]:
-    script = sys.modules["__main__"]
+def _hide_main_module() -> Iterator[None]:
+    main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        sys.modules["__main__"] = script
+        sys.modules["__main__"] = main
 
 
-class _Light(SpawnContext):
-    Process = _LightProcess
+class _WorkerContext(SpawnContext):
+    Process = _WorkerProcess

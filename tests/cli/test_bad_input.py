@@ -80,11 +80,11 @@ DATA = {
     ),
     "no rows in a file of columns": (
         lambda folder: _parquet(folder / "rows.parquet", prompt=pa.array([], pa.string())),
-        {"about": "rows.parquet", "got": "no rows", "need": "at least one", "do": "name a file that has some"},
+        {"about": "rows.parquet", "got": "no rows", "need": "at least one", "do": "use a file that has rows"},
     ),
     "nothing in a file": (
         _file("rows.jsonl", ""),
-        {"about": "rows.jsonl", "got": "no rows", "need": "at least one", "do": "name a file that has some"},
+        {"about": "rows.jsonl", "got": "no rows", "need": "at least one", "do": "use a file that has rows"},
     ),
     "no file": (
         lambda folder: write(folder / "rows.jsonl", ROWS).replace("rows", "row"),
@@ -92,11 +92,11 @@ DATA = {
     ),
     "shards of several schemas": (
         _shards,
-        {"got": "'answer' is string here, int64 there", "need": "the same columns", "do": "name them one by one"},
+        {"got": "'answer' is string in the first, int64 in the second", "need": "the same columns", "do": "list them"},
     ),
     "rows of several types": (
         _file("rows.jsonl", '{"prompt": "a"}\n{"prompt": ["b"]}\n'),
-        {"got": "mixed types: str in row 0, list in row 1", "need": "one type in every row", "do": "texts"},
+        {"got": "mixed types: str in row 0, list in row 1", "need": "one type in every row", "do": "strings"},
     ),
 }  # fmt: skip
 
@@ -125,8 +125,8 @@ def test_data_that_are_refused(name: str, model: Path, tmp_path: Path) -> None:
 def test_files_of_two_forms_are_no_mixture(model: Path, tmp_path: Path) -> None:
     files = [write(tmp_path / "a.jsonl", [{"prompt": "a"}]), write(tmp_path / "b.jsonl", ROWS)]
     result = _train("gsm8k", f"model={model}", f"data.files={json.dumps(files)}", directory=tmp_path / "run")
-    told = {"got": "prompts: prompt (text) in", "need": "the same columns of the same form", "do": "rename columns"}
-    _check_told(result, 2, about="files of one run", **told)
+    told = {"got": "prompts: prompt (text) in", "need": "the same columns in the same format", "do": "rename columns"}
+    _check_told(result, 2, about="the files of one run have different formats", **told)
 
 
 def test_what_was_refused_is_mended_by_the_same_command_with_other_data(model: Path, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ SETTINGS = [
     (
         "gsm8k",
         ['rewards=["{folder}/trl.py:reward"]'],
-        {"about": "reads columns that the data has not", "got": "prompt, answer", "need": "solution", "do": "rename"},
+        {"about": "the data set does not have", "got": "prompt, answer", "need": "solution", "do": "rename"},
     ),
     (
         "gsm8k",
@@ -208,7 +208,7 @@ def test_a_model_without_a_chat_template(recipe: str, tmp_path: Path) -> None:
     model = _without_weights(tmp_path / "plain", template=None)
     rows = ROWS if recipe == "gsm8k" else [{"messages": [user("a"), assistant("b")]}] * 3
     data = write(tmp_path / "d.jsonl", rows)
-    told = {"got": "chat messages", "need": "a template that renders them", "do": "put chat_template.jinja beside its"}
+    told = {"got": "chat messages", "need": "a chat template that renders them", "do": "put chat_template.jinja next"}
     result = _train(recipe, f"model={model}", f"data={data}", directory=tmp_path / "run")
     _check_told(result, 2, about=f"the tokenizer of '{model}' has no chat template", **told)
     texts = write(tmp_path / "t.jsonl", [{"prompt": f"{k}", "completion": "a", "answer": "1"} for k in range(40)])

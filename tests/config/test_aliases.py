@@ -14,7 +14,7 @@ import pytest
 
 from purerl.config.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
 from purerl.config.schema import RunConfig
-from purerl.data.columns import layouts_of
+from purerl.data.columns import detect_formats
 from purerl.errors import ConfigError
 from purerl.plugins import find, locate, names
 from purerl.recipes import resolve
@@ -240,7 +240,7 @@ print(aliases.suggestion("examples") is not None, "torch" in sys.modules)
 )
 def test_data_sets_are_read_for_their_purpose(dataset: Any, form: str) -> None:
     schema = pa.schema([(column, FORMS[form]) for column in dataset.columns])
-    assert dataset.purpose in [layout.purpose for layout in layouts_of(schema)]
+    assert dataset.purpose in [layout.example_type for layout in detect_formats(schema)]
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

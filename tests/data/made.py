@@ -1,4 +1,4 @@
-"""Small tokenizers with real chat templates of several families' manner, and files to read."""
+"""Helpers: a character tokenizer, chat templates in the style of common model families, messages, and data files."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ MARKED = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"""
 
-# As reasoning models have it: thoughts stay in the last turn only, so a beginning is not rendered as in the whole.
-FORGETFUL = """\
+# In the style of reasoning models: only the last turn has a thinking block. Earlier turns change when messages follow.
+CHANGING_PREFIX = """\
 {%- for message in messages -%}
 {{ '<|im_start|>' + message.role + '\\n' }}
 {%- if message.role == 'assistant' and loop.last -%}{{ '<think></think>' }}{%- endif -%}
@@ -53,34 +53,34 @@ STRICT = """\
 {%- endfor -%}"""
 
 _SPECIAL = ("<pad>", "<eos>", "<bos>", "<|im_start|>", "<|im_end|>", "<|start_header|>", "<|end_header|>", "<|eot|>")
-_THOUGHT = ("<think>", "</think>")
+_THINKING = ("<think>", "</think>")
 
 
 @cache
-def _characters() -> Any:
+def _character_tokenizer() -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    letters = [chr(code) for code in (10, *range(32, 127))]
-    vocabulary = {token: index for index, token in enumerate([*_SPECIAL, *_THOUGHT, *letters])}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex("[\\s\\S]"), "isolated")
-    made.decoder = decoders.Fuse()
-    return made
+    characters = [chr(code) for code in (10, *range(32, 127))]
+    vocabulary = {token: index for index, token in enumerate([*_SPECIAL, *_THINKING, *characters])}
+    result = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    result.pre_tokenizer = pre_tokenizers.Split(Regex("[\\s\\S]"), "isolated")
+    result.decoder = decoders.Fuse()
+    return result
 
 
 def tokenizer(template: str | None = None, *, eos: str | None = "<eos>") -> Any:
-    """One token for each character and for each special token; a text begins with <bos>."""
+    """A tokenizer with one token per character and per special token. It adds <bos> to plain text."""
     from tokenizers import Tokenizer
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer.from_str(_characters().to_str())
-    made.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", _SPECIAL.index("<bos>"))])
-    found = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", bos_token="<bos>", eos_token=eos, chat_template=template
+    backend = Tokenizer.from_str(_character_tokenizer().to_str())
+    backend.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", _SPECIAL.index("<bos>"))])
+    result = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", bos_token="<bos>", eos_token=eos, chat_template=template
     )
-    found.add_special_tokens({"additional_special_tokens": [*_SPECIAL[3:], *_THOUGHT]})
-    return found
+    result.add_special_tokens({"additional_special_tokens": [*_SPECIAL[3:], *_THINKING]})
+    return result
 
 
 def user(content: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ def system(content: str) -> dict[str, str]:
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
-    """`rows` as a Parquet or JSON Lines file, as the name says; its path."""
+    """Write `rows` to a Parquet or JSON Lines file, depending on the suffix of `path`. Returns the path as a string."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Which columns are recognized as what, and what is told of those that are not."""
+"""Detection of example formats from column names and types, and the checks of the rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from purerl.data.columns import all_begin_with, check_rows, ground_truth, layouts_of, recognize, style_of
+from purerl.data.columns import (
+    all_begin_with,
+    check_rows,
+    detect_formats,
+    detect_style,
+    find_ground_truth_column,
+    select_format,
+)
 from purerl.errors import DataError
 
 from .made import assistant, system, user
@@ -26,7 +33,7 @@ def _table(*rows: dict[str, Any]) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("row", "found", "style"),
+    ("row", "formats", "style"),
     [
         (VERL, ["prompts: prompt (messages)"], "verl"),
         ({"prompt": "1+1=", "solution": "2", "level": 3}, ["prompts: prompt (text)"], "TRL"),
@@ -67,26 +74,26 @@ def _table(*rows: dict[str, Any]) -> pa.Table:
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
 )
-def test_columns_are_recognized_by_name_and_type(row: dict[str, Any], found: list[str], style: str) -> None:
+def test_format_is_detected_from_column_names_and_types(row: dict[str, Any], formats: list[str], style: str) -> None:
     schema = _table(row).schema
-    assert [str(layout) for layout in layouts_of(schema)] == found
-    assert style_of(schema) == style
+    assert [str(example_format) for example_format in detect_formats(schema)] == formats
+    assert detect_style(schema) == style
 
 
-def test_the_right_answer_is_found_in_a_structure_too() -> None:
-    assert ground_truth(_table(VERL).schema) == "reward_model.ground_truth"
-    assert ground_truth(_table({"prompt": "a", "answer": "b"}).schema) == "answer"
-    assert ground_truth(_table({"prompt": "a"}).schema) is None
+def test_ground_truth_column_may_be_nested() -> None:
+    assert find_ground_truth_column(_table(VERL).schema) == "reward_model.ground_truth"
+    assert find_ground_truth_column(_table({"prompt": "a", "answer": "b"}).schema) == "answer"
+    assert find_ground_truth_column(_table({"prompt": "a"}).schema) is None
 
 
-REFUSED = [
+UNSUPPORTED = [
     (
         {"promt": "a", "answer": "b"},
         "prompts",
         (
             "data set 'f' has no column 'prompt'\n"
             "  got:  promt, answer\n"
-            "  need: a column 'prompt' of text or messages, for prompts\n"
+            "  need: a column 'prompt' of text or messages, to use the file as prompts\n"
             "  do:   rename the column 'promt'"
         ),
     ),
@@ -96,14 +103,18 @@ REFUSED = [
         (
             "data set 'f' has no column 'completion'\n"
             "  got:  prompt, answer\n"
-            "  need: a column 'completion' of text or messages, for demonstrations\n"
-            "  do:   it holds prompts: choose an algorithm that learns from those"
+            "  need: a column 'completion' of text or messages, to use the file as demonstrations\n"
+            "  do:   use an algorithm that trains on prompts: the file has those"
         ),
     ),
     (
         {"prompt": 3},
         "prompts",
-        "column 'prompt' of 'f'\n  got:  type int64\n  need: text, or messages: a list of {role, content}, both text",
+        (
+            "column 'prompt' of 'f'\n"
+            "  got:  type int64\n"
+            "  need: text, or messages: a list of {role, content}, both strings"
+        ),
     ),
     (
         {"prompt": [user("a")], "completion": "b"},
@@ -111,16 +122,17 @@ REFUSED = [
         (
             "columns of 'f'\n"
             "  got:  'prompt' holds messages, 'completion' holds text\n"
-            "  need: text in all of them, or messages in all of them"
+            "  need: text in all of them, or messages in all of them\n"
+            "  do:   convert them to one format"
         ),
     ),
 ]
 
 
-@pytest.mark.parametrize(("row", "purpose", "message"), REFUSED)
-def test_what_is_not_recognized_is_told(row: dict[str, Any], purpose: Any, message: str) -> None:
+@pytest.mark.parametrize(("row", "example_type", "message"), UNSUPPORTED)
+def test_unsupported_columns_are_refused(row: dict[str, Any], example_type: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
-        recognize(_table(row).schema, purpose, "f")
+        select_format(_table(row).schema, example_type, "f")
     assert str(caught.value) == message
 
 
@@ -131,73 +143,73 @@ def test_what_is_not_recognized_is_told(row: dict[str, Any], purpose: Any, messa
             [{"prompt": "a"}, {"prompt": None}],
             (
                 "column 'prompt' of 'f'\n"
-                "  got:  nothing in row 1\n"
+                "  got:  no value in row 1\n"
                 "  need: text in every row\n"
-                "  do:   purerl data inspect lists all such rows; take them out"
+                "  do:   remove such rows: `purerl data inspect` lists all of them"
             ),
         ),
         (
             [{"prompt": "a"}, {"prompt": "b"}, {"prompt": ""}],
             (
                 "column 'prompt' of 'f'\n"
-                "  got:  an empty one in row 2\n"
-                "  need: something to continue\n"
-                "  do:   purerl data inspect lists all such rows; take them out"
+                "  got:  an empty prompt in row 2\n"
+                "  need: a prompt in every row\n"
+                "  do:   remove such rows: `purerl data inspect` lists all of them"
             ),
         ),
         (
             [{"prompt": [user("a")]}, {"prompt": []}],
             (
                 "column 'prompt' of 'f'\n"
-                "  got:  an empty one in row 1\n"
-                "  need: something to continue\n"
-                "  do:   purerl data inspect lists all such rows; take them out"
+                "  got:  an empty prompt in row 1\n"
+                "  need: a prompt in every row\n"
+                "  do:   remove such rows: `purerl data inspect` lists all of them"
             ),
         ),
     ],
 )
-def test_a_row_without_a_prompt_is_named(rows: list[dict[str, Any]], message: str) -> None:
+def test_row_without_prompt_is_named(rows: list[dict[str, Any]], message: str) -> None:
     table = _table(*rows)
     with pytest.raises(DataError) as caught:
-        check_rows(table, layouts_of(table.schema)[0], "f")
+        check_rows(table, detect_formats(table.schema)[0], "f")
     assert str(caught.value) == message
 
 
-CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
-BROKEN = [
+TOOL_CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+INCOMPLETE = [
     None,
     {"role": "user", "content": None},
     {"role": None, "content": "a"},
     {"role": "assistant", "content": None},
-    {**CALL, "tool_calls": []},
-    {**CALL, "role": "user"},
-    {**CALL, "role": None},
+    {**TOOL_CALL, "tool_calls": []},
+    {**TOOL_CALL, "role": "user"},
+    {**TOOL_CALL, "role": None},
 ]
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("incomplete", INCOMPLETE)
 @pytest.mark.parametrize("kind", ["list", "large list", "chunks"])
-def test_a_message_that_is_not_whole_is_named_with_its_row(broken: dict[str, Any] | None, kind: str) -> None:
-    sound = {"messages": [user("a"), CALL, {"role": "tool", "content": "2"}, assistant("b")]}
-    bad = {"messages": [user("a"), broken, assistant("b")]}
-    table = _table(*[sound] * 30, bad, bad)
+def test_row_with_incomplete_message_is_named(incomplete: dict[str, Any] | None, kind: str) -> None:
+    valid = {"messages": [user("a"), TOOL_CALL, {"role": "tool", "content": "2"}, assistant("b")]}
+    invalid = {"messages": [user("a"), incomplete, assistant("b")]}
+    table = _table(*[valid] * 30, invalid, invalid)
     if kind == "large list":
         table = table.cast(pa.schema([("messages", pa.large_list(table.schema.field(0).type.value_type))]))
     if kind == "chunks":
         table = pa.concat_tables([table.slice(0, 7), table.slice(7, 20), table.slice(27)])
     with pytest.raises(DataError) as caught:
-        check_rows(table, layouts_of(table.schema)[0], "f")
+        check_rows(table, detect_formats(table.schema)[0], "f")
     assert str(caught.value) == (
         "column 'messages' of 'f'\n"
         "  got:  a message without a role or without content in row 30\n"
         "  need: both in every message\n"
-        "  do:   purerl data inspect lists all such rows; take them out"
+        "  do:   remove such rows: `purerl data inspect` lists all of them"
     )
-    check_rows(table.slice(3, 27), layouts_of(table.schema)[0], "f")
+    check_rows(table.slice(3, 27), detect_formats(table.schema)[0], "f")
 
 
-def test_whether_all_conversations_begin_with_a_system_prompt() -> None:
-    both, one = [system("s"), user("a")], [user("a")]
-    for rows, answer in (((both, both), True), ((both, one), False)):
+def test_all_begin_with_is_true_only_if_every_conversation_does() -> None:
+    with_system, without_system = [system("s"), user("a")], [user("a")]
+    for rows, expected in (((with_system, with_system), True), ((with_system, without_system), False)):
         table = _table(*({"prompt": messages} for messages in rows))
-        assert all_begin_with(table, layouts_of(table.schema)[0], "system") is answer
+        assert all_begin_with(table, detect_formats(table.schema)[0], "system") is expected

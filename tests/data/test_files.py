@@ -1,4 +1,4 @@
-"""Reading data sets as they are stored, and what is refused."""
+"""Reading of data sets from files and directories, and the errors for files that cannot be read."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from .made import write
 ROWS = [{"prompt": f"p{k}", "answer": k} for k in range(5)]
 
 
-def _saved_to_disk(folder: Path, rows: list[dict]) -> Path:
-    """As `datasets.save_to_disk` lays it out: Arrow streams, and what they are called."""
-    folder.mkdir(parents=True)
+def _save_to_disk(directory: Path, rows: list[dict]) -> Path:
+    """Write `rows` as `datasets.save_to_disk` does: Arrow streams, and a JSON file with their names."""
+    directory.mkdir(parents=True)
     names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
     for name, part in zip(names, (rows[:2], rows[2:]), strict=True):
         table = pa.Table.from_pylist(part)
-        with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        with pa.OSFile(str(directory / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table)
-    (folder / "dataset_info.json").write_text("{}")
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
-    return folder
+    (directory / "dataset_info.json").write_text("{}")
+    (directory / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    return directory
 
 
-def test_every_way_to_store_rows_gives_the_same_rows(tmp_path: Path) -> None:
-    whole = [write(tmp_path / "one" / name, ROWS) for name in ("rows.parquet", "rows.jsonl")]
+def test_all_storage_formats_give_the_same_rows(tmp_path: Path) -> None:
+    files = [write(tmp_path / "one" / name, ROWS) for name in ("rows.parquet", "rows.jsonl")]
     for number, part in enumerate((ROWS[:3], ROWS[3:])):
         write(tmp_path / "shards" / f"train-0000{number}-of-00002.parquet", part)
         write(tmp_path / "lines" / f"{number}.jsonl", part)
-    folders = [tmp_path / "shards", tmp_path / "lines", _saved_to_disk(tmp_path / "saved", ROWS)]
-    for path in (*whole, *folders, tmp_path / "shards" / "train-*.parquet", tmp_path / "lines" / "?.jsonl"):
+    directories = [tmp_path / "shards", tmp_path / "lines", _save_to_disk(tmp_path / "saved", ROWS)]
+    for path in (*files, *directories, tmp_path / "shards" / "train-*.parquet", tmp_path / "lines" / "?.jsonl"):
         assert read_table(path).to_pylist() == ROWS, path
 
 
-def test_a_column_that_is_empty_in_one_shard_has_the_type_of_the_others(tmp_path: Path) -> None:
+def test_column_that_is_empty_in_one_shard_gets_its_type_from_the_others(tmp_path: Path) -> None:
     write(tmp_path / "0.jsonl", [{"prompt": "a", "note": None}])
     write(tmp_path / "1.jsonl", [{"prompt": "b", "note": "x"}])
     assert read_table(tmp_path).column("note").to_pylist() == [None, "x"]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ({"note": None}, {"note": "x"}),
         ({"note": None}, {"note": {"a": [1]}}),
@@ -55,34 +55,36 @@ def test_a_column_that_is_empty_in_one_shard_has_the_type_of_the_others(tmp_path
         ({"note": [{"a": None, "b": []}]}, {"note": [{"b": ["x"], "a": 1}]}),
     ],
 )
-def test_what_is_empty_inside_one_shard_has_the_type_of_the_others(one: dict, other: dict, tmp_path: Path) -> None:
-    for order in ((one, other, one), (other, one, other)):
-        for number, inside in enumerate(order):
-            write(tmp_path / f"{number}.jsonl", [{"prompt": "a", "info": inside}])
+def test_nested_field_that_is_empty_in_one_shard_gets_its_type_from_the_others(
+    first: dict, second: dict, tmp_path: Path
+) -> None:
+    for order in ((first, second, first), (second, first, second)):
+        for number, info in enumerate(order):
+            write(tmp_path / f"{number}.jsonl", [{"prompt": "a", "info": info}])
         assert [row["info"] for row in read_table(tmp_path).to_pylist()] == list(order)
 
 
-def test_shards_that_differ_from_a_later_one_than_the_first_are_named(tmp_path: Path) -> None:
+def test_shards_with_different_types_are_named_if_the_first_shard_is_compatible_with_both(tmp_path: Path) -> None:
     for number, note in enumerate((None, "x", None, 3)):
         write(tmp_path / f"{number}.jsonl", [{"info": {"note": note}}])
     with pytest.raises(DataError) as caught:
         read_table(tmp_path)
     assert str(caught.value).startswith(
-        f"{str(tmp_path / '1.jsonl')!r} and '3.jsonl' are no parts of one data set\n"
-        "  got:  column 'info' is struct<note: string> here, struct<note: int64> there\n"
+        f"{str(tmp_path / '1.jsonl')!r} and '3.jsonl' are not parts of one data set\n"
+        "  got:  column 'info' is struct<note: string> in the first, struct<note: int64> in the second\n"
     )
 
 
-def test_blank_lines_and_the_mark_of_utf8_are_no_rows(tmp_path: Path) -> None:
+def test_blank_lines_and_the_byte_order_mark_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('\ufeff\n{"prompt": "a"}\n \t\n{"prompt": "b"}\n\n', encoding="utf-8")
     assert read_table(tmp_path / "rows.jsonl").to_pylist() == [{"prompt": "a"}, {"prompt": "b"}]
 
 
-@pytest.mark.parametrize("place", ["column", "inside"])
+@pytest.mark.parametrize("level", ["column", "nested"])
 @pytest.mark.parametrize("kind", ["category", "view", "binary view", "fixed list", "large list"])
-def test_types_that_few_of_arrows_functions_take_are_read_as_plain_ones(kind: str, place: str, tmp_path: Path) -> None:
+def test_dictionary_and_view_types_are_read_as_simple_types(kind: str, level: str, tmp_path: Path) -> None:
     text = pa.array(["a", None, "a"])
-    made, plain = {
+    stored, simple = {
         "category": (text.dictionary_encode(), pa.string()),
         "view": (text.cast(pa.string_view()), pa.string()),
         "binary view": (text.cast(pa.binary()).cast(pa.binary_view()), pa.binary()),
@@ -95,50 +97,50 @@ def test_types_that_few_of_arrows_functions_take_are_read_as_plain_ones(kind: st
             pa.large_list(pa.string()),
         ),
     }[kind]
-    if place == "inside":
-        made = pa.ListArray.from_arrays([0, 1, 1, 3], pa.StructArray.from_arrays([made], ["x"]))
-        plain = pa.list_(pa.struct([("x", plain)]))
-    table = pa.table({"rows": made})
+    if level == "nested":
+        stored = pa.ListArray.from_arrays([0, 1, 1, 3], pa.StructArray.from_arrays([stored], ["x"]))
+        simple = pa.list_(pa.struct([("x", simple)]))
+    table = pa.table({"rows": stored})
     with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
         writer.write_table(table)
     column = read_table(tmp_path / "rows.arrow").column("rows")
-    assert (column.type, column.to_pylist()) == (plain, made.to_pylist())
-    assert column.take([2]).to_pylist() == made.to_pylist()[2:]
+    assert (column.type, column.to_pylist()) == (simple, stored.to_pylist())
+    assert column.take([2]).to_pylist() == stored.to_pylist()[2:]
 
 
-def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array(["a"])] * 3, names=["prompt", "answer", "prompt"])
     parquet.write_table(table, tmp_path / "rows.parquet")
     with pytest.raises(DataError) as caught:
         read_table(tmp_path / "rows.parquet")
     assert str(caught.value) == (
-        f"column 'prompt' of {str(tmp_path / 'rows.parquet')!r}\n  got:  2 columns of that name\n  need: one\n"
-        "  do:   rename all but one of them, or leave them out"
+        f"column 'prompt' of {str(tmp_path / 'rows.parquet')!r}\n  got:  2 columns with this name\n  need: one\n"
+        "  do:   rename or remove all but one of them"
     )
 
 
-def test_nested_columns_come_back_as_they_are(tmp_path: Path) -> None:
+def test_nested_columns_are_read_without_changes(tmp_path: Path) -> None:
     row = {"prompt": [{"role": "user", "content": "a"}], "reward_model": {"style": "rule", "ground_truth": "1"}}
     for name in ("rows.parquet", "rows.jsonl"):
         assert read_table(write(tmp_path / name, [row])).to_pylist() == [row]
 
 
-def test_one_directory_of_several_splits_is_none(tmp_path: Path) -> None:
+def test_directory_of_several_splits_is_refused(tmp_path: Path) -> None:
     for split in ("train", "test"):
         write(tmp_path / "hub" / f"{split}-00000-of-00001.parquet", ROWS)
         write(tmp_path / "plain" / f"{split}.jsonl", ROWS)
-        _saved_to_disk(tmp_path / "dict" / split, ROWS)
+        _save_to_disk(tmp_path / "dict" / split, ROWS)
     (tmp_path / "dict" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
-    for folder, one in (("hub", "train-00000-of-00001.parquet"), ("plain", "train.jsonl"), ("dict", "train")):
+    for directory, path in (("hub", "train-00000-of-00001.parquet"), ("plain", "train.jsonl"), ("dict", "train")):
         with pytest.raises(DataError) as caught:
-            read_table(tmp_path / folder)
+            read_table(tmp_path / directory)
         assert "several splits: " in str(caught.value)
-        assert f"such as {tmp_path / folder / one}" in str(caught.value)
-        assert read_table(tmp_path / folder / one).num_rows == 5
+        assert f"for example {tmp_path / directory / path}" in str(caught.value)
+        assert read_table(tmp_path / directory / path).num_rows == 5
 
 
 @pytest.mark.parametrize(
-    ("files", "splits", "one"),
+    ("files", "splits", "suggestion"),
     [
         (["gsm8k_train", "gsm8k_test"], "test, train", "gsm8k_train.jsonl"),
         (["train-0-of-2-a09b", "train-1-of-2-b3ee", "test-0-of-1-c4"], "test, train", "train*.jsonl"),
@@ -146,20 +148,20 @@ def test_one_directory_of_several_splits_is_none(tmp_path: Path) -> None:
         (["a_train", "ab_train", "a_val"], "train, val", "*train*.jsonl"),
         (["train0", "train1", "train-dev"], "train, train-dev", "train0.jsonl"),
         (["val.0", "val.1", "testing"], "testing, val", "testing.jsonl"),
-        (["extra", "train"], "train, files that name none", "train.jsonl"),
+        (["extra", "train"], "train, files without a split in their name", "train.jsonl"),
         (["rows-0", "rows-1", "more-0"], "more, rows", "more-0.jsonl"),
     ],
 )
-def test_a_split_is_a_word_of_the_name_however_shards_are_numbered(
-    files: list[str], splits: str, one: str, tmp_path: Path
+def test_split_is_found_in_file_names_with_any_shard_numbering(
+    files: list[str], splits: str, suggestion: str, tmp_path: Path
 ) -> None:
     for name in files:
         write(tmp_path / f"{name}.jsonl", ROWS)
     with pytest.raises(DataError) as caught:
         read_table(tmp_path)
     assert str(caught.value) == (
-        f"data set {str(tmp_path)!r}\n  got:  several splits: {splits}\n  need: one of them\n"
-        f"  do:   name it, such as {tmp_path / one}"
+        f"data set {str(tmp_path)!r}\n  got:  several splits: {splits}\n  need: one split\n"
+        f"  do:   use one of them, for example {tmp_path / suggestion}"
     )
 
 
@@ -182,12 +184,12 @@ def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("rows.csv", "prompt\nx\n", "data set 'rows.csv'\n  got:  a file that ends in '.csv'\n"),
+        ("rows.csv", "prompt\nx\n", "data set 'rows.csv'\n  got:  a file with the extension '.csv'\n"),
         ("empty.jsonl", "", "data set 'empty.jsonl'\n  got:  no rows\n  need: at least one"),
         ("damaged.parquet", "no", "'damaged.parquet' cannot be read\n  got:  Parquet file size is 2 bytes"),
         ("damaged.arrow", "no", "'damaged.arrow' cannot be read\n"),
         ("broken.jsonl", '{"prompt": "a"}\n{"prompt": \n', "line 2 of 'broken.jsonl'\n  got:  Expecting value: line 2"),
-        ("scalar.jsonl", "3\n", "line 1 of 'scalar.jsonl'\n  got:  a int\n  need: a JSON object"),
+        ("scalar.jsonl", "3\n", "line 1 of 'scalar.jsonl'\n  got:  a value of type int\n  need: a JSON object"),
         (
             "mixed.jsonl",
             '{"prompt": null}\n{"prompt": "a"}\n{"prompt": [{"role": "user"}]}\n',
@@ -197,27 +199,28 @@ def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -
             ),
         ),
         (
-            "inside.jsonl",
+            "nested.jsonl",
             '{"truth": {"a": 1}}\n{"truth": {"a": "b"}}\n',
-            "column 'truth.a' of 'inside.jsonl'\n  got:  values of mixed types: int in row 0, str in row 1\n",
+            "column 'truth.a' of 'nested.jsonl'\n  got:  values of mixed types: int in row 0, str in row 1\n",
         ),
         (
-            "parts.jsonl",
+            "list.jsonl",
             '{"x": [{"a": null}]}\n\n{"x": [{"a": "b"}]}\n{"x": [null, {"a": [{"b": 1}]}]}\n',
-            "column 'x[].a' of 'parts.jsonl'\n  got:  values of mixed types: str in row 1, list in row 2\n",
+            "column 'x[].a' of 'list.jsonl'\n  got:  values of mixed types: str in row 1, list in row 2\n",
         ),
         (
-            "great.jsonl",
+            "large.jsonl",
             '{"x": 1}\n{"x": null}\n{"x": 9223372036854775808}\n{"x": 2}\n',
             (
-                "column 'x' of 'great.jsonl'\n  got:  too large an integer in row 2\n"
-                "  need: integers of 64 bits, or of 53 beside fractions\n  do:   write all of them as texts"
+                "column 'x' of 'large.jsonl'\n  got:  an integer that is too large in row 2\n"
+                "  need: integers of at most 64 bits, or at most 53 bits in a column that also has floats\n"
+                "  do:   convert all values of the column to strings"
             ),
         ),
         (
-            "great_beside.jsonl",
+            "large_with_float.jsonl",
             '{"x": {"y": 1.5}}\n{"x": {"y": 9007199254740993}}\n',
-            "column 'x' of 'great_beside.jsonl'\n  got:  too large an integer in row 1\n",
+            "column 'x' of 'large_with_float.jsonl'\n  got:  an integer that is too large in row 1\n",
         ),
         ("digits.jsonl", '{"x": ' + "9" * 5000 + "}\n", "line 1 of 'digits.jsonl'\n  got:  Exceeds the limit"),
         ("deep.jsonl", "[" * 100_000, "line 1 of 'deep.jsonl'\n  got:  "),
@@ -225,13 +228,13 @@ def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -
             "half.jsonl",
             '\n{"x": "\\ud83d\\ude00"}\n{"x": "\\ud83d"}\n',
             (
-                "line 3 of 'half.jsonl'\n  got:  half of a character: '\\ud83d'\n"
-                "  need: texts of whole characters\n  do:   write it whole, or take it out"
+                "line 3 of 'half.jsonl'\n  got:  half of a surrogate pair: '\\ud83d'\n"
+                "  need: valid Unicode text\n  do:   complete or remove this character"
             ),
         ),
     ],
 )
-def test_a_file_that_is_refused(
+def test_file_that_cannot_be_read_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -241,32 +244,33 @@ def test_a_file_that_is_refused(
     assert str(caught.value).startswith(message)
 
 
-def test_a_name_that_is_nearly_right(tmp_path: Path) -> None:
+def test_similar_file_name_is_suggested(tmp_path: Path) -> None:
     write(tmp_path / "train.parquet", ROWS)
     with pytest.raises(DataError) as caught:
         read_table(tmp_path / "trian.parquet")
     assert str(caught.value) == (
         f"data set {str(tmp_path / 'trian.parquet')!r}\n"
         "  got:  no such file\n"
-        "  need: a .parquet or .jsonl file, a pattern of such, or a directory of them\n"
+        "  need: a .parquet or .jsonl file, a glob pattern, or a directory of such files\n"
         "  do:   did you mean 'train.parquet'?"
     )
 
 
-def test_shards_that_differ_are_no_data_set(tmp_path: Path) -> None:
+def test_shards_with_different_columns_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "0.parquet", [{"prompt": "a", "answer": 1, "level": 1}])
     write(tmp_path / "1.parquet", [{"prompt": "b", "answer": "c"}])
     with pytest.raises(DataError) as caught:
         read_table(tmp_path)
     assert str(caught.value) == (
-        f"{str(tmp_path / '0.parquet')!r} and '1.parquet' are no parts of one data set\n"
-        "  got:  column 'answer' is int64 here, string there; column 'level' is int64 here, missing there\n"
-        "  need: the same columns, of the same types\n"
-        "  do:   name them one by one, as several files"
+        f"{str(tmp_path / '0.parquet')!r} and '1.parquet' are not parts of one data set\n"
+        "  got:  column 'answer' is int64 in the first, string in the second; "
+        "column 'level' is int64 in the first, missing in the second\n"
+        "  need: the same columns with the same types\n"
+        "  do:   list them as separate files"
     )
 
 
-def test_a_directory_of_two_formats_or_of_none(tmp_path: Path) -> None:
+def test_directory_with_two_formats_or_without_data_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match=r"got:  a directory without \.parquet and \.jsonl files"):
         read_table(tmp_path / "none")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 __all__ = ["LAYERS", "Import", "imports", "package_of", "violations"]
 
 LAYERS = (
-    ("types", "errors", "batch", "files"),
+    ("types", "errors", "batch", "files", "seeds"),
     ("kernels",),
     ("algos",),
     ("protocols", "plugins"),

@@ -24,7 +24,7 @@ from purerl.loop.train import Summary, train
 from purerl.protocols import Model
 from purerl.store.directory import claim
 from purerl.store.rollouts import read_rollouts
-from tests.data.made import CHATML, FORGETFUL, HEADERS, assistant, system, tokenizer, user, write
+from tests.data.made import CHANGING_PREFIX, CHATML, HEADERS, assistant, system, tokenizer, user, write
 
 from .small import fake
 
@@ -298,9 +298,9 @@ def test_settings_of_chats_without_effect_are_refused_before_a_model_is_loaded(t
     for name, value in (("system_prompt", "be"), ("chat_template_kwargs", {"enable_thinking": False})):
         assert _refused(_config(tmp_path, Data(files=(texts,), **{name: value})), tmp_path) == (
             f"data.{name} has no effect\n"
-            "  got:  prompts that are texts\n"
+            "  got:  plain-text prompts\n"
             "  need: chat messages\n"
-            f"  do:   leave {name} out, or write the prompts as messages"
+            f"  do:   remove {name}, or write the prompts as chat messages"
         )
     assert _refused(_config(tmp_path, Data(files=(own,), system_prompt="be")), tmp_path) == (
         "data.system_prompt has no effect\n"
@@ -348,9 +348,9 @@ def test_a_tokenizer_that_does_not_do_is_refused_before_a_model_is_loaded(tmp_pa
 
 @pytest.mark.usefixtures("no_models")
 def test_what_is_wrong_with_every_row_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
-    _model(tmp_path, FORGETFUL)
+    _model(tmp_path, CHANGING_PREFIX)
     config = _config(tmp_path, write(tmp_path / "talks.jsonl", TALKS), algorithm=sft.Config(), **NOTHING)
-    assert _refused(config, tmp_path).startswith("row 0 of '/talks.jsonl': the chat template renders the beginning")
+    assert _refused(config, tmp_path).startswith("row 0 of '/talks.jsonl': the chat template changes earlier turns")
 
 
 @pytest.mark.usefixtures("no_models")

@@ -141,7 +141,7 @@ def test_an_attempt_ends_where_the_model_says(prepared: Path, tmp_path: Path) ->
     assert {len(text) for text in texts if text[:1].isdecimal()} == {1}
     settings = _real(model=Model(str(model)), evaluate=Evaluate(data=data, every=9, **HALF), rewards=(EASY,))
     done = train(settings, directory=tmp_path / "run")
-    assert set(digits) <= set(exam_of_run(done.directory, {}).chat.stops)
+    assert set(digits) <= set(exam_of_run(done.directory, {}).chat.stop_tokens)
 
 
 def test_a_real_model_is_examined_on_two_data_sets(prepared: Path, tmp_path: Path) -> None:

@@ -242,10 +242,10 @@ def test_a_column_that_a_reward_reads_is_asked_for_before_any_model(tmp_path: Pa
         train(fake(rewards=("tests.rewards.functions:compute_score",)), directory=tmp_path / "run")
     assert (
         str(caught.value)
-        == """reward 'tests.rewards.functions:compute_score' reads columns that the data has not
+        == """reward 'tests.rewards.functions:compute_score' reads columns that the data set does not have
   got:  prompt, completion, answer
   need: also data_source, reward_model
-  do:   rename a column of the data, or name another function"""
+  do:   rename a column of the data set, or use another reward function"""
     )
 
 

@@ -1,10 +1,14 @@
-"""Reward functions that do what reward functions do: tell, fail, hang, die. Light, for worker processes import it."""
+"""Reward functions for the tests: valid ones, and ones that raise, hang or crash.
+
+Worker processes import this module, so it imports no large libraries.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import os
+import random
 import re
 import subprocess
 import time
@@ -17,45 +21,45 @@ def length(completion: str, example: Mapping[str, Any]) -> float:
     return len(completion)
 
 
-def parts(completion: str, example: Mapping[str, Any]) -> dict[str, float]:
+def two_components(completion: str, example: Mapping[str, Any]) -> dict[str, float]:
     return {"format": 0.5, "length": 1}
 
 
-def unsure(completion: str, example: Mapping[str, Any]) -> None:
+def returns_none(completion: str, example: Mapping[str, Any]) -> None:
     return None
 
 
-def process(completion: str, example: Mapping[str, Any]) -> float:
+def process_id(completion: str, example: Mapping[str, Any]) -> float:
     return os.getpid()
 
 
-def raises(completion: str, example: Mapping[str, Any]) -> float:
+def raises_key_error(completion: str, example: Mapping[str, Any]) -> float:
     return example["scores"][completion]
 
 
-def leaves(completion: str, example: Mapping[str, Any]) -> float:
+def raises_system_exit(completion: str, example: Mapping[str, Any]) -> float:
     raise SystemExit("bye")
 
 
-def no_reward(completion: str, example: Mapping[str, Any]) -> str:
+def returns_string(completion: str, example: Mapping[str, Any]) -> str:
     return "good"
 
 
-# Each of these is well for every completion but "bad".
+# The following functions fail only for the completion "bad".
 
 
-def loops(completion: str, example: Mapping[str, Any]) -> float:
+def loops_forever(completion: str, example: Mapping[str, Any]) -> float:
     while completion == "bad":
         pass
     return 1.0
 
 
-def backtracks(completion: str, example: Mapping[str, Any]) -> float:
-    """Hangs in C, and never lets another thread run."""
+def hangs_in_regex(completion: str, example: Mapping[str, Any]) -> float:
+    """Hangs in C code and does not release the GIL."""
     return float(re.match(r"(a+)+$", "a" * 64 + "b" if completion == "bad" else "a") is not None)
 
 
-def exits(completion: str, example: Mapping[str, Any]) -> float:
+def exits_process(completion: str, example: Mapping[str, Any]) -> float:
     return os._exit(3) if completion == "bad" else 1.0
 
 
@@ -63,30 +67,30 @@ def crashes(completion: str, example: Mapping[str, Any]) -> float:
     return ctypes.string_at(0) if completion == "bad" else 1.0
 
 
-def starts(completion: str, example: Mapping[str, Any]) -> float:
-    """Waits for a process of its own, whose number it leaves in a file."""
+def starts_subprocess(completion: str, example: Mapping[str, Any]) -> float:
+    """Waits for a subprocess and writes its process id to a file."""
     process = subprocess.Popen(["sleep", "60" if completion == "bad" else "0"])
     Path(example["log"]).write_text(str(process.pid))
     return float(process.wait() == 0)
 
 
-async def waits(completion: str, example: Mapping[str, Any]) -> float:
+async def awaits_sleep(completion: str, example: Mapping[str, Any]) -> float:
     await asyncio.sleep(60 if completion == "bad" else 0.2)
     return 1.0
 
 
-async def blocks(completion: str, example: Mapping[str, Any]) -> float:
-    """Async by name only."""
+async def blocks_event_loop(completion: str, example: Mapping[str, Any]) -> float:
+    """An async function that does not await."""
     time.sleep(60 if completion == "bad" else 0)
     return 1.0
 
 
-async def fails(completion: str, example: Mapping[str, Any]) -> float:
+async def raises_async(completion: str, example: Mapping[str, Any]) -> float:
     await asyncio.sleep(0)
     return 1 / (completion != "bad")
 
 
-# As verl's documentation has them, and TRL's.
+# In the style of the documentation of verl and TRL.
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
@@ -103,7 +107,8 @@ def reward_len(completions, **kwargs):
 
 
 def reward_answer(prompts, completions, answer, **kwargs):
-    return [None if gold is None else float(gold in text) for text, gold in zip(completions, answer, strict=True)]
+    pairs = zip(completions, answer, strict=True)
+    return [None if expected is None else float(expected in text) for text, expected in pairs]
 
 
 async def reward_chat(completions: Sequence[list[dict[str, str]]], **kwargs: Any) -> list[float]:
@@ -116,9 +121,22 @@ def sleeps(completion: str, example: Mapping[str, Any]) -> float:
     return 1.0
 
 
-def noted(completion: str, example: Mapping[str, Any]) -> float:
-    """Writes down that it is called, and where; slow for "slow", without end for "bad"."""
+def logs_calls(completion: str, example: Mapping[str, Any]) -> float:
+    """Appends the completion and the process id to a file. Sleeps for the completions "slow" and "bad"."""
     with Path(example["log"]).open("a", encoding="utf-8") as file:
         file.write(f"{completion} {os.getpid()}\n")
     time.sleep({"slow": 0.3, "bad": 60}.get(completion, 0))
     return 1.0
+
+
+def random_python(completion: str, example: Mapping[str, Any]) -> float:
+    return random.random()
+
+
+def random_trl(completions: Sequence[str], **kwargs: Any) -> list[float]:
+    return [random.random() for _ in completions]
+
+
+def random_before_await(completion: str, example: Mapping[str, Any]) -> Any:
+    """Draws its random number before it returns an awaitable."""
+    return asyncio.sleep(0, result=random.random())

@@ -1,4 +1,4 @@
-"""Finding answers: the table of rules, which match is taken, what is a number; and text that was made to be slow."""
+"""Extraction of answers: the table of rules, the selected match, the parsing of numbers, and adversarial text."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from purerl.rewards.extraction import RULES, compact, exact_number, extract, first_number, last_boxed, measured
+from purerl.rewards.extraction import (
+    RULES,
+    compact,
+    exact_number,
+    extract,
+    first_number,
+    last_boxed,
+    number_with_units,
+)
 from purerl.rewards.math import boxed, gsm8k, has_boxed, multiple_choice, numeric
 
 DOCS = Path(__file__).parents[2] / "docs" / "rewards.md"
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_the_example_of_a_rule_is_true_and_stands_in_the_documentation(name: str) -> None:
+def test_example_of_a_rule_is_correct_and_documented(name: str) -> None:
     rule = RULES[name]
     assert next(iter(rule.find(rule.example))) == rule.answer
     example = rule.example.replace("\n", "⏎")
-    assert f"| {name} | {rule.takes} | `{example}` | `{rule.answer}` |" in DOCS.read_text(encoding="utf-8").splitlines()
+    line = f"| {name} | {rule.description} | `{example}` | `{rule.answer}` |"
+    assert line in DOCS.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         (r"\boxed{1} then \boxed{2}", "2"),
         (r"\boxed{1} then \boxed{2", "1"),
@@ -37,12 +46,12 @@ def test_the_example_of_a_rule_is_true_and_stands_in_the_documentation(name: str
         (r"\boxed{1}" + r"\boxed{" * 16, None),
     ],
 )
-def test_the_last_box_that_is_closed(text: str, found: str | None) -> None:
-    assert last_boxed(text) == found
+def test_last_boxed_returns_the_last_balanced_box(text: str, expected: str | None) -> None:
+    assert last_boxed(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("The answer is 5. No wait, the answer is 7.", "7."),
         ("#### 5\n#### 7\nthat is all", "7"),
@@ -60,8 +69,8 @@ def test_the_last_box_that_is_closed(text: str, found: str | None) -> None:
         ("x" * 9000 + "the answer is 5" + "x" * 9000, None),
     ],
 )
-def test_the_last_place_is_taken_and_only_the_end_is_read(text: str, found: str | None) -> None:
-    assert extract(text, ["hashes", "phrase"]) == found
+def test_extract_returns_the_last_match_at_the_end_of_the_text(text: str, expected: str | None) -> None:
+    assert extract(text, ["hashes", "phrase"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -114,7 +123,7 @@ def test_the_last_place_is_taken_and_only_the_end_is_read(text: str, found: str 
         ("none", None),
     ],
 )
-def test_the_first_number_of_an_answer(text: str, number: Fraction | None) -> None:
+def test_first_number(text: str, number: Fraction | None) -> None:
     assert first_number(text) == number
 
 
@@ -148,7 +157,7 @@ def test_the_first_number_of_an_answer(text: str, number: Fraction | None) -> No
         ("x = 5", None),
     ],
 )
-def test_what_is_a_number_and_nothing_else(text: str, number: int | None) -> None:
+def test_exact_number(text: str, number: int | None) -> None:
     assert exact_number(text) == number
 
 
@@ -172,20 +181,20 @@ def test_what_is_a_number_and_nothing_else(text: str, number: int | None) -> Non
         ("many", None),
     ],
 )
-def test_what_is_a_number_with_units(text: str, number: int | None) -> None:
-    assert measured(text) == number
+def test_number_with_units(text: str, number: int | None) -> None:
+    assert number_with_units(text) == number
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(r"1\frac{1}{2}", "11/2"), ("1 2", "12"), ("1\n2", "12"), (r"\frac{1}{2}3", r"\frac{1}{23}")]
+    ("first", "second"), [(r"1\frac{1}{2}", "11/2"), ("1 2", "12"), ("1\n2", "12"), (r"\frac{1}{2}3", r"\frac{1}{23}")]
 )
-def test_a_space_between_digits_stays(one: str, other: str) -> None:
-    assert compact(one) != compact(other)
-    assert compact(f" ( {one} , x ) ") == f"({compact(one)},x)"
+def test_compact_keeps_spaces_between_digits(first: str, second: str) -> None:
+    assert compact(first) != compact(second)
+    assert compact(f" ( {first} , x ) ") == f"({compact(first)},x)"
 
 
 MEGABYTE = 2**20
-HOSTILE = {
+ADVERSARIAL = {
     "megabytes of digits": "9" * MEGABYTE,
     "megabytes of spaces": "answer" + " " * MEGABYTE + "is 5",
     "spaces and slashes": "1 /" * MEGABYTE,
@@ -194,13 +203,13 @@ HOSTILE = {
     "thousands of boxes": r"\boxed{1}" * 100_000,
     "thousands of open boxes": r"\boxed{" * 100_000,
     "deep nesting": r"\boxed{" + "{" * 50_000 + "1" + "}" * 50_000 + "}",
-    "deep nesting that fits": r"\boxed{" + "(" * 140 + "1" + ")" * 140 + "}",
+    "deep nesting within the limit": r"\boxed{" + "(" * 140 + "1" + ")" * 140 + "}",
     "fractions in fractions": r"\boxed{" + r"\frac{1}{" * 30 + "1" + "}" * 31,
     "empty lines": "\n" * MEGABYTE + "A",
     "stars": "**" * MEGABYTE + "answer" + "*" * MEGABYTE,
     "answers": "answer is " * 100_000,
     "hashes": "#" * MEGABYTE,
-    "a tower": r"\boxed{9^{9^{9^{9}}}}",
+    "a power tower": r"\boxed{9^{9^{9^{9}}}}",
     "a large power": r"\boxed{10^{10^{10}}}",
     "a large factorial": r"\boxed{(10^9)!}",
     "a long sum": r"\boxed{\sum_{n=1}^{10^{9}} \frac{1}{n}}",
@@ -210,26 +219,26 @@ HOSTILE = {
     "a large power of a number": r"\boxed{" + "9" * 60 + "^{99999999}}",
     "letters": "(A)" * 100_000,
     "letters in lines": "A\n" * 100_000 + "nothing else",
-    "lettered points": "A. " * 100_000,
-    "right options": ". A is right" * 100_000,
-    "units without end": r"\boxed{5 " + "ab/" * 2700 + "!}",
+    "labels": "A. " * 100_000,
+    "options": ". A is right" * 100_000,
+    "many units": r"\boxed{5 " + "ab/" * 2700 + "!}",
     "letters of a unit": r"\boxed{5 " + "m" * 8000 + "!}",
     "spaces of a unit": r"\boxed{5 km" + " " * 8000 + "!}",
     "answers and a long line": "answer is " * 16 + "x, " * 2650,
     "clauses": "answer is " + "because " * 1000,
     "mixed numbers": "answer is " + "1 1 " * 2000,
     "signs and spaces": "= " * 2000 + "- " * 2000,
-    "thoughts": "</think>" * 100_000 + "<answer>" * 100_000,
+    "think tags": "</think>" * 100_000 + "<answer>" * 100_000,
     "surrogates": "\ud800" * 1000 + r"\boxed{\ud800}",
     "zeros": "\0" * MEGABYTE,
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_graded_or_refused_in_seconds(name: str) -> None:
-    boxed(r"\boxed{x + x}", {"answer": "2x"})  # sympy is loaded
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_adversarial_text_is_scored_in_seconds(name: str) -> None:
+    boxed(r"\boxed{x + x}", {"answer": "2x"})  # loads sympy
     for reward in (gsm8k, numeric, boxed, multiple_choice, has_boxed):
-        begin = time.process_time()
-        found = reward(HOSTILE[name], {"answer": "7"})
-        assert time.process_time() - begin < 5.0, "backtracking takes minutes"
-        assert found in (0.0, None) or reward is has_boxed
+        start = time.process_time()
+        score = reward(ADVERSARIAL[name], {"answer": "7"})
+        assert time.process_time() - start < 5.0, "backtracking takes minutes"
+        assert score in (0.0, None) or reward is has_boxed

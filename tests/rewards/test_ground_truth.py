@@ -1,4 +1,4 @@
-"""The example's answer: where it stands, how it is read as a text, and that a missing one is an error."""
+"""The ground truth of an example: its columns, its conversion to a string, and the error if it is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from purerl.rewards.exact import exact_match
-from purerl.rewards.ground_truth import ground_truth
+from purerl.rewards.ground_truth import get_ground_truth
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ from purerl.rewards.ground_truth import ground_truth
         ({"reward_model": {"ground_truth": "b"}}, "b"),
     ],
 )
-def test_where_the_answer_stands_and_how_it_is_read(example: dict[str, Any], text: str) -> None:
-    assert ground_truth(example) == text
+def test_ground_truth_is_read_as_a_string(example: dict[str, Any], text: str) -> None:
+    assert get_ground_truth(example) == text
     assert exact_match(f"\n{text} ", example) == 1.0
     assert exact_match(f"{text}x", example) == 0.0
 
@@ -45,13 +45,13 @@ def test_where_the_answer_stands_and_how_it_is_read(example: dict[str, Any], tex
         {"reward_model": {"style": "rule"}},
     ],
 )
-def test_without_an_answer_there_is_no_reward(example: dict[str, Any]) -> None:
-    for said in ("None", "nan", ""):
+def test_missing_ground_truth_is_an_error(example: dict[str, Any]) -> None:
+    for completion in ("None", "nan", ""):
         with pytest.raises(KeyError, match="neither an 'answer' nor"):
-            exact_match(said, example)
+            exact_match(completion, example)
 
 
 @pytest.mark.parametrize("answer", [["72"], {"a": 72}, b"72"])
-def test_an_answer_is_a_text_or_a_number(answer: Any) -> None:
-    with pytest.raises(TypeError, match="neither a text nor a number: "):
+def test_ground_truth_of_another_type_is_an_error(answer: Any) -> None:
+    with pytest.raises(TypeError, match="neither a string nor a number: "):
         exact_match(str(answer), {"answer": answer})

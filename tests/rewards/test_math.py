@@ -1,4 +1,4 @@
-"""Grading: every gold answer of GSM8K in every usual format, formulas, letters; and what has no reward."""
+"""Rewards for mathematics: all GSM8K answers in common formats, formulas, letters, and completions without a reward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from purerl.rewards.exact import exact_match
-from purerl.rewards.math import boxed, gsm8k, has_boxed, multiple_choice, number_in, numeric
+from purerl.rewards.math import boxed, extract_number, gsm8k, has_boxed, multiple_choice, numeric
 from tests.data.test_convert import PUBLISHED
 
 FORMATS = {
@@ -22,14 +22,14 @@ FORMATS = {
     "phrase": "3 * 4 = 12. The answer is {}.",
     "letter A": "Q: how many?\nA: {}",
     "money": "{}${:,}.00",
-    "full stop": "All in all it comes to {}.",
+    "sentence": "In total it is {}.",
     "units": "The answer is {} apples for 3 boxes.",
     "units in a box": r"\boxed{{{}\text{{ apples}}}}",
     "decimals": "#### {}.0",
     "thousands in a box": "{}\\boxed{{{:,}}}",
     "bold": "**Answer:** **{}**",
 }
-WRITTEN = [  # in GSM8K's format, written for this test
+EXAMPLES = [  # in the format of GSM8K
     {"question": "Nine boxes of 8 pens?", "answer": "9 * 8 = <<9*8=72>>72 pens.\n#### 72"},
     {"question": "A debt of $5 and one of $2?", "answer": "It is -5 - 2 = <<-5-2=-7>>-7 dollars.\n#### -7"},
     {"question": "1000 steps and 80?", "answer": "1000 + 80 = <<1000+80=1080>>1080 steps.\n#### 1,080"},
@@ -37,55 +37,55 @@ WRITTEN = [  # in GSM8K's format, written for this test
 ]
 
 
-def _said(form: str, number: int) -> str:
-    """`number` in a format; where thousands are parted, the sign goes before the currency."""
-    if form.startswith("{}") and ":," in form:
+def _format_number(template: str, number: int) -> str:
+    """Write `number` with a template of `FORMATS`. With thousands separators, the sign precedes the currency symbol."""
+    if template.startswith("{}") and ":," in template:
         sign = "-" if number < 0 else ""
-        text = form[2:].format(abs(number))
+        text = template[2:].format(abs(number))
         return text.replace("{", "{-") if sign and "boxed" in text else sign + text
-    return form.format(number)
+    return template.format(number)
 
 
-def _wrong(rows: list[dict[str, str]], form: str) -> Iterator[tuple[str, str]]:
-    """What is graded wrongly: a gold answer, with either minus sign, that is not 1, or a perturbed one not 0."""
+def _wrong_scores(rows: list[dict[str, str]], template: str) -> Iterator[tuple[str, str]]:
+    """Completions with an incorrect score: a correct answer, with either minus sign, not 1; an incorrect one not 0."""
     for row in rows:
-        gold = int(row["answer"].rpartition("####")[2].replace(",", ""))
-        right = _said(form, gold)
-        texts = {
-            right: 1.0,
-            right.replace("-", "\u2212"): 1.0,
-            _said(form, gold + 1): 0.0,
-            _said(form, -gold or 5): 0.0,
+        expected = int(row["answer"].rpartition("####")[2].replace(",", ""))
+        correct = _format_number(template, expected)
+        scores = {
+            correct: 1.0,
+            correct.replace("-", "\u2212"): 1.0,
+            _format_number(template, expected + 1): 0.0,
+            _format_number(template, -expected or 5): 0.0,
         }
-        yield from ((text, row["answer"]) for text, score in texts.items() if gsm8k(text, row) != score)
+        yield from ((text, row["answer"]) for text, score in scores.items() if gsm8k(text, row) != score)
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_gold_answers_score_and_perturbed_ones_do_not(name: str) -> None:
-    assert list(_wrong(WRITTEN, FORMATS[name])) == []
+def test_only_correct_answers_score(name: str) -> None:
+    assert list(_wrong_scores(EXAMPLES, FORMATS[name])) == []
 
 
 @pytest.fixture(scope="module")
 def gsm8k_rows() -> list[dict[str, str]]:
-    folder = PUBLISHED / "gsm8k"
-    if not folder.is_dir():
-        pytest.skip("GSM8K is not there: set PURERL_TEST_DATA to its folder")
-    files = (folder / "train.jsonl", folder / "test.jsonl")
+    directory = PUBLISHED / "gsm8k"
+    if not directory.is_dir():
+        pytest.skip("GSM8K is not available: set PURERL_TEST_DATA")
+    files = (directory / "train.jsonl", directory / "test.jsonl")
     return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_all_of_gsm8k(name: str, gsm8k_rows: list[dict[str, str]]) -> None:
+def test_only_correct_answers_score_on_complete_gsm8k(name: str, gsm8k_rows: list[dict[str, str]]) -> None:
     assert len(gsm8k_rows) == 8792
-    assert list(_wrong(gsm8k_rows, FORMATS[name])) == []
+    assert list(_wrong_scores(gsm8k_rows, FORMATS[name])) == []
 
 
-def test_a_solution_of_gsm8k_is_its_own_answer(gsm8k_rows: list[dict[str, str]]) -> None:
+def test_solutions_of_gsm8k_score_1(gsm8k_rows: list[dict[str, str]]) -> None:
     assert {gsm8k(row["answer"], row) for row in gsm8k_rows} == {1.0}
 
 
 @pytest.mark.parametrize(
-    ("completion", "gold", "score"),
+    ("completion", "answer", "score"),
     [
         (r"\boxed{18, 20}", "18", 0.0),
         (r"\boxed{18 or 20}", "18", 0.0),
@@ -98,36 +98,38 @@ def test_a_solution_of_gsm8k_is_its_own_answer(gsm8k_rows: list[dict[str, str]])
         ("#### 72", r"72", 1.0),
     ],
 )
-def test_one_answer_is_given_and_it_is_the_last(completion: str, gold: str, score: float) -> None:
-    assert gsm8k(completion, {"answer": gold}) == score
+def test_last_answer_is_scored_and_it_must_be_a_single_number(completion: str, answer: str, score: float) -> None:
+    assert gsm8k(completion, {"answer": answer}) == score
 
 
-def test_the_gold_answer_may_stand_where_verl_has_it() -> None:
+def test_ground_truth_in_the_column_of_verl() -> None:
     assert gsm8k("#### 72", {"reward_model": {"ground_truth": "72"}}) == 1.0
     with pytest.raises(KeyError):
         gsm8k("#### 72", {"question": "?"})
-    with pytest.raises(ValueError, match="the example's answer is no number: 'many'"):
+    with pytest.raises(ValueError, match="the ground truth is not a number: 'many'"):
         gsm8k("#### 72", {"answer": "many"})
 
 
-@pytest.mark.parametrize("gold", ["+72", "72 apples", "$72", "\u00a572", r"so \boxed{72}", 72, 72.0, "9 * 8\n#### 72"])
-def test_a_gold_number_is_read_as_an_answer_is(gold: Any) -> None:
-    assert gsm8k("#### 72", {"answer": gold}) == numeric("#### 72", {"answer": gold}) == 1.0
-    assert gsm8k("#### 73", {"answer": gold}) == numeric("#### 73", {"answer": gold}) == 0.0
+@pytest.mark.parametrize(
+    "answer", ["+72", "72 apples", "$72", "\u00a572", r"so \boxed{72}", 72, 72.0, "9 * 8\n#### 72"]
+)
+def test_ground_truth_number_may_have_a_format_of_answers(answer: Any) -> None:
+    assert gsm8k("#### 72", {"answer": answer}) == numeric("#### 72", {"answer": answer}) == 1.0
+    assert gsm8k("#### 73", {"answer": answer}) == numeric("#### 73", {"answer": answer}) == 0.0
 
 
 @pytest.mark.parametrize("reward", [gsm8k, numeric, boxed, multiple_choice, exact_match])
-def test_without_a_gold_answer_there_is_no_reward(reward: Callable[[str, dict[str, Any]], float | None]) -> None:
+def test_missing_ground_truth_is_an_error(reward: Callable[[str, dict[str, Any]], float | None]) -> None:
     for missing in (None, math.nan):
         for row in ({"answer": missing}, {"answer": missing, "reward_model": {"ground_truth": missing}}):
             with pytest.raises(KeyError, match="neither an 'answer' nor"):
                 reward(str(missing), row)
-        choice = {"answer": missing, "reward_model": {"ground_truth": 2.0}}
-        said = "C" if reward is multiple_choice else "2" if reward is exact_match else r"\boxed{2}"
-        assert (reward(said, choice), reward("D", choice)) == (1.0, 0.0)
+        row = {"answer": missing, "reward_model": {"ground_truth": 2.0}}
+        completion = "C" if reward is multiple_choice else "2" if reward is exact_match else r"\boxed{2}"
+        assert (reward(completion, row), reward("D", row)) == (1.0, 0.0)
 
 
-def test_a_blank_formula_is_no_answer() -> None:
+def test_blank_ground_truth_is_an_error() -> None:
     with pytest.raises(ValueError, match="blank"):
         boxed(r"\boxed{}", {"answer": " "})
 
@@ -155,11 +157,11 @@ def test_a_blank_formula_is_no_answer() -> None:
         (r"\boxed{1e5000}", None),
     ],
 )
-def test_the_number_that_is_meant(completion: str, number: str | None) -> None:
-    assert number_in(completion) == number
+def test_extract_number(completion: str, number: str | None) -> None:
+    assert extract_number(completion) == number
 
 
-def test_numbers_may_differ_by_a_millionth() -> None:
+def test_numeric_has_a_relative_tolerance() -> None:
     assert numeric("The answer is 0.333333333", {"answer": "1/3"}) == 1.0
     assert numeric("The answer is 0.33333", {"answer": "1/3"}) == 0.0
     assert numeric("no idea", {"answer": "0"}) == 0.0
@@ -167,7 +169,7 @@ def test_numbers_may_differ_by_a_millionth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold", "score"),
+    ("boxed_answer", "answer", "score"),
     [
         (r"\frac{1}{2}", "0.5", 1.0),
         (r"\dfrac12", r"\frac{1}{2}", 1.0),
@@ -180,7 +182,7 @@ def test_numbers_may_differ_by_a_millionth() -> None:
         ("2x", "2", 0.0),
         (r"72\text{ cm}", "72", 1.0),
         (r"\text{east}", r"\text{East}", 1.0),
-        ("1", r"All in all it is \boxed{1}.", 1.0),
+        ("1", r"In total it is \boxed{1}.", 1.0),
         ("256", "2^{8}", 1.0),
         ("2^{5}", "2^{8}", 0.0),
         ("2^{3}", "2", 0.0),
@@ -196,12 +198,12 @@ def test_numbers_may_differ_by_a_millionth() -> None:
         ("1" + "+1" * 150, "151", 0.0),
     ],
 )
-def test_formulas_are_compared_by_what_they_mean(answer: str, gold: Any, score: float | None) -> None:
-    assert boxed(rf"So \boxed{{{answer}}}.", {"answer": gold}) == score
+def test_formulas_are_compared_by_value(boxed_answer: str, answer: Any, score: float | None) -> None:
+    assert boxed(rf"So \boxed{{{boxed_answer}}}.", {"answer": answer}) == score
 
 
-class Endless:
-    """Something whose finalizer takes a while, where Python reports what is raised, and drops it."""
+class SlowFinalizer:
+    """An object with a slow finalizer. Python reports and ignores exceptions that are raised in finalizers."""
 
     def __del__(self) -> None:
         end = time.process_time() + 5.0
@@ -210,42 +212,44 @@ class Endless:
 
 
 @pytest.mark.parametrize("finalizers", [1, 3])
-def test_the_deadline_holds_in_finalizers_and_leaves_no_trace(finalizers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def same(answer: str, gold: str) -> bool:
+def test_time_limit_works_in_finalizers_and_restores_all_state(
+    finalizers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def are_same(answer: str, expected: str) -> bool:
         for _ in range(finalizers):
-            Endless()
+            SlowFinalizer()
         while True:
             pass
 
-    reported: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    reports: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", reports.append)
     before = sys.unraisablehook, signal.getsignal(signal.SIGPROF)
-    monkeypatch.setattr("purerl.rewards.math._math_verify", lambda: same)
-    begin = time.process_time()
+    monkeypatch.setattr("purerl.rewards.math._load_math_verify", lambda: are_same)
+    start = time.process_time()
     assert boxed(r"\boxed{x}", {"answer": "y"}) is None
-    assert time.process_time() - begin < 4.0, "a finalizer alone takes five seconds"
+    assert time.process_time() - start < 4.0, "each finalizer takes five seconds"
     assert (sys.unraisablehook, signal.getsignal(signal.SIGPROF)) == before
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
-    assert not reported
+    assert not reports
 
 
-def test_an_error_in_a_finalizer_is_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_exceptions_in_finalizers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def __del__(self) -> None:
-            raise ValueError("mine")
+            raise ValueError("from the finalizer")
 
-    def same(answer: str, gold: str) -> bool:
+    def are_same(answer: str, expected: str) -> bool:
         Broken()
         return True
 
-    seen: list[str] = []
-    monkeypatch.setattr("purerl.rewards.math._math_verify", lambda: same)
-    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: seen.append(str(dropped.exc_value)))
+    reports: list[str] = []
+    monkeypatch.setattr("purerl.rewards.math._load_math_verify", lambda: are_same)
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reports.append(str(unraisable.exc_value)))
     assert boxed(r"\boxed{x}", {"answer": "y"}) == 1.0
-    assert seen == ["mine"]
+    assert reports == ["from the finalizer"]
 
 
-def test_without_a_box_there_is_nothing_to_compare() -> None:
+def test_completion_without_a_box_scores_0() -> None:
     assert boxed("The answer is 5", {"answer": "5"}) == 0.0
     assert has_boxed("The answer is 5", {}) == has_boxed(r"\boxed{}", {}) == 0.0
     assert has_boxed(r"\boxed{5}", {}) == 1.0
@@ -309,20 +313,20 @@ def test_without_a_box_there_is_nothing_to_compare() -> None:
         ("", None),
     ],
 )
-def test_letters(completion: str, letter: str | None) -> None:
-    scores = {gold: multiple_choice(completion, {"answer": gold}) for gold in "ABCD"}
-    assert scores == {gold: float(gold == letter) for gold in "ABCD"}
+def test_multiple_choice_scores_only_the_chosen_letter(completion: str, letter: str | None) -> None:
+    scores = {answer: multiple_choice(completion, {"answer": answer}) for answer in "ABCD"}
+    assert scores == {answer: float(answer == letter) for answer in "ABCD"}
 
 
 @pytest.mark.parametrize(
-    "gold", ["C", "(C)", "c", "C.", "(C) Paris", "C. Paris", r"\boxed{C}", "#### C", "The answer is C.", 2, "2", 2.0]
+    "answer", ["C", "(C)", "c", "C.", "(C) Paris", "C. Paris", r"\boxed{C}", "#### C", "The answer is C.", 2, "2", 2.0]
 )
-def test_a_choice_is_a_letter_or_its_number(gold: Any) -> None:
-    assert multiple_choice("The answer is C.", {"answer": gold}) == 1.0
-    assert multiple_choice("The answer is B.", {"answer": gold}) == 0.0
+def test_ground_truth_letter_may_be_a_letter_or_an_index(answer: Any) -> None:
+    assert multiple_choice("The answer is C.", {"answer": answer}) == 1.0
+    assert multiple_choice("The answer is B.", {"answer": answer}) == 0.0
 
 
-@pytest.mark.parametrize("gold", ["Paris", "", "A or B", "A good one", "26", -1, 2.5, True])
-def test_a_choice_that_names_no_letter_is_an_error(gold: Any) -> None:
-    with pytest.raises(ValueError, match="the example's answer is no letter: "):
-        multiple_choice("The answer is A.", {"answer": gold})
+@pytest.mark.parametrize("answer", ["Paris", "", "A or B", "A good one", "26", -1, 2.5, True])
+def test_ground_truth_without_a_letter_is_an_error(answer: Any) -> None:
+    with pytest.raises(ValueError, match="the ground truth is not a letter: "):
+        multiple_choice("The answer is A.", {"answer": answer})

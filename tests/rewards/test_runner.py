@@ -1,4 +1,4 @@
-"""From what reward functions say to one verdict: components, weights, gates, and what is no reward."""
+"""Combination of reward functions: components, weights, gates, failures, and async functions in this process."""
 
 from __future__ import annotations
 
@@ -17,168 +17,171 @@ from purerl.rewards.runner import RewardResult, RewardRunner, combine
 
 from . import functions
 
-CASE = RewardInput("0/0", "abc", {"prompt": "p"})
+INPUT = RewardInput("0/0", "abc", {"prompt": "p"})
 
 
-def _judge(
-    *rewards: Any, gates: Any = (), weights: dict[Any, float] | None = None, deadline: float = 5.0
+def _runner(
+    *rewards: Any, gates: Any = (), weights: dict[Any, float] | None = None, timeout: float = 5.0
 ) -> RewardRunner:
-    given = {name_of(function): function for function in (*rewards, *gates)}
-    named = {name_of(function): (weights or {}).get(function, 1.0) for function in rewards}
-    return RewardRunner(named, [name_of(gate) for gate in gates], given=given, deadline=deadline, workers=None)
+    """A runner that calls all functions in this process."""
+    functions = {name_of(function): function for function in (*rewards, *gates)}
+    weights_by_name = {name_of(function): (weights or {}).get(function, 1.0) for function in rewards}
+    gate_names = [name_of(gate) for gate in gates]
+    return RewardRunner(weights_by_name, gate_names, functions=functions, timeout=timeout, num_workers=None)
 
 
-def test_components_are_named_after_functions_and_add_up_by_name() -> None:
-    (found,) = _judge(functions.length, functions.parts)([CASE])
-    assert found == RewardResult({"length": 4.0, "format": 0.5}, {"length": 4.0, "format": 0.5})
-    assert found.reward == 4.5
+def test_components_are_named_after_functions_and_added_up_by_name() -> None:
+    (result,) = _runner(functions.length, functions.two_components)([INPUT])
+    assert result == RewardResult({"length": 4.0, "format": 0.5}, {"length": 4.0, "format": 0.5})
+    assert result.reward == 4.5
 
 
-def test_weights_are_of_functions_and_components_stay_as_they_were_said() -> None:
-    (found,) = _judge(functions.length, functions.parts, weights={functions.length: 2.0, functions.parts: -1.0})([CASE])
-    assert found.components == {"length": 4.0, "format": 0.5}
-    assert found.counted == {"length": 5.0, "format": -0.5}
-    assert found.reward == 4.5
+def test_weights_apply_to_functions_and_components_are_unweighted() -> None:
+    weights = {functions.length: 2.0, functions.two_components: -1.0}
+    (result,) = _runner(*weights, weights=weights)([INPUT])
+    assert result.components == {"length": 4.0, "format": 0.5}
+    assert result.weighted_components == {"length": 5.0, "format": -0.5}
+    assert result.reward == 4.5
 
 
-def test_a_gate_lets_through_from_one_on_and_adds_nothing() -> None:
+def test_gate_passes_from_1_and_adds_nothing() -> None:
     def gate(completion: str, example: Any) -> float:
         return len(completion) - 1
 
-    cases = [RewardInput(str(k), "x" * k, {}) for k in range(4)]
-    found = _judge(functions.length, gates=[gate])(cases)
-    assert [one.reward for one in found] == [0.0, 0.0, 2.0, 3.0]
-    assert [one.components["gate"] for one in found] == [-1.0, 0.0, 1.0, 2.0]
-    assert [one.counted for one in found][1:3] == [{"length": 0.0}, {"length": 2.0}]
+    inputs = [RewardInput(str(k), "x" * k, {}) for k in range(4)]
+    results = _runner(functions.length, gates=[gate])(inputs)
+    assert [result.reward for result in results] == [0.0, 0.0, 2.0, 3.0]
+    assert [result.components["gate"] for result in results] == [-1.0, 0.0, 1.0, 2.0]
+    assert [result.weighted_components for result in results][1:3] == [{"length": 0.0}, {"length": 2.0}]
 
 
-def test_a_gate_that_is_also_a_reward_is_asked_once_and_adds_up() -> None:
-    asked = []
+def test_gate_that_is_also_a_reward_is_called_once_and_added() -> None:
+    calls = []
 
-    def both(completion: str, example: Any) -> float:
-        asked.append(completion)
+    def gate(completion: str, example: Any) -> float:
+        calls.append(completion)
         return 1.0
 
-    (found,) = _judge(both, functions.length, gates=[both])([CASE])
-    assert asked == ["abc"]
-    assert found.reward == 4.0
+    (result,) = _runner(gate, functions.length, gates=[gate])([INPUT])
+    assert calls == ["abc"]
+    assert result.reward == 4.0
 
 
-def test_one_that_cannot_tell_leaves_the_row_without_reward() -> None:
-    (found,) = _judge(functions.length, functions.unsure)([CASE])
-    assert found == RewardResult()
-    assert found.reward is None
+def test_none_gives_no_reward() -> None:
+    (result,) = _runner(functions.length, functions.returns_none)([INPUT])
+    assert result == RewardResult()
+    assert result.reward is None
 
 
-def test_one_that_is_not_about_the_row_leaves_it_to_the_others() -> None:
-    said = {"m:a": {}, "m:b": {"b": 2.0}}
-    assert combine(said, {"m:a": 1.0, "m:b": 1.0}, []).reward == 2.0
+def test_function_without_components_is_ignored() -> None:
+    outcomes = {"m:a": {}, "m:b": {"b": 2.0}}
+    assert combine(outcomes, {"m:a": 1.0, "m:b": 1.0}, []).reward == 2.0
     assert combine({"m:a": {}}, {"m:a": 1.0}, []).reward is None
-    assert combine(said, {"m:b": 1.0}, ["m:a"]).reward == 2.0
+    assert combine(outcomes, {"m:b": 1.0}, ["m:a"]).reward == 2.0
 
 
-def test_a_failure_outweighs_all_and_is_the_first() -> None:
-    one, other = Failure("m:a", "raised", "a"), Failure("m:b", "died", "b")
-    assert combine({"m:c": None, "m:a": one, "m:b": other}, {}, []) == RewardResult(failure=one)
+def test_first_failure_is_reported_and_gives_no_reward() -> None:
+    first, second = Failure("m:a", "raised", "a"), Failure("m:b", "died", "b")
+    assert combine({"m:c": None, "m:a": first, "m:b": second}, {}, []) == RewardResult(failure=first)
 
 
 @pytest.mark.parametrize(
     "value", ["1", [1.0], {"a": "b"}, {"a": 1.0, "b": math.nan}, math.nan, math.inf, 1j, numpy.ones(2)]
 )
-def test_what_is_no_reward_fails(value: Any) -> None:
-    (found,) = _judge(lambda completion, example: value)([CASE])
-    assert found.reward is None
-    assert found.failure.kind == "no reward"
-    assert found.failure.traceback.startswith("returned ")
-    assert found.failure.traceback.endswith("needed is a number, a mapping of names to numbers, or None")
+def test_invalid_value_is_a_failure(value: Any) -> None:
+    (result,) = _runner(lambda completion, example: value)([INPUT])
+    assert result.reward is None
+    assert result.failure.kind == "returned an invalid value"
+    assert result.failure.traceback.startswith("returned ")
+    assert result.failure.traceback.endswith("need a number, a mapping of names to numbers, or None")
 
 
-class _Stop(BaseException):
-    """As libraries with deadlines of their own raise it."""
+class _TimeLimitError(BaseException):
+    """Not an Exception. Some libraries with time limits raise such errors."""
 
 
-def _stops(completion: str, example: Any) -> float:
-    raise _Stop("late")
+def _raises_base_exception(completion: str, example: Any) -> float:
+    raise _TimeLimitError("late")
 
 
-def test_what_no_library_should_raise_or_return_is_a_failure_all_the_same() -> None:
-    (found,) = _judge(_stops)([CASE])
-    assert found.failure.traceback.endswith("_Stop: late\n")
-    (found,) = _judge(lambda completion, example: 10**400)([CASE])
-    assert found.failure.kind == "no reward"
+def test_base_exception_and_huge_integer_are_failures() -> None:
+    (result,) = _runner(_raises_base_exception)([INPUT])
+    assert result.failure.traceback.endswith("_TimeLimitError: late\n")
+    (result,) = _runner(lambda completion, example: 10**400)([INPUT])
+    assert result.failure.kind == "returned an invalid value"
 
 
-def test_trls_may_be_lazy_and_fail_late() -> None:
+def test_trl_function_may_return_an_iterator_that_fails_later() -> None:
     def lazy(completions: list[str], **columns: Any) -> Any:
         return map(float, completions)
 
-    cases = [RewardInput(str(k), text, {"prompt": "p"}) for k, text in enumerate(("1", "2"))]
-    assert [one.reward for one in _judge(lazy)(cases)] == [1.0, 2.0]
-    (found,) = _judge(lazy)([CASE])
-    assert found.failure.kind == "raised"
-    assert "could not convert string to float: 'abc'" in found.failure.traceback
+    inputs = [RewardInput(str(k), text, {"prompt": "p"}) for k, text in enumerate(("1", "2"))]
+    assert [result.reward for result in _runner(lazy)(inputs)] == [1.0, 2.0]
+    (result,) = _runner(lazy)([INPUT])
+    assert result.failure.kind == "raised"
+    assert "could not convert string to float: 'abc'" in result.failure.traceback
 
 
-def test_functions_of_one_name_are_told_apart() -> None:
-    said = {"one:score": {"score": 0.5}, "two.py:score": {"score": 0.25}, "m:other": {"other": 1.0, "score": 9.0}}
-    found = combine(said, {"one:score": 1.0, "two.py:score": 2.0}, ["m:other"])
-    assert found.components == {"one:score": 0.5, "two.py:score": 0.25, "other": 1.0, "score": 9.0}
-    assert found.counted == {"one:score": 0.5, "two.py:score": 0.5}
+def test_functions_with_equal_short_names_have_separate_components() -> None:
+    outcomes = {"one:score": {"score": 0.5}, "two.py:score": {"score": 0.25}, "m:other": {"other": 1.0, "score": 9.0}}
+    result = combine(outcomes, {"one:score": 1.0, "two.py:score": 2.0}, ["m:other"])
+    assert result.components == {"one:score": 0.5, "two.py:score": 0.25, "other": 1.0, "score": 9.0}
+    assert result.weighted_components == {"one:score": 0.5, "two.py:score": 0.5}
 
 
-def test_an_empty_mapping_is_no_reward() -> None:
-    (found,) = _judge(lambda completion, example: {})([CASE])
-    assert "returned {}" in found.failure.traceback
+def test_empty_mapping_is_a_failure() -> None:
+    (result,) = _runner(lambda completion, example: {})([INPUT])
+    assert "returned {}" in result.failure.traceback
 
 
-def test_truth_values_and_numbers_of_numpy_and_torch_are_numbers() -> None:
-    said = {"a": True, "b": numpy.float32(0.5), "c": numpy.int64(2), "d": torch.tensor(3.0)}
-    (found,) = _judge(lambda completion, example: said)([CASE])
-    assert found.components == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 3.0}
-    assert {type(value) for value in found.components.values()} == {float}
+def test_booleans_and_scalars_of_numpy_and_torch_are_numbers() -> None:
+    returned = {"a": True, "b": numpy.float32(0.5), "c": numpy.int64(2), "d": torch.tensor(3.0)}
+    (result,) = _runner(lambda completion, example: returned)([INPUT])
+    assert result.components == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 3.0}
+    assert {type(value) for value in result.components.values()} == {float}
 
 
-def test_leaving_the_interpreter_is_a_failure_like_others() -> None:
-    (found,) = _judge(functions.leaves)([CASE])
-    assert found.failure.traceback.splitlines()[-1] == "SystemExit: bye"
+def test_system_exit_is_a_failure() -> None:
+    (result,) = _runner(functions.raises_system_exit)([INPUT])
+    assert result.failure.traceback.splitlines()[-1] == "SystemExit: bye"
 
 
-# --- awaiting, in this process -----------------------------------------------------------------------------------
+# --- async functions in this process -----------------------------------------------------------------------------
 
 
-def test_async_rewards_wait_together() -> None:
-    begin = time.monotonic()
-    found = _judge(functions.waits)([CASE] * 50)
-    assert [one.reward for one in found] == [1.0] * 50
-    assert time.monotonic() - begin < 5.0, "one after the other takes ten seconds"
+def test_async_functions_run_concurrently() -> None:
+    start = time.monotonic()
+    results = _runner(functions.awaits_sleep)([INPUT] * 50)
+    assert [result.reward for result in results] == [1.0] * 50
+    assert time.monotonic() - start < 5.0, "sequential calls take ten seconds"
 
 
-def test_an_async_reward_has_a_deadline_and_the_place_where_it_waits_is_told() -> None:
-    begin = time.monotonic()
-    found = _judge(functions.waits, deadline=1.0)([CASE, RewardInput("1", "bad", {}), CASE])
-    assert time.monotonic() - begin < 30.0, "it waits for a minute"
-    assert [one.reward for one in found] == [1.0, None, 1.0]
-    assert found[1].failure.kind == "timed out"
-    assert "awaited for 1 seconds" in found[1].failure.traceback
-    assert "await asyncio.sleep(60" in found[1].failure.traceback
+def test_async_function_times_out_with_the_stack_of_its_await() -> None:
+    start = time.monotonic()
+    results = _runner(functions.awaits_sleep, timeout=1.0)([INPUT, RewardInput("1", "bad", {}), INPUT])
+    assert time.monotonic() - start < 30.0, "the function sleeps for a minute"
+    assert [result.reward for result in results] == [1.0, None, 1.0]
+    assert results[1].failure.kind == "timed out"
+    assert "did not finish within 1 seconds" in results[1].failure.traceback
+    assert "await asyncio.sleep(60" in results[1].failure.traceback
 
 
-def test_an_async_reward_that_raises_tells_where() -> None:
-    one, other = _judge(functions.fails)([RewardInput("1", "bad", {}), CASE])
-    assert one.failure.traceback.splitlines()[-1] == "ZeroDivisionError: division by zero"
-    assert other.reward == 1.0
+def test_exception_of_an_async_function_is_reported() -> None:
+    failed, scored = _runner(functions.raises_async)([RewardInput("1", "bad", {}), INPUT])
+    assert failed.failure.traceback.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    assert scored.reward == 1.0
 
 
-def test_async_rewards_may_be_asked_where_a_loop_runs_and_keep_theirs() -> None:
+def test_async_functions_share_one_event_loop_even_inside_a_running_loop() -> None:
     loops = []
 
-    async def mine(completion: str, example: Any) -> float:
+    async def record_loop(completion: str, example: Any) -> float:
         loops.append(asyncio.get_running_loop())
         return 1.0
 
     async def notebook() -> list[RewardResult]:
-        return _judge(mine)([CASE])
+        return _runner(record_loop)([INPUT])
 
     assert asyncio.run(notebook())[0].reward == 1.0
-    assert _judge(mine)([CASE])[0].reward == 1.0
+    assert _runner(record_loop)([INPUT])[0].reward == 1.0
     assert loops[0] is loops[1]
