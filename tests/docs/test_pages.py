@@ -17,6 +17,7 @@ from docs import generate
 from docs.generate import algorithms, reference
 from docs.generate.composition import parts
 from docs.generate.curves import Curves, curves
+from docs.generate.formulas import typeset
 from docs.generate.metrics import meaning, metrics
 from purerl.algos import cispo, clip_cov, dpo, forking_tokens, grpo, gspo, gvpo, kl_cov, ppo, prime, rloo, sapo, topr
 from purerl.plugins import find, names
@@ -40,9 +41,9 @@ def test_a_page_tells_what_the_module_says(pages, name):
     module, page = find("algorithm", name), pages[name]
     title, *_ = inspect.getdoc(module).splitlines()
     assert page.startswith(f"# {title.partition(':')[0]}\n")
-    equations = re.findall("^    .*", inspect.getdoc(module), re.MULTILINE)
-    assert equations
-    assert [line for line in equations if f"\n{line}\n" not in page] == []
+    formulas = [block for block in re.split(r"\n\n+", inspect.getdoc(module)) if block.startswith("    ")]
+    assert formulas
+    assert [block for block in formulas if f"```{{math}}\n{typeset(block)}\n```" not in page] == []
     for paper in re.findall(r"\d{4}\.\d{5}", title):
         assert f"[{paper}](https://arxiv.org/abs/{paper})" in page
     for field in attrs.fields(module.Config):
@@ -92,11 +93,11 @@ def test_an_algorithm_stands_in_its_family(pages, name, family):
     assert section.startswith(f"{family}\n")
 
 
-SECTIONS = ("Its loss", "What it is made of", "What it needs", "Settings", "Running it", "Metrics", "Laws")
+SECTIONS = ("Loss", "Composition", "Requirements", "Settings", "Usage", "Metrics", "Laws")
 
 
 def test_a_page_has_its_sections(pages):
-    assert re.findall("^## (.*)", pages["grpo"], re.MULTILINE) == [*SECTIONS, "All of its code"]
+    assert re.findall("^## (.*)", pages["grpo"], re.MULTILINE) == [*SECTIONS, "Source code"]
     for line in (
         "| on the whole batch | `advantage = outcome_advantage(estimator=group_normalized_advantage)` |",
         "| loss of the policy, with `entropy_coef=0.1` | `-0.1 * sequence_mean_of_token_mean of entropy` |",
@@ -109,7 +110,8 @@ def test_a_page_has_its_sections(pages):
 
 
 def test_a_page_says_what_the_default_recipe_lacks(pages):
-    assert "It takes a recipe of its own." not in pages["ppo"]
+    assert "needs a recipe that supplies its inputs" not in pages["ppo"]
+    assert "needs a recipe that supplies its inputs" in pages["gigpo"]
     assert "error: algorithm 'gigpo'\n  got:  a run that cannot supply a field\n  need: 'anchor'" in pages["gigpo"]
 
 
@@ -187,7 +189,9 @@ def test_what_a_module_passes_on_is_a_link():
 @pytest.mark.parametrize(
     ("docstring", "rst"),
     [
-        (["Prose.", "", "    a = b_", "    c = d"], ["Prose.", "", "::", "", "    a = b_", "    c = d", ""]),
+        (["Prose.", "", "    a -> b_", "    c -> d"], ["Prose.", "", "::", "", "    a -> b_", "    c -> d", ""]),
+        (["Code::", "", "    a = b_", "", "    c = d"], ["Code::", "", "    a = b_", "", "    c = d", ""]),
+        ([">>> f(a_=2 * 3)", "6"], [">>> f(a_=2 * 3)", "6", ""]),
         (["one     its meaning", "another its"], ["::", "", "    one     its meaning", "    another its", ""]),
         (["1. One,", "   and more.", "", "   Still."], ["1. One,", "   and more.", "", "   Still.", ""]),
         (["lambda_ and `lambda_`"], ["lambda\\_ and `lambda_`", ""]),
