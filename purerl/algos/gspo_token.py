@@ -3,7 +3,7 @@
 A row is weighed and clipped as a whole, as in GSPO, but each token has an advantage of its own: for rewards that come
 on the way, as of the turns of a conversation.
 
-    G_it   = reward_it + discount * G_i,t+1                             t + 1: the next action token
+    G_it   = reward_it + discount * G_{i,t+1}                             t + 1: the next action token
     A      = (G - mean) / (std + 1e-8)                                  over the counted tokens of the whole batch
     dbar_i = (1 / n_i) sum_t (logp_it - old_logp_it)                    n_i: counted tokens
     r_it   = exp(sg(dbar_i) + logp_it - sg(logp_it))
