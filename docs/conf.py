@@ -9,14 +9,17 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-import purerl  # noqa: E402 - after the path has been set
+import purerl  # noqa: E402 - the path has to be set first
 from docs import generate  # noqa: E402
 from docs.generate.reference import as_rst  # noqa: E402
 from purerl import types  # noqa: E402
 
 project = "purerl"
 version = release = purerl.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+myst_enable_extensions = ["dollarmath"]
+mathjax_path = "https://cdn.jsdelivr.net/npm/mathjax@3/es5/tex-chtml.js"
+mathjax3_config = {"chtml": {"displayAlign": "left", "displayIndent": "1.5em"}}
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
@@ -25,27 +28,29 @@ html_static_path = ["_static"]
 html_css_files = ["purerl.css"]
 html_show_copyright = False
 
-default_role = "py:obj"  # `name` in a docstring: a link, where there is something of that name
-highlight_language = "text"  # equations
+default_role = "py:obj"  # `name` in a docstring is a link, if there is an object of that name
+highlight_language = "text"  # literal blocks of docstrings are tables
 autodoc_default_options = {"members": True, "ignore-module-all": True, "no-value": True}
 autodoc_member_order = "bysource"
-autodoc_type_aliases = {name: name for name in types.__all__}  # [rows, time] says more than Tensor
+autodoc_type_aliases = {name: name for name in types.__all__}  # the names state the shapes
 autodoc_preserve_defaults = True
 add_module_names = False
 python_maximum_signature_line_length = 100
 
 
 def _docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = as_rst(lines)
+    # Autodoc also processes the docstrings of imported functions and classes, which it then leaves out.
+    if what not in ("class", "function") or thing.__module__.startswith("purerl"):
+        lines[:] = as_rst(lines)
 
 
 def _skip(app: Any, what: str, name: str, thing: Any, *_: Any) -> bool | None:
-    """Fields of a NamedTuple are in its signature, and explained in its docstring."""
+    """Leave out the fields of a NamedTuple. They are in its signature and its docstring."""
     return True if type(thing).__name__ == "_tuplegetter" else None
 
 
 def setup(app: Any) -> None:
-    """Make what is made from the package, before Sphinx looks for pages."""
+    """Write the generated pages before Sphinx reads the pages."""
     generate.write(HERE)
     app.connect("autodoc-process-docstring", _docstring)
     app.connect("autodoc-skip-member", _skip)

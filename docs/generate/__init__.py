@@ -4,6 +4,7 @@ algorithms, index               a page for each algorithm, and the index that co
 reference                       a page for each module, and the page of all settings
 migration                       the pages "From TRL" and "From verl"
 composition, curves, metrics    sections of the algorithm pages
+expressions, formulas           LaTeX of the formulas in docstrings
 markdown                        tables and links
 """
 

@@ -1,14 +1,16 @@
-"""A page for each algorithm, and the index of them, told from the modules themselves."""
+"""A page for each algorithm, generated from its module, and the index of algorithms."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 from docs.generate.composition import parts
 from docs.generate.curves import curves, figure
+from docs.generate.formulas import is_formula, typeset
 from docs.generate.index import index
 from docs.generate.markdown import linked, settings, table
 from docs.generate.metrics import meaning, metrics
@@ -25,84 +27,90 @@ __all__ = ["page", "pages"]
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """(name, Markdown) of the index and of the page of every algorithm."""
+    """(name, Markdown) of the index and of the page of each algorithm."""
     entries = catalog()
     yield "index", index(entries)
     yield from ((entry.name, page(entry)) for entry in entries)
 
 
 def page(entry: Entry) -> str:
-    """What there is to say about one algorithm."""
+    """The page of one algorithm."""
     module = find("algorithm", entry.name)
     algorithm = module.algorithm(module.Config())
     sections = {
-        "Its loss": _drawing(module, algorithm),
-        "What it is made of": _composition(module, algorithm),
-        "What it needs": _needs(module, algorithm),
+        "Loss": _curves(module, algorithm),
+        "Composition": _composition(module, algorithm),
+        "Requirements": _requirements(module, algorithm),
         "Settings": _settings(module),
-        "Running it": _running(entry.name),
+        "Usage": _usage(entry.name),
         "Metrics": _metrics(algorithm),
         "Laws": _laws(module),
-        "All of its code": _source(module),
+        "Source code": _source(module),
     }
-    written = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
-    return "\n\n".join([_introduction(module), *written]) + "\n"
+    texts = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
+    return "\n\n".join([_introduction(module), *texts]) + "\n"
 
 
 def _introduction(module: Any) -> str:
-    """The docstring is Markdown already: its first line becomes the title, and arXiv's numbers become links."""
-    first, _, rest = inspect.getdoc(module).partition("\n")
+    """The docstring of the module as Markdown. Its first line becomes the title."""
+    first, *blocks = re.split(r"\n\n+", inspect.getdoc(module) or "")
     title, _, source = first.partition(": ")
-    lines = [line if line.startswith("    ") else linked(line) for line in rest.strip("\n").splitlines()]
-    return "\n\n".join([f"# {title}", linked(source[:1].upper() + source[1:]), "\n".join(lines)])
+    return "\n\n".join([f"# {title}", linked(source[:1].upper() + source[1:]), *map(_block, blocks)])
+
+
+def _block(block: str) -> str:
+    """A block of a docstring as Markdown: formulas are typeset, and arXiv numbers become links."""
+    if not block.startswith("    "):
+        return linked(block)
+    return f"```{{math}}\n{typeset(block)}\n```" if is_formula(block) else block
 
 
 # --- sections ----------------------------------------------------------------------------------------------------
 
 
-def _drawing(module: Any, algorithm: Algorithm) -> str:
-    found = curves(algorithm, module.Config())
-    if found is None:
+def _curves(module: Any, algorithm: Algorithm) -> str:
+    drawn = curves(algorithm, module.Config())
+    if drawn is None:
         return ""
-    value = "" if found.loss is not None else " Its value is no function of the ratio alone; its gradient is."
+    only_gradient = " Only the gradient is a function of the ratio; the value is not." if drawn.loss is None else ""
     return (
-        "That of one token, against its ratio, where sampler and policy agreed when the update began: worked out by "
-        f"the objective itself.{value}\n\n{figure(found)}"
+        "The loss of one token as a function of its importance ratio, computed by the objective. The rollout policy is "
+        f"the same as the policy at the start of the update.{only_gradient}\n\n{figure(drawn)}"
     )
 
 
 def _composition(module: Any, algorithm: Algorithm) -> str:
     rows = list(parts(algorithm))
-    for name, other in variants(module).items():
-        more = [row for row in parts(other) if row not in rows]
-        rows += [(f"{kind}, with `{name}`", text) for kind, text in more]
-    units = {one.unit for one in (*algorithm.before, *algorithm.objectives)}
-    cut = "must not cut a group" if "group" in units else "may be cut between any two rows"
-    made = table(["part", "equation"], ([kind, f"`{text}`"] for kind, text in rows))
-    return f"{made}\n\nThe equations: {', '.join(_equations(algorithm))}. A micro-batch {cut}."
+    for setting, variant in variants(module).items():
+        rows += [(f"{kind}, with `{setting}`", text) for kind, text in parts(variant) if (kind, text) not in rows]
+    units = {objective.unit for objective in (*algorithm.before, *algorithm.objectives)}
+    bounds = "keeps the rows of a group together" if "group" in units else "may consist of any rows"
+    table_of_parts = table(["part", "equation"], ([kind, f"`{text}`"] for kind, text in rows))
+    return f"{table_of_parts}\n\nThe equations: {', '.join(_equations(algorithm))}. A micro-batch {bounds}."
 
 
 def _equations(algorithm: Algorithm) -> Iterator[str]:
-    """Links to the public functions that it is made of, and to those that its private ones are named after."""
+    """Links to the public functions of the algorithm. A private function stands for the public one of its name."""
     objectives = (*algorithm.before, *algorithm.objectives)
-    losses = [part for one in objectives for term in one.terms for part in (term.loss, term.reduce)]
-    every = equations(algorithm.select, algorithm.advantage.apply, *(one.prepare for one in objectives), *losses)
-    found = {address.replace("._", "."): address.rpartition(".")[0] for address in every}
-    named = {address.rpartition(".")[2]: import_module(module) for address, module in found.items()}
-    for name, module in named.items():
+    losses = [part for objective in objectives for term in objective.terms for part in (term.loss, term.reduce)]
+    prepared = (objective.prepare for objective in objectives)
+    addresses = equations(algorithm.select, algorithm.advantage.apply, *prepared, *losses)
+    homes = {address.replace("._", "."): address.rpartition(".")[0] for address in addresses}
+    modules = {address.rpartition(".")[2]: import_module(module) for address, module in homes.items()}
+    for name, module in modules.items():
         if hasattr(module, name):
             yield f"{{py:obj}}`{name} <{getattr(module, name).__module__}.{name}>`"
 
 
-def _needs(module: Any, algorithm: Algorithm) -> str:
-    needed = list(_needed(algorithm))
-    for variant, other in variants(module).items():
-        needed += [(name, f"{what}; with `{variant}`") for name, what in _needed(other) if (name, what) not in needed]
-    return table(["model or field", "what of it"], needed)
+def _requirements(module: Any, algorithm: Algorithm) -> str:
+    rows = list(_inputs(algorithm))
+    for setting, variant in variants(module).items():
+        rows += [(name, f"{use}; with `{setting}`") for name, use in _inputs(variant) if (name, use) not in rows]
+    return table(["model or field", "what is used"], rows)
 
 
-def _needed(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
-    """Models with what they supply, and fields with what they mean and who writes them."""
+def _inputs(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
+    """(name, use) of each model, with its outputs, and of each field that the run has to supply."""
     for role in roles(algorithm, FIELDS):
         yield (f"a {role.replace('_', ' ')}", ", ".join(f"`{name}`" for name in outputs_of(algorithm, role)))
     for field in (FIELDS[name] for name in sorted(reads_of(algorithm) - set(STRUCTURE))):
@@ -111,17 +119,18 @@ def _needed(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
 
 
 def _settings(module: Any) -> str:
-    found = settings(module.Config)
-    where = f"`--set algorithm.NAME=VALUE`, or a field of `{module.__name__}.Config`."
-    return f"{where}\n\n{found}" if found else "None."
+    rows = settings(module.Config)
+    usage = f"Set them with `--set algorithm.NAME=VALUE`, or as fields of `{module.__name__}.Config`."
+    return f"{usage}\n\n{rows}" if rows else "None."
 
 
-def _running(name: str) -> str:
+def _usage(name: str) -> str:
     command = f"```sh\npurerl train addition --set algorithm.kind={name}\n```"
     try:
         check(resolve("addition", [f"algorithm.kind={name}"]))
     except ConfigError as error:
-        return f"It takes a recipe of its own. The default one is refused:\n\n{command}\n\n```text\nerror: {error}\n```"
+        refusal = f"{command}\n\n```text\nerror: {error}\n```"
+        return f"This algorithm needs a recipe that supplies its inputs. The recipe `addition` is refused:\n\n{refusal}"
     return command
 
 
@@ -132,12 +141,14 @@ def _metrics(algorithm: Algorithm) -> str:
 def _laws(module: Any) -> str:
     exempt = exemptions(module)
     count = f"{len(LAWS) - len(exempt)} of the {len(LAWS)}" if exempt else f"all {len(LAWS)}"
-    held = f"It is held to {count} [laws](../laws.md), each of its optional terms switched on in turn."
-    return "\n".join([held, "", *(f"- exempt from `{law}`: {why}." for law, why in exempt.items())]).strip()
+    summary = (
+        f"The algorithm is tested with {count} [laws](../laws.md), also with each optional term switched on in turn."
+    )
+    return "\n".join([summary, "", *(f"- exempt from `{law}`: {reason}." for law, reason in exempt.items())]).strip()
 
 
 def _source(module: Any) -> str:
-    """From the Config on: what is above it is the docstring, and imports."""
+    """The source from `Config` on, without the docstring and the imports."""
     lines = inspect.getsource(module).splitlines()
     _, first = inspect.getsourcelines(module.Config)
     return "\n".join(["```python", *lines[first - 1 :], "```"])

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import attrs
 
 import purerl
+from docs.generate.formulas import is_formula, typeset
 from docs.generate.markdown import settings
 from purerl.config.schema import RunConfig
 from purerl.plugins import find, names
@@ -125,37 +126,46 @@ def _classes(kind: Any) -> Iterator[tuple[str, Any]]:
 
 _COLUMNS = re.compile(r"\S {3,}\S")
 _ITEM = re.compile(r"(\d+\.|-) ")
+_LITERAL = re.compile(r"\w.*::")
 _PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
 _MARKUP = re.compile(r"`[^`]*`|(?<!\*)\*\w[^*`]*\*(?!\*)|[*|]|_(?!\w)")
 
 
 def as_rst(lines: list[str]) -> list[str]:
-    """A docstring as reStructuredText: what is indented, or laid out in columns, stays as it is written.
+    """A docstring as reStructuredText: formulas are typeset, and other indented blocks and columns are literal.
 
-    >>> print(*as_rst(["The trace, by 1 - 1/n:", "", "    A = d + lambda_ * A"]), sep="\\n")
-    The trace, by 1 - 1/n:
+    A paragraph that ends with "::" makes the block below it literal.
+
+    >>> print(*as_rst(["The trace:", "", "    A_t = d_t + A_{t+1}"]), sep="\\n")
+    The trace:
     <BLANKLINE>
-    ::
+    .. math::
     <BLANKLINE>
-        A = d + lambda_ * A
+        \\begin{aligned}
+        A_{t} &= d_{t} + A_{t + 1}
+        \\end{aligned}
     <BLANKLINE>
     """
-    found: list[str] = []
+    rst: list[str] = []
     for block in re.split(r"\n\n+", "\n".join(lines).strip("\n")):
-        found += [*_block(block, inside=_is_item(found)), ""]
-    return found
+        above = next((line for line in reversed(rst) if line[:1].strip()), "")  # the last line without indentation
+        rst += [*_block(block, above), ""]
+    return rst
 
 
-def _block(block: str, *, inside: bool) -> list[str]:
-    lines = block.splitlines()
-    if not inside and all(line.startswith(" ") for line in lines):
-        return ["::", "", *lines]
+def _block(block: str, above: str) -> list[str]:
+    indented = all(line.startswith(" ") for line in block.splitlines())
+    if indented and _LITERAL.fullmatch(above):
+        return block.splitlines()
+    if indented and not _ITEM.match(above):  # a block below a list item belongs to the item
+        return _directive(".. math::", typeset(block)) if is_formula(block) else ["::", "", *block.splitlines()]
+    if block.startswith(">>>"):
+        return block.splitlines()
     if _COLUMNS.search(block):
-        return ["::", "", *(f"    {line}" for line in lines)]
-    marked = _MARKUP.sub(lambda found: found[0] if len(found[0]) > 1 else f"\\{found[0]}", block)
-    return _PAPER.sub(r"`\g<0> <https://arxiv.org/abs/\g<0>>`__", marked).splitlines()
+        return _directive("::", block)
+    escaped = _MARKUP.sub(lambda match: match[0] if len(match[0]) > 1 else f"\\{match[0]}", block)
+    return _PAPER.sub(r"`\g<0> <https://arxiv.org/abs/\g<0>>`__", escaped).splitlines()
 
 
-def _is_item(lines: list[str]) -> bool:
-    """Whether the last block began a list: what is indented below it belongs to it."""
-    return bool(_ITEM.match(next((line for line in reversed(lines) if line[:1].strip()), "")))
+def _directive(head: str, content: str) -> list[str]:
+    return [head, "", *(f"    {line}" for line in content.splitlines())]

@@ -7,7 +7,7 @@ collapses during training.
     A_i    = (s_i - mean_g) / (std_g + 1e-6)
     r_it   = exp(logp_it - old_logp_it)
     cov_it = (old_logp_it - mean(old_logp)) (A_i - mean(A))
-    l_it   = 0                                                               if token it is in P
+    l_it   = 0                                                               if token (i, t) is in P
              max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))    else
     loss   = (1 / tokens) sum_it l_it
 

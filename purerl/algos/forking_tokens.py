@@ -6,7 +6,7 @@ only at the tokens with the highest entropy.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
     r_it = exp(logp_it - old_logp_it)
-    l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))    if token it is in F
+    l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))    if token (i, t) is in F
            0                                                               else
     loss = (1 / tokens) sum_it l_it
 

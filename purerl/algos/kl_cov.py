@@ -7,7 +7,7 @@ policy collapses during training.
     A_i    = (s_i - mean_g) / (std_g + 1e-6)
     r_it   = exp(logp_it - old_logp_it)
     cov_it = (old_logp_it - mean(old_logp)) (A_i - mean(A))
-    l_it   = -A_i r_it + penalty_coef * abs(logp_it - old_logp_it)    if token it is in P
+    l_it   = -A_i r_it + penalty_coef * abs(logp_it - old_logp_it)    if token (i, t) is in P
              -A_i r_it                                                else
     loss   = (1 / tokens) sum_it l_it
 

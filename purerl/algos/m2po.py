@@ -6,7 +6,7 @@ tokens as possible, those with the largest log-ratios, and clips nothing.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
     e_it = old_logp_it - rollout_logp_it
-    l_it = 0                                      if token it is in P
+    l_it = 0                                      if token (i, t) is in P
            -A_i exp(logp_it - rollout_logp_it)    else
     loss = (1 / tokens) sum_it l_it
 

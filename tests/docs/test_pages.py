@@ -18,6 +18,7 @@ from docs import generate
 from docs.generate import algorithms, reference
 from docs.generate.composition import parts
 from docs.generate.curves import Curves, curves
+from docs.generate.formulas import typeset
 from docs.generate.metrics import meaning, metrics
 from purerl.algos import cispo, clip_cov, dpo, forking_tokens, grpo, gspo, gvpo, kl_cov, ppo, prime, rloo, sapo, topr
 from purerl.backends.hf import trainer
@@ -44,9 +45,9 @@ def test_a_page_contains_docstring_settings_and_code(pages, name):
     module, page = find("algorithm", name), pages[name]
     title, *_ = inspect.getdoc(module).splitlines()
     assert page.startswith(f"# {title.partition(':')[0]}\n")
-    equations = re.findall("^    .*", inspect.getdoc(module), re.MULTILINE)
-    assert equations
-    assert [line for line in equations if f"\n{line}\n" not in page] == []
+    formulas = [block for block in re.split(r"\n\n+", inspect.getdoc(module)) if block.startswith("    ")]
+    assert formulas
+    assert [block for block in formulas if f"```{{math}}\n{typeset(block)}\n```" not in page] == []
     for paper in re.findall(r"\d{4}\.\d{5}", title):
         assert f"[{paper}](https://arxiv.org/abs/{paper})" in page
     for field in attrs.fields(module.Config):
@@ -96,11 +97,11 @@ def test_an_algorithm_is_listed_in_its_family(pages, name, family):
     assert section.startswith(f"{family}\n")
 
 
-SECTIONS = ("Its loss", "What it is made of", "What it needs", "Settings", "Running it", "Metrics", "Laws")
+SECTIONS = ("Loss", "Composition", "Requirements", "Settings", "Usage", "Metrics", "Laws")
 
 
 def test_page_of_grpo_has_all_sections(pages):
-    assert re.findall("^## (.*)", pages["grpo"], re.MULTILINE) == [*SECTIONS, "All of its code"]
+    assert re.findall("^## (.*)", pages["grpo"], re.MULTILINE) == [*SECTIONS, "Source code"]
     for line in (
         "| on the whole batch | `advantage = outcome_advantage(estimator=group_normalized_advantage)` |",
         "| loss of the policy, with `entropy_coef=0.1` | `-0.1 * sequence_mean_of_token_mean of entropy` |",
@@ -221,7 +222,9 @@ def test_a_re_exported_name_is_a_link():
 @pytest.mark.parametrize(
     ("docstring", "rst"),
     [
-        (["Prose.", "", "    a = b_", "    c = d"], ["Prose.", "", "::", "", "    a = b_", "    c = d", ""]),
+        (["Prose.", "", "    a -> b_", "    c -> d"], ["Prose.", "", "::", "", "    a -> b_", "    c -> d", ""]),
+        (["Code::", "", "    a = b_", "", "    c = d"], ["Code::", "", "    a = b_", "", "    c = d", ""]),
+        ([">>> f(a_=2 * 3)", "6"], [">>> f(a_=2 * 3)", "6", ""]),
         (["one     its meaning", "another its"], ["::", "", "    one     its meaning", "    another its", ""]),
         (["1. One,", "   and more.", "", "   Still."], ["1. One,", "   and more.", "", "   Still.", ""]),
         (["lambda_ and `lambda_`"], ["lambda\\_ and `lambda_`", ""]),
