@@ -17,8 +17,10 @@ nox.options.sessions = ["lint", "types", "tests", "laws", "docs"]
 # More threads than cores slow each other down, because OpenMP's threads spin while they wait.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
-# One process per core. `tests/conftest.py` keeps tests that share an expensive fixture in one process.
-_PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "loadgroup")
+# One process per core.
+_PARALLEL = ("-n", "auto", "--maxprocesses", "8")
+# The tests of a file share expensive fixtures, so they run in one process. Slow files come first: tests/conftest.py.
+_BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 
 
 def _python(session: nox.Session, *arguments: str) -> None:
@@ -41,7 +43,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Examples, oracles, messages and library rules; the examples in docstrings."""
-    _python(session, "pytest", *_PARALLEL, *session.posargs)
+    _python(session, "pytest", *_PARALLEL, *_BY_FILE, *session.posargs)
 
 
 @nox.session

@@ -1,9 +1,9 @@
-"""Attention of one token on a CPU: transformers' way beside ours, and ours with and without products.
+"""Attention of one new token on a CPU: transformers' implementation, and the two implementations of purerl.
 
-    python benchmarks/attention.py [--threads 1]
+    python benchmarks/attention.py [--threads 1] [--repeats 8]
 
-Milliseconds, the best of several, of four layers in turn, so that keys and values come from memory as they do in a
-model. `there`: a mask hides the first columns, as it does where rows begin in different ones.
+Milliseconds per layer, the minimum of several repeats. Four layers are computed in turn, so that keys and values are
+read from memory, as in a model. With `mask`, the first columns are masked, as for rows that start in different columns.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from purerl.backends.hf import attention
 
-LAYERS, TURNS = 4, 8
-SHAPES = {  # rows, heads, heads of keys, width, columns
+LAYERS = 4
+SHAPES = {  # rows, query heads, key heads, width of a head, columns
     "narrow": (128, 4, 4, 32, 36),
     "narrow, long": (128, 4, 4, 32, 144),
     "narrow, shared": (128, 4, 2, 32, 144),
@@ -34,52 +34,60 @@ SHAPES = {  # rows, heads, heads of keys, width, columns
 }
 
 
-def ways(groups: int, there: Tensor | None, width: int) -> dict[str, Callable[[Tensor, Tensor, Tensor], object]]:
-    """What is compared, each as a function of queries, keys and values."""
+def implementations(
+    groups: int, attention_mask: Tensor | None, width: int
+) -> dict[str, Callable[[Tensor, Tensor, Tensor], object]]:
+    """Functions of queries, keys and values. `groups` is the number of query heads per key head."""
     module = SimpleNamespace(num_key_value_groups=groups, is_causal=True, layer_idx=0)
     scale = width**-0.5
 
-    def ours(narrow: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def attend(max_width: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """`attention.attend`, which uses matrix products for heads up to `max_width` wide."""
+
         def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            attention._NARROW = narrow  # noqa: SLF001 - what is measured here is where it should be
-            return attention.attend(query, key, value, there, scale)
+            attention._NARROW = max_width  # noqa: SLF001 - this benchmark determines its value
+            return attention.attend(query, key, value, attention_mask, scale)
 
         return run
 
     return {
-        "transformers": lambda *qkv: sdpa_attention_forward(module, *qkv, there, scaling=scale),
-        "kernel": ours(0),
-        "products": ours(1024),
+        "transformers": lambda *qkv: sdpa_attention_forward(module, *qkv, attention_mask, scaling=scale),
+        "kernel": attend(0),
+        "products": attend(1024),
     }
 
 
 @torch.inference_mode()
-def measure(shape: tuple[int, ...], dtype: torch.dtype, *, masked: bool) -> dict[str, float]:
-    rows, heads, shared, width, columns = shape
-    there = (torch.arange(columns) >= 3).expand(rows, 1, 1, columns) if masked else None
+def measure(shape: tuple[int, ...], dtype: torch.dtype, *, masked: bool, repeats: int) -> dict[str, float]:
+    """Milliseconds per layer by implementation."""
+    rows, heads, key_heads, width, columns = shape
+    attention_mask = (torch.arange(columns) >= 3).expand(rows, 1, 1, columns) if masked else None
     query = torch.randn(rows, heads, 1, width).to(dtype)
-    kept = [torch.randn(2, rows, shared, 2 * columns, width).to(dtype)[..., :columns, :] for _ in range(LAYERS)]
-    best = dict.fromkeys(compared := ways(heads // shared, there, width), float("inf"))
-    for _ in range(TURNS):
-        for name, way in compared.items():
-            begin = time.perf_counter()
-            for key, value in kept:
-                way(query, key, value)
-            best[name] = min(best[name], time.perf_counter() - begin)
+    cache = [torch.randn(2, rows, key_heads, 2 * columns, width).to(dtype)[..., :columns, :] for _ in range(LAYERS)]
+    functions = implementations(heads // key_heads, attention_mask, width)
+    best = dict.fromkeys(functions, float("inf"))
+    for _ in range(repeats):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            for key, value in cache:
+                function(query, key, value)
+            best[name] = min(best[name], time.perf_counter() - start)
     return {name: 1000 * seconds / LAYERS for name, seconds in best.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
-    torch.set_num_threads(parser.parse_args().threads)
+    parser.add_argument("--repeats", type=int, default=8)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     print(f"{'':<18}{'dtype':<10}{'mask':<7}{'transformers':>13}{'kernel':>10}{'products':>10}")
     for dtype in (torch.float32, torch.bfloat16):
         for name, shape in SHAPES.items():
             for masked in (False, True):
-                found = measure(shape, dtype, masked=masked)
-                line = f"{name:<18}{str(dtype).removeprefix('torch.'):<10}{'there' if masked else '':<7}"
-                print(line + "{transformers:13.2f}{kernel:10.2f}{products:10.2f}".format(**found), flush=True)
+                times = measure(shape, dtype, masked=masked, repeats=options.repeats)
+                line = f"{name:<18}{str(dtype).removeprefix('torch.'):<10}{'mask' if masked else '':<7}"
+                print(line + "{transformers:13.2f}{kernel:10.2f}{products:10.2f}".format(**times), flush=True)
 
 
 if __name__ == "__main__":

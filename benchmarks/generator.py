@@ -1,15 +1,16 @@
-"""Sampling in this process: transformers' `generate`, a plain loop over forward passes, and the embedded generator.
+"""Sampling in one process: transformers' `generate`, a plain loop over forward passes, and purerl's HFGenerator.
 
     python benchmarks/generator.py [--repeats 7] [--device cpu]
 
-All three sample at temperature 1 from the whole vocabulary, in one run, in turns, on one thread; the best of `repeats`
-counts. On the CPU times are CPU time, on an accelerator until it has finished. A Qwen2 model of a million parameters,
-prompts of 16 tokens. Two loads:
+All three sample at temperature 1 from the whole vocabulary, alternately, in one process, with one thread. Times are the
+minimum of `--repeats`: CPU times on a CPU, wall times after synchronization on an accelerator. The model is a Qwen2
+model with a million parameters, and prompts have 16 tokens. There are two loads:
 
-    equal     every row gets 64 new tokens; ms per decoding step
-    skewed    256 prompts, lengths from an exponential distribution with mean 32, at most 256, 64 rows at once;
-              microseconds per token that is wanted. `generate` and the loop decode four batches of 64, each until its
-              longest row is done; the generator lets rows leave and waiting ones enter
+    equal     every row gets 64 new tokens; milliseconds per decoding step
+    skewed    256 prompts, at most 64 rows together; the numbers of new tokens have an exponential distribution with
+              mean 32, and are at most 256; microseconds per requested token. `generate` and the plain loop decode four
+              batches of 64 rows, each until its longest row is finished. HFGenerator replaces finished rows by waiting
+              ones
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.generator import Config, EmbeddedGenerator
-from purerl.backends.hf.stop_strings import Texts
-from purerl.protocols import Model, Request, Sampling, generate
+from purerl.backends.hf.generator import Config, HFGenerator
+from purerl.backends.hf.stop_strings import StopStrings
+from purerl.protocols import Request, Sampling, generate
+from purerl.settings import Model
 
 PROMPT, NEW, VOCABULARY, ROWS = 16, 64, 512, 64
 BATCHES = (1, 16, 64, 256)
-Way = Callable[[Tensor, list[int]], None]
+Sampler = Callable[[Tensor, list[int]], None]
+"""Samples completions of prompts [rows, time] with these numbers of new tokens."""
 
 
-def tiny() -> torch.nn.Module:
+def tiny_model() -> torch.nn.Module:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
@@ -44,7 +47,7 @@ def tiny() -> torch.nn.Module:
     )
 
 
-def transformers_generate(model: torch.nn.Module) -> Way:
+def transformers_generate(model: torch.nn.Module) -> Sampler:
     def run(prompts: Tensor, lengths: list[int]) -> None:
         new = dict(max_new_tokens=max(lengths), min_new_tokens=max(lengths), pad_token_id=0, eos_token_id=None)
         model.generate(prompts, attention_mask=torch.ones_like(prompts), do_sample=True, top_k=0, **new)
@@ -52,7 +55,7 @@ def transformers_generate(model: torch.nn.Module) -> Way:
     return run
 
 
-def plain_loop(model: torch.nn.Module) -> Way:
+def plain_loop(model: torch.nn.Module) -> Sampler:
     from transformers import DynamicCache
 
     @torch.inference_mode()
@@ -67,8 +70,9 @@ def plain_loop(model: torch.nn.Module) -> Way:
     return run
 
 
-def embedded(model: torch.nn.Module, rows: int) -> Way:
-    generator = EmbeddedGenerator(Config(max_num_seqs=rows, device=model.device.type), model, Texts(Model("none")))
+def hf_generator(model: torch.nn.Module, rows: int) -> Sampler:
+    config = Config(max_num_seqs=rows, device=model.device.type)
+    generator = HFGenerator(config, model, StopStrings(Model("none")))
 
     def run(prompts: Tensor, lengths: list[int]) -> None:
         pairs = enumerate(zip(prompts.tolist(), lengths, strict=True))
@@ -77,26 +81,27 @@ def embedded(model: torch.nn.Module, rows: int) -> Way:
     return run
 
 
-def in_batches(way: Way) -> Way:
+def in_batches(sampler: Sampler) -> Sampler:
     def run(prompts: Tensor, lengths: list[int]) -> None:
         for start in range(0, len(prompts), ROWS):
-            way(prompts[start : start + ROWS], lengths[start : start + ROWS])
+            sampler(prompts[start : start + ROWS], lengths[start : start + ROWS])
 
     return run
 
 
-def best(ways: dict[str, Way], prompts: Tensor, lengths: list[int], repeats: int) -> dict[str, float]:
-    """Seconds of each of `ways`, in turns, the best of `repeats`."""
-    cpu = prompts.device.type == "cpu"
-    found = dict.fromkeys(ways, float("inf"))
-    for _ in range(1 + repeats):
-        for name, way in ways.items():
-            begin = time.process_time() if cpu else time.perf_counter()
-            way(prompts, lengths)
-            if not cpu:
+def min_seconds(samplers: dict[str, Sampler], prompts: Tensor, lengths: list[int], repeats: int) -> dict[str, float]:
+    """The minimum time of each of `samplers`, which are called alternately. The first calls are not counted."""
+    clock = time.process_time if prompts.device.type == "cpu" else time.perf_counter
+    seconds = dict.fromkeys(samplers, float("inf"))
+    for repeat in range(1 + repeats):
+        for name, sampler in samplers.items():
+            start = clock()
+            sampler(prompts, lengths)
+            if prompts.device.type != "cpu":
                 torch.accelerator.synchronize()
-            found[name] = min(found[name], (time.process_time() if cpu else time.perf_counter()) - begin)
-    return found
+            if repeat:
+                seconds[name] = min(seconds[name], clock() - start)
+    return seconds
 
 
 def main() -> None:
@@ -105,19 +110,21 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = tiny().eval().to(options.device)
+    model = tiny_model().eval().to(options.device)
     batched = {"generate": transformers_generate(model), "plain loop": plain_loop(model)}
-    print(f"{'':<32}{'generate':>12}{'plain loop':>12}{'embedded':>12}")
+    print(f"{'':<32}{'generate':>12}{'plain loop':>12}{'HFGenerator':>12}")
     for rows in BATCHES:
         prompts = torch.randint(0, VOCABULARY, (rows, PROMPT), device=options.device)
-        ways = batched | {"embedded": embedded(model, rows)}
-        seconds = best(ways, prompts, [NEW] * rows, options.repeats).values()
-        print(f"{f'equal, {rows} rows, ms a step':<32}" + "".join(f"{1e3 * s / NEW:>12.2f}" for s in seconds))
+        samplers = batched | {"HFGenerator": hf_generator(model, rows)}
+        seconds = min_seconds(samplers, prompts, [NEW] * rows, options.repeats).values()
+        print(f"{f'equal, {rows} rows, ms per step':<32}" + "".join(f"{1e3 * s / NEW:>12.2f}" for s in seconds))
     prompts = torch.randint(0, VOCABULARY, (4 * ROWS, PROMPT), device=options.device)
     lengths = torch.empty(len(prompts)).exponential_(1 / 32).ceil().clamp(max=256).int().tolist()
-    ways = {name: in_batches(way) for name, way in batched.items()} | {"embedded": embedded(model, ROWS)}
-    seconds = best(ways, prompts, lengths, max(options.repeats // 2, 1)).values()
-    print(f"{'skewed, us a token':<32}" + "".join(f"{1e6 * s / sum(lengths):>12.1f}" for s in seconds))
+    samplers = {name: in_batches(sampler) for name, sampler in batched.items()} | {
+        "HFGenerator": hf_generator(model, ROWS)
+    }
+    seconds = min_seconds(samplers, prompts, lengths, max(options.repeats // 2, 1)).values()
+    print(f"{'skewed, us per token':<32}" + "".join(f"{1e6 * s / sum(lengths):>12.1f}" for s in seconds))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How much of a step is the loop's own: everything but generating, forward, backward, optimizing and judging.
+"""The time of the training loop itself: a step without generation, forward, backward, optimizer and rewards.
 
-    python benchmarks/loop_overhead.py
+    python benchmarks/loop_overhead.py [--steps 12]
 
-One thread, CPU time. 16 prompts x 8 completions of 32 tokens on a Qwen2 model of about a million parameters. The
-same run gives both sides: engines and rewards are timed by wrappers around their methods, and the step as a whole.
+CPU time with one thread. A step has 16 prompts with 8 completions of 32 tokens. The model is a Qwen2 model with about a
+million parameters. One run gives all times: the methods of the engines and the reward function are wrapped.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import argparse
 import json
 import tempfile
 import time
@@ -24,34 +25,37 @@ import torch
 
 from purerl.algos import grpo
 from purerl.backends.hf import generator, trainer
-from purerl.config.schema import Checkpoint, Rollout, RunConfig
-from purerl.loop import train as loop
-from purerl.loop.run import State
-from purerl.protocols import Model
+from purerl.config.schema import RunConfig
+from purerl.loop.open import open_run
+from purerl.loop.run import LoopState
+from purerl.loop.train import advance, claim_directory
 from purerl.recipes.addition import character_tokenizer
+from purerl.rollouts.settings import Rollout
+from purerl.settings import Model
+from purerl.store.settings import Checkpoint
 from purerl.tracking.trackers import Trackers
 
-STEPS, WARM_UP = 12, 3
+WARM_UP = 3
 
 
 def reward(completion: str, example: dict[str, Any]) -> float:
-    """Something that differs from row to row."""
+    """A reward that differs between rows."""
     return completion.count("0") / 32
 
 
-def config(folder: Path) -> RunConfig:
-    """GRPO as the figure is defined; no completion ends early."""
+def config(folder: Path, steps: int) -> RunConfig:
+    """A GRPO run in which every completion has the maximum length."""
     rows = [{"prompt": f"{k:016d}"} for k in range(256)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _model(folder / "model")
+    _write_model(folder / "model")
     return RunConfig(
         name="overhead",
         model=Model(str(folder / "model")),
         data=str(folder / "prompts.jsonl"),
         algorithm=grpo.Config(),
-        max_steps=STEPS,
+        max_steps=steps,
         batch_size=16,
-        # What ends a completion has to be said; none of these tokens spells it.
+        # A stop string is needed because there is no stop token. No token of the model contains this one.
         rollout=Rollout(samples_per_prompt=8, max_tokens=32, stop_strings=("\n",)),
         generator=generator.Config(),
         trainer=trainer.Config(),
@@ -60,7 +64,7 @@ def config(folder: Path) -> RunConfig:
     )
 
 
-def _model(folder: Path) -> None:
+def _write_model(folder: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tokenizer = character_tokenizer()
@@ -74,47 +78,52 @@ def _model(folder: Path) -> None:
     Qwen2ForCausalLM(settings).save_pretrained(folder)
 
 
-def timed(function: Callable[..., Any], spent: dict[str, float], name: str) -> Callable[..., Any]:
-    """`function`, its CPU time added to `spent[name]`."""
+def timed(function: Callable[..., Any], times: dict[str, float], name: str) -> Callable[..., Any]:
+    """`function`, which adds its CPU time to `times[name]`."""
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        begin = time.process_time()
+        start = time.process_time()
         result = function(*args, **kwargs)
-        spent[name] = spent.get(name, 0.0) + time.process_time() - begin
+        times[name] = times.get(name, 0.0) + time.process_time() - start
         return result
 
     return wrapper
 
 
+def measure(folder: Path, steps: int) -> list[dict[str, float]]:
+    """CPU seconds of each step and of its parts."""
+    settings, times, measured = config(folder, steps), {}, []
+    directory = claim_directory(folder / "run", settings)
+    run = open_run(settings, directory, {settings.rewards[0].function: timed(reward, times, "reward")})
+    trainer = run.trainers["policy"]
+    parts = {"generate": (run.generator, "submit", "collect"), "forward": (trainer.module, "forward")}
+    parts |= {"backward": (torch.Tensor, "backward"), "optimizer": (trainer.optimizer, "step")}
+    for part, (owner, *methods) in parts.items():
+        for method in methods:
+            setattr(owner, method, timed(getattr(owner, method), times, part))
+    state = LoopState(transform=run.learner.algorithm.advantage.init())
+    for _ in range(steps):
+        times.clear()
+        start = time.process_time()
+        state, _ = advance(run, state, directory, Trackers())
+        measured.append({**times, "step": time.process_time() - start})
+    directory.release()
+    return measured
+
+
 def main() -> None:
-    """Print milliseconds by part, medians over the steps after the first few."""
+    """Print the milliseconds of each part: medians over the steps after the warm-up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=12, help=f"steps of the run; the first {WARM_UP} are not counted")
+    steps = parser.parse_args().steps
     torch.set_num_threads(1)
-    steps: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        settings = config(folder)
-        place = loop.claim(folder / "run", settings, fresh=False)
-        spent: dict[str, float] = {}
-        run = loop.open_run(settings, place, {settings.rewards[0].function: timed(reward, spent, "reward")})
-        trainer = run.trainers["policy"]
-        work = {"generate": (run.generator, "submit", "collect"), "forward": (trainer.module, "forward")}
-        work |= {"backward": (torch.Tensor, "backward"), "optimize": (trainer.optimizer, "step")}
-        for part, (owner, *methods) in work.items():
-            for method in methods:
-                setattr(owner, method, timed(getattr(owner, method), spent, part))
-        state = State(transform=run.algorithm.advantage.init())
-        for _ in range(STEPS):
-            spent.clear()
-            begin = time.process_time()
-            state, _ = loop.advance(run, state, place, Trackers())
-            steps.append({**spent, "step": time.process_time() - begin})
-        place.release()
-    measured = steps[WARM_UP:]
-    parts = {name: 1000 * median(step[name] for step in measured) for name in measured[0]}
-    parts["all else"] = 1000 * median(2 * step["step"] - sum(step.values()) for step in measured)
-    for part, milliseconds in parts.items():
-        print(f"{part:<10}{milliseconds:9.2f} ms {100 * milliseconds / parts['step']:6.2f} %")
-    print(f"the loop's own overhead: {100 * parts['all else'] / parts['step']:.2f} % of a step (bound: 5 %)")
+        measured = measure(Path(name), steps)[WARM_UP:]
+    times = {part: 1000 * median(step[part] for step in measured) for part in measured[0]}
+    times["loop"] = 1000 * median(2 * step["step"] - sum(step.values()) for step in measured)
+    for part, milliseconds in times.items():
+        print(f"{part:<10}{milliseconds:9.2f} ms {100 * milliseconds / times['step']:6.2f} %")
+    print(f"overhead of the loop: {100 * times['loop'] / times['step']:.2f} % of a step (bound: 5 %)")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,21 @@
-"""A whole step of GRPO, against TRL's GRPOTrainer: CPU time and peak memory, one thread.
+"""One step of GRPO with purerl and with TRL's GRPOTrainer: CPU time with one thread, and peak memory.
 
     python3 -m venv .venv-trl
     .venv-trl/bin/pip install -c constraints/default.txt . trl==1.16.0
     .venv-trl/bin/python benchmarks/trl_step.py [--rounds 3] [--steps 6]
 
-16 prompts of 16 tokens x 8 completions, on a Qwen2 model with hidden size 128, 4 layers, MLP 512 and 64 tokens, from
-the same files, with the same loss (row mean, clip .2 and .28, no divergence, one optimizer step). The sides take turns
-in processes of their own; the best round of each counts. Loads:
+A step has 16 prompts of 16 tokens with 8 completions each. The model is a Qwen2 model with hidden size 128, 4 layers,
+MLP size 512 and 64 tokens. Both libraries read the same files and have the same loss: the mean over rows, clipping at
+0.2 and 0.28, no KL penalty, one optimizer step. They are measured alternately, each in new processes, and the best
+round of each is printed. The loads are:
 
-    equal     no completion ends before 32 tokens: both sides work on as many tokens, and the same prompts
-    skewed    each token ends its completion with a chance of 1/32, 128 tokens at most: a quarter of that on average
-    bfloat16  as equal, the forward pass in bfloat16
+    equal     every completion has 32 tokens, so both libraries compute the same number of tokens for the same prompts
+    skewed    each token ends its completion with probability 1/32, at most 128 tokens; a quarter of that on average
+    bfloat16  as equal, with the forward pass in bfloat16
 
-The bound is what cannot be left out: the model's own forward and backward on the tokens without padding, and the
-embedded generator.
+For comparison, `bare` is the time of sampling with purerl's HFGenerator, and of forward and backward passes of the
+model on prompts and completions without padding. It has no loss, no metrics and no optimizer. Unlike purerl's trainer,
+it computes each prompt once per completion.
 """
 
 from __future__ import annotations
@@ -40,27 +42,32 @@ PROMPTS, SAMPLES, PROMPT, WARM_UP = 16, 8, 16, 2
 
 
 class Load(NamedTuple):
-    """At most so many new tokens; the logit of the end token is raised by so much; autocast."""
+    """A workload.
+
+    tokens      maximum number of new tokens
+    stop_logit  is added to the logit of the stop token
+    bfloat16    whether the forward pass is in bfloat16
+    """
 
     tokens: int
-    end: float
+    stop_logit: float
     bfloat16: bool
 
 
 LOADS = {
-    "equal": Load(tokens=32, end=-30.0, bfloat16=False),
-    "skewed": Load(tokens=128, end=0.71, bfloat16=False),
-    "bfloat16": Load(tokens=32, end=-30.0, bfloat16=True),
+    "equal": Load(tokens=32, stop_logit=-30.0, bfloat16=False),
+    "skewed": Load(tokens=128, stop_logit=0.71, bfloat16=False),
+    "bfloat16": Load(tokens=32, stop_logit=-30.0, bfloat16=True),
 }
 
 
 def reward(completion: str, example: dict[str, Any]) -> float:
-    """Something that differs from row to row."""
+    """A reward that differs between rows."""
     return completion.count("0") / 32
 
 
-def _write(folder: Path, end: float) -> None:
-    """A model whose end token's logit is raised by `end` at every place, its tokenizer, and prompts."""
+def _write(folder: Path, stop_logit: float) -> None:
+    """Write a model, its tokenizer, and prompts. `stop_logit` is added to the logit of the stop token everywhere."""
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -71,33 +78,37 @@ def _write(folder: Path, end: float) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="<pad>", eos_token="<eos>").save_pretrained(folder)
     torch.manual_seed(0)
     shape = dict(hidden_size=128, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4)
-    ends = dict(eos_token_id=1, pad_token_id=0, bos_token_id=None)
+    special = dict(eos_token_id=1, pad_token_id=0, bos_token_id=None)
     model = Qwen2ForCausalLM(
-        Qwen2Config(**shape, **ends, vocab_size=64, intermediate_size=512, tie_word_embeddings=False)
+        Qwen2Config(**shape, **special, vocab_size=64, intermediate_size=512, tie_word_embeddings=False)
     )
     with torch.no_grad():
-        # All hidden states share a direction that only the end token's logit knows: RMSNorm gives it this length.
+        # All hidden states have a component in one direction, of a length that RMSNorm determines. Only the logit of
+        # the stop token depends on this component.
         model.model.embed_tokens.weight += 1.0
         model.lm_head.weight -= model.lm_head.weight.mean(-1, keepdim=True)
-        model.lm_head.weight[1] += end / 128
+        model.lm_head.weight[1] += stop_logit / 128
     model.save_pretrained(folder)
     rows = [{"prompt": f"{k:0{PROMPT}d}"} for k in range(PROMPTS)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-# --- the sides ---------------------------------------------------------------------------------------------------
+# --- measured functions ------------------------------------------------------------------------------------------
 
 
-def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
-    """A run of purerl, as `purerl train` does it; CPU milliseconds of each step, and tokens."""
+def run_purerl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
+    """CPU milliseconds and tokens of each step of a run, as in `purerl train`."""
     import torch
 
     from purerl.algos import grpo
     from purerl.backends.hf import generator, trainer
-    from purerl.config.schema import Checkpoint, Rollout, RunConfig
-    from purerl.loop import train as loop
-    from purerl.loop.run import State
-    from purerl.protocols import Model
+    from purerl.config.schema import RunConfig
+    from purerl.loop.open import open_run
+    from purerl.loop.run import LoopState
+    from purerl.loop.train import advance, claim_directory
+    from purerl.rollouts.settings import Rollout
+    from purerl.settings import Model
+    from purerl.store.settings import Checkpoint
     from purerl.tracking.trackers import Trackers
 
     config = RunConfig(
@@ -114,49 +125,49 @@ def ours(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         checkpoint=Checkpoint(every=1000),
     )
     torch.set_num_threads(1)
-    place = loop.claim(folder / f"run{os.getpid()}", config, fresh=True)
-    run = loop.open_run(config, place, {config.rewards[0].function: reward})
-    state, found = State(transform=run.algorithm.advantage.init()), []
+    directory = claim_directory(folder / f"run{os.getpid()}", config, fresh=True)
+    run = open_run(config, directory, {config.rewards[0].function: reward})
+    state, measured = LoopState(transform=run.learner.algorithm.advantage.init()), []
     for _ in range(steps):
-        begin = time.process_time()
-        state, record = loop.advance(run, state, place, Trackers())
-        found.append(
-            {"step": 1000 * (time.process_time() - begin), "tokens": record["rollout/length"] * PROMPTS * SAMPLES}
-        )
-    place.release()
-    return found
+        start = time.process_time()
+        state, record = advance(run, state, directory, Trackers())
+        seconds, tokens = time.process_time() - start, record["rollout/length"] * PROMPTS * SAMPLES
+        measured.append({"step": 1000 * seconds, "tokens": tokens})
+    directory.release()
+    return measured
 
 
-def bound(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
-    """The embedded generator, and forward and backward of the bare model on what it sampled, without padding."""
+def run_bare(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
+    """HFGenerator, and forward and backward passes of the model on its completions, without padding."""
     import torch
 
     from purerl.backends.hf.generator import Config, build
     from purerl.backends.hf.model import load_model
-    from purerl.protocols import Model, Request, Sampling, generate
+    from purerl.protocols import Request, Sampling, generate
+    from purerl.settings import Model
 
     torch.set_num_threads(1)
-    sampler = build(Config(max_num_seqs=PROMPTS * SAMPLES), model=Model(str(folder)), seed=0)
+    generator = build(Config(max_num_seqs=PROMPTS * SAMPLES), model=Model(str(folder)), seed=0)
     model, sampling = load_model(Model(str(folder))), Sampling(1.0, load.tokens, (1,))
-    prompt, found = list(range(2, 2 + PROMPT)), []
+    prompt, measured = list(range(2, 2 + PROMPT)), []
     for step in range(steps):
-        begin = time.process_time()
+        start = time.process_time()
         requests = [Request(f"{step}/{k}", prompt, sampling, seed=k) for k in range(PROMPTS * SAMPLES)]
-        completions = generate(sampler, requests)
+        completions = generate(generator, requests)
         sampled = time.process_time()
-        _learn(model, [prompt + list(c.tokens) for c in completions], load)
-        found.append(
+        _forward_backward(model, [prompt + list(c.tokens) for c in completions], load)
+        measured.append(
             {
-                "step": 1000 * (time.process_time() - begin),
-                "generate": 1000 * (sampled - begin),
+                "step": 1000 * (time.process_time() - start),
+                "generate": 1000 * (sampled - start),
                 "tokens": sum(len(c.tokens) for c in completions),
             }
         )
-    return found
+    return measured
 
 
-def _learn(model: Any, rows: list[list[int]], load: Load) -> None:
-    """Rows of one length at a time, a thousand tokens at most: nothing is padded."""
+def _forward_backward(model: Any, rows: list[list[int]], load: Load) -> None:
+    """Micro-batches have rows of one length, so there is no padding, and about a thousand tokens."""
     import torch
 
     by_length: dict[int, list[list[int]]] = {}
@@ -170,24 +181,24 @@ def _learn(model: Any, rows: list[list[int]], load: Load) -> None:
             (-logp.mean()).backward()
 
 
-def trl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
-    """TRL's trainer, without what only costs it time: gradient checkpointing, reporting, saving, dropout."""
+def run_trl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
+    """CPU milliseconds and tokens of each step of TRL's trainer, without gradient checkpointing, reports and saving."""
     import torch
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     torch.set_num_threads(1)
-    found: list[dict[str, float]] = []
+    measured: list[dict[str, float]] = []
 
-    class Watch(TrainerCallback):
+    class Timer(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
             self.last = time.process_time()
 
         def on_log(self, *args: Any, logs: dict[str, float], **kwargs: Any) -> None:
             if "completions/mean_length" in logs:
                 tokens = logs["completions/mean_length"] * PROMPTS * SAMPLES
-                found.append({"step": 1000 * (time.process_time() - self.last), "tokens": tokens})
+                measured.append({"step": 1000 * (time.process_time() - self.last), "tokens": tokens})
                 self.last = time.process_time()
 
     settings = GRPOConfig(
@@ -212,58 +223,67 @@ def trl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         reward_funcs=lambda completions, **_: [reward(text, {}) for text in completions],
         args=settings,
         train_dataset=Dataset.from_json(str(folder / "prompts.jsonl")),
-        callbacks=[Watch()],
+        callbacks=[Timer()],
     )
     logging.disable(logging.WARNING)
     trainer.train()
-    return found
+    return measured
 
 
-# --- side by side ------------------------------------------------------------------------------------------------
+# --- comparison --------------------------------------------------------------------------------------------------
 
-SIDES: dict[str, Callable[[Path, Load, int], list[dict[str, float]]]] = {"purerl": ours, "TRL": trl, "bound": bound}
+FUNCTIONS: dict[str, Callable[[Path, Load, int], list[dict[str, float]]]] = {
+    "purerl": run_purerl,
+    "TRL": run_trl,
+    "bare": run_bare,
+}
 
 
-def _child(side: str, load: str, folder: str, steps: int) -> None:
-    """One side of one load; the last line that it prints is what it found."""
-    found = SIDES[side](Path(folder), LOADS[load], steps + WARM_UP)[WARM_UP:]
-    medians = {name: median(step[name] for step in found) for name in found[0]}
+def _measure(name: str, load: str, folder: str, steps: int) -> None:
+    """Call one function for one load, and print the medians over its steps as JSON."""
+    measured = FUNCTIONS[name](Path(folder), LOADS[load], steps + WARM_UP)[WARM_UP:]
+    medians = {key: median(step[key] for step in measured) for key in measured[0]}
     print(json.dumps(medians | {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}))
 
 
-def _measure(side: str, load: str, folder: Path, steps: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--child", side, load, str(folder), "--steps", str(steps)]
+def _measure_in_process(name: str, load: str, folder: Path, steps: int) -> dict[str, float]:
+    """The result of `_measure` in a new process."""
+    command = [sys.executable, __file__, "--measure", name, load, str(folder), "--steps", str(steps)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
+        sys.exit(process.stderr)
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def main() -> None:
-    """Print a table; or, as a child, one measurement."""
+    """Print a table, or with `--measure` the result of one function."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6, help="measured steps of a round")
+    parser.add_argument("--steps", type=int, default=6, help="measured steps per round")
+    parser.add_argument("--only", nargs="+", choices=FUNCTIONS, default=list(FUNCTIONS), help="what is measured")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
-    parser.add_argument("--child", nargs=3, metavar=("SIDE", "LOAD", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=3, metavar=("NAME", "LOAD", "FOLDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child:
-        _child(*arguments.child, arguments.steps)
+    if arguments.measure:
+        _measure(*arguments.measure, arguments.steps)
         return
-    print(f"{'load':<10}{'side':<8}{'ms a step':>10}{'us a token':>12}{'tokens':>8}{'peak GiB':>10}")
+    print(f"{'load':<10}{'':<8}{'ms/step':>10}{'us/token':>12}{'tokens':>8}{'peak GiB':>10}")
     for load in arguments.loads:
-        with tempfile.TemporaryDirectory() as name:
-            _write(Path(name), LOADS[load].end)
+        with tempfile.TemporaryDirectory() as folder:
+            _write(Path(folder), LOADS[load].stop_logit)
             rounds = [
-                {s: _measure(s, load, Path(name), arguments.steps) for s in SIDES} for _ in range(arguments.rounds)
+                {name: _measure_in_process(name, load, Path(folder), arguments.steps) for name in arguments.only}
+                for _ in range(arguments.rounds)
             ]
-        best = {side: min((r[side] for r in rounds), key=lambda m: m["step"] / m["tokens"]) for side in SIDES}
-        per_token = {side: 1000 * m["step"] / m["tokens"] for side, m in best.items()}
-        for side, m in best.items():
-            print(f"{load:<10}{side:<8}{m['step']:10.0f}{per_token[side]:12.1f}{m['tokens']:8.0f}{m['peak']:10.2f}")
-        faster, over = per_token["TRL"] / per_token["purerl"], per_token["purerl"] / per_token["bound"]
-        print(f"{load:<10}{faster:.2f} times as fast as TRL, {over:.2f} times the bound", flush=True)
+        best = {name: min((r[name] for r in rounds), key=lambda m: m["step"] / m["tokens"]) for name in arguments.only}
+        per_token = {name: 1000 * m["step"] / m["tokens"] for name, m in best.items()}
+        for name, m in best.items():
+            print(f"{load:<10}{name:<8}{m['step']:10.0f}{per_token[name]:12.1f}{m['tokens']:8.0f}{m['peak']:10.2f}")
+        for name, time_per_token in per_token.items():
+            if name != "purerl" and "purerl" in per_token:
+                ratio = time_per_token / per_token["purerl"]
+                print(f"{load:<10}time of {name} / time of purerl: {ratio:.2f}", flush=True)
 
 
 if __name__ == "__main__":

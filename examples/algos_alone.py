@@ -1,4 +1,4 @@
-"""purerl.algos alone, on plain tensors: a table of logits learns five digits of pi from how many were right."""
+"""purerl.algos on plain tensors: a table of logits learns five digits of pi from the fraction of correct digits."""
 
 import torch
 from torch.distributions import Categorical

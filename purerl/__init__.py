@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunConfig", "__version__", "train"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {"RunConfig": "purerl.config.schema", "train": "purerl.loop.train"}
 

@@ -1,4 +1,4 @@
-"""What this machine has, and what of purerl works on it: tried, not guessed."""
+"""Checks of the installation: the computer, the packages, the engines, and small computations."""
 
 from __future__ import annotations
 
@@ -13,45 +13,55 @@ from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from attrs import frozen
+import attrs
+from attrs import evolve, frozen
 
-__all__ = ["EXTRAS", "REQUIRED", "Finding", "examine"]
+from purerl.plugins import find, names
+
+if TYPE_CHECKING:
+    from purerl.protocols import Capabilities
+
+__all__ = ["EXTRAS", "REQUIRED", "Finding", "check_installation"]
 
 REQUIRED = {
     "attrs": "settings",
-    "cattrs": "settings, read and written",
+    "cattrs": "reading and writing settings",
     "jinja2": "chat templates",
-    "numpy": "random states, arrays between libraries",
-    "pebble": "reward functions in processes of their own",
-    "pyarrow": "data and rollouts, as Parquet",
+    "numpy": "arrays between libraries",
+    "pebble": "worker processes of reward functions",
+    "pyarrow": "data and rollouts as Parquet",
     "rich": "the console",
     "safetensors": "weights on disk",
     "tensordict": "batches",
     "tokenizers": "tokenizers",
-    "tomli-w": "configurations as files",
+    "tomli-w": "configurations as TOML",
     "torch": "tensors, gradients, devices",
     "transformers": "models",
     "typer": "the command line",
 }
-"""What purerl cannot do without, and what for."""
+"""Required package -> what purerl uses it for."""
 EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
-    "math": ("math-verify", "judges answers that are formulas"),
-    "mlflow": ("mlflow-skinny", "tells runs to an MLflow server; pip install mlflow for a database"),
-    "swanlab": ("swanlab", "tells runs to SwanLab"),
-    "tensorboard": ("tensorboard", "tells runs to TensorBoard"),
-    "testing": ("hypothesis", "the laws of algorithms, the suites of engines"),
-    "trackio": ("trackio", "tells runs to Trackio"),
-    "wandb": ("wandb", "tells runs to Weights & Biases"),
+    "math": ("math-verify", "scores answers that are formulas"),
+    "mlflow": ("mlflow-skinny", "logs runs to an MLflow server; pip install mlflow for a local database"),
+    "swanlab": ("swanlab", "logs runs to SwanLab"),
+    "tensorboard": ("tensorboard", "logs runs to TensorBoard"),
+    "testing": ("hypothesis", "laws of algorithms, conformance tests of engines"),
+    "trackio": ("trackio", "logs runs to Trackio"),
+    "wandb": ("wandb", "logs runs to Weights & Biases"),
 }
-"""Extra -> its package, and what for."""
+"""Extra -> its package, and what purerl uses it for."""
 
 
 @frozen
 class Finding:
-    """One thing that was looked at: `state` is "good", "missing" (and not needed), or "bad"; `do` mends it."""
+    """The result of one check.
+
+    state  "good"; "missing", for an optional package; or "bad"
+    do     how to fix it; empty if there is nothing to fix
+    """
 
     section: str
     name: str
@@ -60,38 +70,39 @@ class Finding:
     do: str = ""
 
 
-def examine() -> Iterator[Finding]:
-    """Look at packages, then devices, then try things out, a few seconds in all."""
+def check_installation() -> Iterator[Finding]:
+    """Check packages, engines and devices, and then run small computations. It takes a few seconds."""
     yield Finding("machine", "python", "good", f"{platform.python_version()}, {sys.executable}")
     yield Finding("machine", "system", "good", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores")
     yield _disk()
-    yield _required("purerl", "this")
+    yield _required("purerl", "this package")
     yield from (_required(name, purpose) for name, purpose in REQUIRED.items())
     yield from (_extra(extra, *package) for extra, package in EXTRAS.items())
-    yield _try("devices", "torch", _devices)
-    yield _try("tried", "matrix product", lambda: _product("float32"))
-    yield _try("tried", "bfloat16", lambda: _product("bfloat16"))
-    yield _try("tried", "a run", _run)
+    yield from (_engine(group, kind) for group in ("trainer", "generator") for kind in names(group))
+    yield _timed("devices", "torch", _devices)
+    yield _timed("tests", "matrix product", lambda: _product("float32"))
+    yield _timed("tests", "bfloat16", lambda: _product("bfloat16"))
+    yield _timed("tests", "a run", _run)
 
 
 def _disk() -> Finding:
     free = shutil.disk_usage(Path.cwd()).free / 1e9
-    text, do = f"{free:.0f} GB free here", "runs keep rollouts and checkpoints: make room, or use --directory"
+    text, do = f"{free:.0f} GB free in this directory", "runs store rollouts and checkpoints: free space"
     return Finding("machine", "disk", "good", text) if free >= 1 else Finding("machine", "disk", "bad", text, do)
 
 
 def _required(name: str, purpose: str) -> Finding:
-    found = _version(name)
-    if found is None:
+    installed = _version(name)
+    if installed is None:
         return Finding("packages", name, "bad", purpose, f"pip install {name}")
-    return Finding("packages", name, "good", f"{found}: {purpose}")
+    return Finding("packages", name, "good", f"{installed}: {purpose}")
 
 
 def _extra(extra: str, name: str, purpose: str) -> Finding:
-    found = _version(name)
-    if found is None:
+    installed = _version(name)
+    if installed is None:
         return Finding("extras", name, "missing", purpose, f"pip install 'purerl[{extra}]'")
-    return Finding("extras", name, "good", f"{found}: {purpose}")
+    return Finding("extras", name, "good", f"{installed}: {purpose}")
 
 
 def _version(name: str) -> str | None:
@@ -101,17 +112,55 @@ def _version(name: str) -> str | None:
         return None
 
 
-# --- what is tried -----------------------------------------------------------------------------------------------
+# --- engines -----------------------------------------------------------------------------------------------------
 
 
-def _try(section: str, name: str, act: Callable[[], str]) -> Finding:
-    """What `act` says, and how long it took; or that it failed."""
-    begin = time.perf_counter()
+def _engine(group: str, kind: str) -> Finding:
+    """What the engine `kind` can do with any model. No model is loaded."""
     try:
-        text = act()
-    except Exception as error:  # noqa: BLE001 - this is what is to be found out
-        return Finding(section, name, "bad", f"{type(error).__name__}: {error}", "reinstall what it names")
-    return Finding(section, name, "good", f"{text}, {time.perf_counter() - begin:.1f} s")
+        capabilities = getattr(find(group, kind), "capabilities", None)
+        text = _describe(capabilities()) if capabilities else "its capabilities are known when it loads a model"
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+        return _failure("engines", f"{group} {kind}", error)
+    return Finding("engines", f"{group} {kind}", "good", text)
+
+
+def _describe(capabilities: Capabilities) -> str:
+    """`capabilities` in words.
+
+    >>> from purerl.protocols import Capabilities
+    >>> _describe(Capabilities(outputs=frozenset({"logp", "entropy"})))
+    'outputs: entropy, logp'
+    >>> _describe(Capabilities(max_sequence_length=512, seeded=True, in_process=True))
+    'max_sequence_length: 512; seeded, in_process'
+    """
+    values = attrs.asdict(capabilities)
+    outputs, length = ", ".join(sorted(capabilities.outputs)), capabilities.max_sequence_length
+    parts = [
+        f"max_sequence_length: {length:,}" if length is not None else "",
+        f"outputs: {outputs}" if outputs else "",
+        ", ".join(name for name, value in values.items() if value is True),
+    ]
+    return "; ".join(filter(None, parts)) or "no optional capability"
+
+
+# --- computations ------------------------------------------------------------------------------------------------
+
+
+def _timed(section: str, name: str, check: Callable[[], str]) -> Finding:
+    """The result of `check` and how long it took, or the exception that it raised."""
+    start = time.perf_counter()
+    try:
+        text = check()
+    except Exception as error:  # noqa: BLE001 - any exception is a finding
+        return _failure(section, name, error)
+    return Finding(section, name, "good", f"{text}, {time.perf_counter() - start:.1f} s")
+
+
+def _failure(section: str, name: str, error: Exception) -> Finding:
+    return Finding(
+        section, name, "bad", f"{type(error).__name__}: {error}", "fix or reinstall the package that it names"
+    )
 
 
 def _devices() -> str:
@@ -121,19 +170,19 @@ def _devices() -> str:
     if accelerator is None:
         return f"cpu, threads: {torch.get_num_threads()}"
     count = torch.accelerator.device_count()
-    names = {torch.cuda.get_device_name(k) for k in range(count)} if accelerator.type == "cuda" else {accelerator.type}
-    return f"{count} x {', '.join(sorted(names))}; cpu, threads: {torch.get_num_threads()}"
+    kinds = {torch.cuda.get_device_name(k) for k in range(count)} if accelerator.type == "cuda" else {accelerator.type}
+    return f"{count} x {', '.join(sorted(kinds))}; cpu, threads: {torch.get_num_threads()}"
 
 
 _SIZE = 256
 
 
 def _product(dtype: str) -> str:
-    """A matrix product on the device that runs would use, compared with float64.
+    """Compare a matrix product, on the device that runs use by default, with the same product in float64.
 
-    With products accumulated in float32, rounding alone gives
+    If products are accumulated in float32, the rounding error is bounded by
 
-        |found - exact| <= (4 eps(dtype) + n eps(float32)) |a| |b|        (Frobenius norms, n x n matrices)
+        |result - exact| <= (4 eps(dtype) + n eps(float32)) |a| |b|        (Frobenius norms, n x n matrices)
 
     because each input and the result are rounded once to `dtype`, and each sum of n products n times to float32.
     """
@@ -141,36 +190,32 @@ def _product(dtype: str) -> str:
 
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
     a = torch.linspace(-1, 1, _SIZE * _SIZE, dtype=torch.float64).reshape(_SIZE, _SIZE).sin()
-    narrow = getattr(torch, dtype)
-    found = (a.to(device, narrow) @ a.to(device, narrow)).cpu().double()
-    error = ((found - a @ a).norm() / a.norm().square()).item()
-    bound = 4 * torch.finfo(narrow).eps + _SIZE * torch.finfo(torch.float32).eps
+    low_precision = getattr(torch, dtype)
+    result = (a.to(device, low_precision) @ a.to(device, low_precision)).cpu().double()
+    error = ((result - a @ a).norm() / a.norm().square()).item()
+    bound = 4 * torch.finfo(low_precision).eps + _SIZE * torch.finfo(torch.float32).eps
     if not error <= bound:
         raise ArithmeticError(f"a {dtype} matrix product on {device} has relative error {error:.1e}, above {bound:.1e}")
     return f"on {device}, relative error {error:.0e}"
 
 
 def _run() -> str:
-    """One step of a real run, from its data to its trained model, in a folder that is thrown away."""
-    from attrs import evolve
-
+    """One step of a complete run in a temporary directory, from preparing the data to saving the model."""
     from purerl.algos import grpo
     from purerl.loop.train import train
     from purerl.recipes.addition import addition
 
-    config = addition()
+    config = addition(max_steps=1)
     small = evolve(
         config,
         initial_run=None,
         model=evolve(config.model, path="{run}/prepared/model"),
-        max_steps=1,
         batch_size=4,
         num_minibatches=1,
         rollout=evolve(config.rollout, samples_per_prompt=4),
-        trainer=evolve(config.trainer, warmup_steps=0),
         evaluate=evolve(config.evaluate, max_examples=4),
         algorithm=grpo.Config(),
     )
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         summary = train(small, directory=Path(folder) / "run")
-    return f"{summary.steps} step: sampled, judged, trained, evaluated, saved"
+    return f"{summary.steps} step: sampled, scored, trained, evaluated, saved"

@@ -1,4 +1,4 @@
-"""Files that appear whole, or not at all."""
+"""Files and directories that appear completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 
 from purerl.errors import RunDirectoryError
 
-__all__ = ["REFUSED", "folder_at_once", "refusals_told", "sync", "sync_tree", "write_at_once"]
+__all__ = ["REFUSALS", "atomic_directory", "explain_refusals", "sync", "sync_tree", "write_atomically"]
 
-REFUSED = frozenset(
+REFUSALS = frozenset(
     getattr(errno, name) for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "ENOSPC", "ENOTDIR", "EPERM", "EROFS")
 )
-"""Numbers of the errors by which a disk refuses to be written, or to be read."""
+"""Error numbers of a file system that cannot be written or read."""
 
-_NO_PLACE = frozenset(getattr(errno, name) for name in ("EEXIST", "EISDIR", "ELOOP", "ENAMETOOLONG", "ENOENT"))
-"""Numbers of those by which it refuses a directory: within one that is there they are mistakes of ours."""
+_NO_DIRECTORY = frozenset(getattr(errno, name) for name in ("EEXIST", "EISDIR", "ELOOP", "ENAMETOOLONG", "ENOENT"))
+"""Error numbers of a path that cannot be a directory. Inside an existing directory they are bugs of purerl."""
 
 
-def write_at_once(path: Path, text: str) -> None:
-    """Write `text` to `path`: whoever reads it sees the file before or the file after, whatever is killed when."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path`. A reader sees the old or the new file, also if this process is killed."""
     partial = path.with_name(path.name + ".partial")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -34,8 +34,8 @@ def write_at_once(path: Path, text: str) -> None:
 
 
 @contextmanager
-def folder_at_once(path: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `path`, in place of what is there, when the block ends."""
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, which replaces `path` at the end of the block."""
     partial = path.with_name(path.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -47,32 +47,32 @@ def folder_at_once(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def refusals_told(path: Path) -> Iterator[None]:
-    """Where the disk refuses something in or at the directory `path`, raise RunDirectoryError that says what."""
+def explain_refusals(path: Path) -> Iterator[None]:
+    """Raise RunDirectoryError if the file system refuses something in or at the directory `path`."""
     try:
         yield
     except OSError as error:
         above = error.filename is not None and path.is_relative_to(str(error.filename))
-        there = error.filename is None or str(error.filename).startswith(str(path))
-        if not (error.errno in REFUSED and (there or above)) and not (error.errno in _NO_PLACE and above):
+        inside = error.filename is None or str(error.filename).startswith(str(path))
+        if not (error.errno in REFUSALS and (inside or above)) and not (error.errno in _NO_DIRECTORY and above):
             raise
         raise RunDirectoryError(
             f"run directory {str(path)!r} cannot be written",
             got=str(error),
-            need="a directory with room in it, and permission to write there",
-            do="make room, mend the permissions, or name another directory; a run that had begun goes on",
+            need="a directory with free space, and permission to write there",
+            do="free space, fix the permissions, or name another directory; a run that had started will resume",
         ) from error
 
 
 def sync_tree(path: Path) -> None:
-    """Have the folder `path` on the disk, with every file and folder in it."""
+    """Flush the directory `path`, and all files and directories in it, to the disk."""
     for entry in (*path.rglob("*"), path):
         if entry.is_file() or entry.is_dir():
             sync(entry)
 
 
 def sync(path: Path) -> None:
-    """Have the file `path` on the disk, or if it is a folder, the names in it."""
+    """Flush the file `path` to the disk; of a directory, the names in it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

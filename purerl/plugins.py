@@ -1,17 +1,30 @@
 """Plugins: algorithms, trainers, generators and trackers, found by name.
 
-A module, or a class named as ``package.module:Class``, *is* a plugin if it exposes two things:
+A plugin is a module, or a class named as ``package.module:Class``, with two attributes:
 
-    Config                                      a frozen attrs class: what can be set, and the defaults
-    algorithm(config), or build(config, ...)    what makes one: the first for an algorithm, the second for the others
+    Config                                      a frozen attrs class: the settings and their defaults
+    algorithm(config), or build(config, ...)    creates the algorithm, or the trainer, generator or tracker
 
-A trainer may also expose ``check(config, role, outputs, updates)``, which refuses what does not fit the run before
-anything is loaded: the role of the model, what the algorithm wants of it, and the optimizer steps of the run. A tracker
-may expose ``check(config)``, which refuses a machine without its library.
+The arguments of these functions are
 
-It is known by its *kind*: the name of a module of ours (``grpo``, ``hf``), a name that a distribution declares as an
-entry point in one of the groups ``purerl.algorithms``, ``purerl.trainers``, ``purerl.generators`` and
-``purerl.trackers``, or the address itself. There is nothing to register with.
+    algorithm(config)                                           an algorithm
+    build(config, *, model, role, outputs, updates, seed)       a trainer
+    build(config, *, model, seed)                               a generator
+    build(config, *, run_info)                                  a tracker
+
+`role` is the role of the model, such as "critic". `outputs` are the outputs that the run needs from the model.
+`updates` is the number of optimizer steps of the run, 0 for a model that is not trained.
+
+A plugin may have further attributes:
+
+    check(config, *, role, outputs, updates)    of a trainer: raises ConfigError if it does not fit the run, before a
+                                                model is loaded. `updates` is None if the number is not known yet
+    check(config)                               of a tracker: raises ConfigError if its library is not installed
+    capabilities()                              of an engine: the `Capabilities` that it has with any model
+
+The *kind* of a plugin is its name: the name of a module of purerl (``grpo``, ``hf``), a name that a distribution
+declares as an entry point in one of the groups ``purerl.algorithms``, ``purerl.trainers``, ``purerl.generators`` and
+``purerl.trackers``, or the address of a module or class. No registration is needed.
 """
 
 from __future__ import annotations
@@ -34,9 +47,14 @@ __all__ = ["GROUPS", "Group", "find", "kind_of", "locate", "names"]
 
 
 class Group(NamedTuple):
-    """A group of plugins: the files of ours (`*` is the kind), the entry points of others, and what makes one."""
+    """A group of plugins.
 
-    home: str
+    files         pattern of purerl's modules of this group; `*` is the kind
+    entry_points  group of the entry points of other distributions
+    builder       name of the function that a plugin needs beside Config
+    """
+
+    files: str
     entry_points: str
     builder: str
 
@@ -50,119 +68,119 @@ GROUPS: Mapping[str, Group] = {
 
 
 def find(group: str, kind: str) -> Any:
-    """The plugin of `group` that is known as `kind`: a module, or a class.
+    """The plugin of `group` with the name or address `kind`: a module or a class.
 
-    Raises: ConfigError for a name that is unknown, with the nearest known one, for an address where there is nothing,
-    and for something that is no plugin.
+    Raises: ConfigError for an unknown name, with the nearest known one; for an address without a module or class; and
+    for an object that is not a plugin.
 
     >>> find("algorithm", "purerl.errors")
     Traceback (most recent call last):
-    purerl.errors.ConfigError: 'purerl.errors' is no algorithm
-      got:  nothing called Config, algorithm in it
+    purerl.errors.ConfigError: invalid algorithm 'purerl.errors'
+      got:  no attribute Config, algorithm
       need: a frozen attrs class Config, and a function algorithm
     """
     addresses = _addresses(group)
     if kind not in addresses and "." not in kind and ":" not in kind:
-        do = f"{nearest(kind, addresses)}; one of your own is named as package.module"
-        raise ConfigError(f"no {group} is called {kind!r}", do=do)
+        do = f"{nearest(kind, addresses)}; name a plugin of your own by its address, package.module"
+        raise ConfigError(f"unknown {group} {kind!r}", do=do)
     plugin = locate(addresses.get(kind, kind))
     builder = GROUPS[group].builder
     missing = [name for name in ("Config", builder) if not hasattr(plugin, name)]
     if missing:
         need = f"a frozen attrs class Config, and a function {builder}"
-        raise ConfigError(f"{kind!r} is no {group}", got=f"nothing called {', '.join(missing)} in it", need=need)
+        raise ConfigError(f"invalid {group} {kind!r}", got=f"no attribute {', '.join(missing)}", need=need)
     if not attrs.has(plugin.Config) or "kind" in attrs.fields_dict(plugin.Config):
-        need = "a frozen attrs class, without a field called kind: that is the plugin's own name"
+        need = "a frozen attrs class without a field called kind, because kind is the name of the plugin"
         raise ConfigError(f"Config of {kind!r}", got=repr(plugin.Config), need=need)
     return plugin
 
 
 def kind_of(config: Any) -> str:
-    """The kind that `config`, an instance of a plugin's Config, belongs to: the inverse of `find`.
+    """The kind of the plugin that `config` is a Config of. It is the inverse of `find`.
 
-    Raises: ConfigError where the module that defines it exposes it nowhere as Config.
+    Raises: ConfigError if the module of its class has no plugin with this class as Config.
     """
     module = sys.modules[type(config).__module__]
     classes = {f":{name}": value for name, value in vars(module).items() if isinstance(value, type)}
     for suffix, value in {"": module, **classes}.items():
         if getattr(value, "Config", None) is type(config):
             address = module.__name__ + suffix
-            kinds = {a: kind for group in GROUPS for kind, a in _addresses(group).items()}
+            kinds = {known: kind for group in GROUPS for kind, known in _addresses(group).items()}
             return kinds.get(address, address)
-    need = f"the Config of a plugin: {type(config).__module__}, or a class in it, exposes it as Config"
-    raise ConfigError(f"{type(config).__qualname__} has no kind", got=repr(config), need=need)
+    need = f"the Config of a plugin: the attribute Config of {type(config).__module__}, or of a class in it"
+    raise ConfigError(f"{type(config).__qualname__} is not the Config of a plugin", got=repr(config), need=need)
 
 
 def names(group: str) -> list[str]:
-    """The kinds of `group` that have a short name, ours and those of installed distributions; imports none of them."""
+    """The names of all plugins of `group`, in purerl and in installed distributions. None of them is imported."""
     return sorted(_addresses(group))
 
 
 def locate(address: str) -> Any:
-    """What is at `address`: ``package.module``, ``package.module:name``, or ``file.py:name``.
+    """Import the object at `address`: ``package.module``, ``package.module:name``, or ``file.py:name``.
 
-    The folder of a file joins `sys.path`, as it does when Python runs the file, so that what lies beside it can be
-    imported.
+    The directory of a file is added to `sys.path`, as when Python runs the file, so that the file can import modules in
+    this directory.
 
-    Raises: ConfigError where there is no such module, nothing of that name in it, or where importing it fails.
+    Raises: ConfigError if there is no such module or no such name in it, or if importing it fails.
     """
-    module, _, name = address.partition(":")
-    if module.endswith(".py"):
-        module = _importable(Path(module))
-    if not all(module.split(".")):
-        raise _nothing_at(address, f"{module!r}, which is no module's name")
+    name_of_module, _, name = address.partition(":")
+    if name_of_module.endswith(".py"):
+        name_of_module = _make_importable(Path(name_of_module))
+    if not all(name_of_module.split(".")):
+        raise _not_found(address, f"{name_of_module!r}, which is not the name of a module")
     try:
-        found = import_module(module)
+        module = import_module(name_of_module)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and _is_within(error.name, module):
-            raise _nothing_at(address, str(error)) from error
+        if isinstance(error, ModuleNotFoundError) and _is_parent(error.name, name_of_module):
+            raise _not_found(address, str(error)) from error
         got, need = f"{type(error).__name__}: {error}", "a module that can be imported from here"
-        do = f"mend it; python -c 'import {module}' in its folder shows where"
+        do = f"fix it; python -c 'import {name_of_module}' in its directory prints the traceback"
         raise ConfigError(f"{address!r} cannot be imported", got=got, need=need, do=do) from error
-    if name and not hasattr(found, name):
-        raise _nothing_at(address, f"module {module} without {name}")
-    return getattr(found, name) if name else found
+    if name and not hasattr(module, name):
+        raise _not_found(address, f"module {name_of_module} without {name}")
+    return getattr(module, name) if name else module
 
 
-def _is_within(missing: str | None, module: str) -> bool:
-    """Whether the module `missing` is `module` or a package that it is in, rather than something that it imports."""
+def _is_parent(missing: str | None, module: str) -> bool:
+    """Whether `missing` is `module` itself or a package that contains it, and not a module that it imports."""
     return missing is not None and f"{module}.".startswith(f"{missing}.")
 
 
-def _importable(path: Path) -> str:
-    """Make the file at `path` importable; its name as a module."""
+def _make_importable(path: Path) -> str:
+    """Make the file at `path` importable, and return its name as a module."""
     if not path.is_file():
-        do = "check its path, which begins in the working directory"
+        do = "check the path, which is relative to the working directory"
         raise ConfigError(f"file {str(path)!r}", got="no such file", need="a Python file", do=do)
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    directory = str(path.resolve().parent)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
     spec = None if "." in path.stem else find_spec(path.stem)
     if spec is None or Path(spec.origin).resolve() != path.resolve():
-        got = f"another module that is called {path.stem!r}" if spec else "no module's name"
-        raise ConfigError(f"file {str(path)!r}", got=got, do="give the file a name of its own")
+        got = f"another module with the name {path.stem!r}" if spec else "a name that no module can have"
+        raise ConfigError(f"file {str(path)!r}", got=got, do="rename the file")
     return path.stem
 
 
-def _nothing_at(address: str, got: str) -> ConfigError:
+def _not_found(address: str, got: str) -> ConfigError:
     need = "package.module or package.module:name, importable from here"
     do = "check its spelling, install its package, or name a file: file.py:name"
-    return ConfigError(f"nothing is found at {address!r}", got=got, need=need, do=do)
+    return ConfigError(f"cannot find {address!r}", got=got, need=need, do=do)
 
 
 @cache
 def _addresses(group: str) -> Mapping[str, str]:
-    """Kind -> address. Ours come last: no distribution changes what a name of ours means."""
-    home, others, builder = GROUPS[group]
-    place = home.removesuffix(".py").split("/").index("*")
+    """Address by kind. A name of purerl cannot be overridden by an entry point."""
+    pattern, entry_point_group, builder = GROUPS[group]
+    depth = pattern.removesuffix(".py").split("/").index("*")
     root = Path(__file__).parent
-    files = (path.relative_to(root).with_suffix("").parts for path in root.glob(home) if _defines(path, builder))
-    ours = {parts[place]: ".".join(("purerl", *parts)) for parts in files}
-    return {entry.name: entry.value for entry in entry_points(group=others)} | ours
+    modules = (path.relative_to(root).with_suffix("").parts for path in root.glob(pattern) if _defines(path, builder))
+    own = {parts[depth]: ".".join(("purerl", *parts)) for parts in modules}
+    return {entry.name: entry.value for entry in entry_points(group=entry_point_group)} | own
 
 
 def _defines(path: Path, builder: str) -> bool:
-    """Whether the module has `Config` and `builder` at its top level, as its text says."""
+    """Whether the module at `path` defines or imports `Config` and `builder`. It is not imported."""
     table = symtable.symtable(path.read_text(encoding="utf-8"), str(path), "exec")
-    bound = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
-    return {"Config", builder} <= bound
+    defined = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    return {"Config", builder} <= defined

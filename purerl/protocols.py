@@ -1,74 +1,102 @@
-"""The seam: what a trainer, a generator and a tracker are, and what passes between them and the loop.
+"""Interfaces between the training loop and everything that it drives: trainers, generators and trackers.
 
-An engine is one class that satisfies one of these protocols; `purerl.testing.check_trainer` and `check_generator` tell
-whether it does. The loop knows nothing else about engines, and engines know nothing about algorithms.
+An engine is one class that satisfies `Trainer` or `Generator`. `purerl.testing.check_trainer` and `check_generator`
+test whether it does. The loop knows nothing else about engines, and engines know nothing about algorithms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import torch
 from attrs import field, frozen
 from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
-from purerl.errors import ConfigError, nearest
 
 __all__ = [
+    "Capabilities",
     "Completion",
-    "Finish",
+    "FinishReason",
     "Generator",
-    "Heard",
     "Metrics",
-    "Model",
     "Request",
     "RunInfo",
     "Sampling",
     "Tracker",
     "Trainer",
+    "Weights",
     "generate",
-    "unheard",
 ]
 
 Metrics = Mapping[str, Weighted]
-Finish = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
 
-_DTYPES = ("auto", "float32", "bfloat16", "float64", "float16")
+
+# --- engines and weights ------------------------------------------------------------------------------------------
 
 
 @frozen
-class Model:
-    """Where a model's configuration, weights and tokenizer come from. Its path alone, as a text, is that model."""
+class Capabilities:
+    """What an engine can do. `purerl doctor` prints it.
 
-    path: str = field(
-        metadata={"help": "a local directory in Hugging Face's format, or a name on the hub", "short": True}
-    )
-    revision: str | None = field(default=None, metadata={"help": "of the hub's repository"})
-    trust_remote_code: bool = field(default=False, metadata={"help": "run the code that comes with it"})
-    dtype: str = field(
-        default="float32",
-        metadata={"help": "of the weights: float32, bfloat16, float64; float16 cannot train; auto: that of the files"},
-    )
-    attention: str = field(
-        default="sdpa", metadata={"help": "transformers' attention implementation: sdpa, eager, flash_attention_2, ..."}
-    )
+    max_sequence_length   tokens of the longest sequence, prompt and completion together; None: unlimited or unknown
+    outputs               trainers: the outputs that `score` and `step` can compute
+    batch_invariant       generators: a request with the same weights gives the same tokens, whatever runs beside it
+    seeded                generators: the seed of a request determines its tokens
+    in_process            generators: decoding happens inside `collect`
+    adapters              generators: accept the weights of an adapter (LoRA) without merging them
+    images                requests and batches may contain images
+    """
 
-    def __attrs_post_init__(self) -> None:
-        if self.dtype not in _DTYPES:
-            raise ConfigError("dtype", got=repr(self.dtype), do=nearest(str(self.dtype), _DTYPES))
+    max_sequence_length: int | None = None
+    outputs: frozenset[str] = frozenset()
+    batch_invariant: bool = False
+    seeded: bool = False
+    in_process: bool = False
+    adapters: bool = False
+    images: bool = False
+
+
+@runtime_checkable
+class Weights(Protocol):
+    """Named weights of a model, gathered from all ranks while they are iterated.
+
+    The names are those in Hugging Face's files.
+    """
+
+    @property
+    def adapter(self) -> Mapping[str, Any] | None:
+        """None for the weights of the model itself. For an adapter, its settings as in peft's adapter_config.json."""
+        ...
+
+    @property
+    def metadata(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and dtype of each weight, by name. Nothing is gathered for it."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, full tensor). Collective: every rank iterates to the end.
+
+        The tensors may share memory with the model: copy them to keep them.
+        """
+        ...
+
+
+# --- generation --------------------------------------------------------------------------------------------------
 
 
 @frozen
 class Sampling:
-    """How to continue a sequence.
+    """How a sequence is continued.
 
-    temperature   logits are divided by it; 0 takes the likeliest token, and log-probabilities are then at temperature 1
-    max_tokens    at most so many new tokens
-    stop_tokens   ids that end a completion; the one that ended it is part of it
-    stop_strings  texts that end a completion, likewise
+    temperature   divides the logits; 0 is greedy decoding (argmax), and log-probabilities are then at temperature 1
+    max_tokens    maximum number of new tokens
+    stop_tokens   token ids that end a completion; the completion includes the one that ended it
+    stop_strings  strings that end a completion; the completion includes them
     """
 
     temperature: float = 1.0
@@ -79,10 +107,10 @@ class Sampling:
 
 @frozen
 class Request:
-    """Continue `tokens`. A turn, a tool's result and a partial rollout taken up again are the same call.
+    """Continue `tokens`.
 
-    `key` is the caller's and comes back with the completion. The completion depends on `tokens`, `sampling`, `seed` and
-    the weights, never on which requests run beside it.
+    A first turn, a turn after a tool result and the rest of a partial rollout are all requests. The caller chooses
+    `key`; it is returned with the completion. The completion depends on `tokens`, `sampling`, `seed` and the weights.
     """
 
     key: str
@@ -94,101 +122,142 @@ class Request:
 
 @frozen
 class Completion:
-    """What was sampled: per token its id, its log-probability (nats) when it was sampled, and the weights' version."""
+    """The answer to a request. Each token has its id, its log-probability in nats and the version of the weights."""
 
     key: str
     tokens: Sequence[int]
     logp: Sequence[float]
     version: Sequence[int]
-    finish: Finish
+    finish: FinishReason
     error: str | None = None
 
 
 @runtime_checkable
 class Generator(Protocol):
-    """Samples completions. One process calls it.
+    """Samples completions. One process calls it."""
 
-    It may have an attribute `longest`: how many tokens a sequence may have, prompt and completion together. So may a
-    trainer. Prompts that are too long are then refused before the first step, instead of when they are drawn.
-    """
+    capabilities: Capabilities
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Enqueue. Raises InputError for a request that can never be served (no tokens, too long, a key in use)."""
+        """Enqueue requests. Raises InputError for an invalid one: no tokens, too long, or a key that is in use."""
         ...
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
-        """Whatever has finished, in any order.
+        """Return finished completions, in any order.
 
-        Waits until something has, or until `timeout` seconds have passed. An embedded engine decodes inside this call.
-        With nothing in flight the answer is empty, at once.
+        Waits until at least one is finished or `timeout` seconds have passed. Returns an empty list immediately if no
+        request is in flight. A generator that is `in_process` decodes inside this call.
         """
         ...
 
     def cancel(self, keys: Sequence[str]) -> None:
-        """Stop these; their tokens so far come back through `collect`. Unknown keys are ignored: they may be done."""
+        """Stop these requests; `collect` returns the tokens sampled so far. Unknown keys are ignored."""
         ...
 
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        """Replace weights, named as Hugging Face names them. Legal with requests in flight.
+    def load_weights(self, weights: Weights, *, version: int) -> None:
+        """Replace the weights. Allowed while requests are in flight.
 
-        From the next token on, what is sampled is sampled by these weights and bears `version`.
+        All tokens sampled from now on are sampled with these weights and carry `version`. Weights that are not in
+        `weights` keep their values.
+
+        Raises: EngineError for a name or a shape that the model does not have, and for the weights of an adapter if
+        `capabilities.adapters` is false.
         """
         ...
 
     def close(self) -> None:
-        """Release what it holds. Nothing is called after it."""
+        """Release all resources. No other method is called afterwards."""
         ...
+
+
+def generate(generator: Generator, requests: Sequence[Request]) -> list[Completion]:
+    """Submit `requests`, wait for all of them, and return their completions in the same order."""
+    generator.submit(requests)
+    keys, completions = {request.key for request in requests}, dict[str, Completion]()
+    while len(completions) < len(keys):
+        finished = generator.collect()
+        completions.update((completion.key, completion) for completion in finished if completion.key in keys)
+    return [completions[request.key] for request in requests]
+
+
+# --- training ----------------------------------------------------------------------------------------------------
 
 
 @runtime_checkable
 class Trainer(Protocol):
-    """One model and its optimizer. Collective: every rank calls every method, in the same order, with its rows."""
+    """One model with its optimizer, on one or more ranks.
+
+    Every method is collective with identical arguments: all ranks make the same calls, in the same order, with the same
+    whole batch, and get the same results. The trainer decides which rank computes which rows.
+    """
+
+    capabilities: Capabilities
 
     def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
-        """The model's `outputs` ("logp", "entropy", "value"), [rows, time] each, without gradient.
+        """Compute `outputs` of the model for all rows, without gradient.
 
-        They are at the row's `temperature`, and 0 where not `action`.
+        Each output is [rows, time] (`topk_logp` and `topk_tokens`: [rows, time, k]), at the row's `temperature` (0
+        counts as 1), and 0 where `action` is false. `topk_logp` has the log-probabilities of the tokens in the field
+        `teacher_topk_tokens` if the batch has it, and otherwise of the model's k most likely tokens, whose ids are
+        `topk_tokens`.
         """
         ...
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
-        """One optimizer step on `batch`: micro-batches, backward, clip, optimize.
+        """Take one optimizer step on `batch`: micro-batches, backward, gradient clipping, optimizer.
 
-        `counts` are those of the whole step, over all ranks. Where nothing is counted, and where the gradient is not
-        finite, neither weights nor optimizer change; of the latter the metric `skipped` tells: 1 then, 0 otherwise. In
-        a schedule of the learning rate every call is a step, even one without rows.
+        `counts` belong to the whole step. If no token is counted or the gradient is not finite, neither the weights nor
+        the optimizer state change; in the second case the metric `skipped` is 1, otherwise it is 0. A learning-rate
+        schedule advances with every call, also for a batch without rows.
         """
         ...
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """What changes when it trains, named as Hugging Face names it."""
+    def weights(self) -> Weights:
+        """The weights that training changes. Heads that only this trainer has, such as a value head, are left out."""
+        ...
+
+    def load_weights(self, weights: Weights, *, mix: float = 1.0) -> None:
+        """Move this model toward `weights`: own = (1 - mix) * own + mix * weights. With 1.0 they are replaced.
+
+        Used for a reference model that follows the policy. Afterwards `save` includes the weights.
+
+        Raises: EngineError as `Generator.load_weights`.
+        """
         ...
 
     def save(self, path: Path) -> None:
-        """Write everything that `load` needs to go on bit for bit into the directory `path`, which exists.
+        """Write everything that `load` needs to resume bit for bit into the existing directory `path`.
 
-        Whoever calls it sees to it that the files are on the disk. Raises OSError where the disk refuses them.
+        `path` is one directory that every rank sees. The caller makes sure that the files reach the disk.
+        Raises: OSError if a file cannot be written.
         """
         ...
 
     def load(self, path: Path) -> None:
-        """Go on from what `save` wrote. Raises CheckpointError where it does not fit."""
+        """Resume from what `save` wrote. Raises CheckpointError if it does not fit; nothing has changed then."""
         ...
 
     def export(self, path: Path) -> None:
         """Write the model into the directory `path` in Hugging Face's format. Raises OSError as `save`."""
         ...
 
+    def close(self) -> None:
+        """Release all resources. No other method is called afterwards."""
+        ...
+
+
+# --- tracking ----------------------------------------------------------------------------------------------------
+
 
 @frozen
 class RunInfo:
-    """The run that a tracker is told of.
+    """The run that a tracker records.
 
     name       of the run
-    identity   the same whenever the run goes on, another for every run that begins; letters and digits
-    folder     where the tracker may keep files of its own
+    identity   stays the same when the run is resumed, and differs between runs; letters and digits
+    folder     where the tracker may store files of its own
     settings   the configuration: value by dotted key
-    first      the step of the first record that will be told. Records from there on stand in place of any told before
+    first      step of the first record that will be logged; later records replace earlier ones of the same step
     """
 
     name: str
@@ -199,50 +268,26 @@ class RunInfo:
 
     @property
     def label(self) -> str:
-        """A name that no other run has."""
+        """A name that is unique to this run."""
         return f"{self.name}-{self.identity}"
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Is told of a run while it goes on. What it raises is not the run's business: it is reported, and the run goes on.
+    """Records a run. If a method raises, the error is logged and the run continues.
 
-    A run that died goes on from its last checkpoint, and so tells some steps again, with the same numbers (only those
-    under ``time/`` differ). A tracker shows each step once.
+    A run that is resumed from a checkpoint logs some steps again, with the same numbers except for those under
+    ``time/``. A tracker shows each step once.
     """
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """The metrics of one step, a number by name; ``record["step"]`` is the step, 0 before the first update."""
+        """Record the metrics of one step: number by name. ``record["step"]`` is the step, 0 before the first update."""
         ...
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Some completions of `step`, before its metrics: prompt, completion, finish and reward (None: not judged)."""
+        """Record some completions of `step`: prompt, completion, finish, reward (None: no reward)."""
         ...
 
     def close(self, *, failed: bool) -> None:
-        """The run is over, or, if `failed`, was stopped by an error. Nothing is called after it."""
+        """End the recording. `failed`: the run stopped because of an error. No other method is called afterwards."""
         ...
-
-
-Heard = Callable[[Sequence[Completion]], None]
-"""Is told of completions as they come, in any order."""
-
-
-def unheard(completions: Sequence[Completion]) -> None:
-    """Nobody is told."""
-
-
-def generate(generator: Generator, requests: Sequence[Request], heard: Heard = unheard) -> list[Completion]:
-    """Submit `requests`, wait for all of them, and return their completions in the same order.
-
-    `heard` is told of them as they come, and of none when they are submitted. Completions of other requests that come
-    meanwhile are told to it alone.
-    """
-    generator.submit(requests)
-    heard(())
-    wanted, done = {request.key for request in requests}, dict[str, Completion]()
-    while len(done) < len(wanted):
-        come = generator.collect()
-        done.update((completion.key, completion) for completion in come if completion.key in wanted)
-        heard(come)
-    return [done[request.key] for request in requests]

@@ -10,13 +10,9 @@ torch.set_num_threads(1)  # two, beside other work, take up to eight times as lo
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first, so that no core waits for one at the end; and tests that share a fixture in one process."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs.values()
-        shared = sorted(f"{one.baseid}::{one.argname}" for *_, one in fixtures if one.scope in ("module", "package"))
-        if shared:
-            item.add_marker(pytest.mark.xdist_group(shared[0]))
+    """Files with slow tests first, so that no core waits for one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)

@@ -1,1 +1,1 @@
-"""purerl's functions beside those of other libraries: speed, and the laws that each side keeps."""
+"""Comparison of purerl's functions with the same functions of other libraries: speed, and laws that hold."""

@@ -1,11 +1,12 @@
-"""Every estimator and loss beside the same function of verl, torchrl and OpenRLHF; see `requirements.txt`.
+"""Every estimator and loss, and the same function of verl, torchrl and OpenRLHF; see `requirements.txt`.
 
     .venv-peers/bin/python -m benchmarks.peers [--only NAME ...] [--shapes 64x1024 ...] [--seconds 1] > docs/speed.md
 
-One process, one thread, CPU time; the sides take turns, and the best of each counts. The shapes are those of the
-issue, and 4,096 short rows for what looks at groups. `bandwidth`: our time over the time that it takes to read and
-write once what must be, at the speed of a copy that takes its turn between the sides. Memory that is freed is kept
-by the process, as the caching allocators of accelerators do: else the first touch of fresh pages is measured.
+CPU time in one process with one thread. The libraries are called alternately, and the minimum of each is printed. The
+default shapes are three sizes of batches, and 4,096 short rows for functions over groups. `bandwidth` is the time of
+purerl divided by the time to read each input and write each output once, at the speed of a copy, which is measured
+alternately with the functions. The process keeps freed memory, like the caching allocators of accelerators. Otherwise
+the time to map new pages would be part of the measurement.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import time
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from benchmarks.peers.batch import SLACK, Batch, Row, draw
 from benchmarks.peers.estimators import GROUPS, RECURRENCES
-from benchmarks.peers.laws import broken
+from benchmarks.peers.laws import broken_laws
 from benchmarks.peers.objectives import LOSSES
-from purerl.backends.hf.allocator import keep_memory
+from purerl.backends.hf.allocator import keep_freed_memory
 
 MANY_ROWS = (4096, 256)
 COPY = "copy"
 
 
 def measure(row: Row, batch: Batch, seconds: float) -> dict[str, float]:
-    """The least CPU milliseconds of each side, and of a copy of one field; about so many seconds for all of them."""
-    sides: dict[str, Callable[[Batch], object]] = {COPY: lambda b: b.reward.clone(), **row.sides}
-    best, begin, rounds = dict.fromkeys(sides, float("inf")), time.process_time(), 0
-    while rounds < 3 or time.process_time() - begin < seconds:
-        for name, side in sides.items():
+    """The minimum CPU milliseconds of each library, and of a copy of one field. It takes about `seconds`."""
+    functions: dict[str, Callable[[Batch], object]] = {COPY: lambda b: b.reward.clone(), **row.functions}
+    best, first, rounds = dict.fromkeys(functions, float("inf")), time.process_time(), 0
+    while rounds < 3 or time.process_time() - first < seconds:
+        for name, function in functions.items():
             start = time.process_time()
-            side(batch)
+            function(batch)
             best[name] = min(best[name], 1e3 * (time.process_time() - start))
         rounds += 1
     return best
@@ -47,27 +48,37 @@ def measure(row: Row, batch: Batch, seconds: float) -> dict[str, float]:
 
 def compare(row: Row, shape: tuple[int, int], batch: Batch, laws: dict[str, list[str]], seconds: float) -> str:
     """A line of the table."""
-    best = measure(row, batch, seconds)
-    copy, ours = best.pop(COPY), best.pop("purerl")
-    met = all(
-        theirs >= asked(row, shape, side, [law for law in laws[side] if law not in laws["purerl"]]) * ours
-        for side, theirs in best.items()
+    times = measure(row, batch, seconds)
+    copy, purerl = times.pop(COPY), times.pop("purerl")
+    is_met = all(
+        milliseconds >= target(row, shape, library, has_broken=bool({*laws[library]} - {*laws["purerl"]})) * purerl
+        for library, milliseconds in times.items()
     )
+    # A mask has one byte per token, and a float has four. A copy reads and writes one field.
     limit = copy * (row.floats + 0.25) / 2
-    theirs = ", ".join(f"{name} {x:.2f} ({x / ours:.1f}x)" for name, x in best.items())
+    others = ", ".join(f"{library} {x:.2f} ({x / purerl:.1f}x)" for library, x in times.items())
     size = "{:,} x {:,}".format(*shape)
-    return f"| {row.name} | {size} | {ours:.2f} | {theirs} | {ours / limit:.0f}x | {'✓' if met else '✗'} |"
+    return f"| {row.name} | {size} | {purerl:.2f} | {others} | {purerl / limit:.0f}x | {'✓' if is_met else '✗'} |"
 
 
-def asked(row: Row, shape: tuple[int, int], side: str, failed: list[str]) -> float:
-    """How many times as long as ours a side should take, at least.
+def target(row: Row, shape: tuple[int, int], library: str, *, has_broken: bool) -> float:
+    """The minimum ratio of the time of `library` to the time of purerl.
 
-    A side that breaks laws that ours keeps is only asked about where the demand names it: the recurrences, at any rate.
+    `has_broken` is whether `library` breaks a law that purerl satisfies. It has no target then, unless the row has a
+    target of its own.
     """
     if row.grouped:
-        return row.faster if side == "verl" and shape == MANY_ROWS else 0.0 if failed else SLACK
-    demand = row.faster if side == "verl" else row.peers
-    return 0.0 if failed and demand == SLACK else demand
+        return row.verl_target if library == "verl" and shape == MANY_ROWS else 0.0 if has_broken else SLACK
+    ratio = row.verl_target if library == "verl" else row.other_target
+    return 0.0 if has_broken and ratio == SLACK else ratio
+
+
+def version_of(library: str) -> str:
+    """The version of `library`, or "not installed": such a library is not measured."""
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def main() -> None:
@@ -75,13 +86,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="names of rows")
     parser.add_argument("--shapes", nargs="*", default=["64x1024", "512x4096", "256x16384", "4096x256"])
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each line, about")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time per line, approximately")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    keep_memory()
+    keep_freed_memory()
     rows = [row for row in (*RECURRENCES, *GROUPS, *LOSSES) if not options.only or row.name in options.only]
-    laws = {row.name: {side: broken(f, grouped=row.grouped) for side, f in row.sides.items()} for row in rows}
-    print(HEAD.format(**{name: version(name) for name in ("torch", "verl", "torchrl", "openrlhf")}))
+    laws = {
+        row.name: {library: broken_laws(f, grouped=row.grouped) for library, f in row.functions.items()} for row in rows
+    }
+    print(HEAD.format(**{name: version_of(name) for name in ("torch", "verl", "torchrl", "openrlhf")}))
     for rows_time in options.shapes:
         shape = tuple(int(length) for length in rows_time.split("x"))
         batch = draw(*shape)
@@ -89,10 +102,10 @@ def main() -> None:
             if shape != MANY_ROWS or row.grouped:
                 print(compare(row, shape, batch, laws[row.name], options.seconds), flush=True)
     print(LAWS_HEAD)
-    for name, sides in laws.items():
-        for side, failed in sides.items():
-            if failed:
-                print(f"| {name} | {side} | {', '.join(failed)} |")
+    for name, libraries in laws.items():
+        for library, broken in libraries.items():
+            if broken:
+                print(f"| {name} | {library} | {', '.join(broken)} |")
 
 
 HEAD = """# Speed

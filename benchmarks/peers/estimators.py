@@ -1,4 +1,4 @@
-"""Advantages [rows, time] from rewards [rows, time]: what is compared, and how each side is called."""
+"""Functions from rewards [rows, time] to advantages [rows, time], as each library calls them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.peers.batch import Batch, Row, Settings, Side, row
+from benchmarks.peers.batch import Batch, Function, Row, Settings, row
 from benchmarks.peers.libraries import core_algos, experience, torchrl_values, verl_torch
 from purerl.algos.estimators.components import component_normalized_advantage
 from purerl.algos.estimators.group_relative import (
@@ -30,8 +30,8 @@ __all__ = ["GROUPS", "RECURRENCES"]
 GAMMA, LAMBDA = 0.99, 0.95
 
 
-def verl(name: str, *fields: str, **options: Any) -> tuple[Any, Side]:
-    """verl's function of rewards and a mask; `fields` come in between or after, as it wants them."""
+def verl(name: str, *fields: str, **options: Any) -> tuple[Any, Function]:
+    """verl's function `compute_<name>`, with `fields` of the batch as positional arguments."""
 
     def call(batch: Batch) -> Tensor:
         function = getattr(core_algos, f"compute_{name}")
@@ -56,7 +56,7 @@ def _remax(b: Batch) -> Tensor:
     return torch.where(b.action, returns - b.baseline.unsqueeze(-1), 0)
 
 
-def _torchrl_gae(name: str) -> tuple[Any, Side]:
+def _torchrl_gae(name: str) -> tuple[Any, Function]:
     def call(b: Batch) -> Tensor:
         e = b.episode
         function = getattr(torchrl_values, name)
@@ -70,7 +70,7 @@ def _torchrl_returns(b: Batch) -> Tensor:
 
 
 def _openrlhf_gae(b: Batch) -> Tensor:
-    """A method that does not look at its object."""
+    """A method that does not use its object."""
     owner = next(kind for kind in vars(experience).values() if hasattr(kind, "get_advantages_and_returns"))
     return owner.get_advantages_and_returns(None, b.value, b.reward, b.mask, GAMMA, LAMBDA)[0]
 
@@ -88,18 +88,18 @@ VERL_GAE = verl("gae_advantage_return", "reward", "value", "mask", gamma=GAMMA, 
 VERL_PLUS = verl("reinforce_plus_plus_outcome_advantage", "reward", "mask", config=Settings(gamma=GAMMA))
 
 RECURRENCES: list[Row] = [
-    row("gae", _gae, 3, sides=GAE_PEERS, faster=10, peers=3),
-    row("gae, whitened", lambda b: whiten(_gae(b), b.action), 3, sides={"verl": VERL_GAE}, faster=10),
-    row("discounted returns", _returns, 2, sides={"torchrl": (torchrl_values, _torchrl_returns)}, peers=3),
-    row("reinforce++", lambda b: whiten(_returns(b), b.action), 2, sides={"verl": VERL_PLUS}, faster=10),
-    row("remax", _remax, 2, sides={"verl": verl("remax_outcome_advantage", "reward", "baseline", "mask")}),
-    row("whitening", lambda b: whiten(b.advantage, b.action), 2, sides={"verl": (verl_torch, _verl_whiten)}),
+    row("gae", _gae, 3, others=GAE_PEERS, verl_target=10, other_target=3),
+    row("gae, whitened", lambda b: whiten(_gae(b), b.action), 3, others={"verl": VERL_GAE}, verl_target=10),
+    row("discounted returns", _returns, 2, others={"torchrl": (torchrl_values, _torchrl_returns)}, other_target=3),
+    row("reinforce++", lambda b: whiten(_returns(b), b.action), 2, others={"verl": VERL_PLUS}, verl_target=10),
+    row("remax", _remax, 2, others={"verl": verl("remax_outcome_advantage", "reward", "baseline", "mask")}),
+    row("whitening", lambda b: whiten(b.advantage, b.action), 2, others={"verl": (verl_torch, _verl_whiten)}),
 ]
 
 # --- over groups -------------------------------------------------------------------------------------------------
 
 
-def _outcome(estimator: Callable) -> Side:
+def _outcome(estimator: Callable) -> Function:
     return lambda b: broadcast_to_tokens(estimator(b.reward.sum(-1), b.group, any_true(b.action)), b.action)
 
 
@@ -125,12 +125,12 @@ def _otb(b: Batch) -> Tensor:
     return optimal_token_advantage(returns, b.old_logp, b.sum_pi_squared, b.action, b.action, b.group)
 
 
-def _group(name: str, ours: Side, theirs: str, vectorized: str | None = None, **options: Any) -> Row:
+def _group(name: str, purerl: Function, verl_name: str, vectorized: str | None = None, **options: Any) -> Row:
     fields = ("reward", "mask", "uid")
-    sides = {"verl": verl(f"{theirs}_outcome_advantage", *fields, **options)}
+    others = {"verl": verl(f"{verl_name}_outcome_advantage", *fields, **options)}
     if vectorized:
-        sides["verl vec"] = verl(f"{vectorized}_outcome_advantage", *fields, **options)
-    return row(name, ours, 2, sides=sides, grouped=True, faster=10)
+        others["verl vec"] = verl(f"{vectorized}_outcome_advantage", *fields, **options)
+    return row(name, purerl, 2, others=others, grouped=True, verl_target=10)
 
 
 NO_STD = dict(norm_adv_by_std_in_grpo=False)
@@ -144,5 +144,5 @@ GROUPS: list[Row] = [
     _group("gpg", _outcome(gpg_advantage), "gpg"),
     _group("pass@k, leave one out", _outcome(leave_one_out_max_advantage), "grpo_passk", config=Settings(NO_STD)),
     _group("gdpo", _gdpo, "gdpo"),
-    row("optimal token baseline", _otb, 4, sides={"verl": VERL_OTB}, grouped=True),
+    row("optimal token baseline", _otb, 4, others={"verl": VERL_OTB}, grouped=True),
 ]

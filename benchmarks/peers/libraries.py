@@ -1,7 +1,7 @@
-"""The peers' own functions, imported without what they need elsewhere.
+"""Functions of other libraries, imported without the dependencies that they do not need.
 
-OpenRLHF imports deepspeed, flash_attn, torchdata and vllm on the way to its losses. While it
-is imported, stand-ins answer to these names; nothing that is measured calls them. verl and torchrl need no stand-in.
+The losses of OpenRLHF import deepspeed, flash_attn, torchdata and vllm. While OpenRLHF is imported, these libraries are
+replaced by empty modules. No measured function uses them. verl and torchrl are imported as they are.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any
 
 __all__ = ["actor", "core_algos", "experience", "kl", "losses", "torchrl_values", "verl_torch"]
 
-ABSENT = ("deepspeed", "flash_attn", "torchdata", "vllm")
+REPLACED = ("deepspeed", "flash_attn", "torchdata", "vllm")
 
 
-class _StandIn(types.ModuleType):
+class _EmptyModule(types.ModuleType):
+    """A module in which every name is an empty class."""
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -26,25 +28,25 @@ class _StandIn(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a stand-in for whatever lies below a name in ABSENT."""
+    """Imports an empty module for each name in REPLACED and its submodules."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        known = fullname.split(".", maxsplit=1)[0] in ABSENT
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if known else None
+        is_replaced = fullname.split(".", maxsplit=1)[0] in REPLACED
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if is_replaced else None
 
     def create_module(self, spec: Any) -> types.ModuleType:
-        return _StandIn(spec.name)
+        return _EmptyModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
 
 
 def _module(name: str) -> Any:
-    """The module, or None where it cannot be imported, which is said."""
+    """The module, or None with a message on stderr if it cannot be imported."""
     try:
         return importlib.import_module(name)
-    except Exception as error:  # noqa: BLE001  A peer may fail in any way; the others are measured all the same.
-        print(f"left out: {name} ({type(error).__name__}: {error})", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 - an import may raise anything, and the other libraries are still measured
+        print(f"not measured: {name} ({type(error).__name__}: {error})", file=sys.stderr)
         return None
 
 

@@ -1,4 +1,4 @@
-"""Losses, value and gradient: what is compared, and how each side is called. A side returns the gradient."""
+"""Losses of each library. The functions compute a loss and return its gradient."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.peers.batch import Batch, Row, Side, row
+from benchmarks.peers.batch import Batch, Function, Row, row
 from benchmarks.peers.libraries import actor, core_algos, kl, losses
 from purerl.algos.kl_cov import distance_penalty
 from purerl.algos.parts import divergences, reductions
@@ -44,25 +44,25 @@ ACTOR = dict(
 ROWS = "seq-mean-token-mean"
 
 
-def gradient(loss: Loss) -> Side:
-    """Of a number, in the log-probabilities; NaN where the number is."""
+def gradient(loss: Loss) -> Function:
+    """The gradient of a loss with respect to the log-probabilities; NaN if the loss is not finite."""
 
     def call(b: Batch) -> Tensor:
         leaf = b.logp.detach().requires_grad_()
         value = loss(b, leaf)
-        [found] = torch.autograd.grad(value, leaf)
-        return found if value.isfinite() else torch.full_like(found, torch.nan)
+        [grad] = torch.autograd.grad(value, leaf)
+        return grad if value.isfinite() else torch.full_like(grad, torch.nan)
 
     return call
 
 
-def reduced(loss: Loss, reduce: Callable = reductions.token_mean) -> Side:
-    """A loss at each token, reduced by one of ours."""
+def reduced(loss: Loss, reduce: Callable = reductions.token_mean) -> Function:
+    """The gradient of a loss per token, which is reduced by a function of purerl."""
     return gradient(lambda b, logp: reduce(loss(b, logp), b.action, b.counts))
 
 
-def verl(name: str, mode: str = "token-mean", clip_ratio_c: float = 20.0) -> tuple[Any, Side]:
-    """verl's loss of that name, with the metrics that it computes on the way."""
+def verl(name: str, mode: str = "token-mean", clip_ratio_c: float = 20.0) -> tuple[Any, Function]:
+    """verl's policy loss `name`. It also computes metrics."""
     if actor is None:
         return None, gradient(_ppo)
     function, config = (
@@ -72,12 +72,12 @@ def verl(name: str, mode: str = "token-mean", clip_ratio_c: float = 20.0) -> tup
     return core_algos, gradient(lambda b, logp: function(b.old_logp, logp, b.advantage, b.mask, mode, config)[0])
 
 
-def openrlhf(**options: Any) -> tuple[Any, Side]:
-    """OpenRLHF's loss of a policy, with its metrics."""
+def openrlhf(**options: Any) -> tuple[Any, Function]:
+    """OpenRLHF's policy loss. It also computes metrics."""
     return losses, gradient(lambda b, p: losses.PolicyLoss(**options)(p, b.old_logp, b.advantage, b.mask)[0])
 
 
-# --- ours, from their parts --------------------------------------------------------------------------------------
+# --- losses of purerl --------------------------------------------------------------------------------------------
 
 
 def _ppo(b: Batch, logp: Tensor) -> Tensor:
@@ -113,8 +113,8 @@ def _clip_cov(b: Batch, logp: Tensor) -> Tensor:
 
 
 def _kl_cov(b: Batch, logp: Tensor) -> Tensor:
-    chosen = high_covariance_tokens(b.old_logp, b.advantage, b.action, top_fraction=2e-4)
-    return importance_surrogate(logp, b.old_logp, b.advantage) + distance_penalty(logp, b.old_logp, chosen)
+    selected = high_covariance_tokens(b.old_logp, b.advantage, b.action, top_fraction=2e-4)
+    return importance_surrogate(logp, b.old_logp, b.advantage) + distance_penalty(logp, b.old_logp, selected)
 
 
 def _dppo(divergence: Callable) -> Loss:
@@ -142,17 +142,17 @@ def _openrlhf_value(b: Batch, value: Tensor) -> Tensor:
 # --- the table ---------------------------------------------------------------------------------------------------
 
 
-def _policy(name: str, loss: Loss, theirs: tuple[Any, Side], *, reduce: Callable = reductions.token_mean) -> Row:
-    return row(name, reduced(loss, reduce), 4, sides={"verl": theirs})
+def _policy(name: str, loss: Loss, verl_loss: tuple[Any, Function], *, reduce: Callable = reductions.token_mean) -> Row:
+    return row(name, reduced(loss, reduce), 4, others={"verl": verl_loss})
 
 
 def _divergence(name: str, estimate: Callable) -> Row:
-    """A divergence; verl and OpenRLHF call them by the same names. All sides reduce it by `token_mean`."""
+    """A KL estimator. It has the same name in all libraries, and is reduced by `token_mean`."""
     return row(
         f"divergence {name}",
         reduced(lambda b, logp: estimate(logp, b.ref_logp)),
         3,
-        sides={
+        others={
             "verl": (core_algos, reduced(lambda b, p: core_algos.kl_penalty(p, b.ref_logp, name))),
             "openrlhf": (kl, reduced(lambda b, p: kl.compute_approx_kl(p, b.ref_logp, kl_estimator=name))),
         },
@@ -160,8 +160,8 @@ def _divergence(name: str, estimate: Callable) -> Row:
 
 
 def _reduction(name: str, reduce: Callable, mode: str) -> Row:
-    sides = {"verl": (core_algos, gradient(lambda b, x: core_algos.agg_loss(x, b.mask, mode)))}
-    return row(name, reduced(lambda b, x: x, reduce), 2, sides=sides)
+    others = {"verl": (core_algos, gradient(lambda b, x: core_algos.agg_loss(x, b.mask, mode)))}
+    return row(name, reduced(lambda b, x: x, reduce), 2, others=others)
 
 
 row_mean = reductions.sequence_mean_of_token_mean
@@ -170,13 +170,13 @@ DUAL = {"verl": verl("vanilla", clip_ratio_c=3.0), "openrlhf": openrlhf(dual_cli
 VALUE = {"verl": (core_algos, gradient(_verl_value)), "openrlhf": (losses, gradient(_openrlhf_value))}
 
 LOSSES: list[Row] = [
-    row("ppo clip", reduced(_ppo), 4, sides=PPO),
-    row("dual clip", reduced(_dual), 4, sides=DUAL),
+    row("ppo clip", reduced(_ppo), 4, others=PPO),
+    row("dual clip", reduced(_dual), 4, others=DUAL),
     row(
         "gspo",
         reduced(_gspo, row_mean),
         4,
-        sides={"verl": verl("gspo", ROWS), "openrlhf": openrlhf(policy_loss_type="gspo")},
+        others={"verl": verl("gspo", ROWS), "openrlhf": openrlhf(policy_loss_type="gspo")},
     ),
     _policy("sapo", _sapo, verl("sapo", ROWS), reduce=row_mean),
     _policy("gmpo", _gmpo, verl("geo_mean", ROWS), reduce=row_mean),
@@ -188,7 +188,7 @@ LOSSES: list[Row] = [
     _divergence("k1", divergences.k1),
     _divergence("k2", divergences.k2),
     _divergence("k3", divergences.k3),
-    row("value loss", reduced(_value), 4, sides=VALUE),
+    row("value loss", reduced(_value), 4, others=VALUE),
     _reduction("token mean", reductions.token_mean, "token-mean"),
     _reduction("sequence mean of token mean", row_mean, ROWS),
     _reduction("sequence mean of token sum", reductions.sequence_mean_of_token_sum, "seq-mean-token-sum"),

@@ -1,4 +1,4 @@
-"""What the shell offers where a recipe or a setting is typed."""
+"""Shell completion of recipes and settings."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["recipe_names", "setting_keys"]
 
 
 def recipe_names(incomplete: str) -> list[str]:
-    """Our recipes, and the TOML files here; nothing is imported for it."""
-    ours = [module.name for module in iter_modules([str(Path(purerl.__file__).parent / "recipes")])]
+    """The recipes of purerl, and the TOML files in the working directory. No recipe is imported."""
+    recipes = [module.name for module in iter_modules([str(Path(purerl.__file__).parent / "recipes")])]
     files = [str(path) for path in Path().glob("*.toml")]
-    return [name for name in (*ours, *files) if name.startswith(incomplete)]
+    return [name for name in (*recipes, *files) if name.startswith(incomplete)]
 
 
 def setting_keys(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The settings of the recipe that stands on the line, with their values; none where there is no such recipe."""
+    """The settings of the recipe on the command line, with values and meanings; empty if the recipe is unknown."""
     from purerl.errors import PurerlError
-    from purerl.recipes import explained
+    from purerl.recipes import explain_recipe
 
-    # After an option that lacks its value, what stood before it is still among the words that were not understood.
+    # While an option has no value yet, the arguments before it are not parsed.
     recipe = context.args[0] if context.args else context.params["recipe"]
     try:
-        settings = explained(recipe, ())
+        settings = explain_recipe(recipe, ())
     except PurerlError:
         return []
-    return [(f"{one.key}={one.value}", one.meaning) for one in settings if one.key.startswith(incomplete)]
+    return [(f"{s.key}={s.value}", s.meaning) for s in settings if s.key.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""`purerl eval` and `purerl sample`: a model's completions, judged and counted, or shown."""
+"""`purerl eval` and `purerl sample`: evaluate a model, or print its completions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import typer
 from attrs import evolve
 
 from purerl.errors import ConfigError
-from purerl_cli.output import reported
-from purerl_cli.results import show_scores, texts
+from purerl_cli.output import with_debug
+from purerl_cli.results import format_completions, show_scores
 
 if TYPE_CHECKING:
     from purerl.evaluation.results import Problem
-    from purerl.loop.evaluation import Exam
+    from purerl.loop.evaluation import Evaluation
 
 __all__ = ["evaluate", "sample"]
 
@@ -25,137 +25,156 @@ _Model = Annotated[
     str | None, typer.Argument(help="A directory in Hugging Face's format, or a name on the hub.", show_default=False)
 ]
 _Run = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="A run: its model, or else its last checkpoint, and its settings.")
+    Path | None,
+    typer.Option(metavar="DIR", help="A run directory: use its final model, or its last checkpoint, and its settings."),
 ]
-_Data = Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE", help="Problems; repeatable.")]
+_Data = Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE", help="File of problems; repeatable.")]
 _Reward = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Reward function, as module:function; repeatable.")
 ]
 _Gate = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Function that has to be at least 1; repeatable.")
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Function that must return at least 1, or the reward is 0; repeatable."),
 ]
-_Samples = Annotated[int | None, typer.Option(min=1, help="Completions of each problem.", show_default="1")]
-_Temperature = Annotated[float | None, typer.Option(min=0, help="0 takes the likeliest token.", show_default="0")]
-_MaxTokens = Annotated[int | None, typer.Option(min=1, help="New tokens at most.", show_default="1024")]
-_System = Annotated[str | None, typer.Option(help="System prompt of conversations that have none of their own.")]
-_Seed = Annotated[int | None, typer.Option(min=0, help="Of the samples.", show_default="0")]
-_reported = partial(reported, interrupted="nothing is kept")
+_MaxExamples = Annotated[int | None, typer.Option(min=1, help="Number of problems of each file, from the first on.")]
+_SamplesPerPrompt = Annotated[int | None, typer.Option(min=1, help="Completions per problem.", show_default="1")]
+_Temperature = Annotated[
+    float | None, typer.Option(min=0, help="Sampling temperature; 0: greedy decoding.", show_default="0")
+]
+_MaxTokens = Annotated[int | None, typer.Option(min=1, help="Maximum number of new tokens.", show_default="1024")]
+_SystemPrompt = Annotated[str | None, typer.Option(help="System prompt for conversations that have none.")]
+_Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling.", show_default="0")]
+_command = partial(with_debug, hint="no results are saved")
 
 
-@_reported
+@_command
 def evaluate(
     model: _Model = None,
     run: _Run = None,
     data: _Data = None,
     reward: _Reward = None,
     gate: _Gate = None,
-    samples: _Samples = None,
+    max_examples: _MaxExamples = None,
+    samples_per_prompt: _SamplesPerPrompt = None,
     temperature: _Temperature = None,
     max_tokens: _MaxTokens = None,
-    pass_at: Annotated[
-        str | None, typer.Option(metavar="K,K,...", help="Each k of pass@k.", show_default="samples")
+    pass_at_k: Annotated[
+        str | None,
+        typer.Option(metavar="K,K,...", help="Values of k for pass@k.", show_default="the samples per prompt"),
     ] = None,
-    answer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Function that finds the answer in a completion, for maj@k.")
+    answer_extractor: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Function that extracts the answer from a completion, for maj@k."),
     ] = None,
-    examples: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems of each file.")] = None,
-    system: _System = None,
+    system_prompt: _SystemPrompt = None,
     seed: _Seed = None,
     json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write everything there, problem by problem.")
+        Path | None, typer.Option(metavar="FILE", help="Write all results to this file, problem by problem.")
     ] = None,
 ) -> None:
-    """How many problems a model solves, and how sure that is."""
+    """Evaluate a model: accuracy with a confidence interval, pass@k and maj@k."""
     from purerl.loop.evaluation import write_json
 
     if run is None and not reward:
-        raise ConfigError("--reward is missing", need="what judges completions", do="name it, module:function")
-    if json is not None and json.is_dir():
-        raise ConfigError(f"--json {str(json)!r}", got="a directory", need="a file")
-    if json is not None and not json.absolute().parent.is_dir():
-        raise ConfigError(f"--json {str(json)!r}", got="no such directory", do="make it first")
-    if json is not None and not os.access(json.absolute().parent, os.W_OK):
-        raise ConfigError(f"--json {str(json)!r}", got="a directory without permission to write", do="name another")
+        raise ConfigError(
+            "--reward is missing", need="a function that scores completions", do="name it module:function"
+        )
+    _check_json(json)
     settings = {
-        "samples_per_prompt": samples,
+        "data": data,
+        "max_examples": max_examples,
+        "samples_per_prompt": samples_per_prompt,
         "temperature": temperature,
         "max_tokens": max_tokens,
-        "pass_at_k": _numbers(pass_at),
-        "answer_extractor": answer,
-        "max_examples": examples,
-        "data": data,
+        "pass_at_k": _parse_integers(pass_at_k),
+        "answer_extractor": answer_extractor,
     }
-    exam = _exam(model, run, settings, rewards=reward, gates=gate, system_prompt=system, seed=seed)
-    results = _examined(exam)
-    show_scores(results, exam.settings)
+    evaluation = _prepare(model, run, settings, rewards=reward, gates=gate, system_prompt=system_prompt, seed=seed)
+    results = _run_with_progress(evaluation)
+    show_scores(results, evaluation.settings)
     if json is not None:
-        write_json(json, exam, results)
+        write_json(json, evaluation, results)
 
 
-@_reported
+@_command
 def sample(
     model: _Model = None,
     run: _Run = None,
     data: _Data = None,
     reward: _Reward = None,
     gate: _Gate = None,
-    rows: Annotated[int, typer.Option(min=1, help="The first so many problems of each file.")] = 3,
-    samples: _Samples = None,
+    max_examples: _MaxExamples = 3,
+    samples_per_prompt: _SamplesPerPrompt = None,
     temperature: _Temperature = None,
     max_tokens: _MaxTokens = None,
-    system: _System = None,
+    system_prompt: _SystemPrompt = None,
     seed: _Seed = None,
 ) -> None:
-    """Show what a model answers, and what reward functions say of it."""
+    """Print completions of a model, with their rewards."""
     settings = {
-        "samples_per_prompt": samples,
+        "data": data,
+        "max_examples": max_examples,
+        "samples_per_prompt": samples_per_prompt,
         "temperature": temperature,
         "max_tokens": max_tokens,
-        "max_examples": rows,
-        "data": data,
     }
-    exam = _exam(model, run, settings, rewards=reward, gates=gate, system_prompt=system, seed=seed)
-    # What failed is shown where it failed.
-    typer.echo(
-        texts(_examined(evolve(exam, reward_workers=evolve(exam.reward_workers, max_failure_rate=1.0)))), nl=False
-    )
+    evaluation = _prepare(model, run, settings, rewards=reward, gates=gate, system_prompt=system_prompt, seed=seed)
+    # Failures of reward functions are printed below their completions, so any number of them is accepted.
+    results = _run_with_progress(evolve(evaluation, max_failure_rate=1.0))
+    typer.echo(format_completions(results), nl=False)
 
 
-def _examined(exam: Exam) -> dict[str, list[Problem]]:
-    """The results of `exam`; meanwhile stderr tells how far it is, and of what model it is if that is not plain."""
-    from purerl.loop.evaluation import examine
-    from purerl_cli.progress import Problems
+def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
+    """Run `evaluation`, and print its progress to stderr."""
+    from purerl.loop.evaluation import run_evaluation
+    from purerl_cli.progress import EvaluationProgress
 
-    if exam.checkpoint is not None:
-        typer.echo(f"the run is not finished: its checkpoint of step {int(exam.checkpoint.name)} is examined", err=True)
-    totals = {name: len(data.indices) for name, data in exam.problems.items()}
-    with Problems(totals, exam.settings.samples_per_prompt) as progress:
-        return examine(exam, progress)
+    if (checkpoint := evaluation.checkpoint) is not None:
+        typer.echo(f"the run is not finished: its checkpoint of step {int(checkpoint.name)} is evaluated", err=True)
+    totals = {name: len(data.indices) for name, data in evaluation.problems.items()}
+    with EvaluationProgress(totals, evaluation.settings.samples_per_prompt) as progress:
+        return run_evaluation(evaluation, progress)
 
 
-def _numbers(text: str | None) -> tuple[int, ...] | None:
+def _check_json(path: Path | None) -> None:
+    """Refuse a file that cannot be written, before the model is evaluated."""
+    if path is None:
+        return
+    what, directory = f"--json {str(path)!r}", path.absolute().parent
+    if path.is_dir():
+        raise ConfigError(what, got="a directory", need="a file")
+    if not directory.is_dir():
+        raise ConfigError(what, got="no such directory", do="create it first")
+    if not os.access(directory, os.W_OK):
+        raise ConfigError(what, got="a directory without permission to write", do="name another file")
+
+
+def _parse_integers(text: str | None) -> tuple[int, ...] | None:
     try:
         return None if text is None else tuple(map(int, text.split(",")))
     except ValueError as error:
-        raise ConfigError("--pass-at", got=repr(text), need="whole numbers with commas between them, 1,8") from error
+        raise ConfigError("--pass-at-k", got=repr(text), need="integers separated by commas, such as 1,8") from error
 
 
-def _exam(model: str | None, run: Path | None, settings: Mapping[str, Any], **others: Any) -> Exam:
-    """The exam of `model`, or of the model of `run`; what is None is as by default, or as in the run."""
+def _prepare(model: str | None, run: Path | None, settings: Mapping[str, Any], **model_options: Any) -> Evaluation:
+    """The evaluation of `model`, or of the model of `run`.
+
+    An option that is None has its default, or the value of the run.
+    """
     from purerl.backends.hf import generator
-    from purerl.config.schema import Evaluate
-    from purerl.loop.evaluation import exam_of_model, exam_of_run
-    from purerl.protocols import Model
+    from purerl.evaluation.settings import Evaluate
+    from purerl.loop.evaluation import evaluation_of_model, evaluation_of_run
+    from purerl.settings import Model
 
-    given = {name: value for name, value in settings.items() if value is not None}
-    others = {name: value for name, value in others.items() if value is not None}
+    changes = {name: value for name, value in settings.items() if value is not None}
+    model_options = {name: value for name, value in model_options.items() if value is not None}
     if run is None and model is not None:
-        asked = Evaluate(**{"max_tokens": 1024} | given)
-        return exam_of_model(Model(model), asked, generator=generator.Config(), **others)
+        evaluate = Evaluate(**{"max_tokens": 1024} | changes)
+        return evaluation_of_model(Model(model), evaluate, generator=generator.Config(), **model_options)
     if run is None or model is not None:
         raise ConfigError("what to evaluate", got="both" if run else "nothing", need="MODEL, or --run DIR")
-    if others:
-        names = ", ".join(f"--{name.removesuffix('s')}" for name in others)
-        do = "leave it out, or name the model, DIR/final"
-        raise ConfigError(f"{names} has no effect", got="--run, which has its own", do=do)
-    return exam_of_run(run, given)
+    if model_options:
+        names = ", ".join(f"--{name.removesuffix('s').replace('_', '-')}" for name in model_options)
+        do = "leave it out, or pass the model, DIR/final"
+        raise ConfigError(f"{names} has no effect", got="--run, which determines it", do=do)
+    return evaluation_of_run(run, changes)

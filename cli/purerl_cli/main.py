@@ -1,6 +1,6 @@
-"""The commands of `purerl`: they parse, build and call, and decide nothing themselves.
+"""The commands of `purerl`. They parse arguments, call functions of the package, and print the results.
 
-What a command needs is imported when it is called, so that `purerl --help` answers at once.
+A command imports the modules that it needs when it is called, so that `purerl --help` is fast.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ import purerl
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
 from purerl_cli.evaluate import evaluate, sample
-from purerl_cli.output import EXIT_CODES, described, finished, reported
+from purerl_cli.options import Command
+from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
 from purerl_cli.report import report
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     help="Reinforcement learning for language models.",
-    epilog=EXIT_CODES,
+    epilog=EXIT_STATUS,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(value: bool) -> None:
+    if value:
         typer.echo(f"purerl {purerl.__version__}")
         raise typer.Exit
 
@@ -39,7 +40,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _purerl(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Reinforcement learning for language models."""
@@ -47,85 +48,94 @@ def _purerl(
 
 Recipe = Annotated[
     str,
-    typer.Argument(help="One of ours, module:function, file.py:function or file.toml.", autocompletion=recipe_names),
+    typer.Argument(
+        help="Name of a recipe, module:function, file.py:function or file.toml.", autocompletion=recipe_names
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting, or give a recipe its argument; repeatable.",
+        help="Change a setting, or pass an argument to the recipe; repeatable.",
         autocompletion=setting_keys,
     ),
 ]
 
 
 @app.command()
-@partial(reported, interrupted="the same command goes on from the last checkpoint, if there is one")
+@partial(with_debug, hint="the same command resumes from the last checkpoint, if there is one")
 def train(
     recipe: Recipe = "addition",
     settings: Settings = None,
     directory: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the run lives; runs/<name> if not given.")
+        Path | None, typer.Option(metavar="DIR", help="Run directory.", show_default="runs/<name>")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Throw away the run that is there.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the run in the directory and start again.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the configuration, print it as TOML with the plan, and leave.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check the configuration, print it as TOML with a summary of the run, and exit."
+        ),
     ] = False,
 ) -> None:
-    """Do a run, or go on with it where it was left."""
+    """Start a run, or resume it."""
     from purerl.recipes import resolve
 
     config = resolve(recipe, settings or ())
     if dry_run:
-        typer.echo(described(config))
+        typer.echo(describe_config(config))
         return
-    typer.echo(finished(config, purerl.train(config, directory=directory, fresh=fresh)))
+    typer.echo(format_summary(config, purerl.train(config, directory=directory, fresh=fresh)))
 
 
 @app.command()
-@reported
+@with_debug
 def recipes() -> None:
-    """Every recipe: what it does, and what it needs."""
+    """List the recipes and what each of them needs."""
     from purerl.config.plan import needs
-    from purerl.recipes import arguments, find, names, resolve
+    from purerl.recipes import find, names, required_settings, resolve
     from purerl_cli.tables import show_recipes
 
-    found = [(name, find(name).__doc__ or "", resolve(name, arguments(name))) for name in names()]
-    show_recipes((name, doc.partition("\n")[0], needs(config)) for name, doc, config in found)
+    configs = {name: resolve(name, required_settings(name)) for name in names()}
+    descriptions = {name: (find(name).__doc__ or "").partition("\n")[0] for name in configs}
+    show_recipes((name, descriptions[name], needs(config)) for name, config in configs.items())
 
 
 @app.command()
-@reported
+@with_debug
 def config(
     recipe: Recipe = "addition",
     settings: Settings = None,
-    toml: Annotated[bool, typer.Option("--toml", help="Print a file that `purerl train` takes instead.")] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="Print a TOML file for `purerl train` instead.")] = False,
 ) -> None:
-    """Every setting of a recipe: its value, its unit, its meaning, and where the value came from."""
+    """List all settings of a recipe: value, unit, meaning, and where the value comes from."""
     from purerl.config.structure import dumps
-    from purerl.recipes import explained, resolve
+    from purerl.recipes import explain_recipe, resolve
     from purerl_cli.tables import show_settings
 
     if toml:
         typer.echo(dumps(resolve(recipe, settings or ())), nl=False)
     else:
-        show_settings(explained(recipe, settings or ()))
+        show_settings(explain_recipe(recipe, settings or ()))
 
 
 @app.command()
-@reported
+@with_debug
 def doctor() -> None:
-    """What this machine has, and what of purerl works on it; exit code 1 where something does not."""
-    from purerl.doctor import examine
+    """Test the installation on this computer, and list what each engine can do.
+
+    Exits with status 1 if a test fails.
+    """
+    from purerl.doctor import check_installation
     from purerl_cli.tables import show_findings
 
-    if not show_findings(examine()):
+    if not show_findings(check_installation()):
         raise typer.Exit(1)
 
 
-app.command("eval")(evaluate)
-app.command()(sample)
+app.command("eval", cls=Command)(evaluate)
+app.command(cls=Command)(sample)
 app.add_typer(data, name="data")
 
 algo = typer.Typer(help="Algorithms.", no_args_is_help=True)
@@ -133,10 +143,10 @@ app.add_typer(algo, name="algo")
 
 
 @algo.command("list")
-@reported
+@with_debug
 def algo_list() -> None:
-    """Every algorithm: its papers, what it is made of, what it needs."""
-    from purerl.config.catalog import catalog
+    """List the algorithms: papers, components, and what each of them needs."""
+    from purerl.catalog import catalog
     from purerl_cli.tables import show_algorithms
 
     show_algorithms(catalog())
@@ -146,10 +156,10 @@ app.command()(report)
 
 
 def main() -> None:
-    """The console script. As with `python -m`, what lies in the working directory can be imported.
+    """The entry point. As with `python -m`, modules in the working directory can be imported.
 
-    torch's threads sleep while they wait, if not told otherwise: where others use the machine as well, threads that
-    spin keep the ones that they wait for from working.
+    Unless OMP_WAIT_POLICY is set, waiting threads of torch sleep. With busy waiting they would slow down the threads
+    that they wait for, if other processes use the same cores.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.path.insert(0, str(Path.cwd()))

@@ -1,4 +1,7 @@
-"""What every command has in common: `--debug`, errors without a traceback, exit codes. And what `train` prints."""
+"""Functions that all commands use: `--debug`, error messages without a traceback, exit statuses.
+
+It also has the output of `purerl train`.
+"""
 
 from __future__ import annotations
 
@@ -17,50 +20,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from purerl.errors import InputError, PurerlError
-from purerl.files import REFUSED
+from purerl.files import REFUSALS
 from purerl.plugins import kind_of
 
 if TYPE_CHECKING:
     from purerl.config.schema import RunConfig
     from purerl.loop.train import Summary
 
-__all__ = ["EXIT_CODES", "described", "errors_reported", "finished", "reported"]
+__all__ = ["EXIT_STATUS", "describe_config", "format_summary", "report_errors", "with_debug"]
 
 
-EXIT_CODES = "Exit codes: 0 all is well, 1 a run failed, 2 wrong input, 130 interrupted, 143 terminated."
+EXIT_STATUS = "Exit status: 0 success, 1 a run failed, 2 invalid input, 130 interrupted, 143 terminated."
 
 _DEBUG = inspect.Parameter(
     "debug",
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
-    annotation=Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")],
+    annotation=Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")],
 )
 
 
-def reported(command: Callable[..., None], *, interrupted: str = "") -> Callable[..., None]:
-    """`command` with `--debug`, and with its errors reported as `errors_reported` does, which see."""
+def with_debug(command: Callable[..., None], *, hint: str = "") -> Callable[..., None]:
+    """Add the option `--debug` to `command`, and report its errors with `report_errors`."""
     signature = inspect.signature(command, eval_str=True)
 
     @wraps(command)
     def run(*, debug: bool, **arguments: Any) -> None:
-        with errors_reported(debug=debug, interrupted=interrupted):
+        with report_errors(debug=debug, hint=hint):
             command(**arguments)
 
-    # Typer makes a command's options of its function's signature.
+    # Typer reads the options of a command from the signature of its function.
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), _DEBUG])  # pyright: ignore[reportAttributeAccessIssue]
     run.__annotations__ = command.__annotations__ | {"debug": _DEBUG.annotation}
     return run
 
 
 @contextmanager
-def errors_reported(*, debug: bool, interrupted: str = "") -> Iterator[None]:
-    """Leave with 2 where the input is wrong, with 1 where a run failed, with 130 on Ctrl-C, with 143 on SIGTERM.
+def report_errors(*, debug: bool, hint: str = "") -> Iterator[None]:
+    """Print the error that the block raises, and exit: status 2 for invalid input, 1 for a failed run.
 
-    `interrupted` is what is said of the last two, beside that it is so. Any other error is a bug and keeps its
-    traceback; with `debug` all do.
+    Ctrl-C exits with status 130 and SIGTERM with 143; `hint` is added to their messages. Any other exception is a bug
+    and is not caught. With `debug`, every error is printed with its traceback.
     """
     try:
-        with _termination_raised(), _interruptions_kept():
+        with _raise_on_sigterm(), _unwrap_interruption():
             yield
             sys.stdout.flush()
     except PurerlError as error:
@@ -69,22 +72,23 @@ def errors_reported(*, debug: bool, interrupted: str = "") -> Iterator[None]:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from error
     except OSError as error:
-        if error.errno not in REFUSED or debug:
+        if error.errno not in REFUSALS or debug:
             raise
-        need, do = "room on the disk, and permission", "make room, mend the permissions, or name another file"
-        typer.echo(f"error: {PurerlError('a file is refused', got=error, need=need, do=do)}", err=True)
-        _drop_output()
+        need, do = "free space, and permission", "free space, fix the permissions, or name another file"
+        message = PurerlError("a file cannot be read or written", got=error, need=need, do=do)
+        typer.echo(f"error: {message}", err=True)
+        _discard_output()
         raise typer.Exit(1) from error
-    except _Terminated as stop:
-        typer.echo("; ".join(filter(None, ["terminated", interrupted])), err=True)
-        raise typer.Exit(143) from stop
-    except KeyboardInterrupt as stop:
-        typer.echo("; ".join(filter(None, ["interrupted", interrupted])), err=True)
-        raise typer.Exit(130) from stop
+    except _Terminated as interruption:
+        typer.echo("; ".join(filter(None, ["terminated", hint])), err=True)
+        raise typer.Exit(143) from interruption
+    except KeyboardInterrupt as interruption:
+        typer.echo("; ".join(filter(None, ["interrupted", hint])), err=True)
+        raise typer.Exit(130) from interruption
 
 
-def _drop_output() -> None:
-    """Have Python not try again, when it ends, to write what stdout refuses."""
+def _discard_output() -> None:
+    """If stdout cannot be written, redirect it. Otherwise Python tries to write the rest again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -92,20 +96,20 @@ def _drop_output() -> None:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends everything that is open as Ctrl-C does."""
+    """SIGTERM. It stops a run in the same way as Ctrl-C."""
 
 
 @contextmanager
-def _termination_raised() -> Iterator[None]:
-    """Raise SIGTERM in the block as an exception, so that a view gives the terminal back and workers are ended."""
-    if threading.current_thread() is not threading.main_thread():  # others may not have handlers
+def _raise_on_sigterm() -> Iterator[None]:
+    """Raise an exception in the block on SIGTERM, so that the terminal is restored and worker processes end."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return
-    before = signal.signal(signal.SIGTERM, _raise_terminated)
+    previous = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _raise_terminated(number: int, frame: object) -> None:
@@ -113,24 +117,24 @@ def _raise_terminated(number: int, frame: object) -> None:
 
 
 @contextmanager
-def _interruptions_kept() -> Iterator[None]:
-    """Let an interruption out as what it is, where a library that it ends raises an error of its own in its place.
+def _unwrap_interruption() -> Iterator[None]:
+    """If an interruption made a library raise an exception of its own, raise the interruption instead.
 
-    torch.save does: it closes an archive that was cut short, which fails.
+    torch.save does this: it closes the archive, and closing an incomplete archive fails.
     """
     try:
         yield
     except Exception as error:
-        before: BaseException | None = error
-        while before is not None and not isinstance(before, KeyboardInterrupt):
-            before = before.__context__
-        if before is None:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__context__
+        if cause is None:
             raise
-        raise before from error
+        raise cause from error
 
 
-def described(config: RunConfig) -> str:
-    """`config`, checked, as TOML that `purerl train` takes; its plan stands above it in comments."""
+def describe_config(config: RunConfig) -> str:
+    """Check `config`, and return it as TOML for `purerl train`. A summary of the run is in comments at the top."""
     from purerl.config.check import check
     from purerl.config.plan import plan
     from purerl.config.structure import dumps
@@ -140,22 +144,22 @@ def described(config: RunConfig) -> str:
     return "\n".join([*comments, "", dumps(config)])
 
 
-def finished(config: RunConfig, summary: Summary) -> str:
-    """What a run came to: its accuracy before and after, where it all is, and what to type next."""
+def format_summary(config: RunConfig, summary: Summary) -> str:
+    """The output of a finished run: first and last accuracy, paths, and commands to try next."""
     lines = [("model", f"{summary.model}, in Hugging Face's format"), ("checkpoint", str(summary.checkpoint))]
     if config.evaluate and "eval/accuracy" in summary.after:
         before, after = summary.before["eval/accuracy"], summary.after["eval/accuracy"]
         label = "accuracy" if set(config.evaluate.data.values()) & set(config.data.files) else "held-out accuracy"
         lines = [(label, f"{before:.3f} before, {after:.3f} after {summary.steps} steps"), *lines]
-    # The file has every setting that was made, whatever the recipe is.
-    same = f"purerl train {quote(str(summary.directory / 'config.toml'))}"
-    # What is called . or .. has its name from where it is.
-    place = summary.directory if summary.directory.name not in ("", "..") else summary.directory.resolve()
-    again = f"{same} --set seed={config.seed + 1} --directory {quote(f'{place}-{config.seed + 1}')}"
-    lines += [("metrics", str(summary.directory / "metrics.jsonl")), ("next", f"{again}    another seed")]
+    # config.toml contains every setting, also if the recipe is a Python function.
+    command = f"purerl train {quote(str(summary.directory / 'config.toml'))}"
+    # "." and ".." have no name that a suffix could be added to.
+    path = summary.directory if summary.directory.name not in ("", "..") else summary.directory.resolve()
+    reseeded = f"{command} --set seed={config.seed + 1} --directory {quote(f'{path}-{config.seed + 1}')}"
+    lines += [("metrics", str(summary.directory / "metrics.jsonl")), ("next", f"{reseeded}    another seed")]
     if config.rollout is not None:
-        other = "dr_grpo" if kind_of(config.algorithm) != "dr_grpo" else "grpo"
-        settings = f"--set algorithm.kind={other} --directory {quote(f'{place}-{other}')}"
-        lines += [("", f"{same} {settings}    another algorithm")]
+        kind = "dr_grpo" if kind_of(config.algorithm) != "dr_grpo" else "grpo"
+        settings = f"--set algorithm.kind={kind} --directory {quote(f'{path}-{kind}')}"
+        lines += [("", f"{command} {settings}    another algorithm")]
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)

@@ -1,4 +1,4 @@
-"""`purerl report`: one HTML file about runs."""
+"""`purerl report`: an HTML file about runs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Annotated
 
 import typer
 
-from purerl_cli.output import reported
+from purerl_cli.output import with_debug
 
 __all__ = ["report"]
 
 
-@reported
+@with_debug
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; they may still be running.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories; the runs may be in progress.")],
     output: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("report.html"),
     megabytes: Annotated[
-        float, typer.Option(metavar="MB", help="Its size at most; the more, the more completions are in it.")
+        float, typer.Option(metavar="MB", help="Maximum size of the file. A larger file contains more completions.")
     ] = 5.0,
 ) -> None:
-    """Curves and completions of one or more runs as one HTML file, to open in a browser or to send to someone."""
+    """Write metrics and completions of one or more runs to a single HTML file, which a browser can open."""
     from purerl.report.page import write_report
 
     written = write_report(runs, output, megabytes=megabytes)

@@ -1,4 +1,4 @@
-"""What `purerl eval` and `purerl sample` print: a table of scores, and texts that a model wrote, made harmless."""
+"""The output of `purerl eval` and `purerl sample`: a table of metrics, and completions without control characters."""
 
 from __future__ import annotations
 
@@ -9,65 +9,65 @@ from typing import TYPE_CHECKING
 from purerl_cli.tables import show
 
 if TYPE_CHECKING:
-    from purerl.config.schema import Evaluate
     from purerl.evaluation.results import Attempt, Problem
+    from purerl.evaluation.settings import Evaluate
 
-__all__ = ["harmless", "show_scores", "texts"]
+__all__ = ["escape", "format_completions", "show_scores"]
 
 
 def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> None:
-    """A row for each data set. What could not be told for want of judged completions is left empty."""
+    """Print a row of metrics for each data set. A metric without any scored completion is left empty."""
     from purerl.evaluation.results import dataset_metrics
 
-    several = [
-        *(f"pass@{k}" for k in settings.passes),
-        *([f"maj@{settings.samples_per_prompt}"] if settings.answer_extractor else []),
-    ]
-    shown = [*several, "reward", "length", "truncated", "valid_fraction", "failed"]
+    names = [f"pass@{k}" for k in settings.pass_ks]
+    names += [f"maj@{settings.samples_per_prompt}"] if settings.answer_extractor else []
+    names += ["reward", "length", "truncated", "valid_fraction", "failed"]
     rows = []
-    for name, problems in results.items():
-        found = dataset_metrics(problems, settings)
-        sure = f"{found['accuracy_low']:.3f} to {found['accuracy_high']:.3f}" if "accuracy" in found else ""
-        facts = [name, f"{len(problems):,}", _number(found.get("accuracy")), sure]
-        rows.append([*facts, *(_number(found.get(measure)) for measure in shown)])
-    mean = "accuracy" if settings.samples_per_prompt == 1 else f"mean@{settings.samples_per_prompt}"
-    show("data set", "problems", mean, "95 % interval", *shown, rows=rows, whole=True)
+    for data_set, problems in results.items():
+        metrics = dataset_metrics(problems, settings)
+        has_accuracy = "accuracy" in metrics
+        interval = f"{metrics['accuracy_low']:.3f} to {metrics['accuracy_high']:.3f}" if has_accuracy else ""
+        cells = [data_set, f"{len(problems):,}", _format(metrics.get("accuracy")), interval]
+        rows.append([*cells, *(_format(metrics.get(name)) for name in names)])
+    accuracy = "accuracy" if settings.samples_per_prompt == 1 else f"mean@{settings.samples_per_prompt}"
+    show("data set", "problems", accuracy, "95% interval", *names, rows=rows, wrap=False)
 
 
-def _number(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
 
 
-def texts(results: Mapping[str, Sequence[Problem]]) -> str:
-    """Each problem's prompt, and each attempt at it with what was said of it."""
-    return "\n".join(line for name, problems in results.items() for one in problems for line in _told(name, one)) + "\n"
+def format_completions(results: Mapping[str, Sequence[Problem]]) -> str:
+    """Each problem with its prompt, completions and rewards."""
+    lines = [line for name, problems in results.items() for problem in problems for line in _lines(name, problem)]
+    return "\n".join(lines) + "\n"
 
 
-def _told(name: str, problem: Problem) -> Iterator[str]:
-    yield f"{name}, problem {problem.index}\n{_quoted(problem.prompt)}"
+def _lines(data_set: str, problem: Problem) -> Iterator[str]:
+    yield f"{data_set}, problem {problem.index}\n{_quote(problem.prompt)}"
     for number, attempt in enumerate(problem.attempts, start=1):
-        yield f"attempt {number}: {_judgment(attempt)}\n{_quoted(attempt.completion)}"
+        yield f"attempt {number}: {_describe(attempt)}\n{_quote(attempt.completion)}"
         if attempt.result.failure and attempt.result.failure.traceback:
-            yield indent(harmless(attempt.result.failure.traceback.rstrip()), "    ")
+            yield indent(escape(attempt.result.failure.traceback.rstrip()), "    ")
     yield ""
 
 
-def _judgment(attempt: Attempt) -> str:
-    verdict, length = attempt.result, f"{attempt.tokens} tokens, ended by {attempt.finish}"
-    if verdict.failure:
-        return f"{verdict.failure.function} {verdict.failure.kind}; {length}"
-    said = ", ".join(f"{harmless(name)} {value:g}" for name, value in verdict.components.items())
-    return f"reward {verdict.reward:g} ({said}); {length}" if verdict.reward is not None else length
+def _describe(attempt: Attempt) -> str:
+    result, length = attempt.result, f"{attempt.tokens} tokens, ended by {attempt.finish}"
+    if result.failure:
+        return f"{result.failure.function} {result.failure.kind}; {length}"
+    components = ", ".join(f"{escape(name)} {value:g}" for name, value in result.components.items())
+    return f"reward {result.reward:g} ({components}); {length}" if result.reward is not None else length
 
 
-def _quoted(text: str) -> str:
-    return indent(harmless(text), "  | ", lambda line: True)
+def _quote(text: str) -> str:
+    return indent(escape(text), "  | ", lambda line: True)
 
 
-def harmless(text: str) -> str:
-    r"""`text` as a terminal may show it: what is no printable character, such as an escape, is written out.
+def escape(text: str) -> str:
+    r"""Replace characters that are not printable, such as terminal escape sequences, by escape codes.
 
-    >>> print(harmless("red \x1b[31m, back\b, \u202eright to left, [bold]"))
+    >>> print(escape("red \x1b[31m, back\b, \u202eright to left, [bold]"))
     red \x1b[31m, back\x08, \u202eright to left, [bold]
     """
     return "".join(

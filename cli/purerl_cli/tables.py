@@ -1,7 +1,7 @@
-"""Tables that commands print: as wide as the terminal, without colors where there is none.
+"""Tables that commands print, for the width of the terminal.
 
-A table that is too wide is folded at words, in its widest column; where no room is left for that, each row is a
-paragraph. Where there is no terminal nothing is folded, so that whatever reads it finds each row in a line.
+If a table is too wide, the text of its widest column is wrapped. If it is much too wide, each row becomes a paragraph.
+If the output is not a terminal, nothing is wrapped and there are no colors, so that each row is a line.
 """
 
 from __future__ import annotations
@@ -18,51 +18,53 @@ from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from purerl.config.catalog import Entry
+    from purerl.catalog import Entry
     from purerl.config.explain import Setting
     from purerl.data.inspect import Report
     from purerl.doctor import Finding
 
 __all__ = ["show", "show_algorithms", "show_findings", "show_recipes", "show_report", "show_settings"]
 
-_SHOWN_ROWS = 8
-_NARROWEST = 20  # characters of a column in which words are folded
-_STATES = {"good": "green", "missing": "yellow", "bad": "red bold"}
+_MAX_ROW_INDICES = 8
+_MIN_WRAPPED_WIDTH = 20
+_STATE_STYLES = {"good": "green", "missing": "yellow", "bad": "red bold"}
+_SOURCE_STYLES = {"default": "dim", "--set": "bold"}
+_STYLE_NAMES = {"verl": "verl's columns", "TRL": "TRL's columns", "plain": "plain columns"}
+
+Paragraph = Callable[[Sequence[str], Sequence[Text]], RenderableType]
 
 
 def show(
-    *head: str,
-    rows: Iterable[Iterable[str | Text]],
-    whole: bool = False,
-    paragraph: Callable[[Sequence[str], Sequence[Text]], RenderableType] | None = None,
+    *head: str, rows: Iterable[Iterable[str | Text]], wrap: bool = True, paragraph: Paragraph | None = None
 ) -> None:
-    """Print a table; with `whole` nothing in it is broken, be it wider than the terminal.
+    """Print a table. Without `wrap`, its lines may be longer than the width of the terminal.
 
-    `paragraph` makes what stands for a row, of the head and its cells, where the terminal is too narrow for a table.
+    `paragraph` formats a row, given `head` and its cells, if the terminal is too narrow for a table.
     """
-    lists = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    columns = [(Text(name), *cells) for name, *cells in zip(head, *lists, strict=True)]
+    cells_of_rows = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    columns = [(Text(name), *cells) for name, *cells in zip(head, *cells_of_rows, strict=True)]
     widths = [max(len(line) for cell in cells for line in str(cell).split("\n")) for cells in columns]
-    broad = max(range(len(head)), key=lambda k: widths[k])
+    widest = max(range(len(head)), key=lambda k: widths[k])
     table = Table(box=SIMPLE_HEAD)
     for k, name in enumerate(head):
-        table.add_column(name, no_wrap=k != broad)
-    for cells in lists:
+        table.add_column(name, no_wrap=k != widest)
+    for cells in cells_of_rows:
         table.add_row(*cells)
     console = Console(highlight=False)
-    most = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
-    if whole or not console.is_terminal:
-        console.width = max(console.width, most)
-    word = max(len(word) for cell in columns[broad] for word in str(cell).split())
-    if most - widths[broad] + max(word, _NARROWEST) <= console.width or most <= console.width:
+    full_width = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    if not wrap or not console.is_terminal:
+        console.width = max(console.width, full_width)
+    longest_word = max(len(word) for cell in columns[widest] for word in str(cell).split())
+    min_width = full_width - widths[widest] + max(longest_word, _MIN_WRAPPED_WIDTH)
+    if min(min_width, full_width) <= console.width:
         console.print(table)
         return
-    for cells in lists:
-        console.print((paragraph or _labeled)(head, cells), "")
+    for cells in cells_of_rows:
+        console.print((paragraph or _labeled_paragraph)(head, cells), "")
 
 
-def _labeled(head: Sequence[str], cells: Sequence[Text]) -> RenderableType:
-    """A row: its first cell, and below it the others that say something, each beside the head of its column."""
+def _labeled_paragraph(head: Sequence[str], cells: Sequence[Text]) -> RenderableType:
+    """The first cell, and below it the other cells that are not empty, each with the name of its column."""
     grid = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for name, cell in zip(head[1:], cells[1:], strict=True):
         if cell:
@@ -70,58 +72,59 @@ def _labeled(head: Sequence[str], cells: Sequence[Text]) -> RenderableType:
     return Group(cells[0], Padding(grid, (0, 0, 0, 2)))
 
 
-def _setting(head: Sequence[str], cells: Sequence[Text]) -> RenderableType:
-    """A setting as one makes it, with where it came from; below it what it means."""
+def _setting_paragraph(head: Sequence[str], cells: Sequence[Text]) -> RenderableType:
+    """A setting as `key = value unit (source)`, and its meaning below."""
     key, value, unit, meaning, source = cells
-    made = Text(" ").join(part for part in (key, Text("="), value, unit) if part)
-    return Group(Text.assemble(made, "  (", source, ")"), Padding(meaning, (0, 0, 0, 4)))
+    assignment = Text(" ").join(part for part in (key, Text("="), value, unit) if part)
+    return Group(Text.assemble(assignment, "  (", source, ")"), Padding(meaning, (0, 0, 0, 4)))
 
 
 def show_algorithms(entries: Iterable[Entry]) -> None:
-    """Algorithms: their papers, what they are made of, what they need."""
-    lists = ((e.name, e.title, *map("\n".join, (e.papers, e.advantage, e.loss, e.reduce, e.needs))) for e in entries)
-    show("name", "title", "papers", "advantage", "loss", "reduction", "needs", rows=lists)
+    """Print algorithms: papers, components, and what each of them needs."""
+    rows = ((e.name, e.title, *map("\n".join, (e.papers, e.advantage, e.loss, e.reduce, e.needs))) for e in entries)
+    show("name", "title", "papers", "advantage", "loss", "reduction", "needs", rows=rows)
 
 
 def show_recipes(recipes: Iterable[tuple[str, str, Iterable[str]]]) -> None:
-    """Recipes: name, what it does, what it needs to be there."""
-    show(
-        "recipe",
-        "what it does",
-        "needs",
-        rows=((name, does, "\n".join(needs) or "nothing") for name, does, needs in recipes),
-    )
+    """Print recipes: name, description, and what has to exist before the run."""
+    rows = ((name, description, "\n".join(needs) or "nothing") for name, description, needs in recipes)
+    show("recipe", "description", "needs", rows=rows)
 
 
 def show_settings(settings: Iterable[Setting]) -> None:
-    """Settings; what is not as by default stands out."""
-    styles = {"default": "dim", "--set": "bold"}
+    """Print settings, with emphasis on those that do not have their default value."""
     rows = (
-        (Text(s.key, styles.get(s.source, "")), s.value, s.unit, s.meaning, Text(s.source, styles.get(s.source, "")))
-        for s in settings
+        (
+            Text(setting.key, _SOURCE_STYLES.get(setting.source, "")),
+            setting.value,
+            setting.unit,
+            setting.meaning,
+            Text(setting.source, _SOURCE_STYLES.get(setting.source, "")),
+        )
+        for setting in settings
     )
-    show("setting", "value", "unit", "meaning", "from", rows=rows, paragraph=_setting)
+    show("setting", "value", "unit", "meaning", "from", rows=rows, paragraph=_setting_paragraph)
 
 
 def show_findings(findings: Iterable[Finding]) -> bool:
-    """What was looked at, as soon as it is known; whether nothing of it is bad."""
-    console, section, good = Console(highlight=False), "", True
-    for one in findings:
-        if one.section != section:
-            section = one.section
+    """Print each finding as soon as it is known. Return whether none of them is bad."""
+    console, section, is_good = Console(highlight=False), "", True
+    for finding in findings:
+        if finding.section != section:
+            section = finding.section
             console.print(Text(f"\n{section}", style="bold"))
-        do = f"  ->  {one.do}" if one.do else ""
-        text = Text.assemble((f"  {one.state:<8}", _STATES[one.state]), f"{one.name:<15} {one.text}{do}")
-        console.print(text, soft_wrap=True)
-        good = good and one.state != "bad"
-    return good
+        do = f"  ->  {finding.do}" if finding.do else ""
+        state = (f"  {finding.state:<8}", _STATE_STYLES[finding.state])
+        console.print(Text.assemble(state, f"{finding.name:<15} {finding.text}{do}"), soft_wrap=True)
+        is_good = is_good and finding.state != "bad"
+    return is_good
 
 
 def show_report(report: Report) -> None:
     """Print a report on a data file: its formats, columns, prompt lengths, problems, and a rendered row."""
-    style = {"verl": "verl's columns", "TRL": "TRL's columns", "plain": "plain columns"}[report.style]
     lines = [f"{report.path}: {report.rows:,} rows"]
-    lines += [f"  {example_format}, {style}" for example_format in report.formats] or ["  no supported columns"]
+    formats = [f"  {example_format}, {_STYLE_NAMES[report.style]}" for example_format in report.formats]
+    lines += formats or ["  no supported columns"]
     lines += [f"  ground truth: {report.ground_truth_column}"] if report.ground_truth_column else []
     lines += [f"  {line}" for error in report.errors for line in error.splitlines()]
     typer.echo("\n".join(lines))
@@ -129,11 +132,11 @@ def show_report(report: Report) -> None:
     if report.prompt_lengths:
         show("prompt length", "tokens", rows=((name, f"{n:,}") for name, n in report.prompt_lengths.items()))
     if report.problems:
-        rows = ((p.message, f"{len(p.rows):,}", _shortened(p.rows)) for p in report.problems)
+        rows = ((p.message, f"{len(p.rows):,}", _format_indices(p.rows)) for p in report.problems)
         show("problem", "rows", "row indices", rows=rows)
     for text in report.sample:
         typer.echo(f"\n--- rendered row ---\n{text}")
 
 
-def _shortened(rows: Sequence[int]) -> str:
-    return ", ".join(map(str, rows[:_SHOWN_ROWS])) + (", ..." if len(rows) > _SHOWN_ROWS else "")
+def _format_indices(rows: Sequence[int]) -> str:
+    return ", ".join(map(str, rows[:_MAX_ROW_INDICES])) + (", ..." if len(rows) > _MAX_ROW_INDICES else "")

@@ -14,10 +14,10 @@ from docs.generate.formulas import is_formula, typeset
 from docs.generate.index import index
 from docs.generate.markdown import linked, settings, table
 from docs.generate.metrics import meaning, metrics
-from purerl.algos.algebra import Algorithm, roles
+from purerl.algos.algebra import Algorithm, outputs_of, reads_of, roles
 from purerl.batch import FIELDS, STRUCTURE
-from purerl.config.catalog import Entry, catalog, equations
-from purerl.config.check import WITHIN, check, outputs_of, reads_of
+from purerl.catalog import Entry, catalog, equations
+from purerl.config.check import check
 from purerl.errors import ConfigError
 from purerl.plugins import find
 from purerl.recipes import resolve
@@ -112,9 +112,9 @@ def _requirements(module: Any, algorithm: Algorithm) -> str:
 def _inputs(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
     """(name, use) of each model, with its outputs, and of each field that the run has to supply."""
     for role in roles(algorithm, FIELDS):
-        yield (f"a {role.replace('_', ' ')}", ", ".join(f"`{name}`" for name in outputs_of(algorithm, role)))
-    for field in (FIELDS[name] for name in sorted(reads_of(algorithm) - set(STRUCTURE))):
-        if not field.source and field.writer not in WITHIN:
+        yield (f"a {role.replace('_', ' ')}", ", ".join(f"`{name}`" for name in outputs_of(algorithm, role, FIELDS)))
+    for field in (FIELDS[name] for name in sorted({*reads_of(algorithm)} - set(STRUCTURE))):
+        if field.is_input:
             yield (f"`{field.name}`", f"{field.meaning} (written by: {field.writer})")
 
 

@@ -1,4 +1,4 @@
-"""The pages "From TRL" and "From verl": text from a template, tables from purerl.config.aliases.
+"""The pages "From TRL" and "From verl": text from a template, tables from purerl.aliases.
 
 A line of a template that is a comment is replaced by a table:
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from docs.generate.markdown import table
-from purerl.config.aliases import LIBRARIES, Dataset, Library, Row, read_library
+from purerl.aliases import LIBRARIES, Dataset, Library, Row, read_library
 
 __all__ = ["page", "pages"]
 

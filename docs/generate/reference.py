@@ -27,6 +27,7 @@ _PACKAGES = {
     "purerl.loop": "The training loop",
     "purerl.data": "Data",
     "purerl.rewards": "Rewards",
+    "purerl.rollouts": "Rollouts",
     "purerl.evaluation": "Evaluation",
     "purerl.store": "Files of a run",
     "purerl.tracking": "Console and trackers",

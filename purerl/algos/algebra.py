@@ -49,8 +49,10 @@ __all__ = [
     "merge",
     "no_metrics",
     "of_fields",
+    "outputs_of",
     "prepare_step",
     "read_field",
+    "reads_of",
     "roles",
     "select_rows",
     "stateless",
@@ -361,7 +363,20 @@ def roles(algorithm: Algorithm, fields: Mapping[str, Any]) -> tuple[str, ...]:
 
     `fields` maps the name of each field of the batch to its entry in the schema.
     """
+    trained = (objective.role for objective in (*algorithm.before, *algorithm.objectives))
+    scored = (fields[name].source[0] for name in reads_of(algorithm) if fields[name].source)
+    return tuple(dict.fromkeys([*trained, *scored]))
+
+
+def outputs_of(algorithm: Algorithm, role: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the outputs that `algorithm` needs from the model in `role`. `fields` is as in `roles`."""
+    sources = (fields[name].source for name in sorted(reads_of(algorithm)))
+    scored = [source[1] for source in sources if source[:1] == (role,)]
+    trained = [objective for objective in (*algorithm.before, *algorithm.objectives) if objective.role == role]
+    return tuple(dict.fromkeys([*scored, *(name for o in trained for name in (*o.outputs, *o.metric_outputs))]))
+
+
+def reads_of(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return all fields that `algorithm` and its objectives read, beside those of every batch."""
     objectives = (*algorithm.before, *algorithm.objectives)
-    read = (*algorithm.reads, *(name for objective in objectives for name in objective.reads))
-    scored = (fields[name].source[0] for name in read if fields[name].source)
-    return tuple(dict.fromkeys([*(o.role for o in objectives), *scored]))
+    return tuple(dict.fromkeys([*algorithm.reads, *(name for o in objectives for name in o.reads)]))

@@ -1,6 +1,6 @@
-"""Drawing tokens: one uniform number for each, a pure function of the request's seed and of the token's place.
+"""Sampling of tokens with random numbers that are a pure function of the request's seed and the token's position.
 
-No generator, so no state: what a request gets does not depend on what else is sampled, on the order, or on a restart.
+There is no generator state. The tokens of a request do not depend on other requests, on their order, or on a restart.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ def signed(number: int) -> int:
 
 
 def uniform(seed: Tensor, index: Tensor) -> Tensor:
-    """Numbers between 0 and 1, odd multiples of 2**-24: the `index`-th of the stream of `seed`.
+    """Uniform random numbers between 0 and 1: number `index` of the stream of `seed`.
 
         u = (floor(mix(mix(seed) + index * step) / 2**41) + 1/2) / 2**23
 
-    with splitmix64's `mix` and `step`. The seed is mixed first, so that neighboring seeds give unrelated streams. u is
-    never 0, which would draw the first token however unlikely that is, and never 1.
+    `mix` and `step` are those of splitmix64. The seed is mixed first, so that consecutive seeds give independent
+    streams. u is an odd multiple of 2**-24. It is never 1 and never 0; 0 would draw the first token even if its
+    probability is 0.
 
-    Shapes: int64 tensors that broadcast; any value is a seed. The answer is float32.
+    `seed` and `index` are int64 tensors that broadcast; any value is a valid seed. The result is float32.
     Source: Vigna's splitmix64, after Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014).
 
     >>> uniform(torch.tensor([7, 7, 8]), torch.tensor([0, 1, 0]))
@@ -47,19 +48,20 @@ def _mix(bits: Tensor) -> Tensor:
     return bits
 
 
-def _logical_shift(bits: Tensor, by: int) -> Tensor:
-    return (bits >> by) & (2 ** (64 - by) - 1)
+def _logical_shift(bits: Tensor, shift: int) -> Tensor:
+    return (bits >> shift) & (2 ** (64 - shift) - 1)
 
 
 def choose(logits: Tensor, temperature: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw a token per row by inverting the cumulative distribution, and give its log-probability.
+    """Sample a token per row by inverting the cumulative distribution; return the tokens and their log-probabilities.
 
         p = softmax(logits / temperature);  token = min {k : p_0 + ... + p_k > number * (p_0 + ...)};  log p_token
 
-    `number` is uniform between 0 and 1. At temperature 0 the token is the likeliest one, and p is at temperature 1. A
-    token of probability 0 is never drawn: where rounding would, the likeliest is. Logits that are NaN give a NaN.
+    `number` is uniform between 0 and 1. At temperature 0 the token is the argmax, and p is at temperature 1. A token of
+    probability 0 is never sampled: if rounding would select one, the argmax is used. Logits with a NaN give a
+    log-probability of NaN.
 
-    Shapes: logits [rows, vocab], the others [rows]; the answers are int64 and float32, [rows]. Nats.
+    Shapes: logits [rows, vocab], the others [rows]. The results are [rows], int64 and float32, in nats.
 
     >>> choose(torch.tensor([[0.0, 0.0]] * 3), torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0.4, 0.6, 0.6]))
     (tensor([0, 1, 0]), tensor([-0.6931, -0.6931, -0.6931]))
@@ -68,9 +70,8 @@ def choose(logits: Tensor, temperature: Tensor, number: Tensor) -> tuple[Tensor,
     probability = (logits.float() / torch.where(greedy, 1.0, temperature)[:, None]).softmax(-1)
     cumulative = probability.cumsum(-1)
     drawn = torch.searchsorted(cumulative, number[:, None] * cumulative[:, -1:], right=True)
-    # With NaN, and only then, the search ends behind the last token.
+    # Only with NaN, the search returns the index after the last token.
     drawn = drawn.clamp(max=logits.shape[-1] - 1)
-    likeliest = logits.argmax(-1, keepdim=True)
-    keep = (probability.gather(-1, drawn) > 0) & ~greedy[:, None]
-    token = torch.where(keep, drawn, likeliest)
+    is_valid = (probability.gather(-1, drawn) > 0) & ~greedy[:, None]
+    token = torch.where(is_valid, drawn, logits.argmax(-1, keepdim=True))
     return token[:, 0], probability.gather(-1, token)[:, 0].log()

@@ -1,28 +1,70 @@
-"""Taking over weights by name."""
+"""Weights by name: a `Weights` of tensors, and copying weights into a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import torch
+from attrs import frozen
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from purerl.errors import EngineError, nearest
+from purerl.protocols import Capabilities, Weights
 
-__all__ = ["copy_weights"]
+__all__ = ["TensorWeights", "check_adapter", "copy_weights"]
 
 
-def copy_weights(weights: Iterable[tuple[str, Tensor]], own: Mapping[str, Tensor]) -> None:
-    """Copy `weights`, one after the other, into those of `own` that bear their names.
+@frozen
+class TensorWeights:
+    """The `Weights` in `tensors`, none of which is sharded."""
 
-    Names that do not come stay as they are. Tied weights may come under each of their names.
+    tensors: Mapping[str, Tensor]
+    adapter: Mapping[str, Any] | None = None
 
-    Raises: EngineError for a name or a shape that `own` does not have; the weights before it have been copied then.
+    @property
+    def metadata(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        return {name: (tuple(value.shape), value.dtype) for name, value in self.tensors.items()}
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return iter(self.tensors.items())
+
+
+def check_adapter(weights: Weights, capabilities: Capabilities) -> None:
+    """Raise EngineError if `weights` belong to an adapter and the engine cannot use one."""
+    if weights.adapter is not None and not capabilities.adapters:
+        need = "the weights of the model itself: this engine does not support adapters"
+        raise EngineError("weights of an adapter", got=dict(weights.adapter), need=need, do="merge the adapter first")
+
+
+def copy_weights(weights: Weights, own: Mapping[str, Tensor], *, mix: float = 1.0) -> None:
+    """own[name] = (1 - mix) * own[name] + mix * value, in place, for each (name, value) of `weights`.
+
+    Weights of `own` that are not in `weights` keep their values. A tied weight, which is one tensor under several names
+    of `own`, may appear under each of these names in `weights`; it is mixed once. A sharded tensor takes its shard of
+    the value.
+
+    Raises: EngineError for a name or a shape that `own` does not have; nothing has been copied then.
     """
-    for name, value in weights:
+    for name, (shape, _) in weights.metadata.items():
         if name not in own:
             need = "a name that the engine's model has"
             raise EngineError(f"unknown weight {name!r}", need=need, do=nearest(name, own))
-        if own[name].shape != value.shape:
-            need = f"{list(own[name].shape)}, as the engine's model has it"
-            raise EngineError(f"weight {name!r}", got=f"shape {list(value.shape)}", need=need)
-        own[name].detach().copy_(value.detach())
+        if tuple(own[name].shape) != shape:
+            need = f"{list(own[name].shape)}, the shape in the engine's model"
+            raise EngineError(f"weight {name!r}", got=f"shape {list(shape)}", need=need)
+    copied: set[int] = set()
+    for name, value in weights:
+        if id(own[name]) in copied:
+            continue
+        copied.add(id(own[name]))
+        target, value = own[name].detach(), value.detach()
+        if isinstance(target, DTensor):
+            value = distribute_tensor(
+                value.to(target.device), target.device_mesh, target.placements, src_data_rank=None
+            )
+        if mix == 1.0:
+            target.copy_(value)
+        else:
+            target.lerp_(value.to(target), mix)

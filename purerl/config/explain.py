@@ -1,4 +1,4 @@
-"""Every setting of a configuration, with its value, its unit, its meaning, and where the value came from."""
+"""Every setting of a configuration: its value, its unit, its meaning, and the source of the value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Setting", "explain", "toml"]
 
 @frozen
 class Setting:
-    """One setting: `value` as `--set` takes it, empty where nothing is set; `source` is where it came from."""
+    """One setting. `value` is written as in `--set`, and is empty if the setting is not set."""
 
     key: str
     value: str
@@ -26,52 +26,53 @@ class Setting:
 
 
 def explain(
-    config: Any, *, otherwise: Any = None, made: Collection[str] = (), written: Collection[str] = (), recipe: str
+    config: Any, *, unchanged: Any = None, changed: Collection[str] = (), written: Collection[str] = (), recipe: str
 ) -> list[Setting]:
-    """All settings of `config`, sections opened, in the order of their classes.
+    """All settings of `config` and of its sections, in the order of their classes.
 
-    `made` are the keys that `--set` gave, `otherwise` is what `config` is without them, and `written` are the keys of
-    `recipe`, what the configuration was read from. A value came from `--set` if its key is one of those, or if it would
-    be another otherwise and is not the default; from `recipe` if its key is written there, or it is not the default;
-    and else it is the default.
+    changed    keys that `--set` changed
+    unchanged  `config` without these changes
+    written    keys in the file `recipe` from which the configuration was read
+
+    The source of a value is ``--set`` if its key is in `changed`, or if the value would differ without the changes and
+    is not the default; `recipe` if its key is in `written`, or if it is not the default; and "default" otherwise.
     """
-    before = {key: value for key, value, *_ in _leaves(otherwise or config)}
+    before = {key: value for key, value, *_ in _leaves(unchanged or config)}
 
     def source(key: str, value: Any, default: Any) -> str:
-        if key in made or value not in (default, before.get(key, default)):
+        if key in changed or value not in (default, before.get(key, default)):
             return "--set"
         return recipe if key in written or value != default else "default"
 
     return [
-        Setting(key, toml(value), about.get("unit", ""), about.get("help", ""), source(key, value, default))
-        for key, value, about, default in _leaves(config)
+        Setting(key, toml(value), metadata.get("unit", ""), metadata.get("help", ""), source(key, value, default))
+        for key, value, metadata, default in _leaves(config)
     ]
 
 
 def _leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any, Mapping[str, str], Any]]:
-    """Dotted key, value, what its field says of itself, and default of everything in `config` that is no section."""
+    """Dotted key, value, metadata and default of every setting in `config` that is not a section."""
     for field in attrs.fields(type(config)):
-        key, value = above + field.name, getattr(config, field.name)
-        if not attrs.has(type(value)):
-            yield key, _kinds_told(value) if "plugin" in field.metadata else value, field.metadata, _default(field)
-            continue
-        if "plugin" in field.metadata:
-            yield f"{key}.kind", kind_of(value), field.metadata, None
+        yield from _leaves_at(above + field.name, getattr(config, field.name), field)
+
+
+def _leaves_at(key: str, value: Any, field: attrs.Attribute) -> Iterator[tuple[str, Any, Mapping[str, str], Any]]:
+    metadata, default = field.metadata, field.default
+    if isinstance(value, Mapping) and any(attrs.has(type(v)) or isinstance(v, Mapping) for v in value.values()):
+        for name, item in value.items():
+            yield from _leaves_at(f"{key}.{name}", item, field)
+    elif attrs.has(type(value)):
+        if "plugin" in metadata:
+            yield f"{key}.kind", kind_of(value), metadata, None
         yield from _leaves(value, f"{key}.")
-
-
-def _kinds_told(configs: Any) -> Any:
-    """Several plugins' Configs as tables, each with its kind; a single one that is not set as it is."""
-    return configs and tuple({"kind": kind_of(one)} | attrs.asdict(one, recurse=False) for one in configs)
-
-
-def _default(field: attrs.Attribute) -> Any:
-    factory = field.default.factory if isinstance(field.default, attrs.Factory) else None
-    return factory() if factory else field.default
+    else:
+        if "plugin" in metadata and value:  # several plugins
+            value = tuple({"kind": kind_of(config)} | attrs.asdict(config, recurse=False) for config in value)
+        yield key, value, metadata, default.factory() if isinstance(default, attrs.Factory) else default
 
 
 def toml(value: Any) -> str:
-    """`value` as `--set` takes it."""
+    """`value` as it is written in `--set`."""
     if attrs.has(type(value)):
         value = attrs.asdict(value, recurse=False)
     if isinstance(value, Mapping):

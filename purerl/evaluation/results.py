@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.config.schema import Evaluate
+from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import accuracy_interval, majority_vote, pass_at_k
 from purerl.rewards.runner import RewardResult, fractions
 
@@ -79,7 +79,7 @@ def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str
         values["reward"] = fmean(fmean(attempt.result.reward or 0.0 for attempt in group) for group in scored)
         values["accuracy"] = fmean(accuracies)
         values["accuracy_low"], values["accuracy_high"] = low, high
-    for k in settings.passes:
+    for k in settings.pass_ks:
         if estimates := [pass_at_k(sum(group), len(group), k=k) for group in correct if len(group) >= k]:
             values[f"pass@{k}"] = fmean(estimates)
     if settings.answer_extractor and scored:

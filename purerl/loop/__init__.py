@@ -1,1 +1,1 @@
-"""The loop: it draws, samples, judges, scores, updates, evaluates and saves, and knows no algorithm by name."""
+"""The training loop: draw, sample, score, update, evaluate, save. It names no algorithm and no engine."""

@@ -13,55 +13,62 @@ from purerl.kernels.masks import count_true
 from purerl.loop.run import Clock
 from purerl.rewards.runner import RewardResult, fractions
 
-__all__ = ["batch_metrics", "means", "reward_metrics", "time_metrics", "with_gap"]
+__all__ = ["batch_metrics", "means", "reward_metrics", "time_metrics", "with_mismatch"]
+
+_MISMATCH = "logp_abs_diff"
 
 
 def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
-    """Totals over weights; a metric that nothing was counted for is left out."""
+    """Totals divided by weights. A metric with weight 0 is left out. The training-inference mismatch has no role."""
     pairs = {name: (float(total), float(weight)) for name, (total, weight) in metrics.items()}
-    return {name: total / weight for name, (total, weight) in pairs.items() if weight}
+    return {_public_name(name): total / weight for name, (total, weight) in pairs.items() if weight}
 
 
-def reward_metrics(verdicts: Sequence[RewardResult]) -> dict[str, float]:
-    """Mean reward and mean components over the rows that have a reward; over all rows, `fractions`."""
-    told = [verdict.components for verdict in verdicts if verdict.reward is not None]
-    names = dict.fromkeys(name for components in told for name in components)
-    parts = {name: sum(components.get(name, 0.0) for components in told) / len(told) for name in names}
-    means = {"mean": sum(verdict.reward or 0.0 for verdict in verdicts) / len(told)} | parts if told else {}
-    return {f"reward/{name}": value for name, value in (means | fractions(verdicts)).items()}
+def _public_name(name: str) -> str:
+    return f"mismatch/{_MISMATCH}" if name.endswith(f"/{_MISMATCH}") else name
+
+
+def reward_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
+    """Mean reward and mean components over the rows that have a reward; and `fractions` of all rows."""
+    valid = [result.components for result in results if result.reward is not None]
+    names = dict.fromkeys(name for components in valid for name in components)
+    parts = {name: sum(components.get(name, 0.0) for components in valid) / len(valid) for name in names}
+    averages = {"mean": sum(result.reward or 0.0 for result in results) / len(valid)} | parts if valid else {}
+    return {f"reward/{name}": value for name, value in (averages | fractions(results)).items()}
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:
-    """Lengths, share of rows cut short, and the gap between sampler and trainer."""
+    """Lengths, the fraction of truncated rows, and the training-inference mismatch."""
     lengths = batch["action"].sum(-1).float()
-    found = {"rollout/length": lengths.mean(), "rollout/length_max": lengths.max()}
+    metrics = {"rollout/length": lengths.mean(), "rollout/length_max": lengths.max()}
     if "truncated" in batch.keys():
-        found["rollout/truncated"] = batch["truncated"].float().mean()
+        metrics["rollout/truncated"] = batch["truncated"].float().mean()
     if "rollout_logp" in batch.keys() and "old_logp" in batch.keys():
-        found |= _gap(batch["old_logp"] - batch["rollout_logp"], batch["action"])
-    return {name: value.item() for name, value in found.items()}
+        metrics |= _mismatch(batch["old_logp"] - batch["rollout_logp"], batch["action"])
+    return {name: value.item() for name, value in metrics.items()}
 
 
-def _gap(difference: Tensor, action: Tensor) -> dict[str, Tensor]:
-    gap = difference[action].abs()
-    return {"mismatch/logp_abs_diff": gap.mean(), "mismatch/logp_abs_diff_max": gap.max()} if gap.numel() else {}
+def _mismatch(difference: Tensor, action: Tensor) -> dict[str, Tensor]:
+    size = difference[action].abs()
+    name = f"mismatch/{_MISMATCH}"
+    return {name: size.mean(), f"{name}_max": size.max()} if size.numel() else {}
 
 
-def with_gap(objective: Objective) -> Objective:
-    """`objective` with a metric `gap`: mean |logp - rollout_logp| over counted tokens."""
+def with_mismatch(objective: Objective) -> Objective:
+    """`objective` with the metric mean |logp - rollout_logp| over counted tokens."""
     return objective._replace(
         reads=tuple(dict.fromkeys((*objective.reads, "rollout_logp"))),
-        metrics=bind(_and_gap, metrics=objective.metrics),
+        metrics=bind(_and_mismatch, metrics=objective.metrics),
     )
 
 
-def _and_gap(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
+def _and_mismatch(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
     mask = batch["mask"]
-    gap = torch.where(mask, batch["logp"] - batch["rollout_logp"], 0).abs().sum((-2, -1))
-    return {**metrics(batch), "logp_abs_diff": Weighted(gap, count_true(mask).sum(-1))}
+    total = torch.where(mask, batch["logp"] - batch["rollout_logp"], 0).abs().sum((-2, -1))
+    return {**metrics(batch), _MISMATCH: Weighted(total, count_true(mask).sum(-1))}
 
 
 def time_metrics(clock: Clock, tokens: float) -> dict[str, float]:
-    """Seconds by phase, CPU seconds, and of `tokens` how many a second over the whole step."""
+    """Seconds by phase, CPU seconds, and `tokens` per second of the whole step."""
     seconds = {f"time/{phase}": seconds for phase, seconds in clock.seconds.items()}
     return seconds | {"time/cpu": clock.cpu, "time/tokens_per_second": tokens / clock.seconds["step"]}

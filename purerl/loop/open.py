@@ -1,135 +1,275 @@
-"""Opening what a configuration names: files, data, tokenizer, engines, in the order of what is cheap to get wrong."""
+"""Opening everything that a configuration names: files, data, tokenizer, engines, in the order of their cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, frozen
 
-from purerl.algos.algebra import Algorithm, roles
+from purerl.algos.algebra import Algorithm, reads_of
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer
-from purerl.batch import FIELDS
-from purerl.config.check import algorithm_of, reads_of, updates_of
-from purerl.config.schema import RunConfig
+from purerl.config.check import algorithm_of, updates_of
+from purerl.config.roles import ModelRole, model_roles, teacher_names
+from purerl.config.schema import Role, RunConfig
 from purerl.data.columns import ExampleType
-from purerl.data.examples import read_examples
-from purerl.files import folder_at_once
-from purerl.loop.data import files_of, open_data, read_data
-from purerl.loop.lengths import check_lengths
-from purerl.loop.run import Run, seed_of
-from purerl.loop.sources import demonstrations, preferences, rollouts
+from purerl.data.examples import indices_of_draws, read_examples
+from purerl.data.limits import check_lengths, check_problem_lengths, min_limit
+from purerl.data.open import RunData, check_sources, file_digests, open_data, open_run_chat, read_data, read_problems
+from purerl.errors import ConfigError
+from purerl.evaluation.results import metrics
+from purerl.files import atomic_directory
+from purerl.loop.evaluate import attempt_problems
+from purerl.loop.rewards import RunRewards, check_columns
+from purerl.loop.sources import Demonstrations, PolicyRollouts, Preferences, Sampler, Source
+from purerl.loop.step import Learner
+from purerl.loop.update import Schedule, loop_objectives
 from purerl.plugins import find, kind_of, locate
-from purerl.protocols import Generator, Trainer
+from purerl.protocols import Capabilities, Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.runner import RewardRunner
+from purerl.seeds import derive_seed
+from purerl.settings import Model
 from purerl.store.directory import RunDirectory
 
-__all__ = ["check_inputs", "located", "open_run", "open_trainer", "prepare", "source_of"]
+__all__ = [
+    "Run",
+    "check_inputs",
+    "max_steps_of",
+    "open_generator",
+    "open_run",
+    "open_trainer",
+    "prepare",
+    "purpose_of",
+    "resolve_paths",
+    "reward_runner",
+]
 
-_RUN = "{run}"  # in a path: the run's directory
+_RUN = "{run}"  # in a path: the run directory
 
 
-def prepare(config: RunConfig, place: RunDirectory) -> None:
-    """Call what `config.prepare` names to fill ``{run}/prepared``, once."""
-    path = place.path / "prepared"
+@frozen
+class Run:
+    """Everything that a run has opened.
+
+    `config` has resolved paths. `max_steps` is the number of steps, also if `config` has a number of epochs. `evaluate`
+    returns the metrics of the generator's weights at a step. `files` has a digest of each data file.
+    """
+
+    config: RunConfig
+    max_steps: int
+    learner: Learner
+    roles: Mapping[str, ModelRole]
+    source: Source
+    evaluate: Callable[..., dict[str, float]]
+    rewards: RewardRunner
+    data: RunData
+    files: Mapping[str, str]
+    generator: Generator | None
+
+    @property
+    def trainers(self) -> Mapping[str, Trainer]:
+        return self.learner.trainers
+
+    def close(self) -> None:
+        """Release what the engines hold."""
+        for engine in (self.generator, *self.trainers.values()):
+            if engine is not None:
+                engine.close()
+
+
+def prepare(config: RunConfig, directory: Path) -> None:
+    """Call the function `config.prepare_data`, once, to fill ``{run}/prepared``."""
+    path = directory / "prepared"
     if config.prepare_data is None or path.exists():
         return
     write = locate(config.prepare_data)
-    with folder_at_once(path) as folder:
+    with atomic_directory(path) as folder:
         write(folder, config.seed)
 
 
-def located(config: RunConfig, root: Path) -> RunConfig:
-    """`config` with ``{run}`` in its paths replaced by the run's directory."""
+def resolve_paths(config: RunConfig, root: Path) -> RunConfig:
+    """`config` with ``{run}`` in its paths replaced by the run directory."""
 
     def at(path: str) -> str:
         return path.replace(_RUN, str(root))
 
+    def role_at(role: Role | Mapping[str, Role]) -> Any:
+        if not isinstance(role, Role):
+            return {name: role_at(part) for name, part in role.items()}
+        return evolve(role, model=role.model and evolve(role.model, path=at(role.model.path)))
+
     return evolve(
         config,
         model=evolve(config.model, path=at(config.model.path)),
-        teacher=config.teacher and evolve(config.teacher, path=at(config.teacher.path)),
+        roles={name: role_at(role) for name, role in config.roles.items()},
         data=evolve(config.data, files=tuple(map(at, config.data.files))),
         evaluate=config.evaluate and evolve(config.evaluate, data={k: at(v) for k, v in config.evaluate.data.items()}),
     )
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Look at the data and tokenizers of `config`, and of its start, that no phase of the run is to make itself.
+    """Read the data and tokenizers of `config` and its initial run, except those that the run itself creates.
 
-    Raises: DataError and ConfigError, before there is anything to be lost.
+    Raises: DataError and ConfigError, before an existing run is discarded.
     """
     for phase in filter(None, (config.initial_run, config)):
-        purpose = source_of(phase, algorithm_of(phase))[1]
-        for file in phase.data.files:
-            if _RUN not in file:
-                read_examples([file], purpose)
-        problems = phase.evaluate.data if phase.evaluate else {}
-        for file in problems.values():
-            if _RUN not in file:
-                read_examples([file], "prompts")
-        if _RUN not in phase.model.path:
-            load_tokenizer(phase.model)
+        algorithm = algorithm_of(phase)
+        purpose = purpose_of(phase, algorithm)
+        problems = phase.evaluate.data.values() if phase.evaluate else ()
+        for files, use in ((phase.data.files, purpose), (problems, "prompts")):
+            for file in files:
+                if _RUN not in file:
+                    read_examples([file], use)
+        for model in dict.fromkeys(role.settings.model for role in model_roles(phase, algorithm).values()):
+            if _RUN not in model.path:
+                load_tokenizer(model)
 
 
-def open_run(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction]) -> Run:
-    """Open everything that `config` names; `given` are reward functions that are objects, by name."""
-    algorithm = algorithm_of(config)
-    source, purpose = source_of(config, algorithm)
-    examples, problems = read_data(config, purpose)
-    place.check_data(files := files_of(config))
-    judge = _judge(config, given)
-    for judged in (*([examples] if config.rollout else []), *problems.values()):
-        for table in judged.tables:
-            judge.check_columns(table.column_names)
-    tokenizer = load_tokenizer(config.model)
-    if config.teacher is not None and config.teacher != config.model:
-        check_same_ids(tokenizer, config.teacher)
-    data = open_data(config, examples, problems, tokenizer)
-    run = Run(
-        config=config,
-        place=place,
-        algorithm=algorithm,
-        reads=frozenset(reads_of(algorithm)),
-        source=source,
-        data=evolve(data, files=files),
-        judge=judge,
-        trainers={role: open_trainer(config, role) for role in roles(algorithm, FIELDS)},
-        generator=_generator(config),
-    )
-    check_lengths(run)
-    return run
-
-
-def source_of(config: RunConfig, algorithm: Algorithm) -> tuple[Any, ExampleType]:
-    """Where rows come from, and what for."""
+def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
+    """What the training data are used for."""
     if config.rollout is not None:
-        return rollouts, "prompts"
-    if any("chosen" in objective.reads for objective in algorithm.objectives):
-        return preferences, "preferences"
-    return demonstrations, "demonstrations"
+        return "prompts"
+    return "preferences" if any("chosen" in o.reads for o in algorithm.objectives) else "demonstrations"
 
 
-def _judge(config: RunConfig, given: Mapping[str, RewardFunction]) -> RewardRunner:
-    weights = {reward.function: reward.weight for reward in config.rewards}
-    settings = config.reward_workers
-    return RewardRunner(
-        weights, config.gates, functions=given, timeout=settings.timeout, num_workers=settings.num_workers
+def max_steps_of(config: RunConfig, num_examples: int) -> int:
+    """The number of steps: `max_steps`, or what `num_epochs` passes over the examples need."""
+    return config.max_steps or math.ceil((config.num_epochs or 0) * num_examples / config.batch_size)
+
+
+def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction]) -> Run:
+    """Open everything that `config` names; `functions` are reward functions that were passed as objects."""
+    algorithm = algorithm_of(config)
+    roles, runner = model_roles(config, algorithm), reward_runner(config, functions)
+    data, files = _open_data(config, algorithm, roles, runner)
+    directory.check_data(files)
+    max_steps = max_steps_of(config, len(data.examples.indices))
+    if config.critic_warmup >= max_steps:
+        raise ConfigError("critic_warmup", got=config.critic_warmup, need=f"less than the {max_steps} steps of the run")
+    updates = updates_of(config, algorithm, max_steps)
+    trainers = {name: open_trainer(config, name, role, updates[name] or 0) for name, role in roles.items()}
+    generator = config.generator and open_generator(config.generator, config.model, config.seed)
+    _check_prompt_lengths(config, max_steps, data, [engine.capabilities for engine in trainers.values()], generator)
+    rewards = RunRewards(runner, directory, config.reward_workers.max_failure_rate)
+    return Run(
+        config=config,
+        max_steps=max_steps,
+        learner=_learner(config, algorithm, trainers),
+        roles=roles,
+        source=_source(config, algorithm, data, generator, rewards),
+        evaluate=partial(_evaluate, config, data, generator, rewards),
+        rewards=runner,
+        data=data,
+        files=files,
+        generator=generator,
     )
 
 
-def open_trainer(config: RunConfig, role: str) -> Trainer:
-    """The engine of the model in `role`, at its first weights."""
-    engine = config.critic or config.trainer if role == "critic" else config.trainer
-    model = config.teacher or config.model if role == "teacher" else config.model
-    build = find("trainer", kind_of(engine)).build
-    return build(engine, model=model, role=role, updates=updates_of(config), seed=seed_of(config.seed, role) % 2**31)
+def _open_data(
+    config: RunConfig, algorithm: Algorithm, roles: Mapping[str, ModelRole], runner: RewardRunner
+) -> tuple[RunData, dict[str, str]]:
+    """The data of the run, and digests of its files."""
+    evaluate, purpose = config.evaluate, purpose_of(config, algorithm)
+    problems = read_problems(evaluate.data, evaluate.max_examples) if evaluate else {}
+    examples = read_data(config.data, purpose, problems.values())
+    check_columns(runner, [*([examples] if config.rollout else []), *problems.values()])
+    check_sources(examples, teacher_names(config))
+    tokenizer = load_tokenizer(config.model)
+    for name, role in roles.items():
+        if role.settings.model != config.model:
+            check_same_ids(tokenizer, role.settings.model, name)
+    sampled = [section for section in (config.rollout, evaluate) if section]
+    needs_stop_token = any(not section.stop_strings for section in sampled)
+    chat = open_run_chat(
+        config.data, config.model, examples, problems.values(), tokenizer, needs_stop_token=needs_stop_token
+    )
+    limit = evaluate.max_examples if evaluate else None
+    data = open_data(config.data, examples, problems, chat, max_problems=limit, is_evaluated=evaluate is not None)
+    return data, file_digests([*config.data.files, *(evaluate.data.values() if evaluate else ())])
 
 
-def _generator(config: RunConfig) -> Generator | None:
-    if config.generator is None:
-        return None
-    build = find("generator", kind_of(config.generator)).build
-    return build(config.generator, model=config.model, seed=seed_of(config.seed, "generator") % 2**31)
+def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:
+    updates_per_step = config.ppo_epochs * config.minibatches
+    objectives = loop_objectives(algorithm, updates_per_step=updates_per_step, is_sampling=config.rollout is not None)
+    schedule = Schedule(config.ppo_epochs, config.minibatches, config.seed, config.critic_warmup)
+    return Learner(algorithm, objectives, frozenset(reads_of(algorithm)), trainers, schedule)
+
+
+def _source(
+    config: RunConfig, algorithm: Algorithm, data: RunData, generator: Generator | None, rewards: RunRewards
+) -> Source:
+    sampler = Sampler(data.examples, data.chat, config.batch_size, config.seed, teacher_names(config))
+    if config.rollout is not None:
+        reads = frozenset(reads_of(algorithm))
+        return PolicyRollouts(sampler, generator, rewards, config.rollout, algorithm, reads)
+    return Preferences(sampler) if purpose_of(config, algorithm) == "preferences" else Demonstrations(sampler)
+
+
+def _evaluate(
+    config: RunConfig, data: RunData, generator: Generator | None, rewards: RunRewards, *, step: int
+) -> dict[str, float]:
+    if config.evaluate is None or generator is None:
+        return {}
+    score, seed = partial(rewards, step=step), config.seed
+    results = attempt_problems(
+        data.problems, config.evaluate, generator=generator, chat=data.chat, rewards=score, seed=seed
+    )
+    return metrics(results, config.evaluate)
+
+
+def reward_runner(config: RunConfig, functions: Mapping[str, RewardFunction]) -> RewardRunner:
+    """What calls the reward functions of `config`."""
+    weights = {reward.function: reward.weight for reward in config.rewards}
+    workers = config.reward_workers
+    return RewardRunner(
+        weights, config.gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
+    )
+
+
+def open_trainer(config: RunConfig, name: str, role: ModelRole, updates: int) -> Trainer:
+    """The engine of the model `name`, with its initial weights."""
+    settings, seed = role.settings, derive_seed(config.seed, name) % 2**31
+    trainer = find("trainer", kind_of(settings.trainer)).build(
+        settings.trainer, model=settings.model, role=name, outputs=role.outputs, updates=updates, seed=seed
+    )
+    missing = sorted({*role.outputs} - trainer.capabilities.outputs)
+    if missing:
+        need = f"an engine that computes {', '.join(missing)}: the algorithm needs it of the {name}"
+        raise ConfigError(f"trainer of the {name}", got=", ".join(sorted(trainer.capabilities.outputs)), need=need)
+    return trainer
+
+
+def open_generator(settings: Any, model: Model, seed: int) -> Generator:
+    """The engine that samples completions of `model`; `seed` is that of the run."""
+    seed = derive_seed(seed, "generator") % 2**31
+    return find("generator", kind_of(settings)).build(settings, model=model, seed=seed)
+
+
+def _check_prompt_lengths(
+    config: RunConfig,
+    max_steps: int,
+    data: RunData,
+    capabilities: Iterable[Capabilities],
+    generator: Generator | None,
+) -> None:
+    """Refuse prompts that leave no room for a completion. Raises DataError."""
+    if generator is None:
+        return
+    rollout, max_prompt_tokens = config.rollout, config.data.max_prompt_tokens
+    if rollout is not None:
+        limit = min_limit(generator.capabilities, *capabilities)
+        if limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
+            room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
+            do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower
+            draws = max_steps * config.batch_size * (1 + rollout.max_resample_rounds)
+            all_indices = data.examples.indices
+            is_all = draws >= len(all_indices)
+            indices = all_indices if is_all else indices_of_draws(data.examples, config.seed, 0, draws)
+            check_lengths(data.chat, data.examples, set(indices), new_tokens=rollout.max_tokens, limit=limit, do=do)
+    if config.evaluate is not None:
+        limit, new_tokens = generator.capabilities.max_sequence_length, config.evaluate.max_tokens
+        check_problem_lengths(data.chat, data.problems, new_tokens=new_tokens, limit=limit)

@@ -1,36 +1,43 @@
-"""Where the rows of a step come from: the policy itself, demonstrations, or preference pairs.
+"""Where the rows of a step come from: completions of the policy, demonstrations, or preference pairs.
 
-A source is a function (run, state, clock) -> (state, samples, facts): it draws examples, moves `state.drawn` on, and
-makes rows of them; `facts` are metrics that only it knows.
+A source is called with the state of the loop and a clock. It draws examples, advances `num_draws`, and returns the rows
+and its metrics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from attrs import evolve, frozen
 
-from purerl.algos.algebra import select_rows
+from purerl.algos.algebra import Algorithm, select_rows
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
-from purerl.config.schema import Rollout
-from purerl.data.chat import Prompt, TokenizedExample
-from purerl.data.examples import Example, indices_of_draws, prompts_at, rows_at, tokenized_at
-from purerl.loop.complete import complete
-from purerl.loop.judging import judged
+from purerl.data.chat import Chat, Prompt, TokenizedExample
+from purerl.data.examples import DataSet, Example, indices_of_draws, prompts_at, rows_at, tokenized_at
 from purerl.loop.metrics import reward_metrics
-from purerl.loop.run import Clock, Run, Sample, State, seed_of
-from purerl.protocols import Completion, Request, Sampling
+from purerl.loop.run import Clock, LoopState, Trajectory
+from purerl.protocols import Completion, Generator, Request, Sampling
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.runner import RewardResult
+from purerl.rollouts.complete import complete
+from purerl.rollouts.settings import Rollout
+from purerl.seeds import derive_seed
 
-__all__ = ["Draw", "demonstrations", "draw", "preferences", "rollouts"]
+__all__ = ["Demonstrations", "Draw", "PolicyRollouts", "Preferences", "Sampler", "Source"]
+
+
+class Source(Protocol):
+    """Makes the rows of one step."""
+
+    def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]: ...
 
 
 @frozen
 class Draw:
-    """An example, its prompt as the model sees it, the number of its draw, and its index in the data set."""
+    """An example, its tokenized prompt, the number of its draw, and its index in the data set."""
 
     number: int
     index: int
@@ -38,188 +45,220 @@ class Draw:
     prompt: Prompt
 
 
-def draw(run: Run, state: State, count: int) -> tuple[State, list[Draw]]:
-    """The next `count` examples."""
-    indices = indices_of_draws(run.data.examples, run.config.seed, state.drawn, count)
-    numbers, examples = range(state.drawn, state.drawn + count), rows_at(run.data.examples, indices)
-    found = map(Draw, numbers, indices, examples, prompts_at(run.data.chat, run.data.examples, indices, examples))
-    return evolve(state, drawn=state.drawn + count), list(found)
+@frozen
+class Sampler:
+    """Draws examples from `data`, `batch_size` per step; `teachers` are the names of several teachers."""
+
+    data: DataSet
+    chat: Chat
+    batch_size: int
+    seed: int
+    teachers: tuple[str, ...] = ()
+
+    def draw(self, first: int, count: int) -> list[Draw]:
+        """The draws `first`, ..., `first + count - 1`."""
+        indices = indices_of_draws(self.data, self.seed, first, count)
+        examples = rows_at(self.data, indices)
+        prompts = prompts_at(self.chat, self.data, indices, examples)
+        return list(map(Draw, range(first, first + count), indices, examples, prompts))
+
+    def row_fields(self, draw: Draw) -> dict[str, Any]:
+        """The fields of a row that depend only on its draw."""
+        teacher = {"teacher_index": self.teachers.index(draw.example["data_source"])} if self.teachers else {}
+        return {"group": draw.number, "example": draw.index, **teacher}
+
+    def answers(self, draw: Draw) -> list[TokenizedExample]:
+        """The prompt of `draw` with each of its answers."""
+        return tokenized_at(self.chat, self.data, draw.index, draw.example)
 
 
-# --- the policy itself -------------------------------------------------------------------------------------------
+# --- completions of the policy -----------------------------------------------------------------------------------
 
 
-def rollouts(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
-    """Sample completions, judge them, and keep what the algorithm selects.
+@frozen
+class PolicyRollouts:
+    """Samples completions, computes their rewards, and keeps the groups that the algorithm selects.
 
-    Groups that it does not keep are replaced by those of further draws, `refills` times at most.
+    Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. `reads` are the fields that
+    the algorithm reads.
     """
-    wanted = run.config.batch_size
-    kept: list[Sample] = []
-    sampled: list[Sample] = []
-    greedy: dict[int, float | None] = {}
-    for _ in range(1 + run.config.rollout.max_resample_rounds):
-        state, indices_of_draws = draw(run, state, wanted - _groups(kept))
-        with clock("generate"):
-            requests = _requests(run, indices_of_draws)
-            completions = complete(run.generator, run.tokenizer, requests)
-        with clock("reward"):
-            samples = _judged(run, state, indices_of_draws, requests, completions)
-        if "greedy_score" in run.reads:
+
+    sampler: Sampler
+    generator: Generator
+    rewards: Callable[..., list[RewardResult]]
+    settings: Rollout
+    algorithm: Algorithm
+    reads: frozenset[str]
+
+    def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
+        kept: list[Trajectory] = []
+        sampled: list[Trajectory] = []
+        greedy: dict[int, float | None] = {}
+        for _ in range(1 + self.settings.max_resample_rounds):
+            count = self.sampler.batch_size - _number_of_groups(kept)
+            draws, state = self.sampler.draw(state.num_draws, count), evolve(state, num_draws=state.num_draws + count)
             with clock("generate"):
-                greedy |= _greedy_scores(run, state, indices_of_draws)
-        sampled += samples
-        kept += _selected(run, samples)
-        if _groups(kept) == wanted:
-            break
-    lengths = [sum(sample.fields["action"]) for sample in sampled]
-    facts = {
-        "rollout/sampled": len(sampled),
-        "rollout/tokens": sum(lengths),
-        "rollout/kept_fraction": len(kept) / len(sampled),
-    }
-    facts |= reward_metrics([sample.verdict for sample in sampled])
-    if run.config.rollout.overlong:
-        penalties = _penalties(run.config.rollout, lengths)
-        facts["reward/overlong"] = sum(penalties) / len(penalties)
-    return state, _extended(run, kept, greedy), facts
+                requests = self._requests(draws)
+                completions = complete(self.generator, self.sampler.chat.tokenizer, requests)
+            with clock("reward"):
+                trajectories = self._trajectories(draws, requests, completions, step=state.step + 1)
+            if "greedy_score" in self.reads:
+                with clock("generate"):
+                    greedy |= self._greedy_scores(draws, step=state.step + 1)
+            sampled += trajectories
+            kept += self._selected(trajectories)
+            if _number_of_groups(kept) == self.sampler.batch_size:
+                break
+        return state, self._with_optional_fields(kept, greedy), self._metrics(sampled, kept)
+
+    def _metrics(self, sampled: Sequence[Trajectory], kept: Sequence[Trajectory]) -> dict[str, float]:
+        lengths = [sum(trajectory.fields["action"]) for trajectory in sampled]
+        metrics = {"rollout/sampled": len(sampled), "rollout/tokens": sum(lengths)}
+        metrics |= {"rollout/kept_fraction": len(kept) / len(sampled)}
+        metrics |= reward_metrics([trajectory.result for trajectory in sampled])
+        if self.settings.overlong:
+            penalties = self._penalties(lengths)
+            metrics["reward/overlong"] = sum(penalties) / len(penalties)
+        return metrics
+
+    def _selected(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        keep = select_rows(self.algorithm, collate([trajectory.fields for trajectory in trajectories])).tolist()
+        return [trajectory for trajectory, is_kept in zip(trajectories, keep, strict=True) if is_kept]
+
+    def _requests(self, draws: Sequence[Draw]) -> list[Request]:
+        settings, stop_tokens = self.settings, self.sampler.chat.stop_tokens
+        sampling = Sampling(settings.temperature, settings.max_tokens, stop_tokens, settings.stop_strings)
+        return [
+            Request(f"{draw.number}/{k}", draw.prompt.tokens, sampling, derive_seed(self.sampler.seed, draw.number, k))
+            for draw in draws
+            for k in range(settings.samples_per_prompt)
+        ]
+
+    def _trajectories(
+        self,
+        draws: Sequence[Draw],
+        requests: Sequence[Request],
+        completions: Sequence[tuple[Completion, str]],
+        *,
+        step: int,
+    ) -> list[Trajectory]:
+        samples = self.settings.samples_per_prompt
+        origins = [draw for draw in draws for _ in range(samples)]
+        keys, texts = [request.key for request in requests], [text for _, text in completions]
+        columns = zip(origins, requests, completions, self._results(keys, origins, texts, step=step), strict=True)
+        rows = enumerate(columns, start=draws[0].number * samples)
+        return [
+            _rollout(self.sampler.row_fields(draw) | {"row": row}, draw, request, *completed, result)
+            for row, (draw, request, completed, result) in rows
+        ]
+
+    def _greedy_scores(self, draws: Sequence[Draw], *, step: int) -> dict[int, float | None]:
+        """The reward of each draw's greedy completion by its number, penalty included; None if it failed."""
+        first = [request for request in self._requests(draws) if request.key.endswith("/0")]
+        greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
+        completions = complete(self.generator, self.sampler.chat.tokenizer, greedy)
+        keys, texts = [f"{draw.number}/greedy" for draw in draws], [text for _, text in completions]
+        results = self._results(keys, draws, texts, step=step)
+        penalties = self._penalties([len(completion.tokens) for completion, _ in completions])
+        return {
+            draw.number: None if result.reward is None else result.reward + penalty
+            for draw, result, penalty in zip(draws, results, penalties, strict=True)
+        }
+
+    def _results(
+        self, keys: Sequence[str], draws: Sequence[Draw], texts: Sequence[str], *, step: int
+    ) -> list[RewardResult]:
+        """The reward results of `texts`, completions of `draws`. The seed of a call depends on its key."""
+        inputs = [
+            RewardInput(key, text, draw.example, derive_seed(self.sampler.seed, "reward", key))
+            for key, draw, text in zip(keys, draws, texts, strict=True)
+        ]
+        return self.rewards(inputs, step=step)
+
+    def _penalties(self, lengths: Sequence[int]) -> list[float]:
+        """The penalty for the length of completions with so many tokens."""
+        if self.settings.overlong is None:
+            return [0.0] * len(lengths)
+        buffer, factor = self.settings.overlong.buffer, self.settings.overlong.factor
+        length = torch.tensor(lengths, dtype=torch.float64)
+        return overlong_penalty(length, max_length=self.settings.max_tokens, buffer=buffer, factor=factor).tolist()
+
+    def _with_optional_fields(
+        self, trajectories: Sequence[Trajectory], greedy: Mapping[int, float | None]
+    ) -> list[Trajectory]:
+        """`trajectories` with the fields that only some algorithms read, if this one does."""
+        names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.result.weighted_components)
+        fields: dict[str, Callable[[Trajectory], object]] = {
+            "score": lambda t: t.result.reward or 0.0,
+            "components": lambda t: [t.result.weighted_components.get(name, 0.0) for name in names],
+            "greedy_score": lambda t: greedy[t.fields["group"]] or 0.0,
+            # Without its baseline a row is masked out.
+            "mask": lambda t: [m and greedy[t.fields["group"]] is not None for m in t.fields["mask"]],
+        }
+        selected = {name: f for name, f in fields.items() if name in self.reads or (name == "mask" and greedy)}
+        return [evolve(t, fields={**t.fields, **{name: f(t) for name, f in selected.items()}}) for t in trajectories]
 
 
-def _groups(samples: Sequence[Sample]) -> int:
-    return len({sample.fields["group"] for sample in samples})
+def _number_of_groups(trajectories: Sequence[Trajectory]) -> int:
+    return len({trajectory.fields["group"] for trajectory in trajectories})
 
 
-def _selected(run: Run, samples: list[Sample]) -> list[Sample]:
-    keep = select_rows(run.algorithm, collate([sample.fields for sample in samples])).tolist()
-    return [sample for sample, kept in zip(samples, keep, strict=True) if kept]
-
-
-def _requests(run: Run, indices_of_draws: Sequence[Draw]) -> list[Request]:
-    rollout = run.config.rollout
-    sampling = Sampling(rollout.temperature, rollout.max_tokens, run.stop_tokens, rollout.stop_strings)
-    return [
-        Request(f"{one.number}/{k}", one.prompt.tokens, sampling, seed_of(run.config.seed, one.number, k))
-        for one in indices_of_draws
-        for k in range(rollout.samples_per_prompt)
-    ]
-
-
-def _judged(
-    run: Run,
-    state: State,
-    indices_of_draws: Sequence[Draw],
-    requests: Sequence[Request],
-    completions: Sequence[tuple[Completion, str]],
-) -> list[Sample]:
-    samples = run.config.rollout.samples_per_prompt
-    origins = [one for one in indices_of_draws for _ in range(samples)]
-    cases = [
-        RewardInput(completion.key, text, one.example, seed_of(run.config.seed, "reward", completion.key))
-        for one, (completion, text) in zip(origins, completions, strict=True)
-    ]
-    verdicts = judged(run, cases, step=state.step + 1)
-    rows = enumerate(
-        zip(origins, requests, completions, verdicts, strict=True), start=indices_of_draws[0].number * samples
-    )
-    return [_rollout(row, one, request, *completed, verdict) for row, (one, request, completed, verdict) in rows]
-
-
-def _rollout(row: int, one: Draw, request: Request, completion: Completion, text: str, verdict: RewardResult) -> Sample:
+def _rollout(
+    fields: Mapping[str, Any], draw: Draw, request: Request, completion: Completion, text: str, result: RewardResult
+) -> Trajectory:
     before, after = len(request.tokens), len(completion.tokens)
     fields = {
+        **fields,
         "tokens": [*request.tokens, *completion.tokens],
         "action": [False] * before + [True] * after,
-        # A row whose reward cannot be told, and one without tokens, stays in its group but counts nowhere.
-        "mask": [False] * before + [verdict.reward is not None] * after,
-        "reward": [0.0] * (before + after - 1) + [verdict.reward or 0.0],
+        # A row without a reward, or without tokens, stays in its group and is masked out.
+        "mask": [False] * before + [result.reward is not None] * after,
+        "reward": [0.0] * (before + after - 1) + [result.reward or 0.0],
         "rollout_logp": [0.0] * before + [*completion.logp],
         "version": [0] * before + [*completion.version],
-        "row": row,
-        "group": one.number,
-        "example": one.index,
         "temperature": request.sampling.temperature,
         "truncated": completion.finish == "length",
     }
-    texts = {"prompt": one.prompt.text, "completion": text, "finish": completion.finish}
-    return Sample(fields, texts, verdict)
-
-
-def _greedy_scores(run: Run, state: State, indices_of_draws: Sequence[Draw]) -> dict[int, float | None]:
-    """What the greedy completion of each prompt scores, by the number of the draw; None where it cannot be told.
-
-    The penalty for length is part of it, as it is of what the samples score.
-    """
-    first = [request for request in _requests(run, indices_of_draws) if request.key.endswith("/0")]
-    greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
-    completions = complete(run.generator, run.tokenizer, greedy)
-    cases = [
-        RewardInput(key := f"{one.number}/greedy", text, one.example, seed_of(run.config.seed, "reward", key))
-        for one, (_, text) in zip(indices_of_draws, completions, strict=True)
-    ]
-    verdicts = judged(run, cases, step=state.step + 1)
-    penalties = _penalties(run.config.rollout, [len(completion.tokens) for completion, _ in completions])
-    return {
-        one.number: None if verdict.reward is None else verdict.reward + penalty
-        for one, verdict, penalty in zip(indices_of_draws, verdicts, penalties, strict=True)
-    }
-
-
-def _penalties(rollout: Rollout, lengths: Sequence[int]) -> list[float]:
-    """What completions of these lengths lose by being long."""
-    if rollout.overlong is None:
-        return [0.0] * len(lengths)
-    buffer, factor = rollout.overlong.buffer, rollout.overlong.factor
-    length = torch.tensor(lengths, dtype=torch.float64)
-    return overlong_penalty(length, max_length=rollout.max_tokens, buffer=buffer, factor=factor).tolist()
-
-
-def _extended(run: Run, samples: Sequence[Sample], greedy: Mapping[int, float | None]) -> list[Sample]:
-    """`samples` with the fields that only some algorithms read, if this one does."""
-    names = dict.fromkeys(name for sample in samples for name in sample.verdict.weighted_components)
-    makers: dict[str, Callable[[Sample], object]] = {
-        "score": lambda sample: sample.verdict.reward or 0.0,
-        "components": lambda sample: [sample.verdict.weighted_components.get(name, 0.0) for name in names],
-        "greedy_score": lambda sample: greedy[sample.fields["group"]] or 0.0,
-        # Without its baseline a row counts nowhere.
-        "mask": lambda sample: [m and greedy[sample.fields["group"]] is not None for m in sample.fields["mask"]],
-    }
-    wanted = {name: make for name, make in makers.items() if name in run.reads or (name == "mask" and greedy)}
-    return [
-        evolve(sample, fields={**sample.fields, **{name: make(sample) for name, make in wanted.items()}})
-        for sample in samples
-    ]
+    return Trajectory(fields, {"prompt": draw.prompt.text, "completion": text, "finish": completion.finish}, result)
 
 
 # --- demonstrations and preferences ------------------------------------------------------------------------------
 
 
-def demonstrations(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
-    """A row for each demonstration."""
-    state, found = draw(run, state, run.config.batch_size)
-    return state, [Sample(_given(one, answer, row=one.number)) for one in found for answer in _answers(run, one)], {}
+@frozen
+class Demonstrations:
+    """One row for each demonstration."""
+
+    sampler: Sampler
+
+    def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
+        state, draws = _next_draws(self.sampler, state)
+        pairs = [(draw, answer) for draw in draws for answer in self.sampler.answers(draw)]
+        rows = [_example(self.sampler, draw, answer, draw.number) for draw, answer in pairs]
+        return state, list(map(Trajectory, rows)), {}
 
 
-def preferences(run: Run, state: State, clock: Clock) -> tuple[State, list[Sample], dict[str, float]]:
-    """Two rows for each pair: the prompt with what is chosen, and with what is rejected."""
-    state, found = draw(run, state, run.config.batch_size)
-    rows = [
-        Sample(_given(one, answer, row=2 * one.number + k) | {"chosen": k == 0})
-        for one in found
-        for k, answer in enumerate(_answers(run, one))
-    ]
-    return state, rows, {}
+@frozen
+class Preferences:
+    """Two rows for each pair: the prompt with the chosen answer, and with the rejected one."""
+
+    sampler: Sampler
+
+    def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
+        state, draws = _next_draws(self.sampler, state)
+        rows = [
+            _example(self.sampler, draw, answer, 2 * draw.number + k) | {"chosen": k == 0}
+            for draw in draws
+            for k, answer in enumerate(self.sampler.answers(draw))
+        ]
+        return state, list(map(Trajectory, rows)), {}
 
 
-def _answers(run: Run, one: Draw) -> list[TokenizedExample]:
-    return tokenized_at(run.data.chat, run.data.examples, one.index, one.example)
+def _next_draws(sampler: Sampler, state: LoopState) -> tuple[LoopState, list[Draw]]:
+    draws = sampler.draw(state.num_draws, sampler.batch_size)
+    return evolve(state, num_draws=state.num_draws + len(draws)), draws
 
 
-def _given(one: Draw, answer: TokenizedExample, *, row: int) -> dict[str, object]:
-    return {
-        "tokens": answer.tokens,
-        "action": answer.action,
-        "row": row,
-        "group": one.number,
-        "example": one.index,
-        "temperature": 1.0,
-    }
+def _example(sampler: Sampler, draw: Draw, answer: TokenizedExample, row: int) -> dict[str, Any]:
+    fields = {"tokens": answer.tokens, "action": answer.action, "row": row, "temperature": 1.0}
+    return sampler.row_fields(draw) | fields

@@ -2,53 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import torch
-from attrs import evolve
+from attrs import evolve, frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import compute_advantages
+from purerl.algos.algebra import Algorithm, Objective, compute_advantages
 from purerl.batch import collate, empty_batch, with_fields
 from purerl.loop.metrics import batch_metrics, means
-from purerl.loop.run import Clock, Run, Sample, State, seed_of
-from purerl.loop.update import objectives_of, score, scored_fields, sync, update
+from purerl.loop.run import Clock, LoopState, Trajectory
+from purerl.loop.sources import Source
+from purerl.loop.update import Schedule, score, scored_fields, update
+from purerl.protocols import Trainer
+from purerl.seeds import derive_seed
 
-__all__ = ["step"]
+__all__ = ["Learner", "Step"]
 
 
-def step(run: Run, state: State, clock: Clock) -> tuple[State, TensorDict | None, list[Sample], dict[str, float]]:
-    """Draw rows, score them, work out advantages, update the models.
+@frozen
+class Step:
+    """What one step produced. Without kept rows `batch` is None and no model has changed."""
 
-    Gives the next state, the batch with all that was worked out about it, the samples that it was made of, and metrics.
-    Where the algorithm kept no row there is no batch, and no model is changed; but its optimizer steps count as such in
-    a schedule.
+    state: LoopState
+    batch: TensorDict | None
+    trajectories: Sequence[Trajectory]
+    metrics: Mapping[str, float]
 
-    With `rollout.max_staleness` of 1 the generator gets the weights of the previous update just before this one.
-    Otherwise the caller of `step` hands over the weights of this one.
+
+@frozen
+class Learner:
+    """An algorithm and the models that it trains and reads.
+
+    `objectives` are those of the algorithm as the loop uses them, and `reads` all fields that they read.
     """
-    algorithm, objectives = run.algorithm, objectives_of(run)
-    state, samples, metrics = run.source(run, state, clock)
-    if run.lag:
-        with clock("sync"):
-            sync(run.trainers["policy"], run.generator, version=state.step)
-    if not samples:
-        for learned in (algorithm.before, objectives):
-            update(run, state, empty_batch(), learned)
-        return evolve(state, step=state.step + 1), None, samples, metrics
-    batch = collate([sample.fields for sample in samples])
-    if "noise" in run.reads:
-        draw = torch.Generator().manual_seed(seed_of(run.config.seed, "noise", state.step))
-        batch = with_fields(batch, noise=torch.rand(batch["tokens"].shape, generator=draw))
-    with clock("update"):
-        batch = score(run, batch, scored_fields(algorithm.before))
-        updates = update(run, state, batch, algorithm.before)
-    with clock("score"):
-        batch = score(run, batch, scored_fields(objectives, algorithm.reads))
-    with clock("advantage"):
-        transform, batch = compute_advantages(algorithm, state.transform, batch)
-    with clock("update"):
-        updates |= update(run, state, batch, objectives)
-    learned = means(updates)
-    if "policy/logp_abs_diff" in learned:
-        learned["mismatch/logp_abs_diff"] = learned.pop("policy/logp_abs_diff")
-    metrics |= learned | batch_metrics(batch)
-    return evolve(state, step=state.step + 1, transform=transform), batch, samples, metrics
+
+    algorithm: Algorithm
+    objectives: tuple[Objective, ...]
+    reads: frozenset[str]
+    trainers: Mapping[str, Trainer]
+    schedule: Schedule
+
+    def step(
+        self, state: LoopState, source: Source, clock: Clock, *, before_update: Callable[[], None] = lambda: None
+    ) -> Step:
+        """Draw rows, score them, compute advantages, and update the models.
+
+        `before_update` is called when the rows have been sampled. If the algorithm keeps no row, optimizer steps
+        without rows still advance the learning-rate schedules.
+        """
+        algorithm, schedule = self.algorithm, self.schedule
+        before, objectives = (schedule.active(phase, state.step) for phase in (algorithm.before, self.objectives))
+        state, trajectories, metrics = source(state, clock)
+        before_update()
+        if not trajectories:
+            for phase in (before, objectives):
+                update(self.trainers, empty_batch(), phase, schedule, state.step)
+            return Step(evolve(state, step=state.step + 1), None, trajectories, metrics)
+        batch = self._collated(trajectories, state)
+        with clock("update"):
+            batch = score(self.trainers, batch, scored_fields(before))
+            reports = update(self.trainers, batch, before, schedule, state.step)
+        with clock("score"):
+            batch = score(self.trainers, batch, scored_fields(objectives, algorithm.reads))
+        with clock("advantage"):
+            transform, batch = compute_advantages(algorithm, state.transform, batch)
+        with clock("update"):
+            reports |= update(self.trainers, batch, objectives, schedule, state.step)
+        metrics = {**metrics, **means(reports), **batch_metrics(batch)}
+        return Step(evolve(state, step=state.step + 1, transform=transform), batch, trajectories, metrics)
+
+    def _collated(self, trajectories: Sequence[Trajectory], state: LoopState) -> TensorDict:
+        batch = collate([trajectory.fields for trajectory in trajectories])
+        if "noise" not in self.reads:
+            return batch
+        draw = torch.Generator().manual_seed(derive_seed(self.schedule.seed, "noise", state.step))
+        return with_fields(batch, noise=torch.rand(batch["tokens"].shape, generator=draw))

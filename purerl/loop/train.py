@@ -1,39 +1,45 @@
-"""A run from its configuration to its trained model: open, resume, step after step, finish."""
+"""A run, from its configuration to its trained model: open, resume, step, finish."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+import torch
+from attrs import asdict, evolve, frozen
 
+from purerl.algos.algebra import fingerprint
 from purerl.config.check import check
-from purerl.config.schema import Reward, RunConfig
-from purerl.errors import ConfigError, RunDirectoryError
-from purerl.files import folder_at_once, refusals_told
-from purerl.loop.checkpoint import commit, committed, restore
-from purerl.loop.data import summary
-from purerl.loop.evaluate import evaluate
+from purerl.config.roles import ModelRole
+from purerl.config.schema import RunConfig, StopWhen
+from purerl.config.structure import differences, digest, dumps, flat, read_toml, to_dict
+from purerl.data.open import summary
+from purerl.errors import ConfigError, RunDirectoryError, nearest
+from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.metrics import time_metrics
-from purerl.loop.open import check_inputs, located, open_run, prepare
-from purerl.loop.process import borrowed
-from purerl.loop.run import Clock, Run, State, seed_of
-from purerl.loop.step import step
-from purerl.loop.update import sync
-from purerl.loop.watch import follow, shown, watched
-from purerl.protocols import Tracker
+from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
+from purerl.loop.run import Clock, LoopState, Trajectory
+from purerl.plugins import kind_of
+from purerl.protocols import RunInfo, Tracker, Trainer
 from purerl.rewards.adapters import RewardFunction, name_of
+from purerl.rewards.settings import Reward
+from purerl.seeds import derive_seed, restored_generators
+from purerl.store.checkpoint import commit, newest_and_clean, restore
 from purerl.store.directory import RunDirectory, claim
-from purerl.store.rollouts import write_rollouts
+from purerl.store.rollouts import Metadata, write_rollouts
+from purerl.tracking.open import add_trackers, open_console
 
-__all__ = ["Summary", "advance", "train"]
+__all__ = ["Summary", "advance", "claim_directory", "train"]
+
+_SHOWN_ROWS = 16
 
 
 @frozen
 class Summary:
-    """What a finished run came to: where it is, how many steps it took, and its first and last evaluation."""
+    """A finished run: its directory, its number of steps, and its first and last evaluation."""
 
     directory: Path
     steps: int
@@ -42,12 +48,12 @@ class Summary:
 
     @property
     def checkpoint(self) -> Path:
-        """The last checkpoint: all that the run would need to go on."""
+        """The last checkpoint."""
         return self.directory / "checkpoints" / f"{self.steps:06d}"
 
     @property
     def model(self) -> Path:
-        """The trained policy, in Hugging Face's format."""
+        """The trained policy in Hugging Face's format."""
         return self.directory / "final"
 
 
@@ -59,145 +65,213 @@ def train(
     directory: str | Path | None = None,
     fresh: bool = False,
 ) -> Summary:
-    """Do the run that `config` describes, or go on with it where it was left.
+    """Do the run that `config` describes, or resume it.
 
-    `rewards` and `gates` are functions that take the place of those that `config` names; they are called in this
-    process, so one that hangs cannot be ended. A `Reward` in `rewards` gives its function a weight. The run lives in
-    `directory`, ``runs/<name>`` if not given; `fresh` throws away the run that is there.
+    rewards, gates  functions that replace those of `config`. They are called in this process, so a function that hangs
+                    cannot be stopped. A `Reward` gives its function a weight
+    directory       the run directory; ``runs/<name>`` if not given
+    fresh           discard the run in the directory
 
-    Raises: ConfigError and DataError before any model is loaded; RunDirectoryError where the directory holds another
-    run or a finished one, or cannot be written; RewardError, EngineError and CheckpointError while it runs, after which
-    it can be resumed.
+    Raises: ConfigError and DataError before a model is loaded; RunDirectoryError if the directory contains another run
+    or a finished one, or cannot be written; RewardError, EngineError and CheckpointError during the run, which can be
+    resumed afterwards.
     """
-    config, given = _with(config, rewards, gates)
-    check(config, given)
+    config, functions = _with_functions(config, rewards, gates)
+    check(config, functions)
     path = Path(directory or Path("runs") / config.name)
-    if fresh or config.initial_run is not None:  # before a run is thrown away, or the first of two is done
+    if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config)
-    with refusals_told(path):
-        return _train(config, path, given, fresh=fresh)
+    with explain_refusals(path):
+        return _train(config, path, functions, fresh=fresh)
 
 
-def _train(config: RunConfig, path: Path, given: Mapping[str, RewardFunction], *, fresh: bool) -> Summary:
-    """Take the directory at `path`, and do the run in it, or go on with it."""
-    place = claim(path, config, fresh=fresh)
-    try:
-        if place.summary is not None:
-            do = f"its model is in {str(place.final)!r}; --fresh throws it away and starts anew"
-            raise RunDirectoryError(f"the run in {str(place.path)!r} is finished", do=do)
-        prepare(config, place)
-        if config.initial_run is not None:
-            # Its own seed and that of the whole: another seed of either is another run.
-            _start(evolve(config.initial_run, seed=seed_of(config.seed, "initial_run", config.initial_run.seed)), place)
-        return _finish(config, place, given, root=place.path)
-    finally:
-        place.release()
-
-
-def _with(
+def _with_functions(
     config: RunConfig, rewards: Sequence[RewardFunction | Reward], gates: Sequence[RewardFunction]
 ) -> tuple[RunConfig, dict[str, RewardFunction]]:
-    """`config` with these functions named in it, and the functions by their names."""
-    weighed = [one if isinstance(one, Reward) else Reward(one) for one in rewards]
-    given: dict[str, RewardFunction] = {}
-    for function in (*(one.function for one in weighed), *gates):
-        if callable(function) and given.setdefault(name_of(function), function) is not function:
-            do = "give them names of their own, with def"
-            raise ConfigError("rewards", got=f"two functions that are called {name_of(function)!r}", do=do)
-    named = [evolve(one, function=name_of(one.function)) if callable(one.function) else one for one in weighed]
+    """`config` with the names of these functions, and the functions by name."""
+    weighted = [reward if isinstance(reward, Reward) else Reward(reward) for reward in rewards]
+    functions: dict[str, RewardFunction] = {}
+    for function in (*(reward.function for reward in weighted), *gates):
+        if callable(function) and functions.setdefault(name_of(function), function) is not function:
+            got, do = f"two functions called {name_of(function)!r}", "give them different names, with def"
+            raise ConfigError("rewards", got=got, do=do)
+    named = [evolve(r, function=name_of(r.function)) if callable(r.function) else r for r in weighted]
     config = evolve(config, rewards=tuple(named)) if named else config
-    return evolve(config, gates=tuple(map(name_of, gates))) if gates else config, given
+    return evolve(config, gates=tuple(map(name_of, gates))) if gates else config, functions
 
 
-def _start(config: RunConfig, place: RunDirectory) -> None:
-    """The run that comes first, in a directory of its own; nothing where it is finished already."""
-    first = claim(place.path / "initial_run", config, fresh=False)
+def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
+    """Lock the directory at `path` for `config`. A started run may be resumed with other trackers."""
+
+    def changes(stored: Path) -> list[tuple[str, Any, Any]]:
+        return differences(_without_trackers(read_toml(stored, RunConfig)), _without_trackers(config))
+
+    return claim(path, dumps(config), digest(config), changes=changes, fresh=fresh)
+
+
+def _without_trackers(config: RunConfig) -> RunConfig:
+    return evolve(config, trackers=(), initial_run=config.initial_run and _without_trackers(config.initial_run))
+
+
+def _train(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction], *, fresh: bool) -> Summary:
+    directory = claim_directory(path, config, fresh=fresh)
     try:
-        if first.summary is None:
-            _finish(config, first, {}, root=place.path)
+        if directory.summary is not None:
+            do = f"its model is in {str(directory.final)!r}; --fresh discards it and starts again"
+            raise RunDirectoryError(f"the run in {str(directory.path)!r} is finished", do=do)
+        prepare(config, directory.path)
+        if config.initial_run is not None:
+            # Its seed depends on both seeds, so that changing either one gives another run.
+            seed = derive_seed(config.seed, "initial_run", config.initial_run.seed)
+            _train_initial(evolve(config.initial_run, seed=seed), directory)
+        return _finish(config, directory, functions, root=directory.path)
     finally:
-        first.release()
+        directory.release()
 
 
-def _finish(config: RunConfig, place: RunDirectory, given: Mapping[str, RewardFunction], *, root: Path) -> Summary:
-    """Do all the steps that are left, export the policy, and say what the run came to."""
-    with borrowed(config):
-        run = open_run(located(config, root), place, given)
+def _train_initial(config: RunConfig, outer: RunDirectory) -> None:
+    """Do the initial run in a directory of its own, unless it is finished."""
+    directory = claim_directory(outer.path / "initial_run", config)
+    try:
+        if directory.summary is None:
+            _finish(config, directory, {}, root=outer.path)
+    finally:
+        directory.release()
+
+
+def _finish(
+    config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], *, root: Path
+) -> Summary:
+    """Do all remaining steps, export the policy, and write the summary."""
+    with restored_generators(), _threads(config.num_threads):
+        run = open_run(resolve_paths(config, root), directory, functions)
         with closing(run):
-            state, record = _steps(config, run, place)
-        with folder_at_once(place.final) as folder:
-            run.trainers["policy"].export(folder)
-            run.tokenizer.save_pretrained(folder)
-    before, after = (_evaluation(record) for record in (place.records()[0], record))
-    place.finish({"steps": state.step, "before": before, "after": after})
-    return Summary(place.path, state.step, before, after)
+            record = _remaining_steps(config, run, directory)
+            with atomic_directory(directory.final) as folder:
+                run.trainers["policy"].export(folder)
+                run.data.chat.tokenizer.save_pretrained(folder)
+    before, after = (_evaluation(record) for record in (directory.records()[0], record))
+    directory.finish({"steps": record["step"], "before": before, "after": after})
+    return Summary(directory.path, record["step"], before, after)
 
 
-def _steps(config: RunConfig, run: Run, place: RunDirectory) -> tuple[State, dict[str, Any]]:
-    """Do all the steps that are left; the state and the metrics of the last one. `config` is as people wrote it."""
-    place.note_data(run.data.counts, run.data.files)
-    if not place.tokenizer.exists():
-        with folder_at_once(place.tokenizer) as folder:
-            run.tokenizer.save_pretrained(folder)
-    with run.judge, watched(config, summary(run.data.counts)) as watch:
-        state, record = _resume(run, place)
-        follow(watch, config, place, first=record["step"])
-        watch.log(record)
-        while not _is_over(config, record):
-            state, record = advance(run, state, place, watch)
-    return state, record
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Set the number of torch's threads, if there is one, and restore it after the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
-def _resume(run: Run, place: RunDirectory) -> tuple[State, dict[str, Any]]:
-    """Go on from the last checkpoint; without one begin, with an evaluation before the first step."""
-    path = committed(place.checkpoints, keep=run.config.checkpoint.keep)
-    state = restore(path, run.trainers) if path else State(transform=run.algorithm.advantage.init())
-    place.rewind(state.step if path else -1)
+def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> dict[str, Any]:
+    """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
+    directory.write_data({"max_steps": run.max_steps, **run.data.counts}, run.files)
+    if not directory.tokenizer.exists():
+        with atomic_directory(directory.tokenizer) as folder:
+            run.data.chat.tokenizer.save_pretrained(folder)
+    title, note = f"{kind_of(config.algorithm)}, {config.model.path}", summary(run.data.counts)
+    with run.rewards, open_console(config.name, run.max_steps, title=title, note=note) as trackers:
+        state, record = _resume(run, directory)
+        info = partial(RunInfo, config.name, directory.identity, settings=flat(to_dict(config)), first=record["step"])
+        folder = directory.path / "trackers"
+        add_trackers(trackers, config.trackers, folder=folder, run_info=info, every=config.checkpoint.every)
+        trackers.log(record)
+        names = {name for record in directory.records() for name in record}
+        _check_stop(config.stop_when, names)
+        while not _is_over(record, run.max_steps, config.stop_when):
+            state, record = advance(run, state, directory, trackers)
+            names.update(record)
+            _check_stop(config.stop_when, names)
+    return record
+
+
+def _resume(run: Run, directory: RunDirectory) -> tuple[LoopState, dict[str, Any]]:
+    """Resume from the newest checkpoint. If there is none, start with an evaluation of the initial policy."""
+    path = newest_and_clean(directory.checkpoints, keep=run.config.checkpoint.keep)
+    initial = LoopState(transform=run.learner.algorithm.advantage.init())
+    state = LoopState(**restore(path, run.trainers)) if path else initial
+    directory.rewind(state.step if path else -1)
     if run.generator is not None:
-        sync(run.trainers["policy"], run.generator, version=state.step)
+        run.generator.load_weights(run.trainers["policy"].weights(), version=state.step)
     if path is None:
-        place.log({"step": 0} | (evaluate(run, step=0) if run.config.evaluate else {}))
-    return state, place.records()[-1]
+        directory.log({"step": 0} | run.evaluate(step=0))
+    return state, directory.records()[-1]
 
 
-def advance(run: Run, state: State, place: RunDirectory, watch: Tracker) -> tuple[State, dict[str, Any]]:
-    """One step, and what is due after it: weights to the sampler, an evaluation, metrics, rollouts, a checkpoint.
-
-    `watch` is told before the checkpoint is written, so that it misses nothing if that fails.
-    """
+def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracker) -> tuple[LoopState, dict[str, Any]]:
+    """One step, and what is due after it: new weights, an evaluation, records, a checkpoint."""
     config, clock = run.config, Clock()
+    late = bool(config.rollout and config.rollout.max_staleness)
+
+    def load_weights(step: int) -> None:
+        with clock("sync"):
+            run.generator.load_weights(run.trainers["policy"].weights(), version=step)
+
     with clock("step"):
-        state, batch, samples, metrics = step(run, state, clock)
-        record = {"step": state.step} | metrics
-        evaluating = config.evaluate is not None and (
-            _is_over(config, record) or state.step % config.evaluate.every == 0
-        )
-        saving = state.step % config.checkpoint.every == 0
-        if run.generator is not None and (evaluating or saving or (config.rollout and not run.lag)):
-            with clock("sync"):
-                sync(run.trainers["policy"], run.generator, version=state.step)
+        before_update = partial(load_weights, state.step) if late else lambda: None
+        step = run.learner.step(state, run.source, clock, before_update=before_update)
+        record = {"step": step.state.step} | dict(step.metrics)
+        is_last = _is_over(record, run.max_steps, config.stop_when)
+        evaluating = config.evaluate is not None and (is_last or step.state.step % config.evaluate.every == 0)
+        saving = step.state.step % config.checkpoint.every == 0
+        _follow_policy(run.trainers, run.roles, step.state.step, clock)
+        if run.generator is not None and (evaluating or saving or (config.rollout and not late)):
+            load_weights(step.state.step)
     if evaluating:
         with clock("evaluate"):
-            record |= evaluate(run, step=state.step)
-    if config.rollout and batch is not None:
+            record |= run.evaluate(step=step.state.step)
+    if config.rollout and step.batch is not None:
         with clock("store"):
-            write_rollouts(place.rollouts, state.step, batch, [sample.texts for sample in samples])
-    given = 0 if batch is None else int(batch["action"].sum())
-    record |= time_metrics(clock, record.get("rollout/tokens", given))
-    place.log(record)
-    if rows := shown(samples):
-        watch.completions(state.step, rows)
-    watch.log(record)
-    if saving or _is_over(config, record):
-        commit(place.checkpoints, state, run.trainers, keep=config.checkpoint.keep)
-    return state, record
+            metadata = Metadata(fingerprint(run.learner.algorithm), state.transform)
+            texts = [trajectory.texts for trajectory in step.trajectories]
+            write_rollouts(directory.rollouts, step.state.step, step.batch, texts, metadata)
+    trained = 0 if step.batch is None else int(step.batch["action"].sum())
+    record |= time_metrics(clock, record.get("rollout/tokens", trained))
+    directory.log(record)
+    if rows := _shown(step.trajectories):
+        tracker.completions(step.state.step, rows)
+    tracker.log(record)
+    if saving or _is_over(record, run.max_steps, config.stop_when):
+        saved = asdict(step.state, recurse=False)
+        commit(directory.checkpoints, step.state.step, saved, run.trainers, keep=config.checkpoint.keep)
+    return step.state, record
 
 
-def _is_over(config: RunConfig, record: Mapping[str, Any]) -> bool:
-    reached = (
-        config.stop_when is not None and record.get(config.stop_when.metric, float("-inf")) >= config.stop_when.at_least
-    )
-    return reached or record["step"] >= config.max_steps
+def _follow_policy(trainers: Mapping[str, Trainer], roles: Mapping[str, ModelRole], step: int, clock: Clock) -> None:
+    """Update the models that follow the policy and are due after `step`."""
+    for name, role in roles.items():
+        if role.settings.update_every and step % role.settings.update_every == 0:
+            with clock("sync"):
+                trainers[name].load_weights(trainers["policy"].weights(), mix=role.settings.update_mix)
+
+
+def _is_over(record: Mapping[str, Any], max_steps: int, stop_when: StopWhen | None) -> bool:
+    reached = stop_when is not None and record.get(stop_when.metric, -float("inf")) >= stop_when.at_least
+    return record["step"] >= max_steps or reached
+
+
+def _check_stop(stop_when: StopWhen | None, names: Collection[str]) -> None:
+    """Refuse a metric that is not in `names`, those of all records, once it should be.
+
+    The metrics of an evaluation are in the first record with an accuracy, which an evaluation without any reward does
+    not have. All others are in the first record of a policy update.
+    """
+    if stop_when is None or stop_when.metric in names:
+        return
+    is_evaluated, is_updated = "eval/accuracy" in names, any(name.startswith("policy/loss/") for name in names)
+    if is_evaluated if stop_when.metric.startswith("eval/") else is_updated:
+        need = "a metric of the run"
+        raise ConfigError("stop_when.metric", got=stop_when.metric, need=need, do=nearest(stop_when.metric, names))
+
+
+def _shown(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
+    """Some completions, evenly from all over the step; empty if nothing was sampled."""
+    sampled = [trajectory for trajectory in trajectories if trajectory.texts]
+    shown = sampled[:: max(1, len(sampled) // _SHOWN_ROWS)][:_SHOWN_ROWS]
+    return [dict(t.texts) | {"reward": sum(t.fields["reward"]) if any(t.fields["mask"]) else None} for t in shown]
 
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, float]:

@@ -1,83 +1,105 @@
-"""Scoring a batch under every model that an algorithm reads, and updating every model that it trains."""
+"""Scoring a batch with the models that an algorithm reads, and updating the models that it trains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
+from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Objective, Weighted, merge, prepare_step
+from purerl.algos.algebra import Algorithm, Objective, Weighted, merge, prepare_step
 from purerl.algos.parts.bypass import use_current_outputs
 from purerl.batch import FIELDS, with_fields
-from purerl.loop.metrics import with_gap
-from purerl.loop.run import Run, State, seed_of
-from purerl.protocols import Generator, Trainer
+from purerl.loop.metrics import with_mismatch
+from purerl.protocols import Trainer
+from purerl.seeds import derive_seed
 
-__all__ = ["cut", "objectives_of", "score", "scored_fields", "sync", "update"]
+__all__ = ["Schedule", "loop_objectives", "score", "scored_fields", "split", "update"]
 
 
-def objectives_of(run: Run) -> tuple[Objective, ...]:
-    """What the models minimize in a step of the loop.
+@frozen
+class Schedule:
+    """How the rows of a step are used: passes over them, mini-batches of each pass, and the seed of the split.
 
-    Where that is one optimizer step of each, what a model was when the step began it still is when the loss is taken:
-    nothing is scored beforehand that the loss alone reads. The gap to the sampler is then told by the loss.
+    In the first `critic_warmup` steps only the critic is trained.
     """
-    objectives = run.algorithm.objectives
-    if run.config.ppo_epochs * run.config.num_minibatches > 1:
-        return objectives
-    return tuple(_unscored(objective, run) for objective in objectives)
+
+    ppo_epochs: int
+    num_minibatches: int
+    seed: int
+    critic_warmup: int = 0
+
+    def active(self, objectives: Sequence[Objective], step: int) -> tuple[Objective, ...]:
+        """The objectives whose models are trained in the step after `step`."""
+        return tuple(o for o in objectives if step >= self.critic_warmup or o.role == "critic")
 
 
-def _unscored(objective: Objective, run: Run) -> Objective:
-    own = {name: field.source[1] for name, field in FIELDS.items() if field.source[:1] == (objective.role,)}
-    lean = use_current_outputs(
-        objective, {name: output for name, output in own.items() if name not in run.algorithm.reads}
-    )
-    sampled = run.config.rollout is not None and "old_logp" in {*objective.reads} - {*lean.reads}
-    return with_gap(lean) if sampled else lean
+def loop_objectives(algorithm: Algorithm, *, updates_per_step: int, is_sampling: bool) -> tuple[Objective, ...]:
+    """The objectives of `algorithm` as the loop uses them.
+
+    If a step is one optimizer step of each model, the model at the start of the update is the model of the loss. Then
+    scores that only the loss reads, such as `old_logp`, are not computed beforehand; and the training-inference
+    mismatch is measured by the loss.
+    """
+    if updates_per_step > 1:
+        return algorithm.objectives
+    return tuple(_without_scores(objective, algorithm.reads, is_sampling) for objective in algorithm.objectives)
+
+
+def _without_scores(objective: Objective, reads: Sequence[str], is_sampling: bool) -> Objective:  # noqa: FBT001
+    fields = {name: field.source[1] for name, field in FIELDS.items() if field.source[:1] == (objective.role,)}
+    lean = use_current_outputs(objective, {name: output for name, output in fields.items() if name not in reads})
+    return with_mismatch(lean) if is_sampling and "old_logp" in {*objective.reads} - {*lean.reads} else lean
 
 
 def scored_fields(objectives: Iterable[Objective], reads: Iterable[str] = ()) -> tuple[str, ...]:
-    """The fields among `reads` and what `objectives` read that a model has to be asked for."""
+    """The fields, among `reads` and those that `objectives` read, that models compute."""
     names = dict.fromkeys([*reads, *(name for objective in objectives for name in objective.reads)])
     return tuple(name for name in names if FIELDS[name].source)
 
 
-def score(run: Run, batch: TensorDict, fields: Iterable[str]) -> TensorDict:
-    """`batch` with `fields`, each from the model that is its source; a model is asked once for all of its own."""
-    wanted: dict[str, dict[str, str]] = {}
+def score(trainers: Mapping[str, Trainer], batch: TensorDict, fields: Iterable[str]) -> TensorDict:
+    """`batch` with `fields`, each computed by the model that is its source, with one call per model."""
+    by_role: dict[str, dict[str, str]] = {}
     for name in fields:
         role, output = FIELDS[name].source
-        wanted.setdefault(role, {})[name] = output
-    for role, names in wanted.items():
-        outputs = run.trainers[role].score(batch, tuple(dict.fromkeys(names.values())))
-        batch = with_fields(batch, **{name: outputs[output] for name, output in names.items()})
+        by_role.setdefault(role, {})[name] = output
+    for role, names in by_role.items():
+        outputs = tuple(dict.fromkeys(names.values()))
+        trainer = trainers.get(role)
+        scores = trainer.score(batch, outputs) if trainer else _by_teacher(trainers, batch, role, outputs)
+        batch = with_fields(batch, **{name: scores[output] for name, output in names.items()})
     return batch
 
 
-def update(run: Run, state: State, batch: TensorDict, objectives: Sequence[Objective]) -> dict[str, Weighted]:
-    """Every objective's model, in their order, over `ppo_epochs` passes of `num_minibatches` optimizer steps each."""
+def _by_teacher(trainers: Mapping[str, Trainer], batch: TensorDict, role: str, outputs: tuple[str, ...]) -> TensorDict:
+    """The scores of each row by the model that `teacher_index` selects."""
+    teachers = [trainer for name, trainer in trainers.items() if name.startswith(f"{role}s.")]
+    rows = [(batch["teacher_index"] == index).nonzero()[:, 0] for index in range(len(teachers))]
+    scores = [t.score(batch[part], outputs) for t, part in zip(teachers, rows, strict=True) if len(part)]
+    return TensorDict.cat(scores, 0)[torch.cat(rows).argsort()]
+
+
+def update(
+    trainers: Mapping[str, Trainer], batch: TensorDict, objectives: Sequence[Objective], schedule: Schedule, step: int
+) -> dict[str, Weighted]:
+    """Update the model of each objective, in order, in every mini-batch of every pass."""
     metrics: dict[str, Weighted] = {}
-    for epoch in range(run.config.ppo_epochs):
+    for epoch in range(schedule.ppo_epochs):
         for objective in objectives:
-            seed = seed_of(run.config.seed, "cut", state.step, epoch)
-            for part in cut(batch, run.config.num_minibatches, objective.unit, seed):
+            seed = derive_seed(schedule.seed, "split", step, epoch)
+            for part in split(batch, schedule.num_minibatches, objective.unit, seed):
                 prepared, counts = prepare_step(objective, part)
-                found = run.trainers[objective.role].step(prepared, objective, counts)
-                metrics = merge(metrics, {f"{objective.role}/{name}": value for name, value in found.items()})
+                report = trainers[objective.role].step(prepared, objective, counts)
+                metrics = merge(metrics, {f"{objective.role}/{name}": value for name, value in report.items()})
     return metrics
 
 
-def cut(batch: TensorDict, parts: int, unit: str, seed: int) -> Iterator[TensorDict]:
-    """Deal the rows of `batch` into `parts` optimizer steps, at random, without cutting a `unit` ("row" or "group")."""
+def split(batch: TensorDict, parts: int, unit: str, seed: int) -> Iterator[TensorDict]:
+    """Distribute the rows of `batch` randomly over `parts` mini-batches; a `unit` ("row" or "group") stays together."""
     labels = batch["group"] if unit == "group" else torch.arange(len(batch))
     units, member = labels.unique(return_inverse=True)
     order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))
     for chosen in order.tensor_split(parts):
         yield batch[torch.isin(member, chosen)]
-
-
-def sync(trainer: Trainer, generator: Generator, version: int) -> None:
-    """Hand the trainer's weights to the generator, as `version`."""
-    generator.load_weights(trainer.weights(), version=version)

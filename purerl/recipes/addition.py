@@ -1,10 +1,10 @@
-"""Two-digit addition, learned on a laptop's CPU: the run that `purerl train` does when nothing else is asked of it.
+"""Two-digit addition on the CPU of a laptop: the default recipe of `purerl train`.
 
-A problem is ``27+58=``; its answer is written lowest digit first, ``580``, and either right or wrong. A small Qwen3
-model that has never seen a number is shown demonstrations until it solves a fifth of its problems (the `start` run).
-From there on it gets nothing but that one bit for each completion.
+A problem is ``27+58=``. The answer has the lowest digit first, ``580``, and the reward is 1 if it is correct and 0 if
+not. A small Qwen3 model with random weights is first trained by SFT on demonstrations, until it solves a fifth of its
+problems (`initial_run`). The RL phase then uses only the rewards.
 
-One problem in ten is held out, and with it the same sum the other way round: neither phase trains on it.
+One problem in ten is held out, together with the same sum in the other order. Neither phase trains on these.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import Any
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.model import no_progress_bars
-from purerl.config.schema import Checkpoint, Evaluate, Rollout, RunConfig, StopWhen
-from purerl.protocols import Model
+from purerl.config.schema import RunConfig, StopWhen
+from purerl.evaluation.settings import Evaluate
+from purerl.rollouts.settings import Rollout
+from purerl.settings import Model
+from purerl.store.settings import Checkpoint
 
 __all__ = ["addition", "character_tokenizer", "prepare"]
 
@@ -26,13 +29,12 @@ _BETAS = (0.9, 0.99)
 _ANSWER_TOKENS = 4  # three digits and the end
 
 
-def addition(max_steps: int = 240) -> RunConfig:
-    """DAPO on two-digit addition, after a short supervised start.
+def addition(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
+    """DAPO on two-digit addition, after a short SFT phase; 240 steps by default.
 
-    Groups whose completions are all right or all wrong teach nothing; they are dropped, and no others are drawn. The
-    learning rate rises during the first sixteenth of the optimizer steps and then falls to 0.
+    Groups in which all completions have the same reward are dropped, and are not replaced by others. The learning rate
+    rises in the first sixteenth of the optimizer steps and then falls to 0.
     """
-    minibatches = 4
     return RunConfig(
         name="addition",
         prepare_data="purerl.recipes.addition:prepare",
@@ -41,16 +43,17 @@ def addition(max_steps: int = 240) -> RunConfig:
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        max_steps=max_steps,
+        max_steps=240 if max_steps is None and num_epochs is None else max_steps,
+        num_epochs=num_epochs,
         batch_size=64,
-        num_minibatches=minibatches,
+        num_minibatches=4,
         rollout=Rollout(samples_per_prompt=16, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_num_seqs=1024),
         trainer=trainer.Config(
             lr=7e-4,
             betas=_BETAS,
             lr_scheduler="cosine",
-            warmup_steps=max(max_steps, 0) * minibatches // 16,
+            warmup_ratio=1 / 16,
             max_grad_norm=0.3,
             max_tokens_per_microbatch=1024,
         ),
@@ -61,9 +64,9 @@ def addition(max_steps: int = 240) -> RunConfig:
 
 
 def _demonstrations() -> RunConfig:
-    """Supervised learning until a fifth of 256 training problems are solved."""
+    """SFT until a fifth of 256 training problems are solved."""
     return RunConfig(
-        name="addition, start",
+        name="addition, initial run",
         model=Model("{run}/prepared/model"),
         data="{run}/prepared/train.parquet",
         algorithm=sft.Config(),
@@ -80,7 +83,7 @@ def _demonstrations() -> RunConfig:
 
 
 def prepare(folder: Path, seed: int) -> None:
-    """Write the problems, and a model that knows nothing, into `folder`."""
+    """Write the problems, and a model with random weights, into `folder`."""
     train, held_out = _problems(random.Random(seed))
     _write_parquet(folder / "train.parquet", train)
     _write_parquet(folder / "held_out.parquet", held_out)
@@ -88,18 +91,18 @@ def prepare(folder: Path, seed: int) -> None:
 
 
 def _problems(rng: random.Random) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """All sums of two numbers below 100, shuffled; those of a tenth of the unordered pairs are held out."""
+    """(training, held out): all sums of two numbers below 100, shuffled. A tenth of the unordered pairs is held out."""
     pairs = [(a, b) for a in range(100) for b in range(a, 100)]
     held_out = set(rng.sample(pairs, len(pairs) // 10))
-    both: tuple[list[dict[str, str]], list[dict[str, str]]] = ([], [])
+    datasets: tuple[list[dict[str, str]], list[dict[str, str]]] = ([], [])
     for a in range(100):
         for b in range(100):
             answer = f"{a + b:03d}"[::-1]
             problem = {"prompt": f"{a:02d}+{b:02d}=", "completion": answer, "answer": answer}
-            both[(min(a, b), max(a, b)) in held_out].append(problem)
-    for problems in both:
+            datasets[(min(a, b), max(a, b)) in held_out].append(problem)
+    for problems in datasets:
         rng.shuffle(problems)
-    return both
+    return datasets
 
 
 def _write_parquet(path: Path, rows: list[dict[str, str]]) -> None:

@@ -1,44 +1,49 @@
-"""Conversations by SFT: a model learns to answer as the assistant in them does, in every turn.
+"""SFT on conversations: the model is trained on every turn of the assistant.
 
     purerl train chat --set model=Qwen/Qwen2.5-0.5B --set data=chats.jsonl
 
-The data have a column `messages`: whole conversations of any number of turns. Each goes through the tokenizer's chat
-template, and the loss is on what the assistant says, with the token that ends its turn: never on the user's words, the
-system prompt, or the template's headers. Columns `prompt` and `completion` do too: then only the answer is learned.
+The data set has a column `messages` with whole conversations of any number of turns. The tokenizer's chat template
+renders them. The loss covers the tokens of the assistant's turns and the token that ends each turn, but not the user's
+turns, the system prompt, or the headers of the template. With columns `prompt` and `completion` the loss covers only
+the completion.
 
-Why it is set so:
+Reasons for the settings:
 
-    64 conversations a step         every token that the assistant says in them weighs the same
-    learning rate 1e-5              forgets little of what an instruct model can do; a base model bears twice that
-    warm-up, then a cosine          over a twentieth of the steps, then to a tenth: ends near a minimum, while the last
-                                    data are still learned from
-    500 steps                       one pass over 32,000 conversations: set `max_steps` to yours / 64, or twice that
-    float32, bfloat16 autocast      small updates vanish in bfloat16 weights; the arithmetic does not need more
-    gradient checkpointing          conversations are long, and a vocabulary of 150,000 leaves little room beside them
+    64 conversations per step     every assistant token of a step has the same weight in the loss
+    learning rate 1e-5            preserves most abilities of an instruct model; for a base model it can be twice that
+    warm-up, cosine schedule      5 % warm-up; the final learning rate is a tenth, so the last examples still count
+    1 epoch                       a second epoch may improve small data sets: `num_epochs=2`
+    float32, bfloat16 autocast    small updates vanish in bfloat16 weights; bfloat16 is enough for the forward pass
+    gradient checkpointing        conversations are long, and the logits of a vocabulary of 150,000 need much memory
 """
 
 from __future__ import annotations
 
 from purerl.algos import sft
 from purerl.backends.hf import trainer
-from purerl.config.schema import Checkpoint, Data, RunConfig
-from purerl.protocols import Model
+from purerl.config.schema import RunConfig
+from purerl.data.settings import Data
+from purerl.settings import Model
+from purerl.store.settings import Checkpoint
 
 __all__ = ["chat"]
 
 
-def chat(model: str | Model, data: str | Data, max_steps: int = 500) -> RunConfig:
-    """SFT on conversations: the loss is on the assistant's turns."""
+def chat(
+    model: str | Model, data: str | Data, max_steps: int | None = None, num_epochs: float | None = None
+) -> RunConfig:
+    """SFT on conversations, one epoch by default. The loss covers the assistant's turns."""
     return RunConfig(
         name="chat",
         model=model,
         data=data,
         algorithm=sft.Config(),
         max_steps=max_steps,
+        num_epochs=num_epochs if max_steps or num_epochs else 1.0,
         batch_size=64,
         trainer=trainer.Config(
             lr=1e-5,
-            warmup_steps=max(max_steps, 0) // 20,
+            warmup_ratio=0.05,
             lr_scheduler="cosine",
             min_lr_ratio=0.1,
             mixed_precision="bfloat16",

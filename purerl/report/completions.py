@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from purerl.errors import DataError
 from purerl.report.decoding import Decode, decode_tokens, load_decoder
 from purerl.report.numbers import round_number
-from purerl.store.rollouts import TOKEN_FIELDS, read_table, stored_steps
+from purerl.store.rollouts import read_table, stored_steps, token_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,9 +124,10 @@ def _first_action(action: Sequence[bool]) -> int:
 
 def _row(row: Mapping[str, Any], num_prompt_tokens: int, decode: Decode) -> dict[str, Any]:
     """The fields of a row, its fields per token after the prompt, and under `extra` all other stored values."""
-    known = {*_GROUP_FIELDS, *_ROW_FIELDS, *TOKEN_FIELDS}
+    columns = token_columns(list(row))
+    known = {*_GROUP_FIELDS, *_ROW_FIELDS, *columns}
     extra = {name: round_number(value) for name, value in row.items() if name not in known and not _is_nested(value)}
-    fields = {name: _compress(row[name][num_prompt_tokens:]) for name in TOKEN_FIELDS if row.get(name) is not None}
+    fields = {name: _compress(row[name][num_prompt_tokens:]) for name in columns if row[name] is not None}
     # Decoding starts one token earlier, so that a space at the start of the completion is kept.
     context = min(num_prompt_tokens, 1)
     text = decode_tokens(decode, row["tokens"][num_prompt_tokens - context :])[context:]

@@ -76,7 +76,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
         "started": started.isoformat(timespec="seconds"),
         "finished": (path / "summary.json").exists(),
         "last_step": records[-1]["step"],
-        "max_steps": config["max_steps"],
+        "max_steps": _max_steps(path, config),
         "config": _flatten(config),
         "first_values": _last_values(reversed(records)),
         "last_values": _last_values(records),
@@ -87,13 +87,20 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"cannot parse {str(path)!r}", got=error, need="valid TOML", do="fix the file") from error
-    if not isinstance(config.get("max_steps"), int):
-        got, need = repr(config.get("max_steps")), "an integer, the number of steps of the run"
-        raise DataError(f"max_steps in {str(path)!r}", got=got, need=need, do="fix the file")
-    return config
+
+
+def _max_steps(path: Path, config: dict[str, Any]) -> int:
+    """The number of steps of the run. If its length was given in epochs, the number is in its data.json."""
+    if isinstance(config.get("max_steps"), int):
+        return config["max_steps"]
+    try:
+        return int(json.loads((path / "data.json").read_text(encoding="utf-8"))["max_steps"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        got, need = repr(config.get("max_steps")), "an integer; data.json has it if config.toml has num_epochs instead"
+        raise DataError(f"max_steps of {str(path / 'config.toml')!r}", got=got, need=need, do="fix the file") from error
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -119,8 +126,8 @@ def _phase_seconds(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     phases = [name.removeprefix("time/") for name in timed if name not in _NOT_PHASES]
     totals = {name: sum(record.get(f"time/{name}", 0.0) for record in records) for name in phases}
     steps = sum(record.get("time/step", 0.0) for record in records)
-    other = steps - sum(seconds for name, seconds in totals.items() if name not in _PHASES_OUTSIDE_STEPS)
-    return totals | {"other": max(other, 0.0)}
+    unassigned = steps - sum(seconds for name, seconds in totals.items() if name not in _PHASES_OUTSIDE_STEPS)
+    return totals | {"other": max(unassigned, 0.0)}
 
 
 def _curves(records: Sequence[dict[str, Any]], max_records: int) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What a run leaves on disk for people: lines of JSON, and rollouts."""
+"""The files of a run: its directory, metrics as JSON Lines, rollouts, and checkpoints."""

@@ -1,4 +1,4 @@
-"""Files that grow by a JSON object a line, as a run's metrics do."""
+"""Reading JSON Lines files to which a run appends, such as its metrics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["read_lines"]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects in the file, none where there is no file; a line that a kill cut short is left out.
+    """The objects in the file; none if it does not exist. A last line without an end is left out: it is incomplete.
 
-    Raises: DataError for a line that is none with a step.
+    Raises: DataError for a line that is not a JSON object with a step.
     """
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     return [_read(path, number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]

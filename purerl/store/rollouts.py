@@ -1,64 +1,126 @@
-"""One Parquet file of rollouts for each step: what was sampled, what it earned, and what was made of it.
+"""One Parquet file of rollouts per step: the whole batch, with everything that was computed about it.
 
-A row holds its texts, its tokens, and per token the fields of `TOKEN_FIELDS`, cut to its own length. The file of a step
-that is done again replaces the one before.
+The columns are the fields of the schema that the batch has, and the texts of each row. A token field is a list as long
+as the row. The metadata of the file have the version of the schema, the fingerprint of the algorithm, and the state of
+its advantage transform before the step, so that the step can be computed again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from tensordict import TensorDict
 
-__all__ = ["TOKEN_FIELDS", "read_rollouts", "read_table", "stored_steps", "write_rollouts"]
+__all__ = [
+    "Metadata",
+    "read_batch",
+    "read_metadata",
+    "read_rollouts",
+    "read_table",
+    "stored_steps",
+    "token_columns",
+    "write_rollouts",
+]
 
-_SCORED = ("old_logp", "ref_logp", "teacher_logp", "reward_model_logp", "old_value")
-TOKEN_FIELDS = ("tokens", "action", "mask", "reward", "rollout_logp", *_SCORED, "advantage", "returns", "version")
-_ROW_FIELDS = ("row", "group", "example", "temperature", "truncated")
+_PREFIX = "purerl."
 
 
-def write_rollouts(folder: Path, step: int, batch: TensorDict, texts: Sequence[Mapping[str, Any]]) -> Path:
-    """Write `batch`, and beside each row its `texts`, as the rollouts of `step`; the file appears whole, or not."""
+class Metadata(NamedTuple):
+    """What produced a file of rollouts: the algorithm's fingerprint, and the state of its transform before the step."""
+
+    algorithm: str
+    state: Any
+
+
+def write_rollouts(
+    folder: Path, step: int, batch: TensorDict, texts: Sequence[Mapping[str, Any]], metadata: Metadata
+) -> Path:
+    """Write `batch` and the `texts` of its rows as the rollouts of `step`, atomically; an existing file is replaced."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    columns: dict[str, Any] = {"step": [step] * len(texts)}
-    columns |= {name: batch[name].numpy() for name in _ROW_FIELDS if name in batch.keys()}
-    columns |= {name: [text[name] for text in texts] for name in texts[0]} if texts else {}
-    columns |= {name: _ragged(batch, name) for name in TOKEN_FIELDS if name in batch.keys()}
+    from purerl.batch import FIELDS, SCHEMA_VERSION
+
+    columns: dict[str, Any] = {"step": [step] * len(batch)}
+    columns |= {name: [text[name] for text in texts] for name in (texts[0] if texts else ())}
+    columns |= {name: _column(batch, name) for name in FIELDS if name in batch.keys() and name != "attention_mask"}
+    facts = {"schema": str(SCHEMA_VERSION), "algorithm": metadata.algorithm, "state": _packed(metadata.state)}
+    table = pa.table(columns).replace_schema_metadata({_PREFIX + name: value for name, value in facts.items()})
     path = folder / f"{step:06d}.parquet"
     partial = path.with_suffix(".partial")
     folder.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pa.table(columns), partial)
+    pyarrow.parquet.write_table(table, partial)
     os.replace(partial, path)
     return path
 
 
-def _ragged(batch: TensorDict, name: str) -> Any:
+def _column(batch: TensorDict, name: str) -> Any:
+    """A field as an Arrow array: lists of fixed size for an axis of its own, lists of each row's tokens for time."""
     import pyarrow as pa
 
-    there = batch["attention_mask"]
-    ends = [0, *there.sum(-1).cumsum(0).tolist()]
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(batch[name][there].numpy()))
+    from purerl.batch import ROW_FIELDS
+
+    value, mask = batch[name], batch["attention_mask"]
+    flat = value if name in ROW_FIELDS else value[mask]
+    array = pa.array(flat.flatten().numpy())
+    if flat.ndim > 1:
+        array = pa.FixedSizeListArray.from_arrays(array, flat.shape[-1])
+    if name in ROW_FIELDS:
+        return array
+    ends = [0, *mask.sum(-1).cumsum(0).tolist()]
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), array)
+
+
+def _packed(state: Any) -> bytes:
+    import torch
+
+    torch.save(state, (packed := BytesIO()))
+    return packed.getvalue()
 
 
 def stored_steps(folder: Path) -> list[int]:
-    """The steps that have rollouts in `folder`, in order; none where there is no such folder."""
+    """The steps that have rollouts in `folder`, in order; none if the folder does not exist."""
     return sorted(int(path.stem) for path in folder.glob("*.parquet"))
 
 
 def read_table(folder: Path, step: int) -> pa.Table:
-    """The rollouts of `step` as an Arrow table, for those who want some of its rows only."""
+    """The rollouts of `step` as an Arrow table."""
     import pyarrow.parquet
 
     return pyarrow.parquet.read_table(folder / f"{step:06d}.parquet")
 
 
 def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
-    """The rollouts of `step`, a dict for each row."""
+    """The rollouts of `step`, a dict per row."""
     return read_table(folder, step).to_pylist()
+
+
+def read_batch(folder: Path, step: int) -> TensorDict:
+    """The batch of `step`, as it was written."""
+    from purerl.batch import FIELDS, collate
+
+    names = [name for name in read_table(folder, step).column_names if name in FIELDS]
+    return collate([{name: row[name] for name in names} for row in read_rollouts(folder, step)])
+
+
+def read_metadata(folder: Path, step: int) -> Metadata:
+    """The metadata of the rollouts of `step`."""
+    import pyarrow.parquet
+    import torch
+
+    facts = pyarrow.parquet.read_schema(folder / f"{step:06d}.parquet").metadata
+    state = torch.load(BytesIO(facts[f"{_PREFIX}state".encode()]), weights_only=True)
+    return Metadata(facts[f"{_PREFIX}algorithm".encode()].decode(), state)
+
+
+def token_columns(names: Sequence[str]) -> list[str]:
+    """The columns in `names` that have one number per token."""
+    from purerl.batch import FIELDS
+
+    return [name for name in names if name in FIELDS and FIELDS[name].axes == "rows time"]

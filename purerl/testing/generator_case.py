@@ -10,6 +10,7 @@ from typing import Any
 from attrs import frozen
 from torch import Tensor
 
+from purerl.backends.weights import TensorWeights
 from purerl.protocols import Completion, Generator, Request, Sampling
 
 __all__ = ["Case"]
@@ -30,7 +31,7 @@ class Case:
 
     def load(self, version: int) -> None:
         """Load ``weights[version % 2]`` as `version`."""
-        self.generator.load_weights(self.weights[version % 2].items(), version=version)
+        self.generator.load_weights(TensorWeights(self.weights[version % 2]), version=version)
 
     def request(self, number: int, **sampling: Any) -> Request:
         """A request whose prompt (1 to 12 tokens) and seed depend only on `number`."""

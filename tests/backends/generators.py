@@ -1,4 +1,4 @@
-"""What the tests of generators share: how each is made, its weights, and its oracle."""
+"""Builders, weights and reference implementations of the generators under test."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from torch import Tensor
 
 from purerl.backends.fake import generator as fake
 from purerl.backends.fake.model import BIGRAM, text_of
-from purerl.backends.hf import generator as embedded
-from purerl.protocols import Model
-from tests.backends.tiny import VOCABULARY, write_model
+from purerl.backends.hf.generator import Config, HFGenerator, build
+from purerl.settings import Model
+from tests.backends.tiny import VOCAB_SIZE, write_model
 
 
 def fake_generator() -> fake.FakeGenerator:
-    return fake.build(fake.Config(vocabulary=VOCABULARY), model=Model("nowhere"), seed=3)
+    return fake.build(fake.Config(vocab_size=VOCAB_SIZE), model=Model("nowhere"), seed=3)
 
 
 def fake_weights(seed: int) -> dict[str, Tensor]:
     """Peaked: logits with a standard deviation of 2."""
-    draw = torch.Generator().manual_seed(seed)
-    return {BIGRAM: 2.0 * torch.randn(VOCABULARY, VOCABULARY, generator=draw)}
+    rng = torch.Generator().manual_seed(seed)
+    return {BIGRAM: 2.0 * torch.randn(VOCAB_SIZE, VOCAB_SIZE, generator=rng)}
 
 
 def fake_score(weights: Mapping[str, Tensor], tokens: Sequence[int], temperature: float) -> list[float]:
     logp = (weights[BIGRAM].double() / (temperature or 1.0)).log_softmax(-1)
-    return [0.0, *(float(logp[one, two]) for one, two in pairwise(tokens))]
+    return [0.0, *(float(logp[before, token]) for before, token in pairwise(tokens))]
 
 
-FAKE = dict(weights=[fake_weights(0), fake_weights(1)], score=fake_score, vocabulary=VOCABULARY, text=text_of)
-"""What `check_generator` has to know about the fake."""
+FAKE = dict(weights=[fake_weights(0), fake_weights(1)], score=fake_score, vocabulary=VOCAB_SIZE, text=text_of)
+"""The arguments of `check_generator` for the fake generator."""
 
 
-def tiny_model(folder: Path, family: str = "qwen3", **changes: Any) -> Model:
+def tiny_model(directory: Path, family: str = "qwen3", **changes: Any) -> Model:
     """A random model of `family` with a tokenizer of one letter per token."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
-    path = write_model(folder, family, **changes)
-    tokenizer = Tokenizer(models.WordLevel({text_of([number]): number for number in range(VOCABULARY)}))
+    path = write_model(directory, family, **changes)
+    tokenizer = Tokenizer(models.WordLevel({text_of([token]): token for token in range(VOCAB_SIZE)}))
     tokenizer.decoder = decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(path)
     return Model(path, attention="eager" if family == "gemma2" else "sdpa")
 
 
-def made(model: Model, **settings: Any) -> embedded.EmbeddedGenerator:
-    return embedded.build(embedded.Config(device="cpu", **settings), model=model, seed=0)
+def make_generator(model: Model, **settings: Any) -> HFGenerator:
+    return build(Config(device="cpu", **settings), model=model, seed=0)
 
 
-def oracle(model: Model) -> Callable[[Mapping[str, Tensor], Sequence[int], float], list[float]]:
+def reference_score(model: Model) -> Callable[[Mapping[str, Tensor], Sequence[int], float], list[float]]:
     """A plain forward pass of the whole sequence, in float64, without a cache."""
     from transformers import AutoModelForCausalLM
 
@@ -71,7 +71,7 @@ def oracle(model: Model) -> Callable[[Mapping[str, Tensor], Sequence[int], float
     return score
 
 
-def weights_of(model: Model) -> dict[str, Tensor]:
+def weights_in_files(model: Model) -> dict[str, Tensor]:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float64).state_dict()

@@ -1,4 +1,4 @@
-"""What a process does with the memory that tensors leave behind, told from how often it touches a fresh page."""
+"""Reuse of the memory of freed tensors, measured by the number of page faults."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this setting")
 
-TENSORS = """
+SCRIPT = """
 import resource
 import torch
-from purerl.backends.hf.allocator import keep_memory
+from purerl.backends.hf.allocator import keep_freed_memory
 {first}
 for _ in range(20):
     torch.ones(2**24)
@@ -25,19 +25,19 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def _fresh_pages(first: str, **environment: str) -> int:
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", TENSORS.format(first=first)]
-    done = subprocess.run(command, env=own | environment, capture_output=True, text=True, check=True)
-    return int(done.stdout)
+def count_page_faults(first: str, **variables: str) -> int:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", SCRIPT.format(first=first)]
+    process = subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=True)
+    return int(process.stdout)
 
 
-def test_what_tensors_leave_behind_is_used_again():
-    fetched, kept = _fresh_pages(""), _fresh_pages("keep_memory()")
-    assert fetched > 1000, "each tensor's pages are fetched anew, or this test shows nothing"
-    assert kept < fetched / 10
+def test_memory_of_freed_tensors_is_reused():
+    default, reused = count_page_faults(""), count_page_faults("keep_freed_memory()")
+    assert default > 1000, "by default each tensor must cause page faults, or this test has no meaning"
+    assert reused < default / 10
 
 
-def test_who_sets_it_otherwise_is_left_alone():
+def test_environment_variables_take_precedence():
     threshold = {"MALLOC_TRIM_THRESHOLD_": "65536"}
-    assert _fresh_pages("keep_memory()", **threshold) > 1000
+    assert count_page_faults("keep_freed_memory()", **threshold) > 1000

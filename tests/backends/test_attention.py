@@ -1,4 +1,4 @@
-"""Attention of one token against its definition, and which models are told to use it."""
+"""Attention of one token: compared with its definition, and used for the models that it is made for."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 
 from purerl.backends.hf.attention import attend, decode_faster
 from purerl.backends.hf.model import load_model
-from purerl.protocols import Model
+from purerl.settings import Model
 from tests.backends.tiny import write_model
 
 ROWS, COLUMNS = 3, 7
 
 
-def defined(query: Tensor, key: Tensor, value: Tensor, there: Tensor, scale: float) -> Tensor:
+def reference(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scale: float) -> Tensor:
     """Row by row and head by head."""
-    answer = torch.empty(*query.shape[:3], value.shape[-1], dtype=torch.float64)
+    output = torch.empty(*query.shape[:3], value.shape[-1], dtype=torch.float64)
     groups = query.shape[1] // key.shape[1]
     for row in range(query.shape[0]):
-        seen = there[row, 0, 0]
+        mask = attention_mask[row, 0, 0]
         for head in range(query.shape[1]):
-            keys, values = (x[row, head // groups][seen].double() for x in (key, value))
-            answer[row, head, 0] = (scale * keys @ query[row, head, 0].double()).softmax(0) @ values
-    return answer
+            keys, values = (x[row, head // groups][mask].double() for x in (key, value))
+            output[row, head, 0] = (scale * keys @ query[row, head, 0].double()).softmax(0) @ values
+    return output
 
 
 @pytest.mark.parametrize("groups", [1, 3])
@@ -33,28 +33,27 @@ def defined(query: Tensor, key: Tensor, value: Tensor, there: Tensor, scale: flo
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)]
 )
-@pytest.mark.parametrize("masked", [False, True])
-def test_one_token_sees_what_the_definition_says(
-    groups: int, width: int, dtype: torch.dtype, tolerance: float, *, masked: bool
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_attention_of_one_token_equals_its_definition(
+    groups: int, width: int, dtype: torch.dtype, tolerance: float, *, is_masked: bool
 ) -> None:
-    draw = torch.Generator().manual_seed(width)
-    query = torch.randn(ROWS, 2 * groups, 1, width, generator=draw).to(dtype)
-    key, value = torch.randn(2, ROWS, 2, 2 * COLUMNS, width, generator=draw).to(dtype)[..., :COLUMNS, :]
-    there = torch.arange(COLUMNS) >= torch.tensor([0, 2, COLUMNS - 1])[:, None] * masked
-    there = there[:, None, None]
-    expected = defined(query, key, value, there, 0.3)
-    torch.testing.assert_close(
-        attend(query, key, value, there if masked else None, 0.3).double(), expected, atol=tolerance, rtol=tolerance
-    )
+    rng = torch.Generator().manual_seed(width)
+    query = torch.randn(ROWS, 2 * groups, 1, width, generator=rng).to(dtype)
+    key, value = torch.randn(2, ROWS, 2, 2 * COLUMNS, width, generator=rng).to(dtype)[..., :COLUMNS, :]
+    attention_mask = torch.arange(COLUMNS) >= torch.tensor([0, 2, COLUMNS - 1])[:, None] * is_masked
+    attention_mask = attention_mask[:, None, None]
+    expected = reference(query, key, value, attention_mask, 0.3)
+    output = attend(query, key, value, attention_mask if is_masked else None, 0.3)
+    torch.testing.assert_close(output.double(), expected, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize(("asked", "used"), [("sdpa", "purerl_decoding"), ("eager", "eager")])
-def test_a_model_that_would_use_the_kernel_decodes_by_it(tmp_path: Path, asked: str, used: str) -> None:
-    model = load_model(Model(write_model(tmp_path), attention=asked))
+@pytest.mark.parametrize(("attention", "used"), [("sdpa", "purerl_decoding"), ("eager", "eager")])
+def test_only_models_with_sdpa_attention_are_changed(tmp_path: Path, attention: str, used: str) -> None:
+    model = load_model(Model(write_model(tmp_path), attention=attention))
     plain = load_model(Model(write_model(tmp_path), attention="eager"))
     decode_faster(model)
     assert model.config._attn_implementation == used
     tokens = torch.tensor([[2, 5, 3, 7], [4, 4, 6, 2]])
-    seen = model(tokens[:, :3], use_cache=True).past_key_values
-    one = model(tokens[:, 3:], past_key_values=seen).logits[:, 0]
-    torch.testing.assert_close(one, plain(tokens).logits[:, 3])
+    cache = model(tokens[:, :3], use_cache=True).past_key_values
+    logits = model(tokens[:, 3:], past_key_values=cache).logits[:, 0]
+    torch.testing.assert_close(logits, plain(tokens).logits[:, 3])

@@ -1,4 +1,4 @@
-"""The embedded generator: the published suite on several families, and what only it promises."""
+"""The HF generator: the conformance suite on several families, and properties that are specific to this engine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from attrs import evolve
 
 from purerl.backends.fake.model import text_of
 from purerl.backends.hf.generator import Config
-from purerl.backends.hf.limits import check_layers, longest
+from purerl.backends.hf.limits import check_layers, max_sequence_length
+from purerl.backends.weights import TensorWeights
 from purerl.errors import ConfigError, EngineError, InputError
 from purerl.protocols import Request, Sampling, generate
 from purerl.testing.generator import check_generator
-from tests.backends.generators import made, oracle, tiny_model, weights_of
-from tests.backends.tiny import VOCABULARY
+from tests.backends.generators import make_generator, reference_score, tiny_model, weights_in_files
+from tests.backends.tiny import VOCAB_SIZE
 
 SLIDING = dict(use_sliding_window=True, sliding_window=4, max_window_layers=1)
 
@@ -23,7 +24,7 @@ def model(tmp_path_factory):
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-# --- the suite -----------------------------------------------------------------------------------------------------
+# --- the conformance suite -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -32,17 +33,17 @@ def model(tmp_path_factory):
         ("qwen3", {}),  # untied, grouped heads
         ("llama", {}),  # tied
         ("qwen3", SLIDING),  # one layer with a sliding window, one without
-        ("gemma2", {}),  # likewise, with soft caps and eager attention
+        ("gemma2", {}),  # one layer with a sliding window, one without; soft caps and eager attention
         ("gpt2", {}),  # learned positions
     ],
 )
-def test_it_conforms(tmp_path, family, changes):
+def test_generator_conforms(tmp_path, family, changes):
     first, second = (tiny_model(tmp_path / str(seed), family, seed=seed, **changes) for seed in (0, 1))
     check_generator(
-        lambda: made(first, max_num_seqs=16, max_prefill_tokens=40),
-        weights=[weights_of(first), weights_of(second)],
-        score=oracle(first),
-        vocabulary=VOCABULARY,
+        lambda: make_generator(first, max_num_seqs=16, max_prefill_tokens=40),
+        weights=[weights_in_files(first), weights_in_files(second)],
+        score=reference_score(first),
+        vocabulary=VOCAB_SIZE,
         text=text_of,
         samples=400,
     )
@@ -51,12 +52,12 @@ def test_it_conforms(tmp_path, family, changes):
 # --- rows, columns and weights -------------------------------------------------------------------------------------
 
 
-def requests(count, *, max_tokens=8, temperature=1.0, **sampling):
-    draw = torch.Generator().manual_seed(5)
-    lengths = torch.randint(1, 21, (count,), generator=draw).tolist()
-    prompts = [torch.randint(0, VOCABULARY, (length,), generator=draw).tolist() for length in lengths]
-    how = Sampling(temperature, max_tokens, **sampling)
-    return [Request(str(number), prompt, how, seed=number) for number, prompt in enumerate(prompts)]
+def make_requests(count, *, max_tokens=8, temperature=1.0, **sampling):
+    rng = torch.Generator().manual_seed(5)
+    lengths = torch.randint(1, 21, (count,), generator=rng).tolist()
+    prompts = [torch.randint(0, VOCAB_SIZE, (length,), generator=rng).tolist() for length in lengths]
+    sampling = Sampling(temperature, max_tokens, **sampling)
+    return [Request(str(number), prompt, sampling, seed=number) for number, prompt in enumerate(prompts)]
 
 
 def tokens_of(completions):
@@ -64,41 +65,45 @@ def tokens_of(completions):
 
 
 @pytest.mark.parametrize("settings", [dict(max_num_seqs=1), dict(max_num_seqs=3), dict(max_prefill_tokens=1)])
-def test_settings_change_nothing(model, settings):
-    asked = [evolve(one, sampling=Sampling(1.0, 1 + 7 * number % 30)) for number, one in enumerate(requests(12))]
-    assert tokens_of(generate(made(model, **settings), asked)) == tokens_of(generate(made(model), asked))
+def test_settings_do_not_change_tokens(model, settings):
+    requests = [
+        evolve(request, sampling=Sampling(1.0, 1 + 7 * number % 30)) for number, request in enumerate(make_requests(12))
+    ]
+    completions = generate(make_generator(model, **settings), requests)
+    assert tokens_of(completions) == tokens_of(generate(make_generator(model), requests))
 
 
-def test_nothing_is_held_between_two_phases(model):
-    def held(generator):
+def test_memory_is_released_when_no_request_is_in_flight(model):
+    def allocated(generator):
         return sum(plane.numel() for plane in generator._table._planes.values())
 
-    generator, asked = made(model, max_num_seqs=3), requests(5)
-    assert held(generator) == 0
-    generator.submit(asked)
+    generator, requests = make_generator(model, max_num_seqs=3), make_requests(5)
+    assert allocated(generator) == 0
+    generator.submit(requests)
     generator.collect(timeout=0.0)
-    assert held(generator) > 0
-    first = generate(generator, [evolve(asked[0], key="other")])
-    generator.cancel([one.key for one in asked])
+    assert allocated(generator) > 0
+    first = generate(generator, [evolve(requests[0], key="other")])
+    generator.cancel([request.key for request in requests])
     generator.collect()
-    assert held(generator) == 0
-    assert tokens_of(generate(generator, asked)) == tokens_of(generate(made(model), asked))
-    assert tokens_of(first) == tokens_of(generate(generator, asked[:1]))
-    assert held(generator) == 0
+    assert allocated(generator) == 0
+    assert tokens_of(generate(generator, requests)) == tokens_of(generate(make_generator(model), requests))
+    assert tokens_of(first) == tokens_of(generate(generator, requests[:1]))
+    assert allocated(generator) == 0
 
 
-def test_rows_leave_and_waiting_ones_enter(model, monkeypatch):
-    """Lengths 1, 1, 1, 30 through two slots: 30 steps for the long one, and nothing in vain."""
-    generator, sizes = made(model, max_num_seqs=2), []
+def test_waiting_requests_take_the_slots_of_finished_ones(model, monkeypatch):
+    """Requests of 30, 1, 1 and 1 tokens in two slots: 30 steps for the long one, and no further steps."""
+    generator, rows = make_generator(model, max_num_seqs=2), []
     step = generator._step
-    monkeypatch.setattr(generator, "_step", lambda: (sizes.append(generator._table.rows), step()))
+    monkeypatch.setattr(generator, "_step", lambda: (rows.append(generator._table.rows), step()))
     lengths = (30, 1, 1, 1)
-    generate(generator, [evolve(one, sampling=Sampling(1.0, n)) for one, n in zip(requests(4), lengths, strict=True)])
-    assert sizes == [2, 2, 2] + [1] * 27
+    pairs = zip(make_requests(4), lengths, strict=True)
+    generate(generator, [evolve(request, sampling=Sampling(1.0, length)) for request, length in pairs])
+    assert rows == [2, 2, 2] + [1] * 27
 
 
-def test_a_prompt_is_read_once_for_all_its_samples(model, monkeypatch):
-    generator, blocks = made(model), []
+def test_prompt_is_read_once_for_all_its_samples(model, monkeypatch):
+    generator, blocks = make_generator(model), []
     forward = generator._model.base_model.forward
     monkeypatch.setattr(
         generator._model.base_model,
@@ -106,143 +111,155 @@ def test_a_prompt_is_read_once_for_all_its_samples(model, monkeypatch):
         lambda *args, **kwargs: (blocks.append(tuple(kwargs["input_ids"].shape)), forward(*args, **kwargs))[1],
     )
     prompts = [[1, 2, 3, 4, 5, 6], [7, 8, 9]]
-    how = Sampling(max_tokens=2)
-    group = [
-        Request(f"{n}", prompt, how, seed=n) for n, prompt in enumerate(prompt for prompt in prompts for _ in "abcd")
+    sampling = Sampling(max_tokens=2)
+    requests = [
+        Request(f"{number}", prompt, sampling, seed=number)
+        for number, prompt in enumerate(prompt for prompt in prompts for _ in range(4))
     ]
-    done = generate(generator, group)
+    completions = generate(generator, requests)
     assert blocks == [(2, 5), (8, 1), (8, 1)]
-    alone = [generate(made(model), [request])[0] for request in group]
-    assert tokens_of(done) == tokens_of(alone)
+    separate = [generate(make_generator(model), [request])[0] for request in requests]
+    assert tokens_of(completions) == tokens_of(separate)
 
 
-def test_a_row_that_went_wrong_is_an_error_and_spoils_no_other(model):
-    """Token 3 is NaN. A short row gets the slot of a long one that has it, beside a long one that has not."""
-    generator, weights = made(model, max_num_seqs=2), weights_of(model)
+def test_row_with_nan_returns_an_error_and_does_not_change_other_rows(model):
+    """The embedding of token 3 is NaN. A short row gets the slot of a long row with NaN, beside one without NaN."""
+    generator, weights = make_generator(model, max_num_seqs=2), weights_in_files(model)
     weights["model.embed_tokens.weight"][3] = torch.nan
-    weights["lm_head.weight"][3] = 0.0  # and is not the likeliest
-    generator.load_weights(weights.items(), version=1)
+    weights["lm_head.weight"][3] = 0.0  # so that token 3 is not the argmax
+    generator.load_weights(TensorWeights(weights), version=1)
     long, bad, short = (
-        Request(key, tokens, Sampling(0.0, most), seed=0)
-        for key, tokens, most in (("long", [4] * 20, 9), ("bad", [3] * 20, 2), ("short", [5, 6], 5))
+        Request(key, tokens, Sampling(0.0, max_tokens), seed=0)
+        for key, tokens, max_tokens in (("long", [4] * 20, 9), ("bad", [3] * 20, 2), ("short", [5, 6], 5))
     )
-    done = generate(generator, [long, bad, short])
-    assert [completion.finish for completion in done] == ["length", "error", "length"]
-    assert (done[1].tokens, done[1].logp, done[1].version) == ((), (), ())
-    assert done[1].error == "the model's logits are not finite after 0 new tokens"
-    assert tokens_of(done)[::2] == [generate(generator, [one])[0].tokens for one in (long, short)]
+    completions = generate(generator, [long, bad, short])
+    assert [completion.finish for completion in completions] == ["length", "error", "length"]
+    assert (completions[1].tokens, completions[1].logp, completions[1].version) == ((), (), ())
+    assert completions[1].error == "the model's logits are not finite after 0 new tokens"
+    separate = [generate(generator, [request])[0].tokens for request in (long, short)]
+    assert tokens_of(completions)[::2] == separate
 
 
-def test_weights_keep_their_places(model):
-    """They are copied, not taken over: what happens to the trainer's tensors afterwards does not show."""
-    generator, weights = made(model), weights_of(model)
-    generator.load_weights(weights.items(), version=1)
-    before = tokens_of(generate(generator, requests(4)))
+def test_loaded_weights_are_copies(model):
+    """Later changes of the trainer's tensors have no effect."""
+    generator, weights = make_generator(model), weights_in_files(model)
+    generator.load_weights(TensorWeights(weights), version=1)
+    before = tokens_of(generate(generator, make_requests(4)))
     for weight in weights.values():
         weight.zero_()
-    assert tokens_of(generate(generator, requests(4))) == before
+    assert tokens_of(generate(generator, make_requests(4))) == before
 
 
-def test_some_of_the_weights_may_come(model):
-    generator = made(model)
-    before = tokens_of(generate(generator, requests(4, temperature=0.0)))
-    head = weights_of(model)["lm_head.weight"]
-    generator.load_weights([("lm_head.weight", -head)], version=1)
-    assert tokens_of(generate(generator, requests(4, temperature=0.0))) != before
+def test_some_of_the_weights_can_be_loaded(model):
+    generator = make_generator(model)
+    before = tokens_of(generate(generator, make_requests(4, temperature=0.0)))
+    head = weights_in_files(model)["lm_head.weight"]
+    generator.load_weights(TensorWeights({"lm_head.weight": -head}), version=1)
+    assert tokens_of(generate(generator, make_requests(4, temperature=0.0))) != before
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("lm_head.wait", (VOCABULARY, 16), "unknown weight 'lm_head.wait'(.|\n)*did you mean 'lm_head.weight'"),
-        ("lm_head.weight", (3, 16), rf"got:  shape \[3, 16\]\n  need: \[{VOCABULARY}, 16\]"),
+        ("lm_head.wait", (VOCAB_SIZE, 16), "unknown weight 'lm_head.wait'(.|\n)*did you mean 'lm_head.weight'"),
+        ("lm_head.weight", (3, 16), rf"got:  shape \[3, 16\]\n  need: \[{VOCAB_SIZE}, 16\]"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(model, name, shape, message):
+def test_invalid_weights_are_refused(model, name, shape, message):
     with pytest.raises(EngineError, match=message):
-        made(model).load_weights([(name, torch.zeros(shape))], version=1)
+        make_generator(model).load_weights(TensorWeights({name: torch.zeros(shape)}), version=1)
 
 
-def test_experts_are_taken_over_as_they_are_in_files(tmp_path):
-    """A file has a weight for every expert, the model one for all experts of a layer."""
+def test_weights_of_an_adapter_are_refused(model):
+    head = weights_in_files(model)["lm_head.weight"]
+    generator = make_generator(model)
+    assert not generator.capabilities.adapters
+    with pytest.raises(EngineError, match="weights of an adapter\n  got:  {'r': 8}"):
+        generator.load_weights(TensorWeights({"lm_head.weight": head}, adapter={"r": 8}), version=1)
+
+
+def test_weights_of_experts_are_loaded_as_they_are_in_files(tmp_path):
+    """A file has a weight for every expert, the model one weight for all experts of a layer."""
     from transformers.core_model_loading import revert_weight_conversion
 
     from purerl.backends.hf.model import load_model
 
     first, second = (tiny_model(tmp_path / str(seed), "qwen3_moe", seed=seed) for seed in (0, 1))
-    asked, generator = requests(6, temperature=0.0), made(first)
+    requests, generator = make_requests(6, temperature=0.0), make_generator(first)
     other = load_model(second)
-    filed = revert_weight_conversion(other, other.state_dict())
-    assert any(".experts.1." in name for name in filed)
-    generator.load_weights(((name, weight) for name, weight in filed.items() if ".experts.3." not in name), version=1)
-    generator.load_weights(((name, weight) for name, weight in filed.items() if ".experts.3." in name), version=2)
-    assert tokens_of(generate(generator, asked)) == tokens_of(generate(made(second), asked))
+    weights = revert_weight_conversion(other, other.state_dict())
+    assert any(".experts.1." in name for name in weights)
+    parts = [{name: weight for name, weight in weights.items() if (".experts.3." in name) == k} for k in (False, True)]
+    for version, part in enumerate(parts, start=1):
+        generator.load_weights(TensorWeights(part), version=version)
+    assert tokens_of(generate(generator, requests)) == tokens_of(generate(make_generator(second), requests))
+    name = "model.layers.0.mlp.experts.gate_up_proj"
     with pytest.raises(EngineError, match="unknown weight"):
-        generator.load_weights([("model.layers.0.mlp.experts.gate_up_proj", torch.zeros(1))], version=3)
+        generator.load_weights(TensorWeights({name: torch.zeros(1)}), version=3)
 
 
-def test_bfloat16_computes_in_it(model):
-    """Log-probabilities are float32 all the same: they add up to one."""
-    generator = made(evolve(model, dtype="bfloat16"))
-    done = generate(generator, [Request(str(seed), [1, 2, 3], Sampling(max_tokens=1), seed) for seed in range(400)])
-    found = {completion.tokens[0]: completion.logp[0] for completion in done}
-    total = torch.tensor(list(found.values())).exp().sum()
+def test_bfloat16_model_computes_in_bfloat16_and_returns_float32_logp(model):
+    """The probabilities of all tokens add up to one."""
+    generator = make_generator(evolve(model, dtype="bfloat16"))
+    requests = [Request(str(seed), [1, 2, 3], Sampling(max_tokens=1), seed) for seed in range(400)]
+    logp = {completion.tokens[0]: completion.logp[0] for completion in generate(generator, requests)}
+    total = torch.tensor(list(logp.values())).exp().sum()
     assert generator._model.dtype == torch.bfloat16
     assert 0.9 < total < 1 + 1e-5
 
 
-# --- stop texts ----------------------------------------------------------------------------------------------------
+# --- stop strings --------------------------------------------------------------------------------------------------
 
 
-def test_no_tokenizer_is_loaded_without_stop_texts(model, monkeypatch):
+def test_tokenizer_is_not_loaded_without_stop_strings(model, monkeypatch):
     loaded = []
     monkeypatch.setattr("purerl.backends.hf.stop_strings.load_tokenizer", loaded.append)
-    generate(made(model), requests(2, stop_tokens=(3,)))
+    generate(make_generator(model), make_requests(2, stop_tokens=(3,)))
     assert loaded == []
 
 
-def test_a_stop_text_may_begin_before_the_weights_changed(model):
-    whole = generate(made(model), requests(1, max_tokens=12))[0].tokens
-    stop = text_of(whole[4:8])
-    end = next(end for end in range(1, 13) if stop in text_of(whole[:end]))
-    generator = made(model)
-    generator.submit(requests(1, max_tokens=12, stop_strings=(stop,)))
-    for _ in range(end - 2):
+def test_stop_string_may_start_before_the_weights_change(model):
+    tokens = generate(make_generator(model), make_requests(1, max_tokens=12))[0].tokens
+    stop = text_of(tokens[4:8])
+    length = next(length for length in range(1, 13) if stop in text_of(tokens[:length]))
+    generator = make_generator(model)
+    generator.submit(make_requests(1, max_tokens=12, stop_strings=(stop,)))
+    for _ in range(length - 2):
         assert generator.collect(timeout=0.0) == []
-    generator.load_weights([], version=1)
-    (done,) = generator.collect()
-    assert (done.tokens, done.finish) == (whole[:end], "stop")
-    assert done.version == (0,) * (end - 2) + (1, 1)
+    generator.load_weights(TensorWeights({}), version=1)
+    (completion,) = generator.collect()
+    assert (completion.tokens, completion.finish) == (tokens[:length], "stop")
+    assert completion.version == (0,) * (length - 2) + (1, 1)
 
 
-# --- at the door ---------------------------------------------------------------------------------------------------
+# --- input validation ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (dict(tokens=[]), "got:  no tokens"),
-        (dict(tokens=[1] * 57), "got:  65 tokens, new ones included\n  need: at most 64"),
-        (dict(tokens=[VOCABULARY]), f"got:  token {VOCABULARY}\n  need: ids from 0 to {VOCABULARY - 1}"),
+        (dict(tokens=[1] * 57), "got:  65 tokens, prompt and completion together\n  need: at most 64"),
+        (dict(tokens=[VOCAB_SIZE]), f"got:  token {VOCAB_SIZE}\n  need: ids from 0 to {VOCAB_SIZE - 1}"),
         (dict(tokens=[-1]), "got:  token -1"),
         (dict(inputs={"image": 0}), "got:  inputs .'image'."),
         (dict(sampling=Sampling(temperature=-1.0)), "got:  temperature -1.0"),
         (dict(sampling=Sampling(temperature=float("nan"))), "got:  temperature nan"),
         (dict(sampling=Sampling(max_tokens=0)), "got:  max_tokens 0"),
-        (dict(sampling=Sampling(stop_strings=("",))), "got:  an empty stop text"),
+        (dict(sampling=Sampling(stop_strings=("",))), "got:  an empty stop string"),
     ],
 )
-def test_requests_that_cannot_be_served_are_refused(model, changes, message):
-    generator = made(model)
-    fine = Request("fine", [1], Sampling(max_tokens=8), seed=0)
+def test_invalid_request_is_refused(model, changes, message):
+    generator = make_generator(model)
+    valid = Request("valid", [1], Sampling(max_tokens=8), seed=0)
     with pytest.raises(InputError, match=message):
-        generator.submit([fine, evolve(fine, key="bad", **changes)])
+        generator.submit([valid, evolve(valid, key="invalid", **changes)])
     assert generator.collect() == []
 
 
-def test_the_longest_request_is_served(model):
-    done = generate(made(model), [Request("longest", [1] * 44, Sampling(max_tokens=20), seed=0)])
-    assert len(done[0].tokens) == 20
+def test_request_of_maximum_length_is_served(model):
+    completions = generate(make_generator(model), [Request("long", [1] * 44, Sampling(max_tokens=20), seed=0)])
+    assert len(completions[0].tokens) == 20
 
 
 @pytest.mark.parametrize(
@@ -252,22 +269,22 @@ def test_the_longest_request_is_served(model):
         ("qwen3_next", dict(vocab_size=19, hidden_size=16, num_hidden_layers=4, num_experts=2, head_dim=8)),
     ],
 )
-def test_models_without_keys_and_values_are_refused(family, changes):
+def test_model_without_keys_and_values_is_refused(family, changes):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
-        strange = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **changes))
+        unsupported = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **changes))
     with pytest.raises(ConfigError, match="cannot run this model"):
-        check_layers(strange)
+        check_layers(unsupported)
 
 
-def test_long_rope_ends_where_rows_would_depend_on_each_other(model):
-    loaded = made(model)._model
+def test_longrope_limits_sequences_to_the_original_length(model):
+    loaded = make_generator(model)._model
     loaded.config.rope_parameters = {"rope_type": "longrope", "original_max_position_embeddings": 32}
-    assert longest(loaded) == 32
+    assert max_sequence_length(loaded) == 32
 
 
 @pytest.mark.parametrize("name", ["max_num_seqs", "max_prefill_tokens"])
-def test_settings_out_of_range_are_refused(name):
+def test_setting_out_of_range_is_refused(name):
     with pytest.raises(ConfigError, match=f"{name}\n  got:  0"):
         Config(**{name: 0})

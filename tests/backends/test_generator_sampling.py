@@ -1,4 +1,4 @@
-"""Uniform numbers and the tokens that they draw, against plain Python."""
+"""`uniform` and `choose`, compared with implementations in plain Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from purerl.backends.sampling import choose, signed, uniform
 
 
 def plain_mix(bits: int) -> int:
-    """splitmix64's finalizer, in integers without end."""
+    """The finalizer of splitmix64, with Python's unbounded integers."""
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB % 2**64
     return bits ^ (bits >> 31)
@@ -22,42 +22,43 @@ def plain_mix(bits: int) -> int:
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 2**40))
 def test_uniform_is_splitmix64(seed, index):
     bits = plain_mix((plain_mix(seed % 2**64) + index * 0x9E3779B97F4A7C15) % 2**64)
-    found = uniform(torch.tensor([signed(seed)]), torch.tensor([index]))
-    assert found.item() == (2 * (bits >> 41) + 1) / 2**24
-    assert 0 < found.item() < 1
+    number = uniform(torch.tensor([signed(seed)]), torch.tensor([index])).item()
+    assert number == (2 * (bits >> 41) + 1) / 2**24
+    assert 0 < number < 1
 
 
-def test_the_finalizer_is_the_published_one():
-    """The first outputs of splitmix64 from the state 0, as its authors' C program prints them."""
+def test_finalizer_equals_the_published_one():
+    """The first outputs of splitmix64 from state 0, as printed by the C program of its authors."""
     states = [k * 0x9E3779B97F4A7C15 % 2**64 for k in (1, 2, 3)]
     assert [plain_mix(state) for state in states] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
 @pytest.mark.parametrize("shape", [(1, 40_000), (40_000, 1), (200, 200)])
 def test_uniform_is_uniform_along_and_across_seeds(shape):
-    """By the Dvoretzky-Kiefer-Wolfowitz inequality more than 0.02 has probability 2 exp(-2 * 40,000 * 0.02**2)."""
-    found = uniform(torch.arange(shape[0])[:, None], torch.arange(shape[1])).flatten().sort().values
-    assert (found - torch.linspace(0, 1, 40_000)).abs().max() < 0.02
-    flat = uniform(torch.arange(200)[:, None], torch.arange(200))
-    for one, two in ((flat[:, 1:], flat[:, :-1]), (flat[1:], flat[:-1])):
-        assert torch.corrcoef(torch.stack([one.flatten(), two.flatten()]))[0, 1].abs() < 0.03  # six standard errors
+    """A distance over 0.02 has probability 2 exp(-2 * 40,000 * 0.02**2) (Dvoretzky-Kiefer-Wolfowitz inequality)."""
+    numbers = uniform(torch.arange(shape[0])[:, None], torch.arange(shape[1])).flatten().sort().values
+    assert (numbers - torch.linspace(0, 1, 40_000)).abs().max() < 0.02
+    square = uniform(torch.arange(200)[:, None], torch.arange(200))
+    for first, second in ((square[:, 1:], square[:, :-1]), (square[1:], square[:-1])):
+        # Six standard errors.
+        assert torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1].abs() < 0.03
 
 
-def any_finite(logits):
+def has_finite_logit(logits):
     return max(logits) > -math.inf
 
 
 @given(
-    st.lists(st.floats(-30, 30, width=32) | st.just(-math.inf), min_size=1, max_size=9).filter(any_finite),
+    st.lists(st.floats(-30, 30, width=32) | st.just(-math.inf), min_size=1, max_size=9).filter(has_finite_logit),
     st.sampled_from([0.0, 0.3, 1.0, 2.5]),
     st.integers(0, 2**23 - 1).map(lambda k: (2 * k + 1) / 2**24),
 )
 def test_choose_inverts_the_cumulative_distribution(logits, temperature, number):
     scaled = torch.tensor(logits, dtype=torch.float64) / (temperature or 1.0)
     logp = scaled.log_softmax(-1)
-    token, found = choose(torch.tensor([logits]), torch.tensor([temperature]), torch.tensor([number]))
+    token, token_logp = choose(torch.tensor([logits]), torch.tensor([temperature]), torch.tensor([number]))
     below = float(logp[: int(token)].exp().sum())
-    assert found.item() == pytest.approx(float(logp[token]), abs=1e-5)
+    assert token_logp.item() == pytest.approx(float(logp[token]), abs=1e-5)
     assert logp[token] > -math.inf
     if temperature == 0:
         assert logits[int(token)] == max(logits)
@@ -66,7 +67,7 @@ def test_choose_inverts_the_cumulative_distribution(logits, temperature, number)
 
 
 @pytest.mark.parametrize("number", [2.0**-24, 1 - 2.0**-24])
-def test_a_token_of_probability_0_is_never_drawn(number):
+def test_token_of_probability_0_is_never_sampled(number):
     logits = torch.full((1, 5), -math.inf)
     logits[0, 1:3] = 0.0
     logits[0, 3] = -200.0  # 0 in float32
@@ -74,18 +75,18 @@ def test_a_token_of_probability_0_is_never_drawn(number):
     assert token.item() == (1 if number < 0.5 else 2)
 
 
-def test_neither_of_two_equal_rows_in_a_batch_moves_the_other():
+def test_equal_rows_of_a_batch_get_equal_tokens():
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(0)).expand(7, -1)
     token, logp = choose(logits, torch.tensor([0.0, 1, 1, 0.5, 2, 1, 1]), torch.full((7,), 0.6))
     assert len({token[row].item() for row in (1, 2, 5, 6)}) == 1
     assert logp[1] == logp[6]
 
 
-def test_logits_that_are_nan_give_a_nan_and_a_token():
+def test_nan_logits_give_a_valid_token_with_logp_nan():
     token, logp = choose(torch.tensor([[0.0, math.nan, 1.0]]), torch.ones(1), torch.tensor([0.5]))
     assert 0 <= token.item() < 3
     assert logp.isnan().all()
 
 
-def test_greedy_takes_the_first_of_equals():
+def test_greedy_decoding_takes_the_first_of_equal_logits():
     assert choose(torch.tensor([[1.0, 3.0, 3.0]]), torch.zeros(1), torch.tensor([0.9]))[0].item() == 1

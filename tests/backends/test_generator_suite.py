@@ -1,4 +1,4 @@
-"""The fake generator passes the published suite, and each check of the suite detects its mutants."""
+"""The fake generator passes the conformance suite, and each check of the suite detects its mutants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from purerl.backends.fake import generator as fake
 from purerl.backends.fake.generator import FakeGenerator
 from purerl.backends.requests import PendingRequest
 from purerl.protocols import Completion
-from purerl.testing import generator as published
+from purerl.testing import generator as suite
 from purerl.testing.generator import check_generator
 from tests.backends.generators import FAKE, fake_generator
 
@@ -36,145 +36,145 @@ def mutant(check: Callable, owner: object, name: str):
     return register
 
 
-@mutant(published.collect_without_requests_returns_empty_list, FakeGenerator, "collect")
+@mutant(suite.collect_without_requests_returns_empty_list, FakeGenerator, "collect")
 def completion_without_request(original, self, timeout=None):
     return original(self, timeout) or [Completion("warm-up", (), (), (), "length")]
 
 
-@mutant(published.every_request_is_returned_once, FakeGenerator, "collect")
+@mutant(suite.every_request_is_returned_once, FakeGenerator, "collect")
 def completion_is_lost(original, self, timeout=None):
     return [completion for completion in original(self, timeout) if completion.key != "request 7"]
 
 
-@mutant(published.every_request_is_returned_once, FakeGenerator, "collect")
+@mutant(suite.every_request_is_returned_once, FakeGenerator, "collect")
 def completion_is_returned_twice(original, self, timeout=None):
     return [copy for completion in original(self, timeout) for copy in (completion, completion)]
 
 
-@mutant(published.every_request_is_returned_once, PendingRequest, "completion")
+@mutant(suite.every_request_is_returned_once, PendingRequest, "completion")
 def keys_are_swapped(original, self, finish):
     return evolve(original(self, finish), key="request 0")
 
 
-@mutant(published.every_request_is_returned_once, fake, "_finish")
-def one_token_too_many(original, row):
-    return "length" if row.left < 0 else None
+@mutant(suite.every_request_is_returned_once, fake, "_finish_reason")
+def one_token_too_many(original, pending):
+    return "length" if pending.remaining < 0 else None
 
 
-@mutant(published.every_request_is_returned_once, PendingRequest, "completion")
+@mutant(suite.every_request_is_returned_once, PendingRequest, "completion")
 def one_logp_is_missing(original, self, finish):
     return evolve(original(self, finish), logp=self.logp[1:])
 
 
-@mutant(published.every_request_is_returned_once, PendingRequest, "completion")
+@mutant(suite.every_request_is_returned_once, PendingRequest, "completion")
 def finish_is_always_stop(original, self, finish):
     return original(self, "stop")
 
 
-@mutant(published.polling_makes_progress, FakeGenerator, "collect")
+@mutant(suite.polling_makes_progress, FakeGenerator, "collect")
 def polling_does_not_decode(original, self, timeout=None):
     return [] if timeout == 0.0 else original(self, timeout)
 
 
-@mutant(published.invalid_requests_are_refused, fake, "check_requests")
+@mutant(suite.invalid_requests_are_refused, fake, "check_requests")
 def no_request_is_refused(original, requests, in_use, **limits):
     pass
 
 
-@mutant(published.invalid_requests_are_refused, fake, "check_requests")
+@mutant(suite.invalid_requests_are_refused, fake, "check_requests")
 def keys_in_flight_are_accepted(original, requests, in_use, **limits):
     original(requests, (), **limits)
 
 
-@mutant(published.invalid_requests_are_refused, FakeGenerator, "submit")
+@mutant(suite.invalid_requests_are_refused, FakeGenerator, "submit")
 def requests_before_an_invalid_one_are_enqueued(original, self, requests):
     for request in requests:
         original(self, [request])
 
 
-@mutant(published.stop_tokens_end_completion, fake, "_finish")
-def stop_tokens_are_ignored(original, row):
-    return None if row.left else "length"
+@mutant(suite.stop_tokens_end_completion, fake, "_finish_reason")
+def stop_tokens_are_ignored(original, pending):
+    return None if pending.remaining else "length"
 
 
-@mutant(published.stop_tokens_end_completion, fake, "_finish")
-def length_takes_precedence_over_stop(original, row):
-    return original(row) if row.left else "length"
+@mutant(suite.stop_tokens_end_completion, fake, "_finish_reason")
+def length_takes_precedence_over_stop(original, pending):
+    return original(pending) if pending.remaining else "length"
 
 
-@mutant(published.stop_tokens_end_completion, PendingRequest, "completion")
+@mutant(suite.stop_tokens_end_completion, PendingRequest, "completion")
 def stop_token_is_removed(original, self, finish):
     positions = slice(None, -1 if finish == "stop" else None)
     full = original(self, finish)
     return evolve(full, tokens=full.tokens[positions], logp=full.logp[positions], version=full.version[positions])
 
 
-@mutant(published.stop_strings_end_completion, fake, "text_of")
+@mutant(suite.stop_strings_end_completion, fake, "text_of")
 def stop_strings_are_ignored(original, tokens):
     return ""
 
 
-@mutant(published.stop_strings_end_completion, fake, "text_of")
+@mutant(suite.stop_strings_end_completion, fake, "text_of")
 def stop_strings_are_searched_in_the_last_token(original, tokens):
     return original(tokens[-1:])
 
 
-@mutant(published.cancel_returns_generated_tokens, FakeGenerator, "cancel")
+@mutant(suite.cancel_returns_generated_tokens, FakeGenerator, "cancel")
 def cancel_has_no_effect(original, self, keys):
     pass
 
 
-@mutant(published.cancel_returns_generated_tokens, FakeGenerator, "cancel")
+@mutant(suite.cancel_returns_generated_tokens, FakeGenerator, "cancel")
 def cancel_stops_all_requests(original, self, keys):
-    original(self, [*keys, *self._rows])
+    original(self, [*keys, *self._pending])
 
 
-@mutant(published.cancel_returns_generated_tokens, FakeGenerator, "cancel")
+@mutant(suite.cancel_returns_generated_tokens, FakeGenerator, "cancel")
 def cancel_loses_tokens(original, self, keys):
-    for key in self._rows.keys() & set(keys):
-        self._rows[key] = PendingRequest(self._rows[key].request)
+    for key in self._pending.keys() & set(keys):
+        self._pending[key] = PendingRequest(self._pending[key].request)
     original(self, keys)
 
 
-@mutant(published.seed_determines_tokens, fake, "signed")
+@mutant(suite.seed_determines_tokens, fake, "signed")
 def seed_is_truncated_to_32_bits(original, number):
     return number % 2**32
 
 
-@mutant(published.seed_determines_tokens, fake, "uniform")
+@mutant(suite.seed_determines_tokens, fake, "uniform")
 def seed_is_ignored(original, seed, index):
     return torch.rand(len(seed))
 
 
-@mutant(published.concurrent_requests_do_not_change_results, fake, "uniform")
+@mutant(suite.concurrent_requests_do_not_change_results, fake, "uniform")
 def seed_is_the_row_index(original, seed, index):
     return original(torch.arange(len(seed)), index)
 
 
-@mutant(published.continued_completion_equals_single_completion, FakeGenerator, "submit")
+@mutant(suite.continued_completion_equals_single_completion, FakeGenerator, "submit")
 def last_prompt_token_is_dropped(original, self, requests):
     original(self, [evolve(request, tokens=request.tokens[:-1] or request.tokens) for request in requests])
 
 
-@mutant(published.logp_equals_forward_pass, fake, "choose")
+@mutant(suite.logp_equals_forward_pass, fake, "choose")
 def logp_of_the_argmax(original, logits, temperature, uniform):
     token, _ = original(logits, temperature, uniform)
     return token, original(logits / temperature.clamp(min=0.1)[:, None], torch.zeros_like(temperature), uniform)[1]
 
 
-@mutant(published.logp_equals_forward_pass, fake, "choose")
+@mutant(suite.logp_equals_forward_pass, fake, "choose")
 def logp_before_temperature(original, logits, temperature, uniform):
     token, _ = original(logits, temperature, uniform)
     return token, logits.log_softmax(-1).gather(-1, token[:, None])[:, 0]
 
 
-@mutant(published.logp_equals_forward_pass, PendingRequest, "completion")
+@mutant(suite.logp_equals_forward_pass, PendingRequest, "completion")
 def logp_is_shifted(original, self, finish):
     full = original(self, finish)
     return evolve(full, logp=(*full.logp[1:], *full.logp[:1]))
 
 
-@mutant(published.sampled_pairs_match_probabilities, fake, "choose")
+@mutant(suite.sampled_pairs_match_probabilities, fake, "choose")
 def unlikely_tokens_are_never_sampled(original, logits, temperature, uniform):
     """Sample from a truncated distribution, but return log-probabilities of the full one."""
     truncated = logits.where(logits.softmax(-1) > 0.1, -torch.inf)
@@ -183,40 +183,40 @@ def unlikely_tokens_are_never_sampled(original, logits, temperature, uniform):
     return token, (logits / scale).log_softmax(-1).gather(-1, token[:, None])[:, 0]
 
 
-@mutant(published.sampled_pairs_match_probabilities, fake, "uniform")
+@mutant(suite.sampled_pairs_match_probabilities, fake, "uniform")
 def all_tokens_use_the_same_random_number(original, seed, index):
     return original(seed, torch.zeros_like(index))
 
 
-@mutant(published.sampled_pairs_match_probabilities, fake, "uniform")
+@mutant(suite.sampled_pairs_match_probabilities, fake, "uniform")
 def random_numbers_are_linear_in_seed_and_index(original, seed, index):
     return (seed * 0.37 + index * 0.61).float() % 1
 
 
-@mutant(published.greedy_decoding_returns_argmax, fake, "choose")
+@mutant(suite.greedy_decoding_returns_argmax, fake, "choose")
 def greedy_decoding_samples(original, logits, temperature, uniform):
     return original(logits, temperature.where(temperature > 0, 1), uniform)
 
 
-@mutant(published.load_weights_replaces_weights, FakeGenerator, "load_weights")
+@mutant(suite.load_weights_replaces_weights, FakeGenerator, "load_weights")
 def new_weights_are_ignored(original, self, weights, *, version):
     self._version = version
 
 
-@mutant(published.load_weights_replaces_weights, FakeGenerator, "load_weights")
+@mutant(suite.load_weights_replaces_weights, FakeGenerator, "load_weights")
 def version_is_not_updated(original, self, weights, *, version):
     original(self, weights, version=0)
 
 
-@mutant(published.load_weights_applies_to_requests_in_flight, PendingRequest, "completion")
+@mutant(suite.load_weights_applies_to_requests_in_flight, PendingRequest, "completion")
 def completion_has_one_version(original, self, finish):
     full = original(self, finish)
     return evolve(full, version=full.version[-1:] * len(full.version))
 
 
-@mutant(published.load_weights_applies_to_requests_in_flight, FakeGenerator, "load_weights")
+@mutant(suite.load_weights_applies_to_requests_in_flight, FakeGenerator, "load_weights")
 def requests_in_flight_finish_with_the_old_weights(original, self, weights, *, version):
-    while self._rows:
+    while self._pending:
         self._step()
     original(self, weights, version=version)
 
@@ -226,12 +226,12 @@ def test_mutant_is_detected(name, monkeypatch):
     check, owner, attribute, function = MUTANTS[name]
     original = getattr(owner, attribute)
     monkeypatch.setattr(owner, attribute, lambda *args, **kwargs: function(original, *args, **kwargs))
-    monkeypatch.setattr(published, "CHECKS", [check])
-    monkeypatch.setattr(published, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(suite, "CHECKS", [check])
+    monkeypatch.setattr(suite, "_TIMEOUT", 0.2)
     with pytest.raises(AssertionError, match=f"^{check.__name__}: "):
         check_generator(fake_generator, **FAKE)
 
 
 def test_every_check_has_a_mutant():
     checks = {check for check, *_ in MUTANTS.values()}
-    assert checks == set(published.CHECKS)
+    assert checks == set(suite.CHECKS)

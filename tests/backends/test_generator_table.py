@@ -1,4 +1,4 @@
-"""The table against a plain one: lists of numbers, with columns that begin anywhere."""
+"""`Table`, compared with lists of numbers."""
 
 from __future__ import annotations
 
@@ -11,137 +11,137 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from purerl.backends.hf.table import Table, moves
 
-MOST = 6
+MAX_ROWS = 6
 LIKE = torch.zeros(1, 2, 1, 3)
 
 
-class AgainstLists(RuleBasedStateMachine):
-    """Rows as lists, each from its first column to now, and a table with two planes, one of which comes late."""
+class TableMachine(RuleBasedStateMachine):
+    """A table with two planes, one of which is added late, beside a list (first column, numbers up to now) per row."""
 
     def __init__(self):
         super().__init__()
         self.rows: list[tuple[int, list[float]]] = []
-        self.table, self.now, self.names, self.numbers = Table(MOST), 0, ["early"], itertools.count(1)
-        self.table.add("early", LIKE)
+        self.table, self.now, self.names, self.numbers = Table(MAX_ROWS), 0, ["early"], itertools.count(1)
+        self.table.add_plane("early", LIKE)
 
     def write(self, rows, start, values):
         values = torch.tensor(values, dtype=torch.float32)[:, None, :, None].expand(-1, 2, -1, 3)
         for name in self.names:
             self.table.view(name, rows, start, start + values.shape[2]).copy_(values)
 
-    @precondition(lambda self: len(self.rows) < MOST)
+    @precondition(lambda self: len(self.rows) < MAX_ROWS)
     @rule(data=st.data())
-    def enter(self, data):
-        lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=MOST - len(self.rows)))
-        entered = self.table.enter(len(lengths), before=max(lengths) - 1)
-        assert range(*entered.indices(MOST)) == range(len(self.rows), len(self.rows) + len(lengths))
-        for row, length in enumerate(lengths, start=entered.start):
+    def add_rows(self, data):
+        lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=MAX_ROWS - len(self.rows)))
+        added = self.table.add_rows(len(lengths), before=max(lengths) - 1)
+        assert range(*added.indices(MAX_ROWS)) == range(len(self.rows), len(self.rows) + len(lengths))
+        for row, length in enumerate(lengths, start=added.start):
             numbers = [float(next(self.numbers)) for _ in range(length)]
             self.rows.append((self.now + 1 - length, numbers))
             self.write(slice(row, row + 1), self.now + 1 - length, [numbers])
 
     @precondition(lambda self: self.rows)
     @rule()
-    def step(self):
-        self.table.step()
+    def add_column(self):
+        self.table.add_column()
         self.now += 1
         new = [[float(next(self.numbers))] for _ in self.rows]
-        for row, one in zip(self.rows, new, strict=True):
-            row[1].extend(one)
+        for (_, numbers), number in zip(self.rows, new, strict=True):
+            numbers.extend(number)
         self.write(slice(0, len(self.rows)), self.now, new)
 
     @precondition(lambda self: self.rows)
     @rule(data=st.data())
-    def leave(self, data):
-        gone = data.draw(st.sets(st.integers(0, len(self.rows) - 1), min_size=1))
-        sources, holes = moves(list(gone), len(self.rows))
+    def remove_rows(self, data):
+        removed = data.draw(st.sets(st.integers(0, len(self.rows) - 1), min_size=1))
+        sources, holes = moves(list(removed), len(self.rows))
         for source, hole in zip(sources, holes, strict=True):
             self.rows[hole] = self.rows[source]
-        self.rows = self.rows[: len(self.rows) - len(gone)]
+        self.rows = self.rows[: len(self.rows) - len(removed)]
         start = min((first for first, _ in self.rows), default=self.now)
-        self.table.leave(sources, holes, rows=len(self.rows), start=start)
+        self.table.remove_rows(sources, holes, rows=len(self.rows), start=start)
 
     @rule()
-    def give_back(self):
-        """Of which rows in use know nothing."""
-        self.table.give_back()
+    def release(self):
+        """Has no effect if rows are in use."""
+        self.table.release()
         assert self.rows or not any(plane.numel() for plane in self.table._planes.values())
 
     @precondition(lambda self: not self.rows and len(self.names) == 1)
     @rule()
-    def a_plane_comes_late(self):
+    def add_plane(self):
         self.names.append("late")
-        self.table.add("late", LIKE)
+        self.table.add_plane("late", LIKE)
 
     @precondition(lambda self: self.rows)
     @invariant()
-    def it_holds_what_was_written_and_0_before(self):
+    def table_has_the_written_numbers_after_zeros(self):
         assert (self.table.rows, self.table.now) == (len(self.rows), self.now)
         start = self.table.start
-        wanted = torch.tensor([[0.0] * (first - start) + numbers for first, numbers in self.rows])
+        expected = torch.tensor([[0.0] * (first - start) + numbers for first, numbers in self.rows])
         for name in self.names:
-            found = self.table.view(name, slice(0, len(self.rows)), start, self.now + 1)
-            assert torch.equal(found, wanted[:, None, :, None].expand(-1, 2, -1, 3))
+            values = self.table.view(name, slice(0, len(self.rows)), start, self.now + 1)
+            assert torch.equal(values, expected[:, None, :, None].expand(-1, 2, -1, 3))
 
 
-TestAgainstLists = AgainstLists.TestCase
-TestAgainstLists.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTableMachine = TableMachine.TestCase
+TestTableMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-def test_entering_rows_are_0_whatever_was_there():
+def test_new_rows_are_0_where_earlier_rows_were_nan():
     table = Table(4)
-    table.add("plane", torch.zeros(1, 1, 1, 1))
-    table.enter(3, before=5)
+    table.add_plane("plane", torch.zeros(1, 1, 1, 1))
+    table.add_rows(3, before=5)
     table.view("plane", slice(0, 3), -5, 1).fill_(torch.nan)
-    table.leave([], [], rows=1, start=0)
+    table.remove_rows([], [], rows=1, start=0)
     table.view("plane", slice(0, 1), 0, 1).fill_(7.0)
-    table.enter(2, before=3)
-    found = table.view("plane", slice(0, 3), table.start, table.now + 1)[:, 0, :, 0]
-    assert found.tolist() == [[0, 0, 0, 7.0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    table.add_rows(2, before=3)
+    values = table.view("plane", slice(0, 3), table.start, table.now + 1)[:, 0, :, 0]
+    assert values.tolist() == [[0, 0, 0, 7.0], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
-def test_a_plane_that_comes_late_is_0():
-    """Prompts of one token go through no prefill: the first that does makes the planes, for all rows."""
+def test_plane_added_to_rows_in_use_is_0():
+    """Prompts of one token need no prefill. The first prefill creates the planes, for all rows."""
     table = Table(4)
-    table.enter(2, before=0)
-    table.enter(1, before=5)
-    table.add("plane", torch.full((1, 1, 1, 1), torch.nan))
+    table.add_rows(2, before=0)
+    table.add_rows(1, before=5)
+    table.add_plane("plane", torch.full((1, 1, 1, 1), torch.nan))
     assert (table.view("plane", slice(0, 3), table.start, table.now + 1) == 0).all()
 
 
 def test_planes_grow_one_after_the_other(monkeypatch):
-    """What two would take at once beside the old ones is not there to take."""
+    """If all planes grew together, the memory for all of them would be needed twice."""
     table, rows = Table(9), []
     for name in "abc":
-        table.add(name, LIKE)
-    table.enter(1, before=0)
-    true = Table._laid_out
+        table.add_plane(name, LIKE)
+    table.add_rows(1, before=0)
+    resized = Table._resized
     monkeypatch.setattr(
         Table,
-        "_laid_out",
-        lambda table, plane: (rows.append([len(one) for one in table._planes.values()]), true(table, plane))[1],
+        "_resized",
+        lambda table, plane: (rows.append([len(each) for each in table._planes.values()]), resized(table, plane))[1],
     )
-    table.enter(8, before=0)
+    table.add_rows(8, before=0)
     assert rows == [[1, 1, 1], [9, 1, 1], [9, 9, 1]]
 
 
 @given(st.integers(1, 12), st.data())
-def test_moves_keep_those_that_stay(rows, data):
-    gone = data.draw(st.sets(st.integers(0, rows - 1)))
+def test_moves_keep_the_remaining_rows(rows, data):
+    removed = data.draw(st.sets(st.integers(0, rows - 1)))
     names = list(range(rows))
-    for source, hole in zip(*moves(list(gone), rows), strict=True):
+    for source, hole in zip(*moves(list(removed), rows), strict=True):
         names[hole] = names[source]
-    assert sorted(names[: rows - len(gone)]) == sorted(set(range(rows)) - gone)
+    assert sorted(names[: rows - len(removed)]) == sorted(set(range(rows)) - removed)
 
 
-def test_a_long_run_of_short_rows_stays_small():
-    """Columns are numbered for ever; the tensors are not."""
+def test_memory_stays_small_during_many_short_rows():
+    """Column numbers grow; the tensors do not."""
     table = Table(2)
-    table.add("plane", torch.zeros(1, 1, 1, 1))
+    table.add_plane("plane", torch.zeros(1, 1, 1, 1))
     for _ in range(200):
-        table.enter(1, before=3)
+        table.add_rows(1, before=3)
         for _ in range(5):
-            table.step()
-        table.leave([], [], rows=0, start=table.now)
+            table.add_column()
+        table.remove_rows([], [], rows=0, start=table.now)
     assert table.now == 1000
     assert table._planes["plane"].numel() <= 2 * 2 * (3 + 5 + 2)

@@ -1,4 +1,4 @@
-"""Loading a model: all of its weights come from its files, and what is wrong is told in our words."""
+"""Loading a model: all of its weights are in its files, and errors name what is missing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from purerl.backends.hf import generator
 from purerl.backends.hf.model import load_model
 from purerl.errors import ConfigError
-from purerl.protocols import Model
-from tests.backends.tiny import FAMILIES, trainer, write_model
+from purerl.settings import Model
+from tests.backends.tiny import FAMILIES, make_trainer, write_model
 
 
-def _rewritten(path: str, change) -> str:
-    """The model at `path`, once `change` was made to its weights."""
+def rewrite(path: str, change) -> str:
+    """Apply `change` to the weights in the files of the model; return `path`."""
     from safetensors.torch import load_file, save_file
 
     file = Path(path) / "model.safetensors"
@@ -25,58 +25,60 @@ def _rewritten(path: str, change) -> str:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_whole_model_is_loaded_whatever_is_tied_in_it(tmp_path, family):
+def test_complete_model_is_loaded_with_and_without_tied_weights(tmp_path, family):
     load_model(Model(write_model(tmp_path, family), attention="eager"))
 
 
 @pytest.mark.parametrize("role", ["policy", "critic", "reference"])
-def test_weights_that_are_not_in_the_files_are_not_drawn(tmp_path, role):
-    def without_a_layer(weights):
+def test_model_with_missing_weights_is_refused(tmp_path, role):
+    def remove_layer(weights):
         for name in [name for name in weights if ".layers.1.mlp." in name]:
             del weights[name]
 
-    path = _rewritten(write_model(tmp_path), without_a_layer)
+    path = rewrite(write_model(tmp_path), remove_layer)
     with pytest.raises(ConfigError) as caught:
-        trainer(path, role)
+        make_trainer(path, role)
     assert str(caught.value) == (
-        f"the files of {path!r} do not hold the whole model\n"
+        f"the files of {path!r} do not contain the whole model\n"
         "  got:  no model.layers.1.mlp.down_proj.weight; no model.layers.1.mlp.gate_proj.weight; "
         "no model.layers.1.mlp.up_proj.weight\n"
-        "  need: every weight of Qwen3ForCausalLM, in its shape: others would be drawn at random\n"
-        "  do:   get the files again, or mend config.json where it describes another model"
+        "  need: all weights of Qwen3ForCausalLM, in its shapes; others would be initialized at random\n"
+        "  do:   download the files again, or fix config.json if it describes another model"
     )
-    with pytest.raises(ConfigError, match="do not hold the whole model"):
+    with pytest.raises(ConfigError, match="do not contain the whole model"):
         generator.build(generator.Config(), model=Model(path), seed=0)
 
 
-def test_weights_of_another_shape_are_not_drawn(tmp_path):
-    def smaller(weights):
+def test_model_with_weights_of_another_shape_is_refused(tmp_path):
+    def shrink_head(weights):
         weights["lm_head.weight"] = weights["lm_head.weight"][:5].clone()
 
-    path = _rewritten(write_model(tmp_path), smaller)
-    with pytest.raises(ConfigError, match=r"\n  got:  lm_head.weight \[5, 16\] there, \[19, 16\] here\n"):
-        trainer(path)
+    path = rewrite(write_model(tmp_path), shrink_head)
+    message = r"\n  got:  lm_head.weight is \[5, 16\] in the files and \[19, 16\] in the model\n"
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(path)
 
 
-def test_only_a_critic_needs_no_output_head(tmp_path):
-    trainer(write_model(tmp_path), "critic").export(tmp_path / "critic")
-    trainer(str(tmp_path / "critic"), "critic")
+def test_only_a_critic_can_be_loaded_without_an_output_head(tmp_path):
+    make_trainer(write_model(tmp_path), "critic").export(tmp_path / "critic")
+    make_trainer(str(tmp_path / "critic"), "critic")
     with pytest.raises(ConfigError, match=r"\n  got:  no lm_head.weight\n"):
-        trainer(str(tmp_path / "critic"))
+        make_trainer(str(tmp_path / "critic"))
 
 
-def test_files_that_are_cut_off_are_refused(tmp_path):
+def test_truncated_file_is_refused(tmp_path):
     path = write_model(tmp_path)
     file = Path(path) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ConfigError, match=r"^no model can be loaded from the directory .*\n  got:  Error while deser"):
-        trainer(path)
+        make_trainer(path)
 
 
 @pytest.mark.parametrize("attention", ["nonsense", "flash_attention_2"])
-def test_an_attention_that_is_not_there_is_told_apart(tmp_path, attention):
+def test_unavailable_attention_implementation_is_refused_by_name(tmp_path, attention):
     model = Model(write_model(tmp_path), attention=attention)
-    with pytest.raises(ConfigError, match=rf"^model.attention\n  got:  '{attention}': .*\n  need: an attention impl"):
+    message = rf"^model.attention\n  got:  '{attention}': .*\n  need: an attention implementation that is installed"
+    with pytest.raises(ConfigError, match=message):
         load_model(model)
 
 
@@ -84,13 +86,13 @@ def test_an_attention_that_is_not_there_is_told_apart(tmp_path, attention):
     ("dtype", "remedy"),
     [("fp32", "one of: auto, bfloat16, float16, float32, float64"), ("bf16", "did you mean 'bfloat16'?")],
 )
-def test_a_dtype_that_is_none_is_refused_at_once(dtype, remedy):
+def test_unknown_dtype_is_refused(dtype, remedy):
     with pytest.raises(ConfigError) as caught:
         Model("nowhere", dtype=dtype)
     assert str(caught.value) == f"dtype\n  got:  {dtype!r}\n  do:   {remedy}"
 
 
 @pytest.mark.parametrize("device", ["gpu", "abacus"])
-def test_a_generators_device_that_is_not_there_is_refused_before_its_model_is_loaded(device):
+def test_unknown_device_of_a_generator_is_refused_before_its_model_is_loaded(device):
     with pytest.raises(ConfigError, match=rf"^device\n  got:  {device}: "):
         generator.build(generator.Config(device=device), model=Model("nowhere"), seed=0)

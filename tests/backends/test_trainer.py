@@ -1,4 +1,4 @@
-"""The embedded trainer: what the published suite does not ask, because it is this engine's own."""
+"""The HF trainer: properties that are specific to this engine, beside the conformance suite."""
 
 from __future__ import annotations
 
@@ -9,62 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from purerl.algos.algebra import Objective, Term, of_fields, prepare_step
-from purerl.algos.parts.reductions import token_mean
-from purerl.backends.hf.heads import recompute_layers
-from purerl.backends.hf.trainer import Config
+from purerl.algos.algebra import prepare_step
+from purerl.backends.hf.engine import HFTrainer
+from purerl.backends.hf.module import recompute_layers
 from purerl.batch import with_fields
-from purerl.errors import BatchError, CheckpointError, ConfigError, InputError
+from purerl.errors import CheckpointError, ConfigError, InputError
 from purerl.kernels import logp as kernel
-from purerl.testing.batches import example_batch
-from tests.backends.tiny import FAMILIES, VOCABULARY, trainer, write_model
-
-LAYOUT = ((0, "..aaa.aax"), (1, "..a"), (0, "...axaaaaa."), (2, "."), (0, "..a..aa"), (1, "..aaaa"))
-
-
-def batch(seed: int = 0, dtype: torch.dtype = torch.float64):
-    made = example_batch(("old_logp", "advantage", "temperature", "returns"), LAYOUT, seed=seed, dtype=dtype)
-    tokens = torch.randint(0, VOCABULARY, made["tokens"].shape, generator=torch.Generator().manual_seed(seed))
-    return with_fields(made, tokens=torch.where(made["attention_mask"], tokens, 0))
-
-
-def _policy_gradient(logp, advantage):
-    return -advantage * logp
-
-
-def _squared_error(value, returns):
-    return (value - returns).square() / 2
-
-
-POLICY = Objective(
-    "policy",
-    ("advantage",),
-    ("logp",),
-    (Term("policy", of_fields(_policy_gradient, "logp", "advantage"), token_mean),),
-    metric_outputs=("entropy",),
-)
-CRITIC = Objective(
-    "critic", ("returns",), ("value",), (Term("value", of_fields(_squared_error, "value", "returns"), token_mean),)
-)
-
-
-def run(made, steps: int = 1, objective: Objective = POLICY) -> list[dict[str, float]]:
-    """What `max_steps` steps report, as means."""
-    reports = [made.step(*_given(seed, objective)) for seed in range(steps)]
-    return [{name: float(m.total / m.weight) for name, m in report.items() if m.weight} for report in reports]
-
-
-def _given(seed, objective):
-    step, counts = prepare_step(objective, batch(seed))
-    return step, objective, counts
-
-
-def weights(made) -> dict[str, torch.Tensor]:
-    return {name: weight.clone() for name, weight in made.weights()}
-
-
-def same(ours: dict, theirs: dict) -> bool:
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+from tests.backends.tiny import FAMILIES, VOCAB_SIZE, make_trainer, write_model
+from tests.backends.training import CRITIC, POLICY, equal, make_batch, make_step, parameters_of, train, weights_of
 
 
 @pytest.fixture(scope="module")
@@ -72,130 +24,133 @@ def path(tmp_path_factory) -> str:
     return write_model(tmp_path_factory.mktemp("models"))
 
 
+def scores(trainer: HFTrainer, *outputs: str) -> dict[str, torch.Tensor]:
+    return dict(trainer.score(make_batch(), outputs).items())
+
+
 # --- models ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_scores_and_names_are_those_of_the_model_itself(tmp_path, family):
+def test_scores_equal_the_model_and_weights_equal_its_exported_files(tmp_path, family):
     from safetensors.torch import load_file
 
     # transformers computes experts in float32 at most.
-    made = trainer(write_model(tmp_path, family), dtype="float32")
-    rows = batch(dtype=torch.float32)
+    trainer = make_trainer(write_model(tmp_path, family), dtype="float32")
+    batch = make_batch(dtype=torch.float32)
     with torch.no_grad():
-        logits = made.module.causal(rows["tokens"], attention_mask=rows["attention_mask"].long()).logits
+        logits = trainer.module.model(batch["tokens"], attention_mask=batch["attention_mask"].long()).logits
     log_p = (
-        (logits[:, :-1] / rows["temperature"][:, None, None]).log_softmax(-1).gather(-1, rows["tokens"][:, 1:, None])
+        (logits[:, :-1] / batch["temperature"][:, None, None]).log_softmax(-1).gather(-1, batch["tokens"][:, 1:, None])
     )
-    wanted = torch.where(rows["action"][:, 1:], log_p[..., 0], 0)
-    torch.testing.assert_close(made.score(rows, ["logp"])["logp"][:, 1:], wanted, rtol=1e-4, atol=1e-4)
-    made.export(tmp_path)
+    expected = torch.where(batch["action"][:, 1:], log_p[..., 0], 0)
+    torch.testing.assert_close(trainer.score(batch, ["logp"])["logp"][:, 1:], expected, rtol=1e-4, atol=1e-4)
+    trainer.export(tmp_path)
     exported = load_file(tmp_path / "model.safetensors")
-    assert same(dict(made.weights()), exported)
+    assert equal(dict(trainer.weights()), exported)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "cohere", "granite"])
-def test_logits_that_are_finished_in_an_unknown_way_are_refused(tmp_path, family, monkeypatch):
-    monkeypatch.setattr("purerl.backends.hf.trainer.logit_shape", lambda config: {"scale": 1.0, "softcap": None})
-    with pytest.raises(ConfigError, match=r"cannot be trained here: .*\n  got:  logits, from that product: .* apart"):
-        trainer(write_model(tmp_path, family))
+def test_model_with_an_unsupported_change_of_logits_is_refused(tmp_path, family, monkeypatch):
+    monkeypatch.setattr("purerl.backends.hf.module.logit_shape", lambda config: {"scale": 1.0, "softcap": None})
+    message = r"cannot be trained: .*\n  got:  logits, from that product: they differ by "
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(write_model(tmp_path, family))
 
 
-def test_a_model_that_looks_to_the_right_is_refused(path, monkeypatch):
+def test_model_that_attends_to_later_tokens_is_refused(path, monkeypatch):
     from transformers import Qwen3Model
 
-    def forward(self, *args, true=Qwen3Model.forward, **kwargs):
-        output = true(self, *args, **kwargs)
+    def forward(self, *args, original=Qwen3Model.forward, **kwargs):
+        output = original(self, *args, **kwargs)
         output.last_hidden_state = output.last_hidden_state + 0.1 * output.last_hidden_state.mean(1, keepdim=True)
         return output
 
     monkeypatch.setattr(Qwen3Model, "forward", forward)
     with pytest.raises(ConfigError, match="hidden states of its decoder, with padding to the right"):
-        trainer(path)
+        make_trainer(path)
 
 
-def test_a_head_that_is_not_linear_is_refused(path, monkeypatch):
-    true = nn.Linear.forward
-    monkeypatch.setattr(nn.Linear, "forward", lambda m, x: true(m, x) * (2 if m.out_features == VOCABULARY else 1))
+def test_model_with_a_nonlinear_head_is_refused(path, monkeypatch):
+    forward = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda m, x: forward(m, x) * (2 if m.out_features == VOCAB_SIZE else 1))
     with pytest.raises(ConfigError, match="product of hidden states and output head"):
-        trainer(path)
+        make_trainer(path)
 
 
 def test_dropout_is_off(tmp_path):
-    made = trainer(write_model(tmp_path, "gpt2"))
-    assert same(dict(made.score(batch(), ["logp"]).items()), dict(made.score(batch(), ["logp"]).items()))
-    assert any(m.p for m in made.module.modules() if isinstance(m, nn.Dropout))
+    trainer = make_trainer(write_model(tmp_path, "gpt2"))
+    assert equal(scores(trainer, "logp"), scores(trainer, "logp"))
+    assert any(module.p for module in trainer.module.modules() if isinstance(module, nn.Dropout))
 
 
-def test_building_leaves_the_global_generator_alone(path):
+def test_build_does_not_change_the_global_random_state(path):
     before = torch.get_rng_state()
-    trainer(path, "critic")
+    make_trainer(path, "critic")
     assert torch.equal(torch.get_rng_state(), before)
 
 
 # --- precision and memory ----------------------------------------------------------------------------------------
 
 
-def test_autocast_computes_the_backbone_narrowly_and_keeps_weights_wide(path):
-    wide, narrow = (
-        trainer(path, dtype="float32", lr=1e-3, mixed_precision=autocast) for autocast in ("off", "bfloat16")
+def test_mixed_precision_computes_the_backbone_in_bfloat16_and_keeps_float32_weights(path):
+    full, mixed = (
+        make_trainer(path, dtype="float32", lr=1e-3, mixed_precision=precision) for precision in ("off", "bfloat16")
     )
-    rows = batch(dtype=torch.float32)
-    scores = [made.score(rows, ["logp"])["logp"] for made in (wide, narrow)]
-    assert scores[1].dtype == torch.float32
-    assert not torch.equal(*scores)
-    assert (scores[0] - scores[1]).abs().mean() < 0.1
-    norms = [
-        made.step(*prepare_step(POLICY, rows)[:1], POLICY, prepare_step(POLICY, rows)[1])["grad_norm"].total
-        for made in (wide, narrow)
-    ]
+    batch = make_batch(dtype=torch.float32)
+    logps = [trainer.score(batch, ["logp"])["logp"] for trainer in (full, mixed)]
+    assert logps[1].dtype == torch.float32
+    assert not torch.equal(*logps)
+    assert (logps[0] - logps[1]).abs().mean() < 0.1
+    step, counts = prepare_step(POLICY, batch)
+    norms = [trainer.step(step, POLICY, counts)["grad_norm"].total for trainer in (full, mixed)]
     torch.testing.assert_close(*norms, rtol=0.1, atol=0)
-    assert {weight.dtype for _, weight in narrow.weights()} == {torch.float32}
+    assert {weight.dtype for _, weight in mixed.weights()} == {torch.float32}
 
 
-def test_narrow_weights_train(path):
-    made = trainer(path, dtype="bfloat16", lr=1e-2)
-    before = weights(made)
-    report = made.step(*_given(0, POLICY))
+def test_bfloat16_weights_are_trained(path):
+    trainer = make_trainer(path, dtype="bfloat16", lr=1e-2)
+    before = weights_of(trainer)
+    report = trainer.step(*make_step(0))
     assert float(report["skipped"].total) == 0
     assert {weight.dtype for weight in before.values()} == {torch.bfloat16}
-    assert not same(before, weights(made))
-    assert made.score(batch(), ["logp"])["logp"].dtype == torch.float64
+    assert not equal(before, weights_of(trainer))
+    assert scores(trainer, "logp")["logp"].dtype == torch.float64
 
 
-def test_layers_are_computed_again_in_the_backward_pass(path):
+def test_gradient_checkpointing_recomputes_layers(path):
     calls = []
-    for again in (False, True):
-        made = trainer(path, gradient_checkpointing=again)
+    for is_enabled in (False, True):
+        trainer = make_trainer(path, gradient_checkpointing=is_enabled)
         calls.append(0)
-        for layer in made.module.causal.model.layers:
+        for layer in trainer.module.decoder.layers:
             layer.mlp.register_forward_pre_hook(lambda *_: calls.append(calls.pop() + 1))
-        run(made)
+        train(trainer)
     assert calls == [2, 4]
 
 
-def test_a_model_without_layers_cannot_recompute_them():
+def test_gradient_checkpointing_of_a_model_without_layers_is_refused():
     with pytest.raises(ConfigError, match="gradient_checkpointing"):
         recompute_layers(nn.Linear(2, 2))
 
 
-def test_chunks_of_the_vocabulary_change_nothing_but_rounding(path, monkeypatch):
+def test_chunks_of_the_vocabulary_change_results_only_by_rounding(path, monkeypatch):
     results = []
     monkeypatch.setattr(kernel, "chunk_size", lambda vocabulary: 3)
-    for kept in (kernel.KEPT, 3 * VOCABULARY):
-        monkeypatch.setattr(kernel, "KEPT", kept)
-        made = trainer(path, lr=1e-2, eps=1e-2)
-        report = run(made, 2)
-        results.append([report, weights(made)])
+    for max_logits in (kernel.KEPT, 3 * VOCAB_SIZE):
+        monkeypatch.setattr(kernel, "KEPT", max_logits)
+        trainer = make_trainer(path, lr=1e-2, eps=1e-2)
+        report = train(trainer, 2)
+        results.append([report, weights_of(trainer)])
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-12)
 
 
-# --- steps -------------------------------------------------------------------------------------------------------
+# --- optimizer steps ---------------------------------------------------------------------------------------------
 
 
-def test_steps_are_those_of_a_plain_adamw_loop_with_clipping_decay_and_schedule(path):
+def test_steps_equal_a_plain_adamw_loop_with_clipping_decay_and_schedule(path):
     settings = dict(lr=1e-2, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.3, max_grad_norm=0.5)
-    made = trainer(
+    trainer = make_trainer(
         path,
         **settings,
         lr_scheduler="cosine",
@@ -204,7 +159,7 @@ def test_steps_are_those_of_a_plain_adamw_loop_with_clipping_decay_and_schedule(
         updates=6,
         max_tokens_per_microbatch=20,
     )
-    plain = copy.deepcopy(made.module)
+    plain = copy.deepcopy(trainer.module)
     named = dict(plain.named_parameters())
     decayed = {name for name in named if name.endswith(("proj.weight", "lm_head.weight"))}
     groups = [
@@ -212,14 +167,14 @@ def test_steps_are_those_of_a_plain_adamw_loop_with_clipping_decay_and_schedule(
         for decays in (True, False)
     ]
     optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(0.8, 0.9), eps=1e-3)
-    # By hand: two steps up, then 0.1 + 0.9 * (1 + cos(pi * k / 4)) / 2 for k = 0 ... 3.
+    # Manually computed: two warm-up steps, then 0.1 + 0.9 * (1 + cos(pi * k / 4)) / 2 for k = 0 ... 3.
     rates = [0.005, 0.01, 0.01, 0.008681981, 0.0055, 0.002318019]
-    reports = run(made, 6)
+    reports = train(trainer, 6)
     for seed, (rate, report) in enumerate(zip(rates, reports, strict=True)):
-        rows = batch(seed)
-        logp = plain(rows["tokens"], rows["action"], rows["temperature"], rows["group"])["logp"]
+        batch = make_batch(seed)
+        logp = plain(batch["tokens"], batch["action"], batch["temperature"], ("logp",))["logp"]
         optimizer.zero_grad()
-        (-(logp * rows["advantage"])[rows["mask"]].mean()).backward()
+        (-(logp * batch["advantage"])[batch["mask"]].mean()).backward()
         norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -227,214 +182,156 @@ def test_steps_are_those_of_a_plain_adamw_loop_with_clipping_decay_and_schedule(
         assert report["learning_rate"] == pytest.approx(rate, abs=1e-9)
         assert report["grad_norm"] == pytest.approx(float(norm), rel=1e-6)
         assert norm > 0.5
-    wanted = {name: parameter.detach() for name, parameter in plain.causal.named_parameters()}
-    torch.testing.assert_close(weights(made), wanted, rtol=1e-6, atol=1e-8)
+    expected = {name: parameter.detach() for name, parameter in plain.model.named_parameters()}
+    torch.testing.assert_close(weights_of(trainer), expected, rtol=1e-6, atol=1e-8)
 
 
-def test_a_tied_head_does_not_decay(tmp_path):
-    made = trainer(write_model(tmp_path, "llama"), lr=1e-2, weight_decay=0.5)
-    decayed, kept = ({id(p) for p in group["params"]} for group in made.optimizer.param_groups)
-    causal = made.module.causal
-    assert id(causal.get_output_embeddings().weight) in kept
-    assert id(causal.model.norm.weight) in kept
-    assert id(causal.model.layers[0].mlp.up_proj.weight) in decayed
-    assert len(decayed) + len(kept) == len(list(causal.parameters()))
+def test_warmup_ratio_equals_the_same_number_of_warmup_steps(path):
+    settings = dict(lr=1e-2, lr_scheduler="linear", updates=4)
+    by_ratio, by_steps = (make_trainer(path, **settings, **w) for w in ({"warmup_ratio": 0.5}, {"warmup_steps": 2}))
+    reports = train(by_ratio, 4)
+    assert reports == train(by_steps, 4)
+    assert [report["learning_rate"] for report in reports] == pytest.approx([0.005, 0.01, 0.01, 0.005])
+    assert equal(weights_of(by_ratio), weights_of(by_steps))
 
 
-def test_a_skipped_step_moves_the_schedule_on_and_nothing_else(path):
-    made = trainer(path, lr=1e-2, lr_scheduler="linear", updates=4)
-    before = weights(made)
-    rows, objective, counts = _given(0, POLICY)
-    report = made.step(with_fields(rows, advantage=rows["advantage"] * torch.inf), objective, counts)
+def test_tied_head_does_not_decay(tmp_path):
+    trainer = make_trainer(write_model(tmp_path, "llama"), lr=1e-2, weight_decay=0.5)
+    decay, no_decay = ({id(p) for p in group["params"]} for group in trainer.optimizer.param_groups)
+    model = trainer.module.model
+    assert id(model.get_output_embeddings().weight) in no_decay
+    assert id(model.model.norm.weight) in no_decay
+    assert id(model.model.layers[0].mlp.up_proj.weight) in decay
+    assert len(decay) + len(no_decay) == len(list(model.parameters()))
+
+
+def test_skipped_step_changes_only_the_schedule(path):
+    trainer = make_trainer(path, lr=1e-2, lr_scheduler="linear", updates=4)
+    before = weights_of(trainer)
+    batch, objective, counts = make_step(0)
+    report = trainer.step(with_fields(batch, advantage=batch["advantage"] * torch.inf), objective, counts)
     assert float(report["skipped"].total) == 1
     assert "grad_norm" not in report
-    assert same(weights(made), before)
-    assert [report["learning_rate"] for report in run(made)] == [pytest.approx(0.75e-2)]
+    assert equal(weights_of(trainer), before)
+    assert [report["learning_rate"] for report in train(trainer)] == [pytest.approx(0.75e-2)]
 
 
-def test_every_gradient_is_there_after_a_step_without_rows(path):
-    made = trainer(path)
-    rows, objective, counts = _given(0, POLICY)
-    report = made.step(rows[:0], objective, counts)
-    assert all(p.grad is not None and p.grad.count_nonzero() == 0 for p in made.module.parameters())
-    # Other ranks counted tokens, so this one takes its part in the step.
+def test_all_gradients_exist_after_a_step_without_rows(path):
+    trainer = make_trainer(path)
+    batch, objective, counts = make_step(0)
+    report = trainer.step(batch[:0], objective, counts)
+    assert all(p.grad is not None and p.grad.count_nonzero() == 0 for p in trainer.module.parameters())
+    # `counts` is not 0, so the step is not skipped.
     assert float(report["skipped"].total) == 0
     assert {name for name in report if name.startswith("loss")} == {"loss/policy"}
 
 
 def test_rows_without_action_tokens_cost_one_token(path):
-    made = trainer(path)
-    widths = []
-    made.module.causal.model.register_forward_pre_hook(
-        lambda m, a, kwargs: widths.append(kwargs["input_ids"].shape), with_kwargs=True
+    trainer = make_trainer(path)
+    shapes = []
+    trainer.module.decoder.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
     )
-    made.score(batch()[3:4], ["logp"])
-    made.score(batch()[:1], ["logp"])
-    # The last token of `..aaa.aax` is an action token: the seven before it predict all that there is.
-    assert widths == [(1, 1), (1, 8)]
+    trainer.score(make_batch()[3:4], ["logp"])
+    trainer.score(make_batch()[:1], ["logp"])
+    # The last token of `..aaa.aax` is an action token, so the seven tokens before it, and one more, are read.
+    assert shapes == [(1, 1), (1, 8)]
 
 
 # --- roles -------------------------------------------------------------------------------------------------------
 
 
-def test_a_critic_gives_the_value_before_each_action_token(path):
-    made = trainer(path, "critic")
-    rows = batch()
+def test_critic_computes_the_value_before_each_action_token(path):
+    trainer = make_trainer(path, "critic")
+    batch = make_batch()
     with torch.no_grad():
-        hidden = made.module.backbone(rows["tokens"], use_cache=False).last_hidden_state
-        wanted = torch.where(rows["action"][:, 1:], made.module.head(hidden[:, :-1])[..., 0], 0)
-    torch.testing.assert_close(made.score(rows, ["value"])["value"][:, 1:], wanted, rtol=1e-9, atol=1e-9)
-    warm = with_fields(rows, temperature=rows["temperature"] * 2)
-    assert torch.equal(made.score(warm, ["value"])["value"], made.score(rows, ["value"])["value"])
+        hidden = trainer.module.decoder(batch["tokens"], use_cache=False).last_hidden_state
+        values = trainer.module.heads["value"](hidden[:, :-1])[..., 0]
+        expected = torch.where(batch["action"][:, 1:], values, 0)
+    torch.testing.assert_close(trainer.score(batch, ["value"])["value"][:, 1:], expected, rtol=1e-9, atol=1e-9)
+    hotter = with_fields(batch, temperature=batch["temperature"] * 2)
+    assert torch.equal(trainer.score(hotter, ["value"])["value"], trainer.score(batch, ["value"])["value"])
 
 
-def test_a_critic_learns_its_targets(path):
-    made = trainer(path, "critic", lr=1e-2, updates=60)
-    rows, objective, counts = _given(0, CRITIC)
-    losses = [float(made.step(rows, objective, counts)["loss/value"].total) for _ in range(60)]
+def test_critic_learns_its_targets(path):
+    trainer = make_trainer(path, "critic", lr=1e-2, updates=60)
+    batch, objective, counts = make_step(0, CRITIC)
+    losses = [float(trainer.step(batch, objective, counts)["loss/value"].total) for _ in range(60)]
     assert losses[-1] < 0.1 * losses[0]
 
 
-def test_the_seed_draws_the_head_of_a_critic_and_nothing_else(path):
-    first, again, other = (weights(trainer(path, "critic", seed=seed)) for seed in (1, 1, 2))
-    assert same(first, again)
-    assert {name for name in first if not torch.equal(first[name], other[name])} == {"head.weight"}
-    assert same(weights(trainer(path, seed=1)), weights(trainer(path, seed=2)))
+def test_seed_initializes_only_the_heads(path):
+    first, again, other = (parameters_of(make_trainer(path, "critic", seed=seed)) for seed in (1, 1, 2))
+    assert equal(first, again)
+    assert {name for name in first if not torch.equal(first[name], other[name])} == {"heads.value.weight"}
+    assert equal(parameters_of(make_trainer(path, seed=1)), parameters_of(make_trainer(path, seed=2)))
 
 
 @pytest.mark.parametrize("role", ["policy", "critic"])
-def test_an_exported_model_scores_as_it_did(path, tmp_path, role):
-    made = trainer(path, role, lr=1e-2)
-    run(made, 2, CRITIC if role == "critic" else POLICY)
-    made.export(tmp_path)
-    reopened = trainer(str(tmp_path), role, seed=5)
-    outputs = made.module.outputs
-    assert same(dict(reopened.score(batch(), outputs).items()), dict(made.score(batch(), outputs).items()))
+def test_exported_model_has_equal_scores(path, tmp_path, role):
+    trainer = make_trainer(path, role, lr=1e-2)
+    train(trainer, 2, CRITIC if role == "critic" else POLICY)
+    trainer.export(tmp_path)
+    exported = make_trainer(str(tmp_path), role, seed=5)
+    outputs = trainer.module.outputs
+    assert equal(scores(exported, *outputs), scores(trainer, *outputs))
 
 
-def test_a_reference_scores_and_is_never_stepped(path, tmp_path):
-    made = trainer(path, "reference", warmup_steps=100)
-    assert same(dict(made.score(batch(), ["logp"]).items()), dict(trainer(path).score(batch(), ["logp"]).items()))
-    assert made.optimizer is None
-    assert dict(made.weights()) == {}
-    with pytest.raises(InputError, match="this model is a reference"):
-        run(made)
-    made.save(tmp_path)
-    made.load(tmp_path)
+def test_reference_computes_scores_and_is_not_trained(path, tmp_path):
+    trainer = make_trainer(path, "reference", warmup_steps=100, updates=0)
+    assert equal(scores(trainer, "logp"), scores(make_trainer(path), "logp"))
+    assert trainer.optimizer is None
+    assert dict(trainer.weights()) == {}
+    with pytest.raises(InputError, match="an optimizer step\n  got:  a model that is not trained"):
+        train(trainer)
+    trainer.save(tmp_path)
+    trainer.load(tmp_path)
 
 
-def test_any_other_role_is_a_policy(path):
-    ours, theirs = trainer(path, "reward_model", lr=1e-2), trainer(path, lr=1e-2)
-    run(ours), run(theirs)
-    assert same(weights(ours), weights(theirs))
+def test_role_name_does_not_change_training(path):
+    reward_model, policy = make_trainer(path, "reward_model", lr=1e-2), make_trainer(path, lr=1e-2)
+    train(reward_model), train(policy)
+    assert equal(weights_of(reward_model), weights_of(policy))
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", ["policy", "critic"])
-def test_a_checkpoint_holds_moments_and_the_place_in_the_schedule(path, tmp_path, role):
+def test_checkpoint_restores_moments_and_schedule(path, tmp_path, role):
     objective = CRITIC if role == "critic" else POLICY
     settings = dict(lr=1e-2, lr_scheduler="cosine", warmup_steps=2)
-    saved, loaded = (trainer(path, role, **settings, seed=seed) for seed in (0, 1))
-    run(saved, 3, objective)
+    saved, loaded = (make_trainer(path, role, **settings, seed=seed) for seed in (0, 1))
+    train(saved, 3, objective)
     saved.save(tmp_path)
     loaded.load(tmp_path)
-    assert run(saved, 2, objective) == run(loaded, 2, objective)
-    assert same(weights(saved), weights(loaded))
+    assert train(saved, 2, objective) == train(loaded, 2, objective)
+    assert equal(parameters_of(saved), parameters_of(loaded))
 
 
-def test_a_checkpoint_of_another_model_is_refused_by_its_tensors(path, tmp_path):
-    made = trainer(write_model(tmp_path, "qwen3", hidden_size=24))
-    made.save(tmp_path)
-    here = trainer(path)
-    before = weights(here)
+def test_checkpoint_of_another_model_is_refused_and_names_tensors(path, tmp_path):
+    make_trainer(write_model(tmp_path, "qwen3", hidden_size=24)).save(tmp_path)
+    trainer = make_trainer(path)
+    before = weights_of(trainer)
     with pytest.raises(CheckpointError) as error:
-        here.load(tmp_path)
+        trainer.load(tmp_path)
     assert "is a checkpoint of another model" in str(error.value)
-    assert "causal.lm_head.weight is float64 [19, 24] there, float64 [19, 16] here" in str(error.value)
+    shapes = "model.lm_head.weight is float64 [19, 24] in the checkpoint and float64 [19, 16] in the model"
+    assert shapes in str(error.value)
     assert "; and 16 more" in str(error.value)
-    assert same(weights(here), before)
+    assert equal(weights_of(trainer), before)
 
 
-@pytest.mark.parametrize("damage", ["weights.safetensors", "state.pt"])
+@pytest.mark.parametrize("file", ["weights.safetensors", "state.pt"])
 @pytest.mark.parametrize(
-    "how", [os.unlink, lambda file: os.truncate(file, file.stat().st_size // 2)], ids=["missing", "cut"]
+    "damage", [os.unlink, lambda file: os.truncate(file, file.stat().st_size // 2)], ids=["missing", "truncated"]
 )
-def test_a_damaged_checkpoint_is_refused(path, tmp_path, damage, how):
-    made = trainer(path, lr=1e-2)
-    made.save(tmp_path)
-    how(tmp_path / damage)
-    run(made)
-    before = weights(made)
+def test_damaged_checkpoint_is_refused(path, tmp_path, file, damage):
+    trainer = make_trainer(path, lr=1e-2)
+    trainer.save(tmp_path)
+    damage(tmp_path / file)
+    train(trainer)
+    before = weights_of(trainer)
     with pytest.raises(CheckpointError, match="no checkpoint can be read"):
-        made.load(tmp_path)
-    assert same(weights(made), before)
-
-
-# --- what is refused ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        dict(lr=-1e-3),
-        dict(lr=float("nan")),
-        dict(lr=2.0),
-        dict(lr="fast"),
-        dict(betas=(0.9, 1.0)),
-        dict(betas=(0.9,)),
-        dict(eps=0.0),
-        dict(weight_decay=-0.1),
-        dict(lr_scheduler="exponential"),
-        dict(warmup_steps=-1),
-        dict(warmup_steps=2.5),
-        dict(lr_scheduler="linear", min_lr_ratio=1.5),
-        dict(min_lr_ratio=0.1),
-        dict(max_grad_norm=0.0),
-        dict(max_tokens_per_microbatch=0),
-        dict(mixed_precision="float16"),
-        dict(gradient_checkpointing=1),
-        dict(gradient_checkpointing="yes"),
-        dict(betas=0.9),
-        dict(max_grad_norm=float("nan")),
-    ],
-    ids=str,
-)
-def test_a_setting_that_cannot_be_is_refused(settings):
-    with pytest.raises(ConfigError, match=rf"^{list(settings)[-1]}\n"):
-        Config(**settings)
-
-
-def test_a_fraction_that_a_constant_schedule_would_ignore_is_refused():
-    with pytest.raises(ConfigError) as error:
-        Config(min_lr_ratio=0.1)
-    assert str(error.value).splitlines() == [
-        "min_lr_ratio",
-        "  got:  0.1",
-        "  need: lr_scheduler linear or cosine: a constant one ends where it is",
-        "  do:   leave it out",
-    ]
-
-
-def test_a_warm_up_as_long_as_the_run_is_refused(path):
-    with pytest.raises(ConfigError, match=r"warmup_steps\n  got:  10\n  need: less than the run's 10 optimizer steps"):
-        trainer(path, warmup_steps=10, updates=10)
-
-
-def test_a_device_that_is_not_there_is_refused(path):
-    with pytest.raises(ConfigError, match=r"device\n  got:  abacus: "):
-        trainer(path, device="abacus")
-
-
-@pytest.mark.parametrize(("role", "output"), [("policy", "value"), ("critic", "logp"), ("reference", "value")])
-def test_an_output_of_another_role_is_refused(path, role, output):
-    with pytest.raises(InputError, match=f"an output that this model does not have\n  got:  {output}\n"):
-        trainer(path, role).score(batch(), [output])
-
-
-@pytest.mark.parametrize("field", ["tokens", "temperature", "advantage"])
-def test_a_batch_without_a_field_that_is_read_is_refused(path, field):
-    rows, objective, counts = _given(0, POLICY)
-    with pytest.raises(BatchError, match=f"field '{field}' is missing"):
-        trainer(path).step(rows.exclude(field), objective, counts)
+        trainer.load(tmp_path)
+    assert equal(weights_of(trainer), before)

@@ -1,19 +1,22 @@
-"""Models small enough for a test, of several families, and batches for them."""
+"""Small random models of several families, and HF trainers of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from purerl.backends.hf.trainer import Config, HFTrainer, build
-from purerl.protocols import Model
+from purerl.backends.hf.engine import HFTrainer
+from purerl.backends.hf.trainer import Config, build
+from purerl.settings import Model
 
-VOCABULARY = 19
+VOCAB_SIZE = 19
 
 _SIZES = dict(
-    vocab_size=VOCABULARY,
+    vocab_size=VOCAB_SIZE,
     hidden_size=16,
     num_hidden_layers=2,
     num_attention_heads=2,
@@ -21,12 +24,12 @@ _SIZES = dict(
     head_dim=8,
     intermediate_size=24,
     max_position_embeddings=64,
-    initializer_range=0.3,  # far enough from uniform for a wrong logit to show
+    initializer_range=0.3,  # large, so that an incorrect logit has an effect
     bos_token_id=None,
     eos_token_id=1,
     pad_token_id=0,
 )
-_GPT2 = dict(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.3)
+_GPT2 = dict(vocab_size=VOCAB_SIZE, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.3)
 _GPT2 |= dict(bos_token_id=None, eos_token_id=1)
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -37,20 +40,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granite": _SIZES | dict(logits_scaling=4.0),
     "qwen3_moe": _SIZES | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, decoder_sparse_step=1),
     "phi": _SIZES,  # a head with a bias
-    "gpt2": _GPT2 | dict(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),  # positions that are learned, dropout
+    "gpt2": _GPT2 | dict(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),  # learned positions, dropout
 }
 
 
-def write_model(folder: Path, family: str = "qwen3", *, seed: int = 0, **changes: Any) -> str:
-    """A random model of `family`, in float64; its path."""
+def write_model(directory: Path, family: str = "qwen3", *, seed: int = 0, **changes: Any) -> str:
+    """Write a random model of `family` in float64 into a subdirectory of `directory`; return its path."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    path = folder / f"{family}-{seed}"
+    path = directory / f"{family}-{seed}"
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **FAMILIES[family] | changes))
         for parameter in model.parameters():
-            # Norms and biases too: at their 1 and 0 they would hide that they are not used.
+            # Norms and biases too: with their initial values 1 and 0, a test would not notice if they are not used.
             torch.nn.init.normal_(
                 parameter, mean=float(parameter.detach().mean()), std=0.2 if parameter.ndim < 2 else 0.3
             )
@@ -58,10 +61,20 @@ def write_model(folder: Path, family: str = "qwen3", *, seed: int = 0, **changes
     return str(path)
 
 
-def trainer(
-    path: str, role: str = "policy", *, dtype: str = "float64", updates: int = 10, seed: int = 0, **settings: Any
+def make_trainer(
+    path: str,
+    role: str = "policy",
+    *,
+    dtype: str = "float64",
+    outputs: Sequence[str] | None = None,
+    updates: int = 10,
+    seed: int = 0,
+    parallelize: Callable[[nn.Module], object] = lambda module: None,
+    **settings: Any,
 ) -> HFTrainer:
-    """A trainer of the model at `path`."""
-    attention = "eager" if "gemma2" in path else "sdpa"  # which transformers knows no other for
+    """A trainer of the model at `path`; a critic computes values, other roles logp and entropy."""
+    attention = "eager" if "gemma2" in path else "sdpa"  # soft caps need eager attention
     model = Model(path, dtype=dtype, attention=attention)
-    return build(Config(**settings), model=model, role=role, updates=updates, seed=seed)
+    outputs = outputs or (("value",) if role == "critic" else ("logp", "entropy"))
+    config = Config(**settings)
+    return build(config, model=model, role=role, outputs=outputs, updates=updates, seed=seed, parallelize=parallelize)

@@ -1,4 +1,4 @@
-"""A command in a terminal: a pseudo-terminal, and a real process."""
+"""Run a command in a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
+__all__ = ["run_in_terminal"]
 
-def in_terminal(
-    command: Sequence[str], hear: Callable[[subprocess.Popen, str], None] = lambda process, said: None
+_TIMEOUT = 90.0
+
+
+def run_in_terminal(
+    command: Sequence[str], on_output: Callable[[subprocess.Popen, str], None] = lambda process, output: None
 ) -> tuple[str, int]:
-    """All that `command` says to its terminal, and its exit code.
+    """Run `command` in a process with a pseudo-terminal. Return everything that it prints, and its exit status.
 
-    `hear` is called with the process and what was said so far, whenever something was.
+    `on_output` is called with the process and all output so far, whenever there is new output.
     """
-    ours, theirs = pty.openpty()
+    own_end, process_end = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    said, end = b"", time.monotonic() + 90
+    process = subprocess.Popen(command, stdin=process_end, stdout=process_end, stderr=process_end, env=environment)
+    os.close(process_end)
+    output, deadline = b"", time.monotonic() + _TIMEOUT
     try:
-        while time.monotonic() < end:
-            if not select.select([ours], [], [], 0.5)[0]:
+        while time.monotonic() < deadline:
+            if not select.select([own_end], [], [], 0.5)[0]:
                 continue
-            with contextlib.suppress(OSError):  # nobody is at the other end any more
-                if more := os.read(ours, 65536):
-                    said += more
-                    hear(process, said.decode(errors="replace"))
+            with contextlib.suppress(OSError):  # the process has closed its end
+                if new_output := os.read(own_end, 65536):
+                    output += new_output
+                    on_output(process, output.decode(errors="replace"))
                     continue
             break
-        return said.decode(errors="replace").replace("\r\n", "\n"), process.wait(timeout=10)
+        return output.decode(errors="replace").replace("\r\n", "\n"), process.wait(timeout=10)
     finally:
         process.kill()
-        os.close(ours)
+        os.close(own_end)

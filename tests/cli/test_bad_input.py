@@ -1,6 +1,7 @@
-"""Everything that people get wrong, as they meet it: exit codes, and what we got, what we need, what to do.
+"""Invalid input as a user meets it: the exit status, and the four parts of each message.
 
-The models here have a tokenizer and no weights: what is refused is refused before a model is loaded.
+The models in the first half have a tokenizer and no weights, so that a test fails if a model is loaded before the input
+is checked.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ def _train(recipe: str, *settings: str, directory: Path) -> Result:
     return CliRunner().invoke(app, ["train", recipe, "--directory", str(directory), *options])
 
 
-def _check_told(result: Result, code: int, *, got: str, need: str, do: str, about: str = "") -> None:
-    """`result` is an error of these parts and nothing else."""
-    assert (result.exit_code, result.stdout) == (code, ""), result.output
+def _check_error(result: Result, status: int, *, got: str, need: str, do: str, what: str = "") -> None:
+    """Check that `result` is an error message whose parts contain these strings, and nothing else."""
+    assert (result.exit_code, result.stdout) == (status, ""), result.output
     assert "Traceback" not in result.stderr
     assert result.stderr.startswith("error: "), result.stderr
-    what, lines = result.stderr.partition("\n")[::2]
-    assert about in what
-    said = dict(zip(("got", "need", "do"), (got, need, do), strict=True))
-    found = {key.strip(): text for key, _, text in (line.partition(":") for line in lines.splitlines())}
-    # What was given is part of the first line where it is a name.
-    assert all(part in found.get(key, what).strip() for key, part in said.items()), result.stderr
+    first_line, other_lines = result.stderr.partition("\n")[::2]
+    assert what in first_line
+    parts = {key.strip(): text for key, _, text in (line.partition(":") for line in other_lines.splitlines())}
+    # If the input is a name, it is part of the first line instead of `got`.
+    expected = {"got": got, "need": need, "do": do}
+    assert all(text in parts.get(key, first_line).strip() for key, text in expected.items()), result.stderr
 
 
-# --- files, settings, functions, models: nothing is loaded, and nothing is in the way of another try ----------------
+# --- data --------------------------------------------------------------------------------------------------------
 
 
 def _parquet(path: Path, **columns: pa.Array) -> str:
@@ -59,42 +60,42 @@ def _file(name: str, text: str) -> Callable[[Path], str]:
     return make
 
 
-def _shards(folder: Path) -> str:
+def _different_shards(folder: Path) -> str:
     _parquet(folder / "rows-0.parquet", prompt=pa.array(["a"]), answer=pa.array(["2"]))
     _parquet(folder / "rows-1.parquet", prompt=pa.array(["a"]), answer=pa.array([2]))
     return f"{folder}/rows-*.parquet"
 
 
 DATA = {
-    "a missing column": (
+    "misspelled column": (
         lambda folder: write(folder / "rows.jsonl", [{"promt": "a", "answer": "2"}]),
-        {"about": "has no column 'prompt'", "got": "promt, answer", "need": "a column 'prompt'", "do": "'promt'"},
+        {"what": "has no column 'prompt'", "got": "promt, answer", "need": "a column 'prompt'", "do": "'promt'"},
     ),
-    "a missing column, and none that is near": (
+    "column with another name": (
         lambda folder: write(folder / "rows.jsonl", [{"text": "a", "answer": "2"}]),
         {"got": "text, answer", "need": "a column 'prompt' of text or messages", "do": "rename the column 'text'"},
     ),
-    "no right answers": (
+    "no ground truth": (
         lambda folder: write(folder / "rows.jsonl", [{"prompt": "a", "level": 1}] * 40),
-        {"about": "'purerl.rewards.math:gsm8k' reads", "got": "prompt, level", "need": "answer or reward", "do": "re"},
+        {"what": "'purerl.rewards.math:gsm8k' reads", "got": "prompt, level", "need": "answer or reward", "do": "re"},
     ),
-    "no rows in a file of columns": (
+    "Parquet file without rows": (
         lambda folder: _parquet(folder / "rows.parquet", prompt=pa.array([], pa.string())),
-        {"about": "rows.parquet", "got": "no rows", "need": "at least one", "do": "use a file that has rows"},
+        {"what": "rows.parquet", "got": "no rows", "need": "at least one", "do": "use a file that has rows"},
     ),
-    "nothing in a file": (
+    "empty file": (
         _file("rows.jsonl", ""),
-        {"about": "rows.jsonl", "got": "no rows", "need": "at least one", "do": "use a file that has rows"},
+        {"what": "rows.jsonl", "got": "no rows", "need": "at least one", "do": "use a file that has rows"},
     ),
-    "no file": (
+    "file that does not exist": (
         lambda folder: write(folder / "rows.jsonl", ROWS).replace("rows", "row"),
-        {"about": "row.jsonl", "got": "no such file", "need": "a .parquet or .jsonl file", "do": "'rows.jsonl'"},
+        {"what": "row.jsonl", "got": "no such file", "need": "a .parquet or .jsonl file", "do": "'rows.jsonl'"},
     ),
-    "shards of several schemas": (
-        _shards,
+    "shards with different schemas": (
+        _different_shards,
         {"got": "'answer' is string in the first, int64 in the second", "need": "the same columns", "do": "list them"},
     ),
-    "rows of several types": (
+    "column with mixed types": (
         _file("rows.jsonl", '{"prompt": "a"}\n{"prompt": ["b"]}\n'),
         {"got": "mixed types: str in row 0, list in row 1", "need": "one type in every row", "do": "strings"},
     ),
@@ -104,58 +105,64 @@ DATA = {
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A directory with a configuration, a tokenizer and a chat template, and no weights."""
-    return _without_weights(tmp_path / "model", CHATML)
+    return _write_model_without_weights(tmp_path / "model", CHATML)
 
 
-def _without_weights(folder: Path, template: str | None) -> Path:
+def _write_model_without_weights(folder: Path, chat_template: str | None) -> Path:
     from transformers import Qwen3Config
 
     Qwen3Config(vocab_size=len(tokenizer())).save_pretrained(folder)
-    tokenizer(template).save_pretrained(folder)
+    tokenizer(chat_template).save_pretrained(folder)
     return folder
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_data_that_are_refused(name: str, model: Path, tmp_path: Path) -> None:
-    make, told = DATA[name]
+def test_invalid_data_is_refused(name: str, model: Path, tmp_path: Path) -> None:
+    make, message = DATA[name]
     path = make(tmp_path)
-    _check_told(_train("gsm8k", f"model={model}", f"data={path}", directory=tmp_path / "run"), 2, **told)
+    _check_error(_train("gsm8k", f"model={model}", f"data={path}", directory=tmp_path / "run"), 2, **message)
 
 
-def test_files_of_two_forms_are_no_mixture(model: Path, tmp_path: Path) -> None:
+def test_files_with_text_and_with_messages_cannot_be_mixed(model: Path, tmp_path: Path) -> None:
     files = [write(tmp_path / "a.jsonl", [{"prompt": "a"}]), write(tmp_path / "b.jsonl", ROWS)]
     result = _train("gsm8k", f"model={model}", f"data.files={json.dumps(files)}", directory=tmp_path / "run")
-    told = {"got": "prompts: prompt (text) in", "need": "the same columns in the same format", "do": "rename columns"}
-    _check_told(result, 2, about="the files of one run have different formats", **told)
+    message = {
+        "got": "prompts: prompt (text) in",
+        "need": "the same columns in the same format",
+        "do": "rename columns",
+    }
+    _check_error(result, 2, what="the files of one run have different formats", **message)
 
 
-def test_what_was_refused_is_mended_by_the_same_command_with_other_data(model: Path, tmp_path: Path) -> None:
+def test_after_refused_data_the_same_command_accepts_other_data(model: Path, tmp_path: Path) -> None:
     good = write(tmp_path / "rows.jsonl", ROWS)
     for data, got in ((f"{good}x", "got:  no such file"), (good, "no file named model.safetensors")):
         result = _train("gsm8k", f"model={model}", f"data={data}", directory=tmp_path / "run")
         assert (result.exit_code, "another configuration" in result.stderr) == (2, False)
-        assert got in result.stderr, "the second time it is only the weights that are missing"
+        assert got in result.stderr, "the second time only the weights are missing"
 
+
+# --- settings, functions, models ---------------------------------------------------------------------------------
 
 TRL_REWARD = "def reward(prompts, completions, solution, **columns):\n    return [1.0] * len(prompts)\n"
-IMPORTS = "import no_such_library\n\n\ndef reward(completion, example):\n    return 1.0\n"
+FAILING_IMPORT = "import no_such_library\n\n\ndef reward(completion, example):\n    return 1.0\n"
 SETTINGS = [
-    ("gsmk", [], {"about": "'gsmk'", "got": "gsmk", "need": "one of ours, module:function", "do": "'gsm8k'?"}),
-    ("gsm8k", ["trainer.lrr=1"], {"about": "trainer.lrr", "got": "no such", "need": "lists", "do": "'lr'?"}),
-    ("gsm8k", ["trainr.lr=1"], {"about": "trainr", "got": "no such", "need": "lists", "do": "'trainer'?"}),
-    ("gsm8k", ["max_steps=many"], {"about": "steps", "got": '"many"', "need": "a whole number", "do": "digits alone"}),
-    ("gsm8k", ["max_steps=1.5"], {"about": "steps", "got": "1.5", "need": "a whole number", "do": "digits alone"}),
-    ("gsm8k", ["trainer.lr=fast"], {"about": "trainer.lr", "got": '"fast"', "need": "a number", "do": "1e-3"}),
+    ("gsmk", [], {"what": "'gsmk'", "got": "gsmk", "need": "a recipe of purerl, module:function", "do": "'gsm8k'?"}),
+    ("gsm8k", ["trainer.lrr=1"], {"what": "trainer.lrr", "got": "no such", "need": "lists", "do": "'lr'?"}),
+    ("gsm8k", ["trainr.lr=1"], {"what": "trainr", "got": "no such", "need": "lists", "do": "'trainer'?"}),
+    ("gsm8k", ["max_steps=all"], {"what": "max_steps", "got": '"all"', "need": "an integer", "do": "only its digits"}),
+    ("gsm8k", ["max_steps=1.5"], {"what": "max_steps", "got": "1.5", "need": "an integer", "do": "only its digits"}),
+    ("gsm8k", ["trainer.lr=fast"], {"what": "trainer.lr", "got": '"fast"', "need": "a number", "do": "1e-3"}),
     (
         "gsm8k",
         ["trainer.gradient_checkpointing=1"],
-        {"about": "trainer.gradient_checkpointing", "got": "1", "need": "true or false", "do": "without quotes"},
+        {"what": "trainer.gradient_checkpointing", "got": "1", "need": "true or false", "do": "without quotes"},
     ),
-    ("gsm8k", ["name=3"], {"about": "name", "got": "3", "need": "a text", "do": "put it in quotes"}),
+    ("gsm8k", ["name=3"], {"what": "name", "got": "3", "need": "a string", "do": "put it in quotes"}),
     (
         "gsm8k",
         ['rewards=["no_such_package.rewards:f"]'],
-        {"about": "nothing is found at", "got": "No module named 'no_such_package'", "need": "module:name", "do": "s"},
+        {"what": "cannot find", "got": "No module named 'no_such_package'", "need": "module:name", "do": "spelling"},
     ),
     (
         "gsm8k",
@@ -165,153 +172,166 @@ SETTINGS = [
     (
         "gsm8k",
         ['rewards=["{folder}/imports.py:reward"]'],
-        {"about": "imports.py:reward' cannot be imported", "got": "No module named 'no_such_library'", "need": "a mod",
+        {"what": "imports.py:reward' cannot be imported", "got": "No module named 'no_such_library'", "need": "a mod",
          "do": "python -c 'import imports'"},
     ),
     (
         "gsm8k",
         ['rewards=["{folder}/trl.py:reward"]'],
-        {"about": "the data set does not have", "got": "prompt, answer", "need": "solution", "do": "rename"},
+        {"what": "the data set does not have", "got": "prompt, answer", "need": "solution", "do": "rename"},
     ),
     (
         "gsm8k",
         ['rewards=["{folder}/none.py:reward"]'],
-        {"about": "none.py", "got": "no such file", "need": "a Python file", "do": "check its path"},
+        {"what": "none.py", "got": "no such file", "need": "a Python file", "do": "check the path"},
     ),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("recipe", "settings", "told"), SETTINGS)
-def test_settings_and_functions_that_are_refused(
-    recipe: str, settings: list[str], told: dict[str, str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("recipe", "settings", "message"), SETTINGS)
+def test_invalid_setting_or_function_is_refused(
+    recipe: str,
+    settings: list[str],
+    message: dict[str, str],
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "imports.py").write_text(IMPORTS)
+    (tmp_path / "imports.py").write_text(FAILING_IMPORT)
     (tmp_path / "trl.py").write_text(TRL_REWARD)
-    made = [one.replace("{folder}", str(tmp_path)) for one in settings]
+    settings = [setting.replace("{folder}", str(tmp_path)) for setting in settings]
     data = write(tmp_path / "rows.jsonl", ROWS)
-    result = _train(recipe, f"model={model}", f"data={data}", *made, directory=tmp_path / "run")
-    _check_told(result, 2, **told)
+    result = _train(recipe, f"model={model}", f"data={data}", *settings, directory=tmp_path / "run")
+    _check_error(result, 2, **message)
     assert not (tmp_path / "run" / "data.json").exists()
 
 
-def test_a_model_without_a_tokenizer(model: Path, tmp_path: Path) -> None:
+def test_model_without_a_tokenizer_is_refused(model: Path, tmp_path: Path) -> None:
     for path in model.glob("*token*"):
         path.unlink()
     result = _train("gsm8k", f"model={model}", f"data={write(tmp_path / 'd.jsonl', ROWS)}", directory=tmp_path / "run")
-    told = {"got": "tokenizer.json is missing", "need": "files as transformers'", "do": "check model.path"}
-    _check_told(result, 2, about=f"no tokenizer can be loaded from the directory '{model}'", **told)
+    message = {"got": "tokenizer.json is missing", "need": "save_pretrained", "do": "check model.path"}
+    _check_error(result, 2, what=f"no tokenizer can be loaded from the directory '{model}'", **message)
 
 
 @pytest.mark.parametrize("recipe", ["gsm8k", "chat"])
-def test_a_model_without_a_chat_template(recipe: str, tmp_path: Path) -> None:
-    model = _without_weights(tmp_path / "plain", template=None)
+def test_model_without_a_chat_template_is_refused_for_messages_only(recipe: str, tmp_path: Path) -> None:
+    model = _write_model_without_weights(tmp_path / "plain", chat_template=None)
     rows = ROWS if recipe == "gsm8k" else [{"messages": [user("a"), assistant("b")]}] * 3
     data = write(tmp_path / "d.jsonl", rows)
-    told = {"got": "chat messages", "need": "a chat template that renders them", "do": "put chat_template.jinja next"}
+    message = {
+        "got": "chat messages",
+        "need": "a chat template that renders them",
+        "do": "put chat_template.jinja next",
+    }
     result = _train(recipe, f"model={model}", f"data={data}", directory=tmp_path / "run")
-    _check_told(result, 2, about=f"the tokenizer of '{model}' has no chat template", **told)
-    texts = write(tmp_path / "t.jsonl", [{"prompt": f"{k}", "completion": "a", "answer": "1"} for k in range(40)])
-    result = _train(recipe, f"model={model}", f"data={texts}", directory=tmp_path / "other")
-    assert "model.safetensors" in result.stderr, "texts need none: it is only the weights that are missing"
+    _check_error(result, 2, what=f"the tokenizer of '{model}' has no chat template", **message)
+    text = write(tmp_path / "t.jsonl", [{"prompt": f"{k}", "completion": "a", "answer": "1"} for k in range(40)])
+    result = _train(recipe, f"model={model}", f"data={text}", directory=tmp_path / "text-run")
+    assert "model.safetensors" in result.stderr, "text needs no chat template: only the weights are missing"
 
 
-# --- checkpoints, and the disk that they are on ----------------------------------------------------------------------
+# --- run directories and the disk --------------------------------------------------------------------------------
 
 SMALL = ("batch_size=2", "trainer.warmup_steps=0", "trainer.mixed_precision=off", "num_threads=1", "checkpoint.every=1")
 
 
-def _talks(folder: Path) -> str:
-    return write(folder / "talks.jsonl", [{"messages": [user(f"{k}?"), assistant(f"{k}")]} for k in range(8)])
+def _write_chats(folder: Path) -> str:
+    rows = [{"messages": [user(f"{k}?"), assistant(f"{k}")]} for k in range(8)]
+    return write(folder / "chats.jsonl", rows)
+
+
+def _without_times(record: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in record.items() if not name.startswith("time/")}
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, its data, and in `run` a run of four steps that was not yet finished when it ended."""
-    folder = tmp_path_factory.mktemp("whole")
-    model, data = write_model(folder / "model"), _talks(folder)
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, its data, and in `run` a run with all four steps but without its summary, so that it can be resumed."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    model, data = write_model(folder / "model"), _write_chats(folder)
     result = _train("chat", f"model={model}", f"data={data}", "max_steps=4", *SMALL, directory=folder / "run")
     assert result.exit_code == 0, result.output
     (folder / "run" / "summary.json").unlink()
     return folder
 
 
-def test_a_run_of_another_model_is_not_gone_on_with(whole: Path, tmp_path: Path) -> None:
-    settings = [f"model={write_model(tmp_path / 'other')}", f"data={whole}/talks.jsonl", "max_steps=4", *SMALL]
-    result = _train("chat", *settings, directory=whole / "run")
-    got = f"model.path: '{whole}/model' there, '{tmp_path}/other' now"
-    told = {"got": got, "need": "the same settings", "do": "name another directory"}
-    _check_told(result, 1, about="holds a run of another configuration", **told)
+def test_run_with_another_model_is_not_resumed(unfinished: Path, tmp_path: Path) -> None:
+    settings = [f"model={write_model(tmp_path / 'other')}", f"data={unfinished}/chats.jsonl", "max_steps=4", *SMALL]
+    result = _train("chat", *settings, directory=unfinished / "run")
+    got = f"model.path: '{unfinished}/model' there, '{tmp_path}/other' now"
+    message = {"got": got, "need": "the same settings", "do": "name another directory"}
+    _check_error(result, 1, what="contains a run with another configuration", **message)
 
 
-def test_a_checkpoint_of_a_model_of_another_shape(whole: Path, tmp_path: Path) -> None:
+def test_checkpoint_of_a_model_with_other_shapes_is_refused(unfinished: Path, tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    shutil.copytree(whole / "run", tmp_path / "run")
-    shutil.copytree(whole / "model", tmp_path / "model")
+    shutil.copytree(unfinished / "run", tmp_path / "run")
+    shutil.copytree(unfinished / "model", tmp_path / "model")
     config = AutoConfig.from_pretrained(tmp_path / "model", intermediate_size=96)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    kept = (tmp_path / "run" / "config.toml").read_text().replace(str(whole), str(tmp_path))
-    (tmp_path / "run" / "config.toml").write_text(kept)
-    settings = [f"model={tmp_path}/model", f"data={_talks(tmp_path)}", "max_steps=4", *SMALL]
+    stored = (tmp_path / "run" / "config.toml").read_text().replace(str(unfinished), str(tmp_path))
+    (tmp_path / "run" / "config.toml").write_text(stored)
+    settings = [f"model={tmp_path}/model", f"data={_write_chats(tmp_path)}", "max_steps=4", *SMALL]
     result = _train("chat", *settings, directory=tmp_path / "run")
-    told = {"got": "is float32 [64, 128] there, float32 [64, 96] here", "need": "shapes", "do": "the model that it is"}
-    _check_told(result, 1, about="checkpoints/000004/policy' is a checkpoint of another model", **told)
+    message = {
+        "got": "[64, 128] in the checkpoint and float32 [64, 96] in the model",
+        "need": "shapes",
+        "do": "the model that it was",
+    }
+    _check_error(result, 1, what="checkpoints/000004/policy' is a checkpoint of another model", **message)
     assert (tmp_path / "run" / "checkpoints" / "000004" / "manifest.json").exists()
 
 
-def _shell(script: str, *, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """What a shell makes of `script`, in which $PURERL is the command."""
+def _shell(script: str, *, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run `script` in a shell, in which $PURERL is the command. `prefix` is a command that starts the shell."""
     environment = os.environ | {"PURERL": f"{sys.executable} -m purerl_cli", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([*before, "sh", "-c", script], capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run([*prefix, "sh", "-c", script], capture_output=True, text=True, check=False, env=environment)
 
 
-_MOUNTS = ("unshare", "--map-root-user", "--mount")
+_OWN_MOUNTS = ("unshare", "--map-root-user", "--mount")
 
 
 def _can_mount(folder: Path) -> bool:
     if shutil.which("unshare") is None:
         return False
-    return _shell(f"mount -t tmpfs -o size=1m none {folder}", before=_MOUNTS).returncode == 0
+    return _shell(f"mount -t tmpfs -o size=1m none {folder}", prefix=_OWN_MOUNTS).returncode == 0
 
 
-def test_a_full_disk_keeps_the_checkpoint_before_and_the_run_goes_on_once_there_is_room(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_run_resumes_after_the_disk_was_full(unfinished: Path, tmp_path: Path) -> None:
+    """The last checkpoint is kept. With more space the same command gives the metrics of an uninterrupted run."""
     if not _can_mount(tmp_path):
-        pytest.skip("a small file system cannot be mounted here")
+        pytest.skip("mounting a small file system is not allowed here")
     (disk := tmp_path / "disk").mkdir()
-    settings = [f"model={whole}/model", f"data={whole}/talks.jsonl", "max_steps=4", *SMALL]
-    command = " ".join(["$PURERL train chat --directory", str(disk / "run"), *(f"--set {one}" for one in settings)])
-    ran = _shell(
+    settings = [f"model={unfinished}/model", f"data={unfinished}/chats.jsonl", "max_steps=4", *SMALL]
+    command = " ".join(["$PURERL train chat --directory", str(disk / "run"), *(f"--set {s}" for s in settings)])
+    process = _shell(
         f"mount -t tmpfs -o size=3m none {disk}\n"
         f"{command} >{tmp_path}/full.out 2>{tmp_path}/full.err; echo $?\n"
         f"ls {disk}/run/checkpoints\n"
         f"mount -o remount,size=32m {disk}\n"
-        f"{command} >{tmp_path}/room.out 2>{tmp_path}/room.err; echo $?\n"
+        f"{command} >{tmp_path}/resumed.out 2>{tmp_path}/resumed.err; echo $?\n"
         f"cp -r {disk}/run {tmp_path}/run",
-        before=_MOUNTS,
+        prefix=_OWN_MOUNTS,
     )
     error = (tmp_path / "full.err").read_text()
-    assert ran.stdout.split() == ["1", "000001", "000002", "0"], error + (tmp_path / "room.err").read_text()
+    assert process.stdout.split() == ["1", "000001", "000002", "0"], error + (tmp_path / "resumed.err").read_text()
     assert error.startswith(f"error: checkpoint '{disk}/run/checkpoints/000003' cannot be written\n"), error
     assert "No space left on device" in error
-    assert "need: room on the disk" in error
-    assert f"do:   make room or mend the permissions; the same command goes on from '{disk}/run/checkpoints/00" in error
+    assert "need: space on the disk" in error
+    assert f"the same command resumes from '{disk}/run/checkpoints/00" in error
     assert "Traceback" not in error
-    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    alone = [json.loads(line) for line in (whole / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [_timeless(step) for step in steps] == [_timeless(step) for step in alone], "as if there had been room"
+    resumed = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    reference = [json.loads(line) for line in (unfinished / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [_without_times(record) for record in resumed] == [_without_times(record) for record in reference]
 
 
-def _timeless(step: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in step.items() if not name.startswith("time/")}
-
-
-@pytest.mark.parametrize("where", ["a directory that others own", "below a file"])
-def test_no_permission_to_write(where: str, whole: Path, tmp_path: Path) -> None:
-    before: tuple[str, ...] = ()
-    if where == "below a file":
+@pytest.mark.parametrize("case", ["directory without permission", "path below a file"])
+def test_directory_that_cannot_be_written_is_reported(case: str, unfinished: Path, tmp_path: Path) -> None:
+    prefix: tuple[str, ...] = ()
+    if case == "path below a file":
         (tmp_path / "closed").write_text("")
         reason = "Not a directory"
     else:
@@ -319,28 +339,30 @@ def test_no_permission_to_write(where: str, whole: Path, tmp_path: Path) -> None
         reason = "Permission denied"
         if os.geteuid() == 0:
             if shutil.which("setpriv") is None:
-                pytest.skip("root may write anywhere, and cannot be made not to here")
-            before = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
-    run, settings = tmp_path / "closed" / "run", [f"model={whole}/model", f"data={whole}/talks.jsonl", *SMALL]
-    command = " ".join([f"$PURERL train chat --directory {run}", *(f"--set {one}" for one in settings)])
-    ran = _shell(command, before=before)
-    assert (ran.returncode, ran.stdout) == (1, ""), ran.stderr
-    assert ran.stderr.startswith(f"error: run directory '{run}' cannot be written\n  got:  "), ran.stderr
-    assert reason in ran.stderr
-    assert "\n  need: a directory with room in it, and permission to write there\n  do:   make room, mend" in ran.stderr
-    assert "Traceback" not in ran.stderr
+                pytest.skip("root may write to any directory, and setpriv is not installed")
+            prefix = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
+    run, settings = tmp_path / "closed" / "run", [f"model={unfinished}/model", f"data={unfinished}/chats.jsonl", *SMALL]
+    command = " ".join([f"$PURERL train chat --directory {run}", *(f"--set {setting}" for setting in settings)])
+    process = _shell(command, prefix=prefix)
+    assert (process.returncode, process.stdout) == (1, ""), process.stderr
+    assert process.stderr.startswith(f"error: run directory '{run}' cannot be written\n  got:  "), process.stderr
+    assert reason in process.stderr
+    assert "\n  need: a directory with free space, and permission to write there\n  do:   free space" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
-def test_other_commands_tell_what_the_disk_refuses_too(tmp_path: Path) -> None:
+def test_file_that_cannot_be_written_is_reported_by_other_commands(tmp_path: Path) -> None:
     source = write(tmp_path / "train.jsonl", [{"question": "1+1?", "answer": "1+1 is 2\n#### 2"}])
     (tmp_path / "closed").write_text("")
     result = CliRunner().invoke(app, ["data", "convert", "gsm8k", source, f"{tmp_path}/closed/gsm8k/train.parquet"])
-    _check_told(result, 1, got="Not a directory", need="permission", do="name another file", about="a file is refused")
+    message = {"got": "Not a directory", "need": "permission", "do": "name another file"}
+    _check_error(result, 1, what="a file cannot be read or written", **message)
 
 
 @pytest.mark.parametrize("command", ["recipes", "config", "config --toml"])
-def test_a_full_disk_behind_the_output_is_told(command: str) -> None:
-    ran = _shell(f"$PURERL {command} >/dev/full")
-    assert ran.returncode == 1
-    assert ran.stderr.startswith("error: a file is refused\n  got:  [Errno 28] No space left on device\n")
-    assert len(ran.stderr.splitlines()) == 4, ran.stderr
+def test_full_disk_behind_stdout_is_reported(command: str) -> None:
+    process = _shell(f"$PURERL {command} >/dev/full")
+    assert process.returncode == 1
+    expected = "error: a file cannot be read or written\n  got:  [Errno 28] No space left on device\n"
+    assert process.stderr.startswith(expected)
+    assert len(process.stderr.splitlines()) == 4, process.stderr

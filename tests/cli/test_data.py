@@ -9,10 +9,10 @@ import attrs
 import pytest
 from typer.testing import CliRunner, Result
 
-from purerl.config.schema import Data
 from purerl.config.structure import from_dict
 from purerl.data.columns import EXAMPLE_FORMATS
 from purerl.data.files import read_table
+from purerl.data.settings import Data
 from purerl_cli.main import app
 from tests.data.made import CHATML, tokenizer, user, write
 
@@ -32,8 +32,8 @@ def test_inspect_prints_columns_lengths_problems_and_a_rendered_row(tmp_path: Pa
     ]
     path = write(tmp_path / "rows.parquet", rows)
     result = _run(
-        "inspect", path, "--model", tmp_path / "model", "--system", "be", "--template", "enable_thinking=false",
-        "--max-prompt-tokens", 3, "--rows", 2,
+        "inspect", path, "--model", tmp_path / "model", "--system-prompt", "be",
+        "--chat-template-kwargs", "enable_thinking=false", "--max-prompt-tokens", 3, "--rows", 2,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert _nonempty_lines(result.stdout) == [
@@ -92,8 +92,11 @@ def test_invalid_input_exits_with_status_2_and_a_message(tmp_path: Path) -> None
     for arguments, message in (
         (["inspect", tmp_path / "none.jsonl"], f"data set '{tmp_path}/none.jsonl'\n  got:  no such file\n"),
         (["inspect", path, "--model", tmp_path / "none"], "no tokenizer can be loaded from the hub's repository"),
-        (["inspect", path, "--system", "be"], "system_prompt has no effect without a tokenizer\n  need: a tokenizer\n"),
-        (["inspect", path, "--template", "a"], "setting 'chat_template_kwargs.a'\n  need: key=value"),
+        (
+            ["inspect", path, "--system-prompt", "be"],
+            "system_prompt has no effect without a tokenizer\n  need: a tokenizer\n",
+        ),
+        (["inspect", path, "--chat-template-kwargs", "a"], "setting 'chat_template_kwargs.a'\n  need: key=value"),
         (["convert", "gsm", path, tmp_path / "t"], "unknown data set 'gsm'\n  do:   did you mean 'gsm8k'?"),
         (["convert", "gsm8k", path, tmp_path], f"target '{tmp_path}'\n  got:  a directory\n"),
         (["convert", "gsm8k", path, tmp_path / "t"], f"{path!r} is not openai/gsm8k: it has no column 'question'\n"),
@@ -105,7 +108,7 @@ def test_invalid_input_exits_with_status_2_and_a_message(tmp_path: Path) -> None
 
 def test_convert_prints_the_number_of_rows(tmp_path: Path) -> None:
     source = write(tmp_path / "train.jsonl", [{"question": "1+1?", "answer": "1+1 is 2\n#### 2"}])
-    result = _run("convert", "gsm8k", source, tmp_path / "t.parquet", "--form", "text")
+    result = _run("convert", "gsm8k", source, tmp_path / "t.parquet", "--prompt-format", "text")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/t.parquet: 1 rows\n")
     assert read_table(tmp_path / "t.parquet").column("answer").to_pylist() == ["2"]
 

@@ -1,4 +1,4 @@
-"""The command line is an interface: its options are frozen here, and it answers at once."""
+"""The options of every command. They are an interface: a change of this list needs an entry in CHANGELOG.md."""
 
 from __future__ import annotations
 
@@ -16,8 +16,23 @@ from typer.testing import CliRunner
 import purerl
 from purerl.plugins import names
 from purerl_cli.main import app
+from purerl_cli.options import RENAMED
 
-FROZEN = {
+EVALUATION_OPTIONS = {
+    "model": ["model"],
+    "run": ["--run"],
+    "data": ["--data"],
+    "reward": ["--reward"],
+    "gate": ["--gate"],
+    "max_examples": ["--max-examples"],
+    "samples_per_prompt": ["--samples-per-prompt"],
+    "temperature": ["--temperature"],
+    "max_tokens": ["--max-tokens"],
+    "system_prompt": ["--system-prompt"],
+    "seed": ["--seed"],
+    "debug": ["--debug"],
+}
+OPTIONS = {
     "": {
         "version": ["--version"],
         "install_completion": ["--install-completion"],
@@ -35,44 +50,20 @@ FROZEN = {
     "config": {"recipe": ["recipe"], "settings": ["--set"], "toml": ["--toml"], "debug": ["--debug"]},
     "doctor": {"debug": ["--debug"]},
     "eval": {
-        "model": ["model"],
-        "run": ["--run"],
-        "data": ["--data"],
-        "reward": ["--reward"],
-        "gate": ["--gate"],
-        "samples": ["--samples"],
-        "temperature": ["--temperature"],
-        "max_tokens": ["--max-tokens"],
-        "pass_at": ["--pass-at"],
-        "answer": ["--answer"],
-        "examples": ["--examples"],
-        "system": ["--system"],
-        "seed": ["--seed"],
+        **EVALUATION_OPTIONS,
+        "pass_at_k": ["--pass-at-k"],
+        "answer_extractor": ["--answer-extractor"],
         "json": ["--json"],
-        "debug": ["--debug"],
     },
-    "sample": {
-        "model": ["model"],
-        "run": ["--run"],
-        "data": ["--data"],
-        "reward": ["--reward"],
-        "gate": ["--gate"],
-        "rows": ["--rows"],
-        "samples": ["--samples"],
-        "temperature": ["--temperature"],
-        "max_tokens": ["--max-tokens"],
-        "system": ["--system"],
-        "seed": ["--seed"],
-        "debug": ["--debug"],
-    },
+    "sample": EVALUATION_OPTIONS,
     "algo": {},
     "algo list": {"debug": ["--debug"]},
     "data": {},
     "data inspect": {
         "file": ["file"],
         "model": ["--model"],
-        "system": ["--system"],
-        "template": ["--template"],
+        "system_prompt": ["--system-prompt"],
+        "chat_template_kwargs": ["--chat-template-kwargs"],
         "max_prompt_tokens": ["--max-prompt-tokens"],
         "rows": ["--rows"],
         "debug": ["--debug"],
@@ -81,23 +72,53 @@ FROZEN = {
         "name": ["name"],
         "source": ["source"],
         "target": ["target"],
-        "form": ["--form"],
+        "prompt_format": ["--prompt-format"],
         "debug": ["--debug"],
     },
     "report": {"runs": ["runs"], "output": ["--output"], "megabytes": ["--megabytes"], "debug": ["--debug"]},
 }
 
 
-def test_the_options_are_these() -> None:
+def test_commands_have_these_options() -> None:
     root = typer.main.get_command(app)
     groups = {name: command for name, command in root.commands.items() if hasattr(command, "commands")}
-    below = {f"{above} {name}": one for above, group in groups.items() for name, one in group.commands.items()}
-    commands = {"": root, **root.commands, **below}
-    found = {name: {p.name: p.opts for p in command.params if p.name != "help"} for name, command in commands.items()}
-    assert found == FROZEN
+    nested = {f"{group} {name}": c for group, command in groups.items() for name, c in command.commands.items()}
+    commands = {"": root, **root.commands, **nested}
+    options = {name: {p.name: p.opts for p in command.params if p.name != "help"} for name, command in commands.items()}
+    assert options == OPTIONS
 
 
-def test_every_algorithm_is_listed_with_what_it_is_made_of_and_needs() -> None:
+@pytest.mark.parametrize(
+    ("command", "renamed"),
+    [
+        ("eval model", "--samples --examples --pass-at --answer --system"),
+        ("sample model", "--samples --rows --system"),
+        ("data inspect rows.jsonl", "--system --template"),
+        ("data convert gsm8k source target", "--form"),
+    ],
+)
+def test_old_option_is_refused_with_its_new_name(command: str, renamed: str) -> None:
+    for old in renamed.split():
+        for arguments in ([old, "1"], [f"{old}=1"]):
+            result = CliRunner().invoke(app, [*command.split(), *arguments], prog_name="purerl")
+            name = " ".join(command.split()[: 2 if command.startswith("data") else 1])
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert result.stderr == (
+                f"error: {old}\n"
+                "  got:  no such option\n"
+                f"  need: an option that `purerl {name} --help` lists\n"
+                f"  do:   it is called {RENAMED[old]} here\n"
+            )
+
+
+def test_option_that_another_command_renamed_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    result = CliRunner().invoke(app, ["data", "inspect", str(tmp_path / "rows.jsonl"), "--rows", "1"])
+    assert result.exit_code == 0, result.output
+    assert "1 rows" in result.stdout
+
+
+def test_every_algorithm_is_listed_with_its_components_and_needs() -> None:
     listing = CliRunner().invoke(app, ["algo", "list"], env={"COLUMNS": "200"}).stdout
     assert all(f"\n  {name} " in listing for name in names("algorithm"))
     row = next(line for line in listing.splitlines() if line.startswith("  ppo "))
@@ -105,15 +126,15 @@ def test_every_algorithm_is_listed_with_what_it_is_made_of_and_needs() -> None:
         assert part in row
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_version_equals_that_of_the_package() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"purerl {purerl.__version__}\n"
 
 
-def test_help_costs_little_more_than_its_libraries() -> None:
-    """A ratio of CPU times, interleaved: neither a slow machine nor a busy one changes it much."""
+def test_help_takes_little_longer_than_importing_its_libraries() -> None:
+    """Compare CPU times, measured alternately, so that the speed and the load of the computer matter little."""
     pairs = [(_cpu_seconds("-m", "purerl_cli", "--help"), _cpu_seconds("-c", _LIBRARIES)) for _ in range(5)]
-    ours, theirs = map(min, zip(*pairs, strict=True))
-    assert ours < 4 * theirs
+    help_seconds, library_seconds = map(min, zip(*pairs, strict=True))
+    assert help_seconds < 4 * library_seconds
 
 
 _LIBRARIES = "import typer, rich.console, rich.table, rich.progress"
@@ -126,16 +147,16 @@ def _cpu_seconds(*arguments: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_the_console_script_is_installed() -> None:
+def test_console_script_is_installed() -> None:
     script = shutil.which("purerl", path=str(Path(sys.executable).parent))
     assert script is not None
-    done = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"purerl {purerl.__version__}\n"
+    process = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert process.stdout == f"purerl {purerl.__version__}\n"
 
 
-@pytest.mark.parametrize(("given", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_threads_sleep_while_they_wait_unless_told_otherwise(given: dict[str, str], found: str) -> None:
+@pytest.mark.parametrize(("variables", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_wait_passively_unless_the_environment_sets_a_policy(variables: dict[str, str], policy: str) -> None:
     code = "import os, purerl_cli.main as cli; cli.app = lambda: print(os.environ['OMP_WAIT_POLICY']); cli.main()"
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == found
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | variables
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == policy

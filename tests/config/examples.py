@@ -1,4 +1,4 @@
-"""Configurations and plugins to test with; this module is itself a plugin, and so are two classes in it."""
+"""Settings classes and plugins for tests. This module is itself a plugin, and so are two classes in it."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from purerl.errors import ConfigError
 
 @frozen
 class Config:
-    """The Config of the plugin that this module is."""
+    """The Config of this module as a plugin."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.99)
 
 
 def build(config: Config) -> tuple[str, Config]:
-    """What it makes."""
+    """The plugin's builder."""
     return "module", config
 
 
 class Nested:
-    """A plugin that is a class, with its Config inside."""
+    """A plugin that is a class, and defines its Config."""
 
     @frozen
     class Config:
-        """Its Config."""
+        """The Config of `Nested`."""
 
         slots: int = 8
 
     @staticmethod
     def build(config: Any) -> tuple[str, Any]:
-        """What it makes."""
+        """The plugin's builder."""
         return "nested", config
 
 
@@ -45,40 +45,40 @@ class OutsideConfig:
 
 
 class Outside:
-    """A plugin that is a class, with its Config outside."""
+    """A plugin that is a class, with a Config that is defined outside of it."""
 
     Config = OutsideConfig
 
     @staticmethod
     def build(config: OutsideConfig) -> tuple[str, OutsideConfig]:
-        """What it makes."""
+        """The plugin's builder."""
         return "outside", config
 
 
 class WithoutBuild:
-    """No plugin: nothing makes one."""
+    """Not a plugin: it has no builder."""
 
     Config = OutsideConfig
 
 
 class WithKind:
-    """No plugin: its Config has a field that is taken."""
+    """Not a plugin: its Config has a field called kind."""
 
     @frozen
     class Config:
-        """Its Config."""
+        """The Config of `WithKind`."""
 
         kind: str = "mine"
 
     @staticmethod
     def build(config: Any) -> Any:
-        """What it makes."""
+        """The builder."""
         return config
 
 
 @frozen
-class Lonely:
-    """No plugin's Config."""
+class NoPluginConfig:
+    """Not the Config of a plugin."""
 
 
 def _even(instance: Any, attribute: Attribute, value: int) -> None:
@@ -87,14 +87,14 @@ def _even(instance: Any, attribute: Attribute, value: int) -> None:
 
 
 @frozen
-class Part:
-    """A section."""
+class Section:
+    """A section with a field of every scalar type."""
 
     size: int = field(default=2, validator=_even)
     count: int = field(default=1, validator=validators.ge(1))
     rate: float = 0.5
-    most: float | None = None
-    on: bool = False
+    limit: float | None = None
+    enabled: bool = False
     word: str = "a"
     mode: Literal["fast", "slow", 3] = "fast"
     words: tuple[str, ...] = ()
@@ -102,17 +102,17 @@ class Part:
 
     def __attrs_post_init__(self) -> None:
         if self.rate is not None and self.rate > 1:
-            raise ConfigError("a rate over 1 is none", got=self.rate)
+            raise ConfigError("sizes do not fit", got=self.rate)
 
 
 @frozen
-class Whole:
-    """A configuration with everything in it."""
+class Settings:
+    """A configuration with sections, plugins, lists of them, and another configuration."""
 
-    name: str = field(metadata={"help": "how it is called"})
-    part: Part = Part()
-    other: Part | None = None
+    name: str = field(metadata={"help": "its name"})
+    section: Section = Section()
+    optional: Section | None = None
     engine: Any = field(default=None, metadata={"plugin": "trainer"})
     engines: tuple[Any, ...] = field(default=(), metadata={"plugin": "trainer"})
-    parts: tuple[Part, ...] = ()
-    before: Whole | None = None
+    sections: tuple[Section, ...] = ()
+    inner: Settings | None = None

@@ -12,7 +12,8 @@ import attrs
 import pyarrow as pa
 import pytest
 
-from purerl.config.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
+from purerl.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
+from purerl.config.check import check
 from purerl.config.schema import RunConfig
 from purerl.data.columns import detect_formats
 from purerl.errors import ConfigError
@@ -21,28 +22,6 @@ from purerl.recipes import resolve
 
 ROWS = [(name, row) for name in LIBRARIES for row in read_library(name).rows]
 FORMS = {"text": pa.string(), "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))}
-
-# Settings that the tables name and that are not in the schema yet. Remove a name when its setting exists: its test
-# then fails until it is removed.
-PLANNED = (
-    "num_epochs",
-    "minibatch_size",
-    "critic_warmup",
-    "trainer.warmup_ratio",
-    "roles",
-)
-
-
-def _is_planned(setting: str) -> bool:
-    return any(f"{setting}.".startswith(f"{name}.") for name in PLANNED)
-
-
-def _unless_planned(setting: str, *values: Any) -> Any:
-    """A test case that must fail as long as `setting` is planned."""
-    marks = (
-        [pytest.mark.xfail(reason=f"{setting} is not in the schema yet", strict=True)] if _is_planned(setting) else []
-    )
-    return pytest.param(*values, setting, marks=marks)
 
 
 # --- our side: every setting exists ------------------------------------------------------------------------------
@@ -85,7 +64,7 @@ def _problems(settings: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "setting"), [_unless_planned(setting, name, row) for name, row in ROWS for setting in row.settings]
+    ("name", "row", "setting"), [(name, row, setting) for name, row in ROWS for setting in row.settings]
 )
 def test_settings_in_the_tables_of_other_libraries_exist(name: str, row: Row, setting: str) -> None:
     values = row.settings if "=" in setting else (setting,)
@@ -94,7 +73,7 @@ def test_settings_in_the_tables_of_other_libraries_exist(name: str, row: Row, se
 
 @pytest.mark.parametrize(
     ("old", "setting"),
-    [_unless_planned(new, old) for old, settings in read_renamed().items() for new in settings if "/" not in old],
+    [(old, new) for old, settings in read_renamed().items() for new in settings if "/" not in old],
 )
 def test_settings_in_the_table_of_old_names_exist(old: str, setting: str) -> None:
     assert _is_setting(setting), old
@@ -155,7 +134,7 @@ def _forms(library: Library, row: Row) -> Iterator[str]:
 
 @pytest.mark.parametrize(("name", "settings"), [*dict.fromkeys(_old_and_foreign_names())])
 def test_a_name_that_is_a_setting_replaces_itself(name: str, settings: tuple[str, ...]) -> None:
-    if _is_setting(name) and not any(map(_is_planned, settings)):
+    if _is_setting(name):
         assert settings == (name,)
         assert suggestion(name) is None
 
@@ -163,8 +142,18 @@ def test_a_name_that_is_a_setting_replaces_itself(name: str, settings: tuple[str
 def test_new_names_of_metrics_are_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     new = {metric for old, metrics in read_renamed().items() if "/" in old for metric in metrics}
+    terms = {metric for metric in new if "/loss/" in metric}
     assert "policy/approx_kl" in new
-    assert [metric for metric in new if f"`{metric}`" not in page] == []
+    assert [metric for metric in new - terms if f"`{metric}`" not in page] == []
+    assert terms <= {f"policy/loss/{term}" for kind in names("algorithm") for term in _loss_terms(kind)}
+
+
+def _loss_terms(kind: str) -> set[str]:
+    """The names of the policy's loss terms of an algorithm, including the KL term if it has one."""
+    module = find("algorithm", kind)
+    coefficients = {"kl_loss_coef": 1.0} if "kl_loss_coef" in attrs.fields_dict(module.Config) else {}
+    algorithm = module.algorithm(module.Config(**coefficients))
+    return {term.name for objective in algorithm.objectives if objective.role == "policy" for term in objective.terms}
 
 
 # --- remedies ----------------------------------------------------------------------------------------------------
@@ -220,10 +209,40 @@ def test_every_name_has_a_suggestion_or_keeps_its_name() -> None:
     assert [name for name in names_without if (name, (name,)) not in set(_old_and_foreign_names())] == []
 
 
+@pytest.mark.parametrize(
+    ("setting", "remedy"),
+    [
+        ("learning_rate=1e-3", "TRL's 'learning_rate' is 'trainer.lr' here"),
+        ("num_generations=8", "TRL's 'num_generations' is 'rollout.samples_per_prompt' here"),
+        ("rollout.n=4", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
+        ("actor_rollout_ref.rollout.n=4", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
+        ("algorithm.kl_ctrl.kl_coef=1", "verl's 'algorithm.kl_ctrl.kl_coef' is 'algorithm.kl_reward_coef' here"),
+        ("trainer.total_epochs=1", "verl's 'trainer.total_epochs' is 'num_epochs' here"),
+        ("critic.lr=1e-3", "it is called 'roles.critic.trainer.lr' here (it was 'critic.lr')"),
+        ("judging.workers=2", "it is called 'reward_workers.num_workers' here (it was 'judging.workers')"),
+        ("trainer.clip_norm=1", "it is called 'trainer.max_grad_norm' here (it was 'trainer.clip_norm')"),
+        ("initial_run.steps=3", "it is called 'max_steps' or 'num_epochs' here (it was 'steps')"),
+    ],
+)
+def test_other_names_of_settings_are_refused_with_the_name_to_use(setting: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve("addition", [setting])
+    key = setting.partition("=")[0]
+    need = "one that `purerl config` lists"
+    assert str(error.value) == f"{key}\n  got:  no such setting\n  need: {need}\n  do:   {remedy}"
+
+
+@pytest.mark.parametrize("old", [old for old in read_renamed() if "/" in old and not old.startswith("eval/")])
+def test_old_names_of_metrics_are_refused_in_stop_when(old: str) -> None:
+    config = resolve("addition", [f"stop_when.metric={old}", "stop_when.at_least=1"])
+    with pytest.raises(ConfigError, match=rf"^stop_when.metric\n  got:  {old}\n.*\n  do:   it is called '"):
+        check(config)
+
+
 def test_importing_the_tables_loads_neither_torch_nor_the_files() -> None:
     code = """
 import sys
-from purerl.config import aliases
+from purerl import aliases
 assert aliases.read_library.cache_info().currsize == aliases.read_renamed.cache_info().currsize == 0
 print(aliases.suggestion("examples") is not None, "torch" in sys.modules)
 """

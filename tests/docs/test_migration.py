@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from docs.generate import migration
-from purerl.config.aliases import LIBRARIES, read_library
+from purerl.aliases import LIBRARIES, read_library
 
 PAGES = dict(migration.pages())
 

@@ -15,15 +15,15 @@ from typing import NamedTuple
 __all__ = ["LAYERS", "Import", "imports", "package_of", "violations"]
 
 LAYERS = (
-    ("types", "errors", "batch", "files", "seeds"),
+    ("types", "errors", "batch", "files", "seeds", "ranks", "settings", "aliases"),
     ("kernels",),
     ("algos",),
     ("protocols", "plugins"),
-    ("backends", "rewards", "envs", "data", "tracking"),
+    ("backends",),
+    ("data", "rewards", "rollouts", "store", "tracking"),
+    ("evaluation",),
     ("config",),
-    ("store",),
-    ("testing", "evaluation"),
-    ("loop", "report"),
+    ("catalog", "testing", "loop", "report"),
     ("recipes",),
     ("doctor",),
     ("",),  # purerl/__init__.py, which imports the loop lazily

@@ -38,7 +38,7 @@ for group in plugins.GROUPS:
     for name in plugins.names(group):
         plugins.find(group, name)
 for name in recipes.names():
-    recipes.resolve(name, recipes.arguments(name))
+    recipes.resolve(name, recipes.required_settings(name))
 print(*{name.partition(".")[0] for name in set(sys.modules) - preloaded})
 """
     loaded = set(_run(code).split())

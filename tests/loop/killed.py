@@ -1,4 +1,4 @@
-"""A run in a process of its own, which dies at a chosen moment."""
+"""Training in another process, which is killed at a chosen event or time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ _processes.set_forkserver_preload(["purerl.loop.train", "purerl.recipes.addition
 
 
 def run(config: RunConfig, directory: Path, *, at_event: int | None = None, after: float | None = None) -> int:
-    """Train in another process; its exit code.
+    """Train in another process; return its exit code.
 
-    It kills itself at the `at_event`-th event (a phase of a step begins or ends, a file of the run is about to be
-    touched), or is killed `after` seconds.
+    The process kills itself at the `at_event`-th event, or is killed after `after` seconds. An event is the start or
+    the end of a phase of a step, or an operation on a file of the run.
     """
     process = _processes.Process(target=_train, args=(config, directory, at_event))
     process.start()
@@ -41,11 +41,12 @@ def run(config: RunConfig, directory: Path, *, at_event: int | None = None, afte
     if process.is_alive():
         os.kill(process.pid, signal.SIGKILL)
         process.join()
+    assert process.exitcode is not None
     return process.exitcode
 
 
 def count_events(config: RunConfig, directory: Path) -> int:
-    """Train in another process to the end; how many events there were."""
+    """Train in another process until the run is finished; return the number of events."""
     receiver, sender = _processes.Pipe(duplex=False)
     process = _processes.Process(target=_count, args=(config, directory, sender))
     process.start()
@@ -54,45 +55,45 @@ def count_events(config: RunConfig, directory: Path) -> int:
     return receiver.recv()
 
 
-def _train(config: RunConfig, directory: Path, deadly: int | None) -> None:
+def _train(config: RunConfig, directory: Path, kill_at: int | None) -> None:
     from purerl.loop.train import train
 
-    if deadly is not None:
-        _listen(directory, lambda count: count == deadly and os.kill(os.getpid(), signal.SIGKILL))
-    _announce_phases(directory)
+    if kill_at is not None:
+        _on_event(directory, lambda count: count == kill_at and os.kill(os.getpid(), signal.SIGKILL))
+    _audit_phases(directory)
     train(config, directory=directory)
 
 
-def _announce_phases(directory: Path) -> None:
-    """Make the beginning and the end of every phase an event."""
+def _audit_phases(directory: Path) -> None:
+    """Raise an audit event at the start and at the end of every phase."""
     from purerl.loop.run import Clock
 
     original = Clock.__call__
 
     @contextmanager
-    def phase(self: Clock, name: str) -> Iterator[None]:
-        sys.audit("purerl.phase", str(directory), name)
-        with original(self, name):
+    def audited(self: Clock, phase: str) -> Iterator[None]:
+        sys.audit("purerl.phase", str(directory), phase)
+        with original(self, phase):
             yield
-        sys.audit("purerl.phase", str(directory), name)
+        sys.audit("purerl.phase", str(directory), phase)
 
-    Clock.__call__ = phase
+    Clock.__call__ = audited
 
 
 def _count(config: RunConfig, directory: Path, sender: Any) -> None:
-    seen = [0]
-    _listen(directory, lambda count: seen.__setitem__(0, count))
+    total = [0]
+    _on_event(directory, lambda count: total.__setitem__(0, count))
     _train(config, directory, None)
-    sender.send(seen[0])
+    sender.send(total[0])
 
 
-def _listen(directory: Path, heard: Any) -> None:
-    """Call `heard` at each event, with the number of events so far."""
+def _on_event(directory: Path, callback: Callable[[int], object]) -> None:
+    """Call `callback` at each event in `directory`, with the number of events so far."""
     prefix, count = str(directory), [0]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in _EVENTS and arguments and str(arguments[0]).startswith(prefix):
             count[0] += 1
-            heard(count[0])
+            callback(count[0])
 
     sys.addaudithook(hook)

@@ -1,16 +1,67 @@
-"""Reward functions of runs in tests, where a worker process has nothing else to import."""
+"""Reward functions and answer extractors of runs in tests. Worker processes import them, so imports are few."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+NOT_CALLABLE = "a string"
+
 
 def digits(completion: str, example: Mapping[str, Any]) -> float:
-    """The share of right digits: something to learn from, for a model that knows nothing."""
+    """The fraction of correct digits: a reward that a model with random weights sometimes gets."""
     return sum(a == b for a, b in zip(completion, example["answer"], strict=False)) / 3
 
 
 def first_is_even(completion: str, example: Mapping[str, Any]) -> float:
-    """1 where the first digit is even: a gate."""
+    """1 if the first digit is even: a gate."""
     return float(completion[:1] in set("02468"))
+
+
+def starts_with_a_digit(completion: str, example: Mapping[str, Any]) -> float:
+    """1 if the completion starts with a digit below 5: correct completions of a model with random weights."""
+    return float(completion[:1].isdecimal() and completion[:1] < "5")
+
+
+def sum_of(completion: str, example: Mapping[str, Any]) -> float:
+    """The correct answer itself, which identifies the problem that a completion belongs to."""
+    return float(example["answer"][::-1])
+
+
+def fails_on_odd_answers(completion: str, example: Mapping[str, Any]) -> float:
+    if int(example["answer"]) % 2:
+        raise ValueError("odd")
+    return 1.0
+
+
+def fails_on_index_3(completion: str, example: Mapping[str, Any]) -> float:
+    if example["index"] == 3:
+        raise ValueError("index 3")
+    return 1.0
+
+
+def check_columns(completion: str, example: Mapping[str, Any]) -> float:
+    """A reward that reads columns of the data set, with the types that they have in the file."""
+    assert example["prompt"][0]["role"] == "user"
+    assert example["extra_info"]["index"] is not None
+    return float(completion[:1] < example["reward_model"]["ground_truth"])
+
+
+def check_messages(completion: str, example: Mapping[str, Any]) -> float:
+    assert example["messages"]
+    return 1.0
+
+
+def first_two(completion: str) -> str | None:
+    """An answer extractor."""
+    return completion[:2] or None
+
+
+def second_word(completion: str) -> str:
+    """An answer extractor that raises if there is only one word."""
+    return completion.split()[1]
+
+
+def returns_none(completion: str, example: Any) -> None:
+    """A reward function, which is not an answer extractor."""
+    return

@@ -1,4 +1,4 @@
-"""Runs small enough for a test: the default recipe, cut down to a few steps."""
+"""Small runs for tests: the default recipe with a few short steps."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from attrs import evolve
 from purerl.algos import grpo
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.fake import trainer as fake_trainer
-from purerl.config.schema import Checkpoint, RunConfig
-from purerl.protocols import Model
+from purerl.config.schema import RunConfig
 from purerl.recipes.addition import addition
+from purerl.settings import Model
+from purerl.store.settings import Checkpoint
 
 
 def fake(**changes: Any) -> RunConfig:
-    """The same with a bigram table for a model, without a start."""
-    engines = {"trainer": fake_trainer.Config(vocabulary=14), "generator": fake_generator.Config(vocabulary=14)}
+    """The configuration of `small` without an initial run, and with a bigram table as the model."""
+    engines = {"trainer": fake_trainer.Config(vocab_size=14), "generator": fake_generator.Config(vocab_size=14)}
     return small(**{"initial_run": None, "model": Model("{run}/prepared/model"), **engines} | changes)
 
 
-def small(max_steps: int = 4, **changes: Any) -> RunConfig:
+def small(max_steps: int | None = 4, **changes: Any) -> RunConfig:
     """A few steps of the default recipe, with an evaluation and a checkpoint every second step."""
     config = addition()
     initial = evolve(
@@ -38,9 +39,14 @@ def small(max_steps: int = 4, **changes: Any) -> RunConfig:
         "batch_size": 4,
         "num_minibatches": 2,
         "initial_run": initial,
-        "trainer": evolve(config.trainer, warmup_steps=2),
+        "trainer": evolve(config.trainer, warmup_steps=2, warmup_ratio=0.0),
         "rollout": evolve(config.rollout, samples_per_prompt=4),
         "evaluate": evolve(config.evaluate, every=2, max_examples=16),
         "checkpoint": Checkpoint(every=2, keep=2),
     }
     return evolve(config, **settings | changes)
+
+
+def small_real(max_steps: int | None = 2, **changes: Any) -> RunConfig:
+    """The configuration of `small` without an initial run: the model is a real one with random weights."""
+    return small(**{"max_steps": max_steps, "initial_run": None, "model": Model("{run}/prepared/model")} | changes)

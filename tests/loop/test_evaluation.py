@@ -1,10 +1,11 @@
-"""Evaluations of several data sets, in runs and outside of them: the same numbers by the same code."""
+"""Evaluations of several data sets, in runs and outside of runs: both have the same metrics."""
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,407 +16,273 @@ from attrs import evolve
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.hf import generator
 from purerl.backends.tokenizer import load_tokenizer
-from purerl.config.check import check, evaluated
-from purerl.config.schema import Data, Evaluate, RunConfig, StopWhen
-from purerl.config.structure import apply, from_dict, read_toml, to_dict
+from purerl.config.schema import StopWhen
+from purerl.config.structure import to_dict
+from purerl.data.settings import Data
 from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
-from purerl.evaluation.results import Attempt, Problem, dataset_metrics, metrics
+from purerl.evaluation.results import Problem, dataset_metrics, metrics
+from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import pass_at_k
-from purerl.loop.evaluation import Exam, exam_of_run, examine, write_json
-from purerl.loop.evaluation import exam_of_model as _exam_of_model
+from purerl.loop.evaluation import Evaluation, evaluation_of_model, evaluation_of_run, run_evaluation, write_json
 from purerl.loop.train import Summary, train
-from purerl.protocols import Model
-from purerl.recipes.addition import prepare
-from purerl.rewards.runner import RewardResult
+from purerl.settings import Model
 from tests.data.made import write
 
-from .small import fake, small
+from .random_rewards import drawn
+from .runs import records, train_until
+from .small import fake, small_real
 
-DIGITS, BROKEN = "tests.loop.rewards:digits", "tests.loop.test_evaluation:broken"
-HALF = {"max_examples": 3, "samples_per_prompt": 4, "temperature": 1.5, "max_tokens": 4, "pass_at_k": (1, 2, 4)}
-
-
-def exam_of_model(model: Model, settings: Evaluate, **others: Any) -> Exam:
-    """With the engine that the command line names."""
-    return _exam_of_model(model, settings, generator=generator.Config(), **others)
-
-
-def first_two(completion: str) -> str | None:
-    """What an answer is in these tests."""
-    return completion[:2] or None
-
-
-def broken(completion: str, example: Mapping[str, Any]) -> float:
-    """A reward function that fails on one of two."""
-    if int(example["answer"]) % 2:
-        raise ValueError("odd")
-    return 1.0
+REWARDS = "tests.loop.rewards"
+EASY, FRAGILE = f"{REWARDS}:starts_with_a_digit", f"{REWARDS}:fails_on_odd_answers"
+SAMPLED: dict[str, Any] = {
+    "max_examples": 3,
+    "samples_per_prompt": 4,
+    "temperature": 1.5,
+    "max_tokens": 4,
+    "pass_at_k": (1, 2, 4),
+}
+ANSWERED: dict[str, Any] = {"samples_per_prompt": 2, "temperature": 1.0, "max_tokens": 1, "max_examples": 2}
+METRICS = {"length", "truncated", "valid_fraction", "failed", "timed_out"}
+SCORED = METRICS | {"reward", "accuracy", "accuracy_low", "accuracy_high"}
 
 
-def sum_of(completion: str, example: Mapping[str, Any]) -> float:
-    """The right answer itself: it tells which problem a completion was judged by."""
-    return float(example["answer"][::-1])
-
-
-def starts_with_a_digit(completion: str, example: Mapping[str, Any]) -> float:
-    """Something that a model which knows nothing is right about now and then."""
-    return float(completion[:1].isdecimal() and completion[:1] < "5")
-
-
-EASY = "tests.loop.test_evaluation:starts_with_a_digit"
-
-
-def _real(**changes: Any) -> RunConfig:
-    """Two steps of a real model that knows nothing."""
-    return small(**{"max_steps": 2, "initial_run": None, "model": Model("{run}/prepared/model")} | changes)
+def _evaluation(model: Path, settings: Evaluate, **kwargs: Any) -> Evaluation:
+    """An evaluation of `model` with the engine for transformers models."""
+    return evaluation_of_model(Model(str(model)), settings, **{"generator": generator.Config()} | kwargs)
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real model that knows nothing, and its problems in two files."""
-    folder = tmp_path_factory.mktemp("prepared")
-    prepare(folder, seed=0)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
-    """A finished run that was evaluated on two data sets, four times on each problem."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """A finished run with evaluations on two data sets, four samples for each problem."""
     data = {"new": "{run}/prepared/held_out.parquet", "old": "{run}/prepared/train.parquet"}
-    settings = Evaluate(data=data, every=2, answer_extractor="tests.loop.test_evaluation:first_two", **HALF)
-    folder = tmp_path_factory.mktemp("run") / "run"
-    return train(_real(evaluate=settings, rewards=(EASY,)), directory=folder)
+    settings = Evaluate(data=data, every=2, answer_extractor=f"{REWARDS}:first_two", **SAMPLED)
+    directory = tmp_path_factory.mktemp("finished") / "run"
+    return train(small_real(evaluate=settings, rewards=(EASY,)), directory=directory)
 
 
 # --- in a run ----------------------------------------------------------------------------------------------------
 
 
-def test_several_data_sets_have_a_name_each_and_a_mean(run: Summary) -> None:
-    settings = read_toml(run.directory / "config.toml", RunConfig).evaluate
-    assert sorted(run.after) == sorted(evaluated(settings))
-    assert {"eval/new/pass@2", "eval/old/maj@4", "eval/new/accuracy_low"} <= set(run.after)
-    assert run.after["eval/accuracy"] == fmean(run.after[f"eval/{name}/accuracy"] for name in ("new", "old"))
+def test_each_data_set_has_its_metrics_and_accuracy_is_their_mean(finished: Summary) -> None:
+    names = SCORED | {"pass@1", "pass@2", "pass@4", "maj@4"}
+    assert set(finished.after) == {f"eval/{data}/{name}" for data in ("new", "old") for name in names} | {
+        "eval/accuracy"
+    }
+    assert finished.after["eval/accuracy"] == fmean(finished.after[f"eval/{name}/accuracy"] for name in ("new", "old"))
     for name in ("new", "old"):
-        found = {key.rpartition("/")[2]: value for key, value in run.after.items() if f"/{name}/" in key}
-        assert found["pass@1"] == pytest.approx(found["accuracy"])
-        assert found["pass@1"] <= found["pass@2"] <= found["pass@4"]
-        assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
-        assert found["valid_fraction"] == 1
+        values = {key.rpartition("/")[2]: value for key, value in finished.after.items() if f"/{name}/" in key}
+        assert values["pass@1"] == pytest.approx(values["accuracy"])
+        assert values["pass@1"] <= values["pass@2"] <= values["pass@4"]
+        assert values["accuracy_low"] <= values["accuracy"] <= values["accuracy_high"]
+        assert values["valid_fraction"] == 1
 
 
-def test_a_metric_of_one_of_them_can_end_a_run() -> None:
-    files = {"a": "a.parquet", "b": "b.parquet"}
-    several = evolve(fake().evaluate, data=files, samples_per_prompt=2, temperature=1.0)
-    check(fake(evaluate=several, stop_when=StopWhen(metric="eval/b/pass@2", at_least=1.0)))
+def test_metric_of_one_of_several_data_sets_can_stop_a_run(tmp_path: Path) -> None:
+    files = {"a": "{run}/prepared/held_out.parquet", "b": "{run}/prepared/train.parquet"}
+    config = fake(evaluate=evolve(fake().evaluate, data=files, samples_per_prompt=2, temperature=1.0))
+    stopped = evolve(config, stop_when=StopWhen(metric="eval/b/pass@2", at_least=0.0))
+    assert train(stopped, directory=tmp_path / "run").steps == 0
+    misspelled = evolve(config, stop_when=StopWhen(metric="eval/a/acuracy", at_least=1.0))
     with pytest.raises(ConfigError, match="did you mean 'eval/a/accuracy'"):
-        check(fake(evaluate=several, stop_when=StopWhen(metric="eval/a/acuracy", at_least=1.0)))
+        train(misspelled, directory=tmp_path / "run", fresh=True)
 
 
 # --- outside of a run --------------------------------------------------------------------------------------------
 
 
-def test_a_finished_run_is_examined_as_it_examined_itself(run: Summary) -> None:
-    exam = exam_of_run(run.directory, {})
-    assert metrics(examine(exam), exam.settings) == run.after
+def test_evaluation_of_a_finished_run_has_the_metrics_of_the_run(finished: Summary) -> None:
+    evaluation = evaluation_of_run(finished.directory, {})
+    assert metrics(run_evaluation(evaluation), evaluation.settings) == finished.after
 
 
-def test_an_exam_can_differ_from_the_runs(run: Summary) -> None:
-    exam = exam_of_run(
-        run.directory,
-        {"max_examples": 2, "samples_per_prompt": 1, "temperature": 0.0, "pass_at_k": (), "answer_extractor": None},
+def test_evaluation_restores_the_global_random_generators(finished: Summary) -> None:
+    file = str(finished.directory / "prepared" / "held_out.parquet")
+    evaluation = _evaluation(
+        finished.model, Evaluate(data={"new": file}, max_examples=1, max_tokens=1), rewards=[drawn]
     )
-    results = examine(exam)
+    before = random.getstate()
+    run_evaluation(evaluation)
+    assert random.getstate() == before
+
+
+def test_settings_can_differ_from_those_of_the_run(finished: Summary) -> None:
+    changes = {"samples_per_prompt": 1, "temperature": 0.0, "pass_at_k": (), "answer_extractor": None}
+    results = run_evaluation(evaluation_of_run(finished.directory, {"max_examples": 2} | changes))
     assert [len(problems) for problems in results.values()] == [2, 2]
     assert all(len(problem.attempts) == 1 for problem in results["new"])
 
 
-def test_an_attempt_ends_where_the_model_says(prepared: Path, tmp_path: Path) -> None:
-    """Outside of a run, and in the exam of a run's model, which has what the model was given."""
+def test_evaluation_of_an_unfinished_run_uses_its_newest_checkpoint(tmp_path: Path) -> None:
+    config = small_real(4, trainer=evolve(small_real().trainer, lr=0.01))
+    train_until(3, config, directory=tmp_path)
+    before, _, second, _ = records(tmp_path)
+    uncommitted = tmp_path / "checkpoints" / "000003"
+    uncommitted.mkdir()
+    evaluation = evaluation_of_run(tmp_path, {})
+    results = run_evaluation(evaluation)
+    values = metrics(results, evaluation.settings)
+    assert values == {name: value for name, value in second.items() if name.startswith("eval/")}
+    assert values != {name: before[name] for name in values}, "the policy has changed"
+    assert uncommitted.exists(), "another process may be writing it"
+    write_json(tmp_path / "all.json", evaluation, results)
+    assert json.loads((tmp_path / "all.json").read_text())["model"] == str(tmp_path / "checkpoints" / "000002")
+
+
+def test_validation_set_of_a_run_is_evaluated_again(tmp_path: Path) -> None:
+    data = Data(files=("{run}/prepared/train.parquet",), validation_fraction=0.05)
+    config = small_real(data=data, evaluate=evolve(fake().evaluate, data={}, max_examples=5))
+    summary = train(config, directory=tmp_path / "run")
+    evaluation = evaluation_of_run(summary.directory, {})
+    assert metrics(run_evaluation(evaluation), evaluation.settings) == summary.after
+
+
+def test_stop_tokens_of_the_model_end_an_attempt_inside_and_outside_of_a_run(prepared: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(prepared / "model", model)
     digits = load_tokenizer(Model(str(model))).convert_tokens_to_ids([*"0123456789"])
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": digits}))
-    data = {"old": str(prepared / "train.parquet")}
-    exam = exam_of_model(Model(str(model)), Evaluate(data=data, **HALF), rewards=[EASY])
-    texts = [attempt.completion for one in examine(exam)["old"] for attempt in one.attempts]
-    assert {len(text) for text in texts if text[:1].isdecimal()} == {1}
-    settings = _real(model=Model(str(model)), evaluate=Evaluate(data=data, every=9, **HALF), rewards=(EASY,))
-    done = train(settings, directory=tmp_path / "run")
-    assert set(digits) <= set(exam_of_run(done.directory, {}).chat.stop_tokens)
+    settings = Evaluate(data={"old": str(prepared / "train.parquet")}, every=9, **SAMPLED)
+    results = run_evaluation(_evaluation(model, settings, rewards=[EASY]))
+    completions = [attempt.completion for problem in results["old"] for attempt in problem.attempts]
+    assert {len(completion) for completion in completions if completion[:1].isdecimal()} == {1}
+    config = small_real(model=Model(str(model)), evaluate=settings, rewards=(EASY,))
+    summary = train(config, directory=tmp_path / "run")
+    assert set(digits) <= set(evaluation_of_run(summary.directory, {}).chat.stop_tokens)
 
 
-def test_a_real_model_is_examined_on_two_data_sets(prepared: Path, tmp_path: Path) -> None:
+# --- of a model --------------------------------------------------------------------------------------------------
+
+
+def test_attempts_depend_only_on_the_seed_the_problem_and_their_number(prepared: Path, tmp_path: Path) -> None:
     files = [str(prepared / "held_out.parquet"), f"old={prepared / 'train.parquet'}"]
-    exam = exam_of_model(Model(str(prepared / "model")), Evaluate(data=files, **HALF), rewards=[EASY])
-    results = examine(exam)
-    assert {name: [problem.index for problem in one] for name, one in results.items()} == {
-        "held_out": [0, 1, 2],
-        "old": [0, 1, 2],
-    }
-    attempts = [attempt for one in results.values() for problem in one for attempt in problem.attempts]
+    evaluation = _evaluation(prepared / "model", Evaluate(data=files, **SAMPLED), rewards=[EASY])
+    results = run_evaluation(evaluation)
+    indices = {name: [problem.index for problem in problems] for name, problems in results.items()}
+    assert indices == {"held_out": [0, 1, 2], "old": [0, 1, 2]}
+    attempts = [attempt for problems in results.values() for problem in problems for attempt in problem.attempts]
     assert len({attempt.completion for attempt in attempts}) > 12, "samples differ"
     assert 0 < sum(attempt.is_correct for attempt in attempts) < 24
-    again = exam_of_model(Model(str(prepared / "model")), evolve(exam.settings, max_examples=2), rewards=[EASY])
-    assert examine(again)["old"] == results["old"][:2], "a problem's attempts depend on nothing beside it"
-    other = exam_of_model(Model(str(prepared / "model")), exam.settings, rewards=[EASY], seed=1)
-    assert examine(other)["old"] != results["old"]
-    write_json(tmp_path / "all.json", exam, results)
-    written = json.loads((tmp_path / "all.json").read_text())
-    assert written["metrics"] == metrics(results, exam.settings)
-    assert written["settings"] | {"every": 20} == to_dict(exam.settings)
-    for name, one in results.items():
-        for problem, said in zip(one, written["data"][name]["problems"], strict=True):
-            assert said["num_correct"] == sum(attempt.is_correct for attempt in problem.attempts)
-            assert [a["completion"] for a in said["attempts"]] == [a.completion for a in problem.attempts]
-        num_correct = [said["num_correct"] for said in written["data"][name]["problems"]]
-        assert written["data"][name]["metrics"]["pass@2"] == fmean(pass_at_k(c, 4, k=2) for c in num_correct)
+    fewer = _evaluation(prepared / "model", evolve(evaluation.settings, max_examples=2), rewards=[EASY])
+    assert run_evaluation(fewer)["old"] == results["old"][:2]
+    reseeded = _evaluation(prepared / "model", evaluation.settings, rewards=[EASY], seed=1)
+    assert run_evaluation(reseeded)["old"] != results["old"]
+    _check_json(tmp_path / "all.json", evaluation, results)
 
 
-def test_every_attempt_is_judged_by_its_own_problem(prepared: Path) -> None:
-    settings = Evaluate(
-        data=str(prepared / "train.parquet"), samples_per_prompt=2, temperature=1.0, max_examples=3, max_tokens=1
-    )
-    exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=["tests.loop.test_evaluation:sum_of"])
-    for problem in examine(exam)["train"]:
+def _check_json(path: Path, evaluation: Evaluation, results: Mapping[str, Sequence[Problem]]) -> None:
+    """The file of `write_json` has the settings, all attempts and their metrics."""
+    write_json(path, evaluation, results)
+    written = json.loads(path.read_text())
+    assert written["metrics"] == metrics(results, evaluation.settings)
+    assert written["settings"] | {"every": 20} == to_dict(evaluation.settings)
+    for name, problems in results.items():
+        tables = written["data"][name]["problems"]
+        for problem, table in zip(problems, tables, strict=True):
+            assert table["num_correct"] == sum(attempt.is_correct for attempt in problem.attempts)
+            assert [a["completion"] for a in table["attempts"]] == [a.completion for a in problem.attempts]
+        pass_at_2 = fmean(pass_at_k(table["num_correct"], 4, k=2) for table in tables)
+        assert written["data"][name]["metrics"]["pass@2"] == pass_at_2
+
+
+def test_each_attempt_is_scored_with_its_problem(prepared: Path) -> None:
+    settings = Evaluate(data=str(prepared / "train.parquet"), **ANSWERED | {"max_examples": 3})
+    for problem in run_evaluation(_evaluation(prepared / "model", settings, rewards=[f"{REWARDS}:sum_of"]))["train"]:
         a, b = problem.prompt.rstrip("=").split("+")
         assert [attempt.result.reward for attempt in problem.attempts] == [int(a) + int(b)] * 2
 
 
-def test_greedy_attempts_are_the_default_and_nothing_need_judge_them(prepared: Path) -> None:
+def test_attempts_are_greedy_by_default_and_rewards_are_optional(prepared: Path) -> None:
     settings = Evaluate(data=str(prepared / "held_out.parquet"), max_examples=2, max_tokens=4)
-    exam = exam_of_model(Model(str(prepared / "model")), settings)
-    problems = examine(exam)["held_out"]
+    problems = run_evaluation(_evaluation(prepared / "model", settings))["held_out"]
     assert [len(problem.attempts) for problem in problems] == [1, 1]
-    assert set(dataset_metrics(problems, settings)) == {"length", "truncated", "valid_fraction", "failed", "timed_out"}
+    assert set(dataset_metrics(problems, settings)) == METRICS
 
 
-def test_any_engine_samples(prepared: Path) -> None:
+def test_any_generator_can_sample(prepared: Path) -> None:
     settings = Evaluate(data=str(prepared / "held_out.parquet"), max_examples=2, max_tokens=4)
-    engine = fake_generator.Config(vocabulary=14)
-    exam = _exam_of_model(Model(str(prepared / "model")), settings, generator=engine)
-    assert exam.generator == engine
-    [found], [other] = examine(exam).values(), examine(exam_of_model(exam.model, settings)).values()
-    assert [problem.prompt for problem in found] == [problem.prompt for problem in other]
-    assert found != other, "the bigram table is no Qwen3"
+    engine = fake_generator.Config(vocab_size=14)
+    evaluation = _evaluation(prepared / "model", settings, generator=engine)
+    assert evaluation.generator == engine
+    [bigram], [qwen3] = (
+        run_evaluation(evaluation).values(),
+        run_evaluation(_evaluation(prepared / "model", settings)).values(),
+    )
+    assert [problem.prompt for problem in bigram] == [problem.prompt for problem in qwen3]
+    assert bigram != qwen3
 
 
 def length(completion: str, example: Any) -> float:
     return len(completion)
 
 
-def now_and_then(completion: str, example: Any) -> float:
-    if example["index"] == 3:
-        raise ValueError("the third")
-    return 1.0
-
-
-def test_functions_of_this_process_judge_too(prepared: Path) -> None:
+def test_function_objects_can_be_rewards(prepared: Path) -> None:
     settings = Evaluate(data=str(prepared / "train.parquet"), max_examples=2, max_tokens=3)
-    for problem in examine(exam_of_model(Model(str(prepared / "model")), settings, rewards=[length]))["train"]:
+    for problem in run_evaluation(_evaluation(prepared / "model", settings, rewards=[length]))["train"]:
         [attempt] = problem.attempts
         assert attempt.result.components == {"length": len(attempt.completion)}
 
 
-def test_a_few_failures_are_told(prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+# --- failures ----------------------------------------------------------------------------------------------------
+
+
+def test_few_failures_are_logged_and_written(prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"prompt": f"{k}+{k}=", "index": k} for k in range(12)]
     settings = Evaluate(data=write(tmp_path / "rows.jsonl", rows), max_tokens=1)
-    exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=[now_and_then])
-    results = examine(exam)
-    assert "a reward function failed on 1 of 12 completions, which are left out; the first:" in caplog.text
-    assert "ValueError: the third" in caplog.text
-    write_json(tmp_path / "all.json", exam, results)
+    evaluation = _evaluation(prepared / "model", settings, rewards=[f"{REWARDS}:fails_on_index_3"])
+    results = run_evaluation(evaluation)
+    assert "a reward function failed on 1 of 12 completions, which are left out; the first failure:" in caplog.text
+    assert "ValueError: index 3" in caplog.text
+    write_json(tmp_path / "all.json", evaluation, results)
     [attempt] = json.loads((tmp_path / "all.json").read_text())["data"]["rows"]["problems"][3]["attempts"]
-    assert "ValueError: the third" in attempt["traceback"]
+    assert "ValueError: index 3" in attempt["traceback"]
 
 
-def second_word(completion: str) -> int:
-    return len(completion.split()[1])
-
-
-def two(completion: str, example: Any) -> None:
-    return None
-
-
-def test_an_answer_that_cannot_be_found_is_none_and_told_once(prepared: Path, caplog: pytest.LogCaptureFixture) -> None:
-    sampled = {"samples_per_prompt": 2, "temperature": 1.0, "max_tokens": 1, "max_examples": 2}
-    settings = Evaluate(
-        data=str(prepared / "train.parquet"), answer_extractor="tests.loop.test_evaluation:second_word", **sampled
-    )
-    results = examine(exam_of_model(Model(str(prepared / "model")), settings, rewards=[EASY]))
-    assert {attempt.answer for problem in results["train"] for attempt in problem.attempts} == {None}
-    assert caplog.text.count("second_word raised, so there is no answer") == 1
-
-
-def test_too_many_failures_end_an_exam(prepared: Path) -> None:
+def test_many_failures_stop_an_evaluation(prepared: Path) -> None:
     settings = Evaluate(data=str(prepared / "train.parquet"), max_examples=8, max_tokens=1)
-    exam = exam_of_model(Model(str(prepared / "model")), settings, rewards=[BROKEN])
-    with pytest.raises(RewardError, match="(?s)ValueError: odd.*of 8.*do:   mend the function"):
-        examine(exam)
+    evaluation = _evaluation(prepared / "model", settings, rewards=[FRAGILE])
+    with pytest.raises(RewardError, match="(?s)ValueError: odd.*of 8.*do:   fix the function"):
+        run_evaluation(evaluation)
 
 
-# --- the numbers -------------------------------------------------------------------------------------------------
+def test_answer_extractor_that_raises_is_logged_once(prepared: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = str(prepared / "train.parquet")
+    settings = Evaluate(data=data, answer_extractor=f"{REWARDS}:second_word", **ANSWERED)
+    results = run_evaluation(_evaluation(prepared / "model", settings, rewards=[EASY]))
+    assert {attempt.answer for problem in results["train"] for attempt in problem.attempts} == {None}
+    assert caplog.text.count("second_word raised, and the answer is None") == 1
 
 
-def _problem(*said: tuple[float | None, str | None]) -> Problem:
-    attempts = [
-        Attempt("", 2, "stop", answer, RewardResult() if value is None else RewardResult({"a": value}, {"a": value}))
-        for value, answer in said
-    ]
-    return Problem(0, "", tuple(attempts))
+# --- refused -----------------------------------------------------------------------------------------------------
 
 
-def test_problems_count_alike_and_what_is_not_judged_counts_nowhere() -> None:
-    settings = Evaluate(max_tokens=4, samples_per_prompt=3, temperature=1.0, pass_at_k=(1, 3), answer_extractor="m:f")
-    problems = [
-        _problem((1.0, "x"), (0.5, "y"), (0.0, "y")),
-        _problem((1.0, "x"), (None, "y"), (None, "y")),
-        _problem((None, "x"), (None, "x"), (None, "x")),
-    ]
-    found = dataset_metrics(problems, settings)
-    assert found["accuracy"] == found["pass@1"] == pytest.approx((1 / 3 + 1) / 2)
-    assert found["reward"] == pytest.approx((0.5 + 1) / 2)
-    assert found["pass@3"] == 1.0, "of the one problem with three judged completions"
-    assert found["maj@3"] == 0.5
-    assert found["valid_fraction"] == pytest.approx(4 / 9)
-    assert found["length"] == 2
+def test_evaluation_with_missing_or_useless_settings_is_refused(
+    prepared: Path, finished: Summary, tmp_path: Path
+) -> None:
+    data, text = str(prepared / "train.parquet"), write(tmp_path / "text.jsonl", [{"prompt": "1"}])
+
+    def refusal(settings: Evaluate, **kwargs: Any) -> str:
+        with pytest.raises(InputError) as caught:
+            _evaluation(prepared / "model", settings, **kwargs)
+        return str(caught.value)
+
+    def with_extractor(name: str) -> Evaluate:
+        return Evaluate(data=data, answer_extractor=f"{REWARDS}:{name}", **ANSWERED)
+
+    greedy = Evaluate(data=data, max_tokens=1)
+    assert refusal(Evaluate(max_tokens=1)).startswith("data is missing")
+    assert refusal(greedy, gates=[EASY]).startswith("gates has no effect")
+    extractor = "evaluate.answer_extractor\n  got:  "
+    assert refusal(with_extractor("NOT_CALLABLE")).startswith(f"{extractor}str\n  need: a function (completion)")
+    signature = "a function (completion: 'str', example: 'Any')"
+    assert refusal(with_extractor("returns_none")).startswith(f"{extractor}{signature}")
+    assert refusal(Evaluate(data=text, max_tokens=1), system_prompt="be").startswith("system_prompt has no effect")
+    with pytest.raises(ConfigError, match="samples_per_prompt has no effect"):
+        evaluation_of_run(finished.directory, {"temperature": 0.0})
 
 
-# --- settings ----------------------------------------------------------------------------------------------------
-
-
-def test_data_can_be_said_in_three_ways() -> None:
-    for said, data in (
-        ("d/a.parquet", {"a": "d/a.parquet"}),
-        ("b=d/a.parquet", {"b": "d/a.parquet"}),
-        ("d/k=1/a b.parquet", {"a_b": "d/k=1/a b.parquet"}),
-        (["a.parquet", "c=b.jsonl"], {"a": "a.parquet", "c": "b.jsonl"}),
-        ({"x": "a.parquet"}, {"x": "a.parquet"}),
-    ):
-        assert Evaluate(data=said, max_tokens=1).data == data
-        table = to_dict(fake())
-        table["evaluate"]["data"] = said
-        assert from_dict(RunConfig, table).evaluate.data == data
-    two = apply(fake(), ["evaluate.data.more=m.parquet"]).evaluate.data
-    assert two == {"held_out": "{run}/prepared/held_out.parquet", "more": "m.parquet"}
-    assert apply(fake(), ["evaluate.data.more=m.parquet", "evaluate.data.held_out="]).evaluate.data == {
-        "more": "m.parquet"
-    }
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"samples_per_prompt": 8},
-            (
-                "samples_per_prompt has no effect\n"
-                "  got:  8\n"
-                "  need: a temperature above 0: greedy completions of a problem are all the same\n"
-                "  do:   set temperature, to 1.0 say"
-            ),
-        ),
-        (
-            {"answer_extractor": "m:f"},
-            (
-                "answer_extractor has no effect\n"
-                "  got:  'm:f'\n"
-                "  need: several samples, to find the most frequent answer\n"
-                "  do:   set samples_per_prompt"
-            ),
-        ),
-        ({"pass_at_k": (2,)}, "pass_at_k\n  got:  (2,)\n  need: from 1 to samples_per_prompt, 1"),
-        ({"pass_at_k": (1, 1)}, "pass_at_k\n  got:  (1, 1)\n  do:   name each k once"),
-        ({"temperature": -1.0}, "temperature\n  got:  -1.0\n  need: 0 or above, and finite"),
-        ({"data": {"a b": "c"}}, "data\n  got:  the name 'a b'\n  need: letters, digits, ., - and _"),
-        ({"data": {"a": 1}}, "data\n  got:  1\n  need: a file, as a text"),
-        (
-            {"data": ["x/a.parquet", "y/a.parquet"]},
-            "files of one name\n  got:  x/a.parquet, y/a.parquet\n  do:   name them: NAME=FILE",
-        ),
-    ],
-)
-def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Evaluate(**{"max_tokens": 4} | settings)
-    assert str(caught.value) == message
-
-
-def test_what_is_refused_has_its_key() -> None:
-    for setting, message in (
-        ("evaluate.data=3", "evaluate.data\n  got:  3\n  need: a text, a list of texts, or a section"),
-        ("evaluate.data=[3]", "evaluate.data\n  got:  [3]\n  need: a text, a list of texts, or a section"),
-        ('evaluate.data=["a/x", "b/x"]', "evaluate.data: files of one name\n  got:  a/x, b/x\n  do:   name them"),
-        ("evaluate.samples_per_prompt=2", "evaluate.samples_per_prompt has no effect\n"),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            apply(fake(), [setting])
-        assert str(caught.value).startswith(message), caught.value
-
-
-def test_an_exam_that_lacks_something_is_refused(prepared: Path, run: Summary, tmp_path: Path) -> None:
-    model, data = Model(str(prepared / "model")), str(prepared / "train.parquet")
-    texts = write(tmp_path / "texts.jsonl", [{"prompt": "1"}])
-    sampled = {"samples_per_prompt": 2, "temperature": 1.0, "max_tokens": 1}
-    for message, make in (
-        ("data is missing", lambda: exam_of_model(model, Evaluate(max_tokens=1))),
-        ("gates has no effect", lambda: exam_of_model(model, Evaluate(data=data, max_tokens=1), gates=[EASY])),
-        (
-            "evaluate.answer_extractor\n  got:  str\n  need: a function (completion)",
-            lambda: exam_of_model(
-                model, Evaluate(data=data, answer_extractor="tests.loop.test_evaluation:EASY", **sampled)
-            ),
-        ),
-        (
-            "evaluate.answer_extractor\n  got:  a function (completion: 'str', example: 'Any')",
-            lambda: exam_of_model(
-                model, Evaluate(data=data, answer_extractor="tests.loop.test_evaluation:two", **sampled)
-            ),
-        ),
-        (
-            "system_prompt has no effect",
-            lambda: exam_of_model(model, Evaluate(data=texts, max_tokens=1), system_prompt="be"),
-        ),
-        ("samples_per_prompt has no effect", lambda: exam_of_run(run.directory, {"temperature": 0.0})),
-    ):
-        with pytest.raises(InputError, match=message.replace("(", r"\(").replace(")", r"\)")):
-            make()
+def test_directory_without_a_run_or_a_checkpoint_is_refused(finished: Summary, tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="no config.toml"):
-        exam_of_run(tmp_path, {})
-    (tmp_path / "config.toml").write_bytes((run.directory / "config.toml").read_bytes())
-    with pytest.raises(RunDirectoryError, match="a run that is not finished, and has no checkpoint"):
-        exam_of_run(tmp_path, {})
-
-
-def test_an_unfinished_run_is_examined_at_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from purerl.loop import train as loop
-
-    advance = loop.advance
-
-    def until_the_fourth(run: Any, state: Any, *others: Any) -> Any:
-        if state.step == 3:
-            raise KeyboardInterrupt
-        return advance(run, state, *others)
-
-    monkeypatch.setattr(loop, "advance", until_the_fourth)
-    trainer = evolve(small().trainer, lr=0.01)
-    with pytest.raises(KeyboardInterrupt):
-        train(_real(max_steps=4, trainer=trainer, evaluate=evolve(small().evaluate, every=2)), directory=tmp_path)
-    before, _, second, _ = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    torn = tmp_path / "checkpoints" / "000003"
-    torn.mkdir()
-    exam = exam_of_run(tmp_path, {})
-    results = examine(exam)
-    found = metrics(results, exam.settings)
-    assert found == {name: value for name, value in second.items() if name.startswith("eval/")}
-    assert found != {name: before[name] for name in found}, "it has learned something"
-    assert torn.exists(), "what another process may be writing is left alone"
-    write_json(tmp_path / "all.json", exam, results)
-    assert json.loads((tmp_path / "all.json").read_text())["model"] == str(tmp_path / "checkpoints" / "000002")
-
-
-def test_what_was_held_out_is_examined_again(tmp_path: Path) -> None:
-    data = Data(files=("{run}/prepared/train.parquet",), validation_fraction=0.05)
-    config = _real(data=data, evaluate=evolve(fake().evaluate, data={}, max_examples=5))
-    summary = train(config, directory=tmp_path / "run")
-    exam = exam_of_run(summary.directory, {})
-    assert metrics(examine(exam), exam.settings) == summary.after
+        evaluation_of_run(tmp_path, {})
+    (tmp_path / "config.toml").write_bytes((finished.directory / "config.toml").read_bytes())
+    with pytest.raises(RunDirectoryError, match="an unfinished run without a checkpoint"):
+        evaluation_of_run(tmp_path, {})

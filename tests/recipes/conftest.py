@@ -1,4 +1,4 @@
-"""A model that `chat` taught, for all recipes that begin with one that can answer."""
+"""A model trained by `chat`, for all recipes that start from a model that can answer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 
 from purerl.loop.train import Summary
 
-from .made import teach
+from .made import train_chat
 
 
 @pytest.fixture(scope="package")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> Summary:
-    return teach(tmp_path_factory.mktemp("taught"))
+def chat_run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    return train_chat(tmp_path_factory.mktemp("chat"))

@@ -1,4 +1,4 @@
-"""A task that a model of random weights learns in seconds: copying two digits, with a reward for each right one."""
+"""A task that a model with random weights learns in seconds: copying two digits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import torch
 
 from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.model import no_progress_bars
-from purerl.config.schema import Checkpoint, Evaluate, Rollout, RunConfig
-from purerl.protocols import Model
+from purerl.config.schema import RunConfig
+from purerl.evaluation.settings import Evaluate
 from purerl.recipes.addition import character_tokenizer
+from purerl.rollouts.settings import Rollout
+from purerl.settings import Model
+from purerl.store.settings import Checkpoint
 
 
 def copying(**changes: Any) -> RunConfig:
-    """60 steps of 32 prompts x 8 completions. It is evaluated on the problems that it is trained on."""
+    """60 steps of 32 prompts x 8 completions, evaluated on the training problems."""
     settings: dict[str, Any] = {
         "name": "copying",
         "prepare_data": "tests.recipes.copying:prepare",
@@ -29,7 +32,7 @@ def copying(**changes: Any) -> RunConfig:
         "rollout": Rollout(samples_per_prompt=8, max_tokens=2),
         "generator": generator.Config(max_num_seqs=256, device="cpu"),
         "trainer": trainer.Config(lr=3e-3, betas=(0.9, 0.99), lr_scheduler="cosine", device="cpu"),
-        "rewards": ("tests.recipes.copying:right_digits",),
+        "rewards": ("tests.recipes.copying:correct_digits",),
         "evaluate": Evaluate(data="{run}/prepared/problems.jsonl", every=1000, max_tokens=2),
         "checkpoint": Checkpoint(every=1000, keep=1),
         "num_threads": 1,
@@ -37,13 +40,13 @@ def copying(**changes: Any) -> RunConfig:
     return RunConfig(**settings | changes)
 
 
-def right_digits(completion: str, example: Mapping[str, Any]) -> float:
-    """The share of digits that are copied."""
+def correct_digits(completion: str, example: Mapping[str, Any]) -> float:
+    """The fraction of digits that are copied."""
     return sum(a == b for a, b in zip(completion, example["prompt"][:2], strict=False)) / 2
 
 
 def prepare(folder: Path, seed: int) -> None:
-    """Write the 100 problems, and a model of random weights, into `folder`."""
+    """Write the 100 problems, and a model with random weights, into `folder`."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     tokenizer = character_tokenizer()

@@ -1,4 +1,4 @@
-"""What the shipped recipes are tried on: a small model that knows nothing, and problems in GSM8K's format."""
+"""A small model with random weights, data for the recipes, and short runs of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 
 import torch
-from typer.testing import CliRunner
 
 from purerl.backends.hf.model import no_progress_bars
 from purerl.data.convert import convert
 from purerl.data.files import read_table
+from purerl.loop import train as loop
 from purerl.loop.train import Summary
-from purerl_cli.main import app
+from purerl.recipes import resolve
 from tests.data.made import CHATML, assistant, tokenizer, user, write
 
-PROBLEMS = [  # written for these tests
+PROBLEMS = [  # in the format of GSM8K, written for these tests
     {"question": "Ann has 2 pens and buys 3. How many?", "answer": "2 + 3 = <<2+3=5>>5 pens.\n#### 5"},
     {"question": "Four boxes of 2 eggs?", "answer": "4 * 2 = <<4*2=8>>8 eggs.\n#### 8"},
     {"question": "Zoe had 9 apples and ate 8.", "answer": "9 - 8 = <<9-8=1>>1 apple.\n#### 1"},
@@ -28,14 +28,14 @@ PROBLEMS = [  # written for these tests
 
 
 def write_model(folder: Path) -> str:
-    """A Qwen3 of 100,000 random parameters, with a chat template; its path."""
+    """Write a Qwen3 model with 100,000 random parameters and a chat template. Returns its path."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    words = tokenizer(CHATML)
+    chat_tokenizer = tokenizer(CHATML)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = Qwen3Config(
-            vocab_size=len(words),
+            vocab_size=len(chat_tokenizer),
             hidden_size=64,
             num_hidden_layers=2,
             num_attention_heads=4,
@@ -43,51 +43,47 @@ def write_model(folder: Path) -> str:
             head_dim=16,
             intermediate_size=128,
             max_position_embeddings=2048,
-            eos_token_id=words.eos_token_id,
-            pad_token_id=words.pad_token_id,
+            eos_token_id=chat_tokenizer.eos_token_id,
+            pad_token_id=chat_tokenizer.pad_token_id,
             bos_token_id=None,
         )
         with no_progress_bars():
             Qwen3ForCausalLM(config).save_pretrained(folder)
-    words.save_pretrained(folder)
+    chat_tokenizer.save_pretrained(folder)
     return str(folder)
 
 
 def write_problems(folder: Path) -> str:
-    """`PROBLEMS` as `purerl data convert gsm8k` makes them a file; its path."""
+    """Write `PROBLEMS` with `purerl data convert gsm8k`. Returns the path of the file."""
     convert("gsm8k", write(folder / "source.jsonl", PROBLEMS), str(folder / "problems.parquet"))
     return str(folder / "problems.parquet")
 
 
-def write_talks(folder: Path) -> str:
-    """Each problem answered by a number, the question whether that is sure, and the answer to it; the file's path."""
+def write_conversations(folder: Path) -> str:
+    """Write conversations of two turns: a problem with its number, and "Sure?" with "Yes". Returns their path."""
     rows = read_table(write_problems(folder)).to_pylist()
     answers = [assistant(f"#### {row['reward_model']['ground_truth']}") for row in rows]
-    talks = [
+    conversations = [
         {"messages": [*row["prompt"], answer, user("Sure?"), assistant("Yes")]}
         for row, answer in zip(rows, answers, strict=True)
     ]
-    return write(folder / "talks.jsonl", talks)
+    return write(folder / "conversations.jsonl", conversations)
 
 
-def teach(folder: Path) -> Summary:
-    """The recipe `chat` on these conversations: afterwards the model answers with some number."""
+def train_chat(folder: Path) -> Summary:
+    """Run the recipe `chat` on these conversations. The trained model answers with a number."""
     return train(
-        "chat", folder / "chat", f"model={write_model(folder / 'model')}", f"data={write_talks(folder)}",
-        "max_steps=40", "batch_size=4", "trainer.lr=4e-3", "trainer.warmup_steps=5", "trainer.mixed_precision=off",
-        "num_threads=1",
+        "chat", folder / "chat", f"model={write_model(folder / 'model')}", f"data={write_conversations(folder)}",
+        "max_steps=40", "batch_size=4", "trainer.lr=4e-3", "trainer.warmup_steps=5",
+        "trainer.mixed_precision=off", "num_threads=1",
     )  # fmt: skip
 
 
 def train(recipe: str, directory: Path, *settings: str) -> Summary:
-    """What `purerl train` makes of `recipe` with `settings`."""
-    options = [part for setting in settings for part in ("--set", setting)]
-    result = CliRunner().invoke(app, ["train", recipe, "--directory", str(directory), *options])
-    assert result.exit_code == 0, result.output
-    done = json.loads((directory / "summary.json").read_text())
-    return Summary(directory, **done)
+    """The run of `recipe` with `settings`, as `purerl train` does it."""
+    return loop.train(resolve(recipe, settings), directory=directory)
 
 
-def lines(directory: Path) -> list[dict[str, float]]:
-    """The metrics of a run, step by step."""
+def records(directory: Path) -> list[dict[str, float]]:
+    """The metrics of a run, one record per step."""
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""DAPO whose rewards are shuffled inside each group: same rewards, same spread, and nothing to learn from them."""
+"""DAPO with rewards that are shuffled within each group, so that they have no information."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from purerl.batch import with_fields
 
 @frozen
 class Config:
-    """Nothing to set."""
+    """No settings."""
 
 
 def algorithm(config: Config) -> Algorithm:
-    """DAPO, after a transform that deals the rewards of a group anew."""
-    honest = dapo.algorithm()
-    return honest._replace(advantage=chain(stateless(shuffle), honest.advantage))
+    """DAPO with `shuffle` before its advantage."""
+    original = dapo.algorithm()
+    return original._replace(advantage=chain(stateless(shuffle), original.advantage))
 
 
 def shuffle(batch: TensorDict) -> TensorDict:
-    """Each row gets the reward of a random row of its group, each reward once, on its own last action token."""
+    """Permute the rewards of each group. A reward is placed at the last action token of its new row."""
     group, rows = batch["group"], len(batch)
     random = torch.rand(rows, generator=torch.Generator().manual_seed(int(batch["row"][0])))
-    there, here = random.argsort(), torch.arange(rows)
-    there = there[group[there].argsort(stable=True)]
-    here = here[group[here].argsort(stable=True)]
-    score = torch.empty(rows).index_copy(0, here, batch["reward"].sum(-1)[there])
-    time = torch.arange(batch["action"].shape[1])
-    last = time == torch.where(batch["action"], time, -1).amax(-1, keepdim=True)
+    sources, targets = random.argsort(), torch.arange(rows)
+    sources = sources[group[sources].argsort(stable=True)]
+    targets = targets[group[targets].argsort(stable=True)]
+    score = torch.empty(rows).index_copy(0, targets, batch["reward"].sum(-1)[sources])
+    position = torch.arange(batch["action"].shape[1])
+    last = position == torch.where(batch["action"], position, -1).amax(-1, keepdim=True)
     return with_fields(batch, reward=torch.where(last, score[:, None], 0))

@@ -1,4 +1,4 @@
-"""The default recipe keeps its promise, and keeps it because of its rewards."""
+"""The default recipe learns addition, and it learns from its rewards."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import torch
 from attrs import evolve
 
 from purerl.batch import collate, with_fields
-from purerl.loop.train import Summary, train
+from purerl.loop.train import Summary, claim_directory, train
 from purerl.recipes.addition import addition, prepare
-from purerl.store.directory import claim
 
 from . import shuffled
 
@@ -26,12 +25,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return train(addition(), directory=tmp_path_factory.mktemp("addition") / "run")
 
 
-def test_reinforcement_alone_lifts_held_out_accuracy(run: Summary) -> None:
+def test_rl_raises_the_accuracy_on_held_out_problems(run: Summary) -> None:
     assert run.before["eval/accuracy"] < 0.4
     assert run.after["eval/accuracy"] > 0.9
 
 
-def test_the_model_it_leaves_adds(run: Summary) -> None:
+def test_the_exported_model_adds(run: Summary) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(run.model), AutoTokenizer.from_pretrained(run.model)
@@ -39,34 +38,34 @@ def test_the_model_it_leaves_adds(run: Summary) -> None:
     prompts = tokenizer([problem["prompt"] for problem in problems], return_tensors="pt")
     tokens = model.generate(**prompts, max_new_tokens=4, do_sample=False)
     answers = tokenizer.batch_decode(tokens[:, 6:], skip_special_tokens=True)
-    right = sum(answer == problem["answer"] for answer, problem in zip(answers, problems, strict=True))
-    assert right / len(problems) > 0.85
+    correct = sum(answer == problem["answer"] for answer, problem in zip(answers, problems, strict=True))
+    assert correct / len(problems) > 0.85
 
 
-def test_shuffled_rewards_teach_nothing(run: Summary, tmp_path: Path) -> None:
+def test_shuffled_rewards_do_not_raise_the_accuracy(run: Summary, tmp_path: Path) -> None:
     config = evolve(addition(), algorithm=shuffled.Config(), max_steps=80)
-    claim(tmp_path / "run", config, fresh=False).release()
+    claim_directory(tmp_path / "run", config).release()
     for part in ("prepared", "initial_run"):
         shutil.copytree(run.directory / part, tmp_path / "run" / part)
-    found = train(config, directory=tmp_path / "run")
-    honest = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
-    assert found.before == run.before
-    assert found.after["eval/accuracy"] < found.before["eval/accuracy"] + 0.1
-    assert honest[80]["eval/accuracy"] > found.before["eval/accuracy"] + 0.15
+    control = train(config, directory=tmp_path / "run")
+    records = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
+    assert control.before == run.before
+    assert control.after["eval/accuracy"] < control.before["eval/accuracy"] + 0.1
+    assert records[80]["eval/accuracy"] > control.before["eval/accuracy"] + 0.15
 
 
-def test_shuffling_keeps_each_groups_rewards() -> None:
+def test_shuffling_permutes_the_rewards_of_each_group() -> None:
     rows = [{"tokens": [1, 2, 3], "action": [0, 1, k % 2], "row": k, "group": -(k % 3)} for k in range(24)]
     batch = with_fields(collate(rows), reward=torch.rand(24, 3))
-    found = shuffled.shuffle(batch)
+    result = shuffled.shuffle(batch)
     for label in (0, -1, -2):
         members = batch["group"] == label
-        before, after = batch["reward"][members].sum(-1), found["reward"][members].sum(-1)
+        before, after = batch["reward"][members].sum(-1), result["reward"][members].sum(-1)
         torch.testing.assert_close(before.sort().values, after.sort().values)
         assert not torch.equal(before, after)
 
 
-def test_phases_never_see_a_held_out_problem(tmp_path: Path) -> None:
+def test_held_out_problems_are_not_in_the_training_set(tmp_path: Path) -> None:
     prepare(tmp_path, seed=5)
     train_set, held_out = (
         parquet.read_table(tmp_path / f"{name}.parquet")["prompt"].to_pylist() for name in ("train", "held_out")
@@ -77,7 +76,7 @@ def test_phases_never_see_a_held_out_problem(tmp_path: Path) -> None:
     assert 900 < len(held_out) < 1100
 
 
-def test_the_seed_says_which_problems_are_held_out(tmp_path: Path) -> None:
+def test_the_seed_determines_which_problems_are_held_out(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         (tmp_path / name).mkdir()
         prepare(tmp_path / name, seed)

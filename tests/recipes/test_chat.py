@@ -1,4 +1,4 @@
-"""`chat`: the loss is on the assistant's turns, all of them and nothing else, and the model then answers as shown."""
+"""`chat`: the loss covers exactly the assistant's turns, and the model learns to answer in all of them."""
 
 from __future__ import annotations
 
@@ -9,35 +9,39 @@ from purerl.backends.hf.model import load_model
 from purerl.backends.tokenizer import load_tokenizer
 from purerl.data.examples import rows_at, tokenized_at
 from purerl.data.files import read_table
-from purerl.loop.data import open_data, read_data
+from purerl.data.open import open_data, open_run_chat, read_data
 from purerl.loop.train import Summary
-from purerl.protocols import Model
 from purerl.recipes.chat import chat
+from purerl.settings import Model
 from tests.data.made import assistant, user
 
-from .made import PROBLEMS, lines, write_model, write_talks
+from .made import PROBLEMS, records, write_conversations, write_model
 
 
-def test_what_is_learned_is_what_the_assistant_says(tmp_path: Path) -> None:
-    config = chat(model=write_model(tmp_path / "model"), data=write_talks(tmp_path))
+def test_the_loss_covers_the_turns_of_the_assistant(tmp_path: Path) -> None:
+    config = chat(model=write_model(tmp_path / "model"), data=write_conversations(tmp_path))
     tokenizer = load_tokenizer(config.model)
-    data = open_data(config, *read_data(config, "demonstrations"), tokenizer)
+    examples = read_data(config.data, "demonstrations")
+    chat_of_run = open_run_chat(config.data, config.model, examples, (), tokenizer, needs_stop_token=False)
+    data = open_data(config.data, examples, {}, chat_of_run, max_problems=None, is_evaluated=False)
     for index, (example, problem) in enumerate(zip(rows_at(data.examples, range(8)), PROBLEMS, strict=True)):
         [row] = tokenized_at(data.chat, data.examples, index, example)
-        learned = tokenizer.decode([token for token, yes in zip(row.tokens, row.action, strict=True) if yes])
+        learned = tokenizer.decode(
+            [token for token, is_action in zip(row.tokens, row.action, strict=True) if is_action]
+        )
         assert learned == f"#### {problem['answer'][-1]}<|im_end|>Yes<|im_end|>"
         assert tokenizer.decode(row.tokens).count("<|im_end|>") == 4
 
 
-def test_the_loss_falls_and_counts_those_tokens(taught: Summary) -> None:
-    steps = lines(taught.directory)[1:]
-    said = len("#### 5") + len("Yes") + 2  # and what ends a turn, twice
-    assert {step["rollout/length"] for step in steps} == {said}
+def test_the_loss_falls(chat_run: Summary) -> None:
+    steps = records(chat_run.directory)[1:]
+    length = len("#### 5") + len("Yes") + 2  # with the token that ends each turn
+    assert {step["rollout/length"] for step in steps} == {length}
     assert steps[-1]["policy/loss/nll"] < 0.1 * steps[0]["policy/loss/nll"]
 
 
-def test_the_model_then_answers_in_both_turns(taught: Summary) -> None:
-    model = Model(str(taught.model))
+def test_the_trained_model_answers_in_both_turns(chat_run: Summary) -> None:
+    model = Model(str(chat_run.model))
     tokenizer, network = load_tokenizer(model), load_model(model)
 
     def answer(messages: list[dict[str, str]]) -> str:
@@ -48,7 +52,7 @@ def test_the_model_then_answers_in_both_turns(taught: Summary) -> None:
         tokens = network.generate(**prompt, max_new_tokens=10, do_sample=False, eos_token_id=end)
         return tokenizer.decode(tokens[0, prompt["input_ids"].shape[1] :])
 
-    [asked] = read_table(str(taught.directory.parent / "problems.parquet")).column("prompt").to_pylist()[3]
-    first = answer([asked])
+    [question] = read_table(str(chat_run.directory.parent / "problems.parquet")).column("prompt").to_pylist()[3]
+    first = answer([question])
     assert re.fullmatch(r"#### \d<\|im_end\|>", first)
-    assert answer([asked, assistant(first.removesuffix("<|im_end|>")), user("Sure?")]) == "Yes<|im_end|>"
+    assert answer([question, assistant(first.removesuffix("<|im_end|>")), user("Sure?")]) == "Yes<|im_end|>"

@@ -1,7 +1,7 @@
-"""Every family of algorithms learns, in the loop and with the real engine, from random weights, in seconds.
+"""Every family of algorithms learns a small task from random weights, in seconds, with the Hugging Face engine.
 
-The bound is far from what a run that learns nothing comes to: shuffled rewards leave it at a seventh of the digits.
-`benchmarks/families.py` does the same on the task of the default recipe, for minutes.
+With shuffled rewards about a seventh of the digits are correct. The bounds are far from that.
+`benchmarks/families.py` does the same on the task of the default recipe, in minutes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from purerl.algos import dapo, gspo, kl_cov, opd, pf_ppo, ppo, prime, reinforce_plus_plus, remax, sft, sppo
-from purerl.config.schema import Checkpoint, Overlong
+from purerl.config.schema import Role
 from purerl.loop.train import Summary, train
-from purerl.protocols import Model
+from purerl.rollouts.settings import Overlong
+from purerl.settings import Model
 from purerl.store.rollouts import read_rollouts
+from purerl.store.settings import Checkpoint
 
 from . import shuffled
-from .copying import copying, right_digits
+from .copying import copying, correct_digits
 
 LEARNED, NOT_LEARNED = 0.6, 0.25
 
@@ -42,36 +44,36 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Summary]:
-    """The run of a family, done when it is first asked for."""
-    done: dict[str, Summary] = {}
+    """A function that returns the run of a family. Each run is done once."""
+    summaries: dict[str, Summary] = {}
 
     def find(family: str) -> Summary:
-        if family not in done:
+        if family not in summaries:
             directory = tmp_path_factory.mktemp(family) / "run"
-            done[family] = train(copying(**FAMILIES[family]), directory=directory)
-        return done[family]
+            summaries[family] = train(copying(**FAMILIES[family]), directory=directory)
+        return summaries[family]
 
     return find
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_learns_from_its_rewards(family: str, run: Callable[[str], Summary]) -> None:
+def test_every_family_learns_from_rewards(family: str, run: Callable[[str], Summary]) -> None:
     summary = run(family)
     assert summary.before["eval/reward"] < NOT_LEARNED
     assert summary.after["eval/reward"] > LEARNED
 
 
-def test_shuffled_rewards_teach_nothing(tmp_path: Path) -> None:
+def test_nothing_is_learned_from_shuffled_rewards(tmp_path: Path) -> None:
     summary = train(copying(algorithm=shuffled.Config()), directory=tmp_path / "run")
     assert summary.after["eval/reward"] < NOT_LEARNED
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.5])
-def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_policy_as_it_is(
+def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_current_policy(
     tmp_path: Path, penalty: float
 ) -> None:
     config = copying(algorithm=remax.Config(), num_minibatches=1, max_steps=5, checkpoint=Checkpoint(every=1, keep=5))
-    if penalty:  # for completions of two tokens, the most that there may be
+    if penalty:  # for completions of two tokens, the maximum
         config = evolve(config, rollout=evolve(config.rollout, overlong=Overlong(buffer=1, factor=penalty)))
     run = train(evolve(config, trainer=evolve(config.trainer, lr=1e-2, lr_scheduler="constant")), directory=tmp_path)
     rows = _last_rollouts(run)
@@ -81,19 +83,20 @@ def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_policy_as_it_
     assert baselines != _greedy_scores(tmp_path, 3, baselines, penalty)
 
 
-def test_distillation_learns_from_the_teacher_alone(tmp_path: Path) -> None:
+def test_distillation_learns_from_the_teacher_only(tmp_path: Path) -> None:
     teacher = train(copying(algorithm=sft.Config(), rollout=None, seed=1), directory=tmp_path / "teacher")
-    student = train(copying(algorithm=opd.Config(), teacher=Model(str(teacher.model))), directory=tmp_path / "student")
+    roles = {"teacher": Role(model=Model(str(teacher.model)))}
+    student = train(copying(algorithm=opd.Config(), roles=roles), directory=tmp_path / "student")
     assert student.before["eval/reward"] < NOT_LEARNED
     assert student.after["eval/reward"] > LEARNED
 
 
-def test_the_critic_foresees_the_reward(run: Callable[[str], Summary]) -> None:
+def test_the_critic_predicts_the_reward(run: Callable[[str], Summary]) -> None:
     rows = _last_rollouts(run("ppo"))
     assert _correlation([row["old_value"][-1] for row in rows], _rewards(rows)) > 0.25
 
 
-def test_the_reward_model_has_learned_online_what_is_rewarded(run: Callable[[str], Summary]) -> None:
+def test_the_reward_model_of_prime_learns_the_reward_online(run: Callable[[str], Summary]) -> None:
     rows = _last_rollouts(run("prime"))
     implicit = [sum(row["reward_model_logp"]) - sum(row["ref_logp"]) for row in rows]
     assert _correlation(implicit, _rewards(rows)) > 0.5  # of 256 rows: chance gives 0.06
@@ -104,21 +107,21 @@ def _last_rollouts(summary: Summary) -> list[dict[str, Any]]:
 
 
 def _greedy_scores(run: Path, step: int, prompts: Iterable[str], penalty: float) -> dict[str, float]:
-    """What the greedy completion of each of `prompts` scores after `step` of `run`, by transformers alone.
+    """The score of the greedy completion of each of `prompts` after `step` of `run`, sampled with transformers.
 
-    `penalty` is what one of two tokens loses.
+    `penalty` is subtracted from the score of a completion of two tokens.
     """
     prepared = run / "prepared" / "model"
     policy, tokenizer = AutoModelForCausalLM.from_pretrained(prepared), AutoTokenizer.from_pretrained(prepared)
     weights = load_file(run / "checkpoints" / f"{step:06d}" / "policy" / "weights.safetensors")
-    policy.load_state_dict({name.removeprefix("causal."): weight for name, weight in weights.items()})
+    policy.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
     texts = list(prompts)
     tokens = policy.generate(**tokenizer(texts, return_tensors="pt"), max_new_tokens=2, do_sample=False)
     completions = tokenizer.batch_decode(tokens[:, 3:], skip_special_tokens=True)
-    lost = (penalty * (tokens[:, 3] != tokenizer.eos_token_id)).tolist()
+    penalties = (penalty * (tokens[:, 3] != tokenizer.eos_token_id)).tolist()
     return {
-        text: right_digits(answer, {"prompt": text}) - less
-        for text, answer, less in zip(texts, completions, lost, strict=True)
+        text: correct_digits(completion, {"prompt": text}) - subtracted
+        for text, completion, subtracted in zip(texts, completions, penalties, strict=True)
     }
 
 
@@ -126,5 +129,5 @@ def _rewards(rows: list[dict[str, Any]]) -> list[float]:
     return [sum(row["reward"]) for row in rows]
 
 
-def _correlation(one: list[float], other: list[float]) -> float:
-    return float(torch.corrcoef(torch.tensor([one, other]))[0, 1])
+def _correlation(a: list[float], b: list[float]) -> float:
+    return float(torch.corrcoef(torch.tensor([a, b]))[0, 1])

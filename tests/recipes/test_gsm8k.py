@@ -1,4 +1,4 @@
-"""`gsm8k` from its file to its evaluation: judged in workers, resumed, on problems of ours and on published ones."""
+"""`gsm8k` from data to evaluation: scored in worker processes, resumed, and on the published problems."""
 
 from __future__ import annotations
 
@@ -12,94 +12,93 @@ import pytest
 
 from purerl.data.convert import convert
 from purerl.loop import train as training
-from purerl.loop.run import Run, State
+from purerl.loop.run import LoopState
 from purerl.loop.train import Summary
 from purerl.store.rollouts import read_rollouts
 from tests.data.test_convert import PUBLISHED
 
-from .made import lines, train, write_problems
+from .made import records, train, write_problems
 
 SMALL = (
     "batch_size=4", "rollout.samples_per_prompt=4", "rollout.max_tokens=8", "evaluate.max_tokens=8",
-    "trainer.warmup_steps=0",
-    "reward_workers.num_workers=1", "checkpoint.every=2", "num_threads=1",
+    "trainer.warmup_ratio=0", "reward_workers.num_workers=1", "checkpoint.every=2", "num_threads=1",
 )  # fmt: skip
 
 
-def _settings(taught: Summary, data: str, *more: str) -> list[str]:
-    return [f"model={taught.model}", f"data={data}", *SMALL, *more]
+def _settings(chat_run: Summary, data: str, *more: str) -> list[str]:
+    return [f"model={chat_run.model}", f"data={data}", *SMALL, *more]
 
 
 @pytest.fixture(scope="module")
-def settings(taught: Summary, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def settings(chat_run: Summary, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return _settings(
-        taught, write_problems(tmp_path_factory.mktemp("gsm8k")), "max_steps=4", "data.validation_fraction=0.3"
+        chat_run, write_problems(tmp_path_factory.mktemp("gsm8k")), "max_steps=4", "data.validation_fraction=0.3"
     )
 
 
 @pytest.fixture(scope="module")
-def done(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Summary:
+def run(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return train("gsm8k", tmp_path_factory.mktemp("gsm8k") / "run", *settings)
 
 
-def test_completions_are_judged_by_their_number(done: Summary) -> None:
-    rows = [row for step in (1, 2, 3, 4) for row in read_rollouts(done.directory / "rollouts", step)]
-    truths = ["5", "8", "1", "7", "2", "9", "4", "3"]
+def test_completions_are_scored_by_their_number(run: Summary) -> None:
+    rows = [row for step in (1, 2, 3, 4) for row in read_rollouts(run.directory / "rollouts", step)]
+    answers = ["5", "8", "1", "7", "2", "9", "4", "3"]
     assert len(rows) == 64
     for row in rows:
         assert row["prompt"].endswith('as a number after "#### ".<|im_end|>\n<|im_start|>assistant\n')
-    answers = [(row, row["completion"][5:]) for row in rows if re.fullmatch(r"#### \d", row["completion"])]
-    assert len(answers) > 8
-    assert [sum(row["reward"]) for row, answer in answers] == [
-        answer == truths[row["example"]] for row, answer in answers
-    ]
-    assert 0 < sum(sum(row["reward"]) for row in rows) < len(rows), "a model that guesses is right at times"
-    assert [step["reward/valid_fraction"] for step in lines(done.directory)[1:]] == [1, 1, 1, 1]
-    assert any(step["policy/grad_norm"] > 0 for step in lines(done.directory)[1:])
+    numbers = [(row, row["completion"][5:]) for row in rows if re.fullmatch(r"#### \d", row["completion"])]
+    assert len(numbers) > 8
+    assert [sum(row["reward"]) for row, _ in numbers] == [number == answers[row["example"]] for row, number in numbers]
+    assert 0 < sum(sum(row["reward"]) for row in rows) < len(rows), "some answers are correct and some incorrect"
+    assert [step["reward/valid_fraction"] for step in records(run.directory)[1:]] == [1, 1, 1, 1]
+    assert any(step["policy/grad_norm"] > 0 for step in records(run.directory)[1:])
 
 
-def test_it_is_evaluated_on_what_is_held_out(done: Summary) -> None:
-    counts = json.loads((done.directory / "data.json").read_text())
-    assert counts["held_out"] == counts["problems"] == 8 - counts["examples"] > 0
-    drawn = {row["example"] for step in (1, 2, 3, 4) for row in read_rollouts(done.directory / "rollouts", step)}
-    assert len(drawn) == counts["examples"], "16 draws are more than one pass"
-    assert done.before["eval/valid_fraction"] == done.after["eval/valid_fraction"] == 1
-    assert done.after["eval/length"] > 1
+def test_the_validation_set_is_used_for_evaluation_only(run: Summary) -> None:
+    counts = json.loads((run.directory / "data.json").read_text())
+    assert counts["validation"] == counts["problems"] == 8 - counts["examples"] > 0
+    drawn = {row["example"] for step in (1, 2, 3, 4) for row in read_rollouts(run.directory / "rollouts", step)}
+    assert len(drawn) == counts["examples"], "16 draws are more than one pass over the data"
+    assert run.before["eval/valid_fraction"] == run.after["eval/valid_fraction"] == 1
+    assert run.after["eval/length"] > 1
 
 
-def test_it_goes_on_where_it_was_left(
-    done: Summary, settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_run_resumes_with_the_same_metrics(
+    run: Summary, settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance = training.advance
 
-    def until_the_fourth(run: Run, state: State, *others: Any) -> Any:
+    def until_step_3(run: Any, state: LoopState, *arguments: Any) -> Any:
         if state.step == 3:
             raise KeyboardInterrupt
-        return advance(run, state, *others)
+        return advance(run, state, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "advance", until_the_fourth)
-        with pytest.raises(AssertionError, match="the same command goes on"):
+        patch.setattr(training, "advance", until_step_3)
+        with pytest.raises(KeyboardInterrupt):
             train("gsm8k", tmp_path / "run", *settings)
     assert not (tmp_path / "run" / "summary.json").exists()
-    again = train("gsm8k", tmp_path / "run", *settings)
-    assert _timeless(again) == _timeless(done)
+    resumed = train("gsm8k", tmp_path / "run", *settings)
+    assert _without_times(resumed) == _without_times(run)
 
 
-def _timeless(summary: Summary) -> list[dict[str, float]]:
-    return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines(summary.directory)]
+def _without_times(summary: Summary) -> list[dict[str, float]]:
+    return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in records(summary.directory)]
 
 
-@pytest.mark.skipif(not (PUBLISHED / "gsm8k").is_dir(), reason="GSM8K is not there: set PURERL_TEST_DATA to its folder")
-def test_published_problems_go_through(taught: Summary, tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    not (PUBLISHED / "gsm8k").is_dir(), reason="GSM8K is missing: set PURERL_TEST_DATA to its directory"
+)
+def test_the_published_problems_are_read(chat_run: Summary, tmp_path: Path) -> None:
     for split, count in (("train", 12), ("test", 4)):
         with (PUBLISHED / "gsm8k" / f"{split}.jsonl").open(encoding="utf-8") as file:
             (tmp_path / f"{split}.jsonl").write_text("".join(islice(file, count)), encoding="utf-8")
         convert("gsm8k", str(tmp_path / f"{split}.jsonl"), str(tmp_path / f"{split}.parquet"))
     more = (f"test={tmp_path}/test.parquet", "max_steps=2", "rollout.samples_per_prompt=2")
-    summary = train("gsm8k", tmp_path / "run", *_settings(taught, f"{tmp_path}/train.parquet", *more))
+    summary = train("gsm8k", tmp_path / "run", *_settings(chat_run, f"{tmp_path}/train.parquet", *more))
     counts = json.loads((summary.directory / "data.json").read_text())
     assert list(counts.pop("files")) == [str(tmp_path / "train.parquet"), str(tmp_path / "test.parquet")]
-    assert counts == {"rows": 12, "examples": 12, "problems": 4}
-    assert [line["reward/valid_fraction"] for line in lines(summary.directory)[1:]] == [1, 1]
+    assert counts == {"max_steps": 2, "rows": 12, "examples": 12, "problems": 4}
+    assert [record["reward/valid_fraction"] for record in records(summary.directory)[1:]] == [1, 1]
     assert summary.after["eval/valid_fraction"] == 1

@@ -1,4 +1,4 @@
-"""`preferences`: the loss falls and the margin rises, on pairs that can be told apart."""
+"""`preferences`: the loss falls and the margin rises on pairs that are easy to tell apart."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from purerl.backends.hf.model import load_model
 from purerl.backends.tokenizer import load_tokenizer
 from purerl.loop.train import Summary
-from purerl.protocols import Model
+from purerl.settings import Model
 from tests.data.made import assistant, user, write
 
-from .made import lines, train
+from .made import records, train
 
 PAIRS = [
     {"prompt": [user(f"{k}?")], "chosen": [assistant("Yes")], "rejected": [assistant("No")]} for k in range(10, 30)
@@ -22,7 +22,7 @@ PAIRS = [
 
 
 def _preference(model: Path) -> float:
-    """By how much likelier the model finds the chosen answers than the rejected ones, nats."""
+    """Mean difference of the log-probabilities of chosen and rejected answers, in nats."""
     tokenizer, network = load_tokenizer(Model(str(model))), load_model(Model(str(model)))
     with torch.inference_mode():
         return sum(
@@ -41,15 +41,16 @@ def _logp(network: Any, tokenizer: Any, prompt: list[dict[str, str]], answer: li
     return logp.gather(-1, tokens[0, first:, None]).sum().item()
 
 
-def test_the_loss_falls_and_the_margin_rises(taught: Summary, tmp_path: Path) -> None:
-    settings = [f"model={taught.model}", f"data={write(tmp_path / 'pairs.jsonl', PAIRS)}"]
-    settings += ["max_steps=12", "batch_size=8", "trainer.lr=1e-3", "trainer.warmup_steps=2", "num_threads=1"]
+def test_the_loss_falls_and_the_margin_rises(chat_run: Summary, tmp_path: Path) -> None:
+    settings = [f"model={chat_run.model}", f"data={write(tmp_path / 'pairs.jsonl', PAIRS)}"]
+    settings += ["max_steps=12", "batch_size=8", "trainer.lr=1e-3", "trainer.warmup_steps=2"]
+    settings += ["num_threads=1"]
     summary = train("preferences", tmp_path / "run", *settings)
-    _, first, *_, last = lines(summary.directory)
+    _, first, *_, last = records(summary.directory)
     assert abs(first["policy/loss/preference"] - math.log(2)) < 1e-4
     assert abs(first["policy/margin"]) < 1e-4
     assert last["policy/loss/preference"] < 0.5 * math.log(2)
     assert last["policy/margin"] > 0.5
     assert last["policy/accuracy"] == 1
-    # beta is 0.1, and one more step was made after the last margin
-    assert _preference(summary.model) - _preference(taught.model) > 10 * last["policy/margin"]
+    # beta is 0.1. The last margin was computed before the last optimizer step.
+    assert _preference(summary.model) - _preference(chat_run.model) > 10 * last["policy/margin"]

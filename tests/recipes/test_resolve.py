@@ -1,4 +1,4 @@
-"""Recipes with parameters: given in Python or by settings, and what a mistake in them is told."""
+"""Recipes with parameters, in Python and from the command line, and the error for each mistake."""
 
 from __future__ import annotations
 
@@ -10,101 +10,121 @@ import pytest
 from attrs import evolve
 
 from purerl.config.check import check
-from purerl.config.schema import Data, RunConfig
+from purerl.config.schema import Role, RunConfig
 from purerl.config.structure import dumps
+from purerl.data.settings import Data
 from purerl.errors import ConfigError
-from purerl.protocols import Model
-from purerl.recipes import resolve
+from purerl.recipes import required_settings, resolve
 from purerl.recipes.addition import addition
 from purerl.recipes.chat import chat
 from purerl.recipes.gsm8k import gsm8k
 from purerl.recipes.preferences import preferences
+from purerl.settings import Model
 
 HERE = "tests.recipes.test_resolve"
-GIVEN = ("model=m", "data=d.parquet")
+REQUIRED = ("model=m", "data=d.parquet")
 
 
-def mine(model: str | Model, size: int, *, share: float = 0.5, note: str | None = None, **more: Any) -> RunConfig:
-    """A recipe with parameters of several sorts."""
-    return evolve(addition(), model=model, batch_size=size, name=f"{share} {note}", **more)
+def recipe_of_all_types(
+    model: str | Model, size: int, *, fraction: float = 0.5, note: str | None = None, **more: Any
+) -> RunConfig:
+    """A recipe with parameters of several types."""
+    return evolve(addition(), model=model, batch_size=size, name=f"{fraction} {note}", **more)
 
 
-def texts(data: str) -> RunConfig:
-    """A recipe that takes its data as a text, and fails."""
-    return _read(data)
+def failing(data: str) -> RunConfig:
+    """A recipe with a string as argument. It raises an exception."""
+    return _raise(data)
 
 
-def _read(data: str) -> RunConfig:
+def _raise(data: str) -> RunConfig:
     return addition()[data]
 
 
-def test_a_recipe_that_fails_is_named_with_its_lines() -> None:
-    with pytest.raises(ConfigError) as caught:
-        resolve(f"{HERE}:texts", ["data=d"])
-    what, got, need, do = str(caught.value).splitlines()
-    assert what == f"recipe '{HERE}:texts' fails"
+def test_the_error_of_a_failing_recipe_has_its_lines() -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve(f"{HERE}:failing", ["data=d"])
+    what, got, need, do = str(error.value).splitlines()
+    assert what == f"recipe '{HERE}:failing' raised"
     assert got.startswith("  got:  TypeError: 'RunConfig' object")
     assert need == "  need: a function that returns a RunConfig"
-    assert re.fullmatch(rf"  do:   mend it in {re.escape(__file__)}, line \d+ in texts, line \d+ in _read", do)
+    assert re.fullmatch(rf"  do:   fix it in {re.escape(__file__)}, line \d+ in failing, line \d+ in _raise", do)
 
 
-def test_settings_of_parameters_are_arguments() -> None:
+def test_settings_with_the_name_of_a_parameter_are_arguments() -> None:
+    recipe = f"{HERE}:recipe_of_all_types"
     expected = evolve(addition(), model=Model("m"), batch_size=3, name="0.25 n")
-    assert resolve(f"{HERE}:mine", ["model=m", "size=3", "share=0.25", "note=n"]) == expected
-    assert resolve(f"{HERE}:mine", ["model=m", "size=3"]).name == "0.5 None"
-    assert resolve(f"{HERE}:mine", ["model=m", "size=3", "share=0.1", "share="]).name == "0.5 None"
+    assert resolve(recipe, ["model=m", "size=3", "fraction=0.25", "note=n"]) == expected
+    assert resolve(recipe, ["model=m", "size=3"]).name == "0.5 None"
+    assert resolve(recipe, ["model=m", "size=3", "fraction=0.1", "fraction="]).name == "0.5 None"
+    assert required_settings(recipe) == ["model=MODEL", "size=SIZE"]
 
 
 @pytest.mark.parametrize("recipe", [gsm8k, preferences, chat])
-def test_texts_and_sections_do_in_python_and_as_settings(recipe: Any) -> None:
+def test_strings_and_sections_are_accepted_in_python_and_as_settings(recipe: Any) -> None:
     name = recipe.__name__
     config = recipe(model="m", data="d.parquet")
     assert config.name == name
     assert config == recipe(model=Model("m"), data=Data(files=("d.parquet",)))
-    assert config == resolve(name, GIVEN)
+    assert config == resolve(name, REQUIRED)
     revised = evolve(config, model=Model("m", revision="v2", trust_remote_code=True, attention="flash_attention_2"))
     more = ["model.revision=v2", "model.trust_remote_code=true", "model.attention=flash_attention_2"]
-    assert resolve(name, [*GIVEN, *more]) == resolve(name, [*more, *GIVEN]) == revised
+    assert resolve(name, [*REQUIRED, *more]) == resolve(name, [*more, *REQUIRED]) == revised
 
 
-def test_all_other_settings_are_made_in_what_a_recipe_returns() -> None:
-    config = resolve("gsm8k", [*GIVEN, "trainer.lr=1e-5", "algorithm.kind=dr_grpo", "rollout.samples_per_prompt=4"])
+def test_all_other_settings_are_applied_to_the_returned_configuration() -> None:
+    config = resolve("gsm8k", [*REQUIRED, "trainer.lr=1e-5", "algorithm.kind=dr_grpo", "rollout.samples_per_prompt=4"])
     assert (config.trainer.lr, type(config.algorithm).__module__) == (1e-5, "purerl.algos.dr_grpo")
-    assert config.trainer.warmup_steps == gsm8k("m", "d.parquet").trainer.warmup_steps
+    assert config.trainer.warmup_ratio == gsm8k("m", "d.parquet").trainer.warmup_ratio
 
 
 @pytest.mark.parametrize("recipe", ["addition", "gsm8k", "preferences", "chat"])
-def test_a_run_may_be_as_short_as_one_likes(recipe: str) -> None:
-    """Its warm-up is shorter with it: a first try has few steps."""
-    given = () if recipe == "addition" else GIVEN
-    usual = resolve(recipe, given)
-    assert resolve(recipe, [*given, f"max_steps={usual.max_steps}"]) == usual
+def test_a_run_may_have_any_length(recipe: str) -> None:
+    """The warm-up is a fraction of the run, so a short run needs no other setting."""
+    required = () if recipe == "addition" else REQUIRED
+    default = resolve(recipe, required)
     for steps in (1, 2, 12):
-        config = resolve(recipe, [*given, f"max_steps={steps}"])
+        config = resolve(recipe, [*required, f"max_steps={steps}"])
         check(config)
-        assert config == evolve(
-            usual, max_steps=steps, trainer=evolve(usual.trainer, warmup_steps=config.trainer.warmup_steps)
-        )
-    warm_ups = [
-        resolve(recipe, [*given, f"max_steps={steps}"]).trainer.warmup_steps for steps in (1, 12, 120, usual.max_steps)
-    ]
-    assert warm_ups == sorted(warm_ups), "it grows with the run"
-    with pytest.raises(ConfigError, match="trainer.warmup_steps\n  got:  5000\n  need: less than .*\n  do:   lower it"):
-        check(resolve(recipe, [*given, "max_steps=9", "trainer.warmup_steps=5000"]))
+        assert config == evolve(default, max_steps=steps, num_epochs=None)
+    for epochs in (0.1, 3.0):
+        config = resolve(recipe, [*required, f"num_epochs={epochs}"])
+        check(config)
+        assert config == evolve(default, max_steps=None, num_epochs=epochs)
+    warmups = [default.trainer.warmup(updates) for updates in (1, 12, 120, 1000)]
+    assert warmups == sorted(warmups), "it grows with the run"
+    assert warmups[0] == 0 < warmups[-1]
+    message = "trainer.warmup_steps\n  got:  5000\n  need: less than .*\n  do:   lower it"
+    with pytest.raises(ConfigError, match=message):
+        check(resolve(recipe, [*required, "max_steps=9", "trainer.warmup_steps=5000"]))
+    trainer = resolve(recipe, [*required, "trainer.warmup_steps=5"]).trainer
+    assert (trainer.warmup_steps, trainer.warmup_ratio) == (5, 0), "the warm-up of the recipe is replaced"
+    with pytest.raises(ConfigError, match=r"^trainer.warmup_steps or warmup_ratio\n  got:  warmup_steps = 5, warmup"):
+        resolve(recipe, [*required, "trainer.warmup_steps=5", "trainer.warmup_ratio=0.5"])
 
 
-def test_gsm8k_holds_problems_out_unless_it_has_others() -> None:
-    assert resolve("gsm8k", GIVEN).data.validation_fraction == 0.05
-    assert resolve("gsm8k", [*GIVEN, "data.validation_fraction=0.2"]).data.validation_fraction == 0.2
-    tested = resolve("gsm8k", [*GIVEN, "test=t.parquet"])
+@pytest.mark.parametrize("recipe", ["addition", "gsm8k", "preferences", "chat"])
+def test_steps_and_epochs_exclude_each_other_in_every_recipe(recipe: str) -> None:
+    required = () if recipe == "addition" else REQUIRED
+    with pytest.raises(ConfigError, match=r"^max_steps or num_epochs\n  got:  max_steps = 3, num_epochs = 2.0"):
+        resolve(recipe, [*required, "max_steps=3", "num_epochs=2"])
+
+
+def test_gsm8k_has_a_validation_set_unless_it_has_test_problems() -> None:
+    assert resolve("gsm8k", REQUIRED).data.validation_fraction == 0.05
+    assert resolve("gsm8k", [*REQUIRED, "data.validation_fraction=0.2"]).data.validation_fraction == 0.2
+    tested = resolve("gsm8k", [*REQUIRED, "test=t.parquet"])
     assert (tested.data.validation_fraction, tested.evaluate.data) == (0.0, {"t": "t.parquet"})
 
 
-def test_a_text_is_a_model_in_any_recipe(tmp_path: Path) -> None:
+def test_a_string_is_a_model_in_every_recipe(tmp_path: Path) -> None:
     assert resolve("addition", ["model=m", "model.dtype=auto"]).model == Model("m", dtype="auto")
-    assert evolve(addition(), teacher="t").teacher == Model("t")
-    (tmp_path / "my.toml").write_text(dumps(gsm8k("m", "d.parquet")))
-    assert resolve(f"{tmp_path}/my.toml", ["data=e.parquet"]).data == Data(files=("e.parquet",))
+    assert Role(model="t").model == Model("t")
+    (tmp_path / "run.toml").write_text(dumps(gsm8k("m", "d.parquet")))
+    assert resolve(f"{tmp_path}/run.toml", ["data=e.parquet"]).data == Data(files=("e.parquet",))
+
+
+ALL_TYPES = f"{HERE}:recipe_of_all_types"
 
 
 @pytest.mark.parametrize(
@@ -113,33 +133,31 @@ def test_a_text_is_a_model_in_any_recipe(tmp_path: Path) -> None:
         ("gsm8k", [], "recipe 'gsm8k'\n  got:  no model and no data\n  do:   purerl train gsm8k --set model=MODEL --"),
         ("chat", ["data=d"], "recipe 'chat'\n  got:  no model\n  do:   purerl train chat --set model=MODEL --set d"),
         ("chat", ["data=d", "model="], "model is missing\n  need: an argument of the recipe"),
-        ("chat", [*GIVEN, "model.revison=v2"], "model.revison\n  got:  no such setting\n  need: one that"),
+        ("chat", [*REQUIRED, "model.revison=v2"], "model.revison\n  got:  no such setting\n  need: one that"),
         ("chat", ["model=m", "data.validation_fraction=2"], "data.files is missing\n"),
-        ("chat", [*GIVEN, "test=t"], "test\n  got:  no such setting\n"),
+        ("chat", [*REQUIRED, "test=t"], "test\n  got:  no such setting\n"),
         (
             "gsm8k",
-            [*GIVEN, "tets=z"],
+            [*REQUIRED, "tets=z"],
             "tets\n  got:  no such setting\n  need: one that `purerl config` lists\n  do:   did you mean 'test'?",
         ),
-        (f"{HERE}:mine", ["model=m", "size=many"], 'size\n  got:  "many"\n  need: a whole number'),
-        ("addition", ["max_steps=-5"], "max_steps\n  got:  -5\n  need: at least 1"),
-        ("gsm8k", [*GIVEN, "max_steps=-1"], "max_steps\n  got:  -1\n  need: at least 1"),
-        ("chat", [*GIVEN, "max_steps=-30"], "max_steps\n  got:  -30\n  need: at least 1"),
-        ("preferences", [*GIVEN, "max_steps=-30"], "max_steps\n  got:  -30\n  need: at least 1"),
+        (ALL_TYPES, ["model=m", "size=many"], 'size\n  got:  "many"\n  need: an integer'),
+        ("addition", ["max_steps=-5"], "max_steps\n  got:  -5\n  need: an integer, at least 1"),
+        ("addition", ["max_steps=0"], "max_steps\n  got:  0\n  need: an integer, at least 1"),
+        ("gsm8k", [*REQUIRED, "max_steps=-1"], "max_steps\n  got:  -1\n  need: an integer, at least 1"),
+        ("gsm8k", [*REQUIRED, "max_steps=0"], "max_steps\n  got:  0\n  need: an integer, at least 1"),
+        ("chat", [*REQUIRED, "max_steps=-30"], "max_steps\n  got:  -30\n  need: an integer, at least 1"),
+        ("preferences", [*REQUIRED, "max_steps=-30"], "max_steps\n  got:  -30\n  need: an integer, at least 1"),
+        (ALL_TYPES, ["model=m", "size=1", "note=y", "note.fraction=0.1"], 'note\n  got:  "y" and {"fraction": 0.1}\n'),
         (
-            f"{HERE}:mine",
-            ["model=m", "size=1", "note=y", "note.held_out=0.1"],
-            'note\n  got:  "y" and {"held_out": 0.1}\n',
+            f"{HERE}:failing",
+            ["data=y", "data.fraction=0.1"],
+            'data\n  got:  "y" and {"fraction": 0.1}\n  need: a string\n  do:   leave out its settings: fraction',
         ),
-        (
-            f"{HERE}:texts",
-            ["data=y", "data.validation_fraction=0.1"],
-            'data\n  got:  "y" and {"validation_fraction": 0.1}\n  need: a text\n  do:   leave out what is set within',
-        ),
-        (f"{HERE}:mine", ["model=3", "size=1"], "model\n  got:  3\n  need: a section: keys and values"),
+        (ALL_TYPES, ["model=3", "size=1"], "model\n  got:  3\n  need: a section: keys and values"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told(recipe: str, settings: list[str], message: str) -> None:
+def test_mistakes_are_reported(recipe: str, settings: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         resolve(recipe, settings)
     assert str(error.value).startswith(message)

@@ -11,7 +11,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from purerl.batch import collate, with_fields
-from purerl.store.rollouts import write_rollouts
+from purerl.store.rollouts import Metadata, write_rollouts
 
 __all__ = ["make_byte_tokenizer", "make_metrics", "make_run"]
 
@@ -72,7 +72,7 @@ def make_run(
         batch = collate([fields for fields, _ in rows])
         advantage = torch.where(batch["action"], batch["reward"].sum(-1, keepdim=True) - 0.5, 0.0)
         batch = with_fields(batch, old_logp=batch["rollout_logp"] + 0.01 * batch["action"], advantage=advantage)
-        write_rollouts(path / "rollouts", step, batch, [strings for _, strings in rows])
+        write_rollouts(path / "rollouts", step, batch, [strings for _, strings in rows], Metadata(algorithm, ()))
     return path
 
 

@@ -113,8 +113,8 @@ def test_async_functions_and_objects_are_detected() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere:f", "nothing is found at 'nowhere:f'\n  got:  No module named 'nowhere'"),
-        (f"{MODULE}:nothing", f"nothing is found at '{MODULE}:nothing'\n  got:  module {MODULE} without nothing"),
+        ("nowhere:f", "cannot find 'nowhere:f'\n  got:  No module named 'nowhere'"),
+        (f"{MODULE}:nothing", f"cannot find '{MODULE}:nothing'\n  got:  module {MODULE} without nothing"),
         ("purerl.errors:__name__", "reward 'purerl.errors:__name__'\n  got:  str\n  need: a function"),
         ("no-such.py:f", "file 'no-such.py'\n  got:  no such file\n  need: a Python file"),
         (
@@ -162,7 +162,7 @@ def test_function_is_loaded_from_a_file(tmp_path: Path, monkeypatch: pytest.Monk
         ConfigError, match=r"my_broken.py:constant' cannot be imported\n  got:  ZeroDivisionError: division"
     ):
         load_reward(f"{tmp_path}/my_broken.py:constant")
-    with pytest.raises(ConfigError, match=r"time.py'\n  got:  another module that is called 'time'\n  do:   give the"):
+    with pytest.raises(ConfigError, match=r"time.py'\n  got:  another module with the name 'time'\n  do:   rename the"):
         load_reward(f"{tmp_path}/time.py:constant")
 
 

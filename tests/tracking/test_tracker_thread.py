@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import pytest
 from attrs import define, frozen
 
-from purerl.loop import watch
 from purerl.loop.train import train
 from purerl.protocols import RunInfo, Tracker
+from purerl.tracking import open as tracking
 from purerl.tracking.tracker_thread import TrackerThread
 from tests.loop.small import fake
 
@@ -68,7 +68,7 @@ def test_run_continues_if_a_tracker_hangs(
 ) -> None:
     train(fake(), directory=tmp_path / "run")
     expected = untimed_metrics(tmp_path / "run")
-    monkeypatch.setattr(watch, "TrackerThread", partial(TrackerThread, timeout=0.5))
+    monkeypatch.setattr(tracking, "TrackerThread", partial(TrackerThread, timeout=0.5))
     start = time.monotonic()
     with caplog.at_level(logging.WARNING):
         train(fake(trackers=(HangsConfig(), NotesConfig())), directory=tmp_path / "run", fresh=True)

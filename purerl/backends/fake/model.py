@@ -1,7 +1,10 @@
-"""A language model that is one table: the next token depends on the last one only.
+"""A language model that is one table: the distribution of the next token depends on the last token only.
 
-logits after token k  =  row k of ``model.bigram.weight`` [vocab, vocab]
-value before a token  =  entry k of ``value.weight`` [vocab], k the token before it; a critic has it
+logits after token k          row k of ``model.bigram.weight`` [vocab, vocab]
+value before a token          entry k of ``value_head.weight`` [vocab], where k is the token before it
+log_partition before a token  entry k of ``log_partition_head.weight`` [vocab], likewise
+
+The two heads exist only if their output is requested.
 """
 
 from __future__ import annotations
@@ -15,70 +18,86 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.errors import ConfigError, EngineError, nearest
-from purerl.protocols import Model
+from purerl.errors import ConfigError, InputError, nearest
+from purerl.settings import Model
 
-__all__ = ["BIGRAM", "VALUE", "export_weights", "initial_weights", "outputs_of", "text_of"]
+__all__ = ["BIGRAM", "OUTPUTS", "compute_outputs", "export_weights", "initial_weights", "text_of"]
 
-BIGRAM, VALUE = "model.bigram.weight", "value.weight"
-_KIND = "purerl_bigram"
+BIGRAM = "model.bigram.weight"
+_HEADS = {"value": "value_head.weight", "log_partition": "log_partition_head.weight"}
+OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", *_HEADS)
+_MODEL_TYPE = "purerl_bigram"
 
 
-def initial_weights(model: Model, vocabulary: int, role: str = "policy") -> dict[str, Tensor]:
-    """Weights that `export_weights` wrote into the directory `model.path`; elsewhere, weights drawn from that name.
+def initial_weights(model: Model, vocab_size: int, outputs: Sequence[str] = ()) -> dict[str, Tensor]:
+    """The weights that `export_weights` wrote into the directory `model.path`, or else weights drawn from that name.
 
-    So models of one path are equal, as they are when they come from files. A critic's values begin at 0.
+    So two models with the same path are equal, as they are when both are loaded from files. Heads start at 0.
 
-    Raises: ConfigError for weights of another vocabulary.
+    Raises: ConfigError for weights with another vocabulary.
     """
     table = _exported(Path(model.path))
     if table is None:
         generator = torch.Generator().manual_seed(zlib.crc32(model.path.encode()))
-        table = torch.randn(vocabulary, vocabulary, generator=generator)
-    if table.shape != (vocabulary, vocabulary):
-        raise ConfigError("vocabulary", got=vocabulary, need=f"{len(table)}, as in {model.path!r}")
+        table = torch.randn(vocab_size, vocab_size, generator=generator)
+    if table.shape != (vocab_size, vocab_size):
+        raise ConfigError("vocab_size", got=vocab_size, need=f"{len(table)}, as in {model.path!r}")
     table = table.to(torch.float64 if model.dtype == "float64" else torch.float32)
-    return {BIGRAM: table, VALUE: table.new_zeros(vocabulary)} if role == "critic" else {BIGRAM: table}
+    heads = {name: table.new_zeros(vocab_size) for output, name in _HEADS.items() if output in outputs}
+    return {BIGRAM: table, **heads}
 
 
 def _exported(path: Path) -> Tensor | None:
     from safetensors.torch import load_file
 
     config = path / "config.json"
-    if not config.is_file() or json.loads(config.read_text()).get("model_type") != _KIND:
+    if not config.is_file() or json.loads(config.read_text()).get("model_type") != _MODEL_TYPE:
         return None
     return load_file(path / "model.safetensors")[BIGRAM]
 
 
 def export_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write `weights` into the directory `path`, as Hugging Face lays out a model."""
+    """Write `weights` into the directory `path` in the layout of a Hugging Face model."""
     from safetensors.torch import save_file
 
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(json.dumps({"model_type": _KIND, "vocab_size": len(weights[BIGRAM])}))
+    (path / "config.json").write_text(json.dumps({"model_type": _MODEL_TYPE, "vocab_size": len(weights[BIGRAM])}))
     save_file({name: value.detach().contiguous() for name, value in weights.items()}, path / "model.safetensors")
 
 
-def outputs_of(weights: Mapping[str, Tensor], batch: TensorDict, names: Sequence[str]) -> dict[str, Tensor]:
-    """The outputs `names` on `batch`, [rows, time] each, at the row's temperature (1 for 0); 0 where not `action`.
+def compute_outputs(
+    weights: Mapping[str, Tensor], batch: TensorDict, names: Sequence[str], *, top_k: int
+) -> dict[str, Tensor]:
+    """The outputs `names` on `batch`, as `purerl.protocols.Trainer.score` defines them.
 
-    Raises: EngineError for an output that a model with these weights does not have.
+    Raises: InputError for an output that this model does not have.
     """
-    before = batch["tokens"].roll(1, -1)  # position 0 gets nonsense, and is no action
+    before = batch["tokens"].roll(1, -1)  # position 0 is never an action token
     temperature = batch["temperature"].where(batch["temperature"] > 0, 1)
     logp = (weights[BIGRAM][before] / temperature[:, None, None]).log_softmax(-1)
-    found = {
+    choices = batch.get("teacher_topk_tokens", None)
+    top = logp.topk(top_k).indices if choices is None else choices
+    outputs = {
         "logp": logp.gather(-1, batch["tokens"][..., None])[..., 0],
         "entropy": -(logp.exp() * logp).sum(-1),
-    } | ({"value": weights[VALUE][before]} if VALUE in weights else {})
+        "sum_pi_squared": (2 * logp).exp().sum(-1),
+        "topk_logp": logp.gather(-1, top),
+        "topk_tokens": top,
+        **{output: weights[name][before] for output, name in _HEADS.items() if name in weights},
+    }
     for name in names:
-        if name not in found:
-            raise EngineError(f"output {name!r}", need="an output of this model", do=nearest(name, found))
-    return {name: found[name].where(batch["action"], 0) for name in names}
+        if name not in outputs:
+            raise InputError(f"output {name!r}", need="an output of this model", do=nearest(name, outputs))
+    action = batch["action"]
+    return {name: outputs[name].where(_expanded(action, outputs[name]), 0) for name in names}
+
+
+def _expanded(action: Tensor, output: Tensor) -> Tensor:
+    return action if output.ndim == action.ndim else action[..., None]
 
 
 def text_of(tokens: Sequence[int]) -> str:
-    """The text of `tokens`: a letter each.
+    """The text of `tokens`: one letter for each.
 
     >>> text_of([0, 1, 2])
     'abc'

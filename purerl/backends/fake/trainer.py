@@ -1,10 +1,12 @@
-"""A trainer for tests: plain stochastic gradient descent on a table."""
+"""A trainer for tests: stochastic gradient descent on a table, on any number of ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from attrs import field, frozen
@@ -12,12 +14,17 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss
-from purerl.backends.fake.model import export_weights, initial_weights, outputs_of
+from purerl.backends.collective import check_call, sum_metrics, sum_scores
+from purerl.backends.fake.model import BIGRAM, OUTPUTS, compute_outputs, export_weights, initial_weights
+from purerl.backends.weights import TensorWeights, check_adapter, copy_weights
 from purerl.batch import STRUCTURE, with_fields
 from purerl.errors import CheckpointError, ConfigError
-from purerl.protocols import Metrics, Model
+from purerl.kernels.partition import assign_ranks, tokens_needed
+from purerl.protocols import Capabilities, Metrics, Weights
+from purerl.ranks import Ranks, current_ranks
+from purerl.settings import Model
 
-__all__ = ["Config", "FakeTrainer", "build"]
+__all__ = ["Config", "FakeTrainer", "build", "capabilities", "conformance"]
 
 _FILE = "weights.pt"
 
@@ -26,63 +33,110 @@ _FILE = "weights.pt"
 class Config:
     """Settings of the fake trainer."""
 
-    vocabulary: int = field(default=16, metadata={"help": "tokens that there are"})
-    learning_rate: float = field(default=1.0, metadata={"help": "the gradient is multiplied by it; constant"})
+    vocab_size: int = field(default=16, metadata={"help": "number of tokens"})
+    lr: float = field(default=1.0, metadata={"help": "learning rate; constant"})
+    top_k: int = field(default=4, metadata={"help": "number of most likely tokens in the output topk_tokens"})
 
     def __attrs_post_init__(self) -> None:
-        if self.vocabulary < 1:
-            raise ConfigError("vocabulary", got=self.vocabulary, need="at least 1")
-        if not self.learning_rate > 0:
-            raise ConfigError("learning_rate", got=self.learning_rate, need="above 0")
+        if self.vocab_size < 1:
+            raise ConfigError("vocab_size", got=self.vocab_size, need="at least 1")
+        if not self.lr > 0:
+            raise ConfigError("lr", got=self.lr, need="above 0")
+        if not 1 <= self.top_k <= self.vocab_size:
+            raise ConfigError("top_k", got=self.top_k, need=f"from 1 to vocab_size, {self.vocab_size}")
 
 
-def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -> FakeTrainer:
-    """A trainer with the weights of `model`. It has no schedule and draws nothing: no use for `updates` and `seed`."""
-    return FakeTrainer(config, initial_weights(model, config.vocabulary, role))
+def capabilities() -> Capabilities:
+    """What a trainer can do."""
+    return Capabilities(outputs=frozenset(OUTPUTS))
+
+
+def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], updates: int, seed: int) -> FakeTrainer:
+    """A trainer with the weights of `model`. `updates` and `seed` have no effect: nothing is scheduled or random."""
+    return FakeTrainer(config, initial_weights(model, config.vocab_size, outputs), current_ranks())
 
 
 class FakeTrainer:
-    """A `Trainer` of one process: weights <- weights - learning_rate * gradient."""
+    """A `Trainer`: weights <- weights - lr * gradient. Each rank computes the gradient of its rows."""
 
-    def __init__(self, config: Config, weights: dict[str, Tensor]) -> None:
-        self._config, self._weights = config, weights
+    def __init__(self, config: Config, weights: dict[str, Tensor], ranks: Ranks) -> None:
+        self._config, self._weights, self._ranks = config, weights, ranks
+        self.capabilities = capabilities()
 
     @torch.no_grad()
     def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
-        return TensorDict(outputs_of(self._weights, batch, outputs), batch_size=batch.batch_size)
+        check_call(self._ranks, "score", batch, tuple(outputs))
+        rows = self._rows(batch, "row")
+        local = compute_outputs(self._weights, batch[rows], outputs, top_k=self._config.top_k)
+        scores = {name: value.new_zeros(len(batch), *value.shape[1:]) for name, value in local.items()}
+        for name, value in scores.items():
+            value[rows] = local[name]
+        return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self._ranks)
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
-        """One step; a gradient that is not finite changes nothing, and `skipped` is 1 instead of 0."""
+        """Take one step. If the gradient is not finite, nothing changes and `skipped` is 1 instead of 0."""
+        check_call(self._ranks, "step", batch, objective)
         leaves = {name: value.detach().requires_grad_() for name, value in self._weights.items()}
-        found = outputs_of(leaves, batch, (*objective.outputs, *objective.metric_outputs))
-        found |= {name: found[name].detach() for name in objective.metric_outputs if name not in objective.outputs}
-        loss, metrics = compute_loss(
-            objective, with_fields(batch.select(*STRUCTURE, *objective.reads), **found), counts
-        )
+        part = batch[self._rows(batch, objective.unit)]
+        names = (*objective.outputs, *objective.metric_outputs)
+        outputs = compute_outputs(leaves, part, names, top_k=self._config.top_k)
+        outputs |= {name: outputs[name].detach() for name in set(names).difference(objective.outputs)}
+        fields = part.select(*STRUCTURE, *objective.reads)
+        loss, metrics = compute_loss(objective, with_fields(fields, **outputs), counts)
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        self._ranks.sum_in_place(gradients)
         norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
-        own = {"skipped": torch.ones_like(norm)}
+        extra = {"skipped": torch.ones_like(norm)}
         if norm.isfinite():
-            rate, pairs = self._config.learning_rate, zip(self._weights.items(), gradients, strict=True)
-            self._weights = {name: value - rate * gradient for (name, value), gradient in pairs}
-            own = {"skipped": torch.zeros_like(norm), "grad_norm": norm}
-        return metrics | {name: Weighted(value, torch.ones_like(norm)) for name, value in own.items()}
+            pairs = zip(self._weights.items(), gradients, strict=True)
+            self._weights = {name: value - self._config.lr * gradient for (name, value), gradient in pairs}
+            extra = {"skipped": torch.zeros_like(norm), "grad_norm": norm}
+        return sum_metrics(metrics, self._ranks) | {n: Weighted(v, torch.ones_like(norm)) for n, v in extra.items()}
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self._weights.items()
+    def weights(self) -> Weights:
+        return TensorWeights({BIGRAM: self._weights[BIGRAM]})
+
+    def load_weights(self, weights: Weights, *, mix: float = 1.0) -> None:
+        check_adapter(weights, self.capabilities)
+        copies = {name: value.clone() for name, value in self._weights.items()}
+        copy_weights(weights, copies, mix=mix)
+        self._weights = copies
 
     def save(self, path: Path) -> None:
-        torch.save(self._weights, path / _FILE)
+        self._ranks.on_first(lambda: torch.save(self._weights, path / _FILE))
 
     def load(self, path: Path) -> None:
         try:
             weights = torch.load(path / _FILE, weights_only=True)
         except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
             raise CheckpointError(f"no weights can be read from {str(path)!r}", got=str(error)) from error
-        shapes = [{name: list(value.shape) for name, value in one.items()} for one in (weights, self._weights)]
+        shapes = [{name: list(value.shape) for name, value in group.items()} for group in (weights, self._weights)]
         if shapes[0] != shapes[1]:
             raise CheckpointError(f"the weights in {str(path)!r} do not fit", got=shapes[0], need=str(shapes[1]))
         self._weights = weights
 
     def export(self, path: Path) -> None:
-        export_weights(self._weights, path)
+        self._ranks.on_first(lambda: export_weights(self._weights, path))
+
+    def close(self) -> None:
+        self._weights = {}
+
+    def _rows(self, batch: TensorDict, unit: str) -> Tensor:
+        """The indices of this rank's rows."""
+        labels = batch["group"] if unit == "group" else torch.arange(len(batch))
+        rank_of_row = assign_ranks(tokens_needed(batch["action"]), labels, ranks=self._ranks.size)
+        return (rank_of_row == self._ranks.rank).nonzero()[:, 0]
+
+
+def conformance(directory: Path) -> dict[str, Any]:
+    """The arguments of `purerl.testing.check_trainer` for this trainer; nothing is written into `directory`."""
+
+    def logits(weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+        return weights[BIGRAM][tokens]
+
+    def make() -> FakeTrainer:
+        model = Model("conformance", dtype="float64")
+        return build(Config(vocab_size=11, lr=0.1), model=model, role="policy", outputs=OUTPUTS, updates=10, seed=0)
+
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    return {"build": make, "vocab_size": 11, "logits": logits, "optimizer": sgd}

@@ -1,10 +1,10 @@
-"""Attention of the one token that a decoding step adds, on a CPU.
+"""Attention of the single token that a decoding step adds, on a CPU.
 
-transformers hands it to torch's kernel, which reads keys and values anew for each head that shares them. Here the heads
-that share keys are the queries of one head, so that all are read once; and where heads are narrow two plain products
-are faster than the kernel, which is made for many queries.
+transformers calls torch's attention kernel, which reads keys and values again for each query head that shares them.
+Here, the query heads that share a key head become the queries of one head, so keys and values are read once. For narrow
+heads two plain matrix products are faster than the kernel, which is made for many queries.
 
-This file imports transformers, and is imported when a generator is built.
+This file imports transformers. It is imported when a generator is built.
 """
 
 from __future__ import annotations
@@ -25,30 +25,33 @@ __all__ = ["attend", "decode_faster"]
 
 _NAME = "purerl_decoding"
 _NARROW = 32
-"""The width of heads up to which products are faster, where numbers have four bytes: see benchmarks/attention.py."""
+"""Width of heads up to which matrix products are faster, for four-byte numbers: see benchmarks/attention.py."""
 
 
 def decode_faster(model: PreTrainedModel) -> None:
-    """Have `model` attend by `attend` where that is faster: on a CPU, if it would use torch's kernel."""
-    kernel = model.config._attn_implementation  # noqa: SLF001 - the one place where a model says so
-    if model.device.type == "cpu" and kernel == "sdpa":
+    """Make `model` use `attend` if that is faster: on a CPU, if it would use torch's kernel."""
+    implementation = model.config._attn_implementation  # noqa: SLF001 - transformers has no public attribute for it
+    if model.device.type == "cpu" and implementation == "sdpa":
         model.set_attn_implementation(_NAME)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, there: Tensor | None, scale: float) -> Tensor:
-    """What one token sees: softmax(scale * q . k) over the columns that are `there`, times v.
+def attend(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scale: float) -> Tensor:
+    """Attention of one token: softmax(scale * q . k) v, over the columns where `attention_mask` is true.
 
-    Shapes: query [rows, heads, 1, width], key and value [rows, shared, columns, width] with heads a multiple of shared,
-    there [rows, 1, 1, columns], or None for all; the answer is [rows, heads, 1, width].
+    query           [rows, heads, 1, width]
+    key, value      [rows, key heads, columns, width]; heads is a multiple of key heads
+    attention_mask  bool [rows, 1, 1, columns]; None: all columns
+
+    Returns [rows, heads, 1, width].
     """
-    together = query.unflatten(1, (key.shape[1], -1)).squeeze(3)
+    grouped = query.unflatten(1, (key.shape[1], -1)).squeeze(3)
     if query.itemsize < 4 or query.shape[-1] > _NARROW:
-        seen = scaled_dot_product_attention(together, key, value, attn_mask=there, scale=scale)
+        output = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scale)
     else:
-        score = (scale * together) @ key.mT
-        score = score if there is None else score.masked_fill_(~there, -torch.inf)
-        seen = score.softmax(-1) @ value
-    return seen.flatten(1, 2).unsqueeze(2)
+        score = (scale * grouped) @ key.mT
+        score = score if attention_mask is None else score.masked_fill_(~attention_mask, -torch.inf)
+        output = score.softmax(-1) @ value
+    return output.flatten(1, 2).unsqueeze(2)
 
 
 def _forward(

@@ -1,4 +1,4 @@
-"""What a trainer writes and reads: weights as safetensors, its optimizer's state as torch.save writes it."""
+"""What a trainer writes and reads: weights as safetensors, the optimizer's state by torch.save."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from purerl.errors import CheckpointError
 
-__all__ = ["os_errors", "read", "write"]
+__all__ = ["check_fit", "os_errors", "read", "write"]
 
 _WEIGHTS, _STATE = "weights.safetensors", "state.pt"
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 def write(path: Path, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write `weights` and `state` into the directory `path`. Raises OSError where that fails."""
+    """Write `weights` and `state` into the directory `path`. Raises OSError if that fails."""
     from safetensors.torch import save_file
 
     with os_errors(), (path / _STATE).open("wb") as file:  # given a path, torch would not say why it cannot write
@@ -31,24 +31,21 @@ def write(path: Path, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -
 
 @contextmanager
 def os_errors() -> Iterator[None]:
-    """Where safetensors or torch cannot write in the block, raise the OSError that they turn into another error."""
+    """Raise OSError if safetensors or torch cannot write inside the block; they raise other errors."""
     from safetensors import SafetensorError
 
     try:
         yield
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error)) from error
-    except RuntimeError as error:  # torch also closes its archive, which fails on a full disk too
+    except RuntimeError as error:  # torch also closes its archive, which fails too if the disk is full
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise
 
 
-def read(path: Path, like: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights and the state that `write` wrote, weights as `like`: same names, shapes and dtypes.
-
-    Raises: CheckpointError where a file is missing or damaged, or where it is the checkpoint of another model.
-    """
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights and the state that `write` wrote. Raises CheckpointError if a file is missing or damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -58,15 +55,26 @@ def read(path: Path, like: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
     except (OSError, SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         need = f"{_WEIGHTS} and {_STATE}, as they were written"
         raise CheckpointError(f"no checkpoint can be read from {str(path)!r}", got=str(error), need=need) from error
-    there, here = ({name: _kind(tensor) for name, tensor in some.items()} for some in (weights, like))
-    pairs = {name: (there.get(name, "missing"), here.get(name, "missing")) for name in sorted({*there, *here})}
-    differing = [f"{name} is {saved} there, {own} here" for name, (saved, own) in pairs.items() if saved != own]
-    if differing:
-        more = [f"and {len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []
-        got = "; ".join(differing[:_SHOWN] + more)
-        need, do = "the names, shapes and dtypes of the model that is loaded", "load it into the model that it is of"
-        raise CheckpointError(f"{str(path)!r} is a checkpoint of another model", got=got, need=need, do=do)
     return weights, state
+
+
+def check_fit(path: Path, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError if `weights`, read from `path`, differ from `expected` in names, shapes or dtypes."""
+    saved, needed = ({name: _kind(tensor) for name, tensor in tensors.items()} for tensors in (weights, expected))
+    pairs = {name: (saved.get(name, "missing"), needed.get(name, "missing")) for name in sorted({*saved, *needed})}
+    differences = [
+        f"{name} is {got} in the checkpoint and {need} in the model"
+        for name, (got, need) in pairs.items()
+        if got != need
+    ]
+    if differences:
+        more = [f"and {len(differences) - _MAX_SHOWN} more"] if len(differences) > _MAX_SHOWN else []
+        raise CheckpointError(
+            f"{str(path)!r} is a checkpoint of another model",
+            got="; ".join(differences[:_MAX_SHOWN] + more),
+            need="the names, shapes and dtypes of the model that is loaded",
+            do="load it into the model that it was saved from",
+        )
 
 
 def _kind(tensor: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""The device that a model is put on."""
+"""The device of a model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ __all__ = ["device_of"]
 
 
 def device_of(name: str) -> torch.device:
-    """The device `name`; of "auto" the accelerator, if there is one. Raises ConfigError where torch finds none."""
+    """The device `name`; "auto" is the accelerator if there is one, otherwise the CPU.
+
+    Raises: ConfigError if torch cannot use the device.
+    """
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError("device", got=f"{name}: {str(error).splitlines()[0]}", need="one that torch finds") from error
+        need = "a device that torch can use"
+        raise ConfigError("device", got=f"{name}: {str(error).splitlines()[0]}", need=need) from error

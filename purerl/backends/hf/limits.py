@@ -1,4 +1,4 @@
-"""What the embedded engines can do with a model, told from its configuration."""
+"""What the in-process engines support of a model, read from its configuration."""
 
 from __future__ import annotations
 
@@ -11,67 +11,67 @@ from purerl.errors import BatchError, ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Limits", "check_layers", "check_rows", "limits_of", "longest", "strange_layers"]
+__all__ = ["Limits", "check_layers", "check_rows", "limits_of", "max_sequence_length", "unsupported_layers"]
 
-_KINDS = {"full_attention", "sliding_attention"}
+_SUPPORTED = {"full_attention", "sliding_attention"}
 
 
 class Limits(NamedTuple):
-    """How many tokens a sequence may have, if there is a limit, and how many ids there are."""
+    """The maximum number of tokens of a sequence (None: unlimited), and the number of token ids."""
 
-    longest: int | None
-    vocabulary: int
+    max_sequence_length: int | None
+    vocab_size: int
 
 
 def limits_of(model: PreTrainedModel) -> Limits:
-    """What `model` takes."""
-    return Limits(longest(model), model.config.get_text_config(decoder=True).vocab_size)
+    """The limits of `model`."""
+    return Limits(max_sequence_length(model), model.config.get_text_config(decoder=True).vocab_size)
 
 
 def check_rows(batch: TensorDict, limits: Limits) -> None:
-    """Refuse rows that are longer than `limits` allow, and ids that are none. Raises BatchError.
+    """Refuse rows that are longer than `limits` allow, and invalid token ids. Raises BatchError.
 
-    On an accelerator an id that is none would be an assertion, after which nothing works any more.
+    On an accelerator an invalid id would be a device-side assertion, after which the process cannot continue.
     """
-    tokens, there = batch["tokens"], batch["attention_mask"]
-    if limits.longest is not None and tokens.shape[1] > limits.longest and len(tokens):
-        lengths = there.sum(-1)
+    tokens, mask, maximum = batch["tokens"], batch["attention_mask"], limits.max_sequence_length
+    if maximum is not None and tokens.shape[1] > maximum and len(tokens):
+        lengths = mask.sum(-1)
         row, length = int(lengths.argmax()), int(lengths.max())
-        if length > limits.longest:
-            need, do = f"at most {limits.longest:,}, which the model has positions for", "leave that example out"
-            raise BatchError(_name(batch, row), got=f"{length:,} tokens", need=need, do=do)
-    wrong = there & ((tokens < 0) | (tokens >= limits.vocabulary))
-    if wrong.any():
-        row, time = wrong.nonzero()[0].tolist()
-        need, do = f"ids from 0 to {limits.vocabulary - 1:,}", "use the tokenizer that the model was trained with"
-        raise BatchError(_name(batch, row), got=f"token {int(tokens[row, time]):,}", need=need, do=do)
+        if length > maximum:
+            need, do = f"at most {maximum:,}, the number of positions of the model", "leave that example out"
+            raise BatchError(_row_name(batch, row), got=f"{length:,} tokens", need=need, do=do)
+    invalid = mask & ((tokens < 0) | (tokens >= limits.vocab_size))
+    if invalid.any():
+        row, time = invalid.nonzero()[0].tolist()
+        need, do = f"ids from 0 to {limits.vocab_size - 1:,}", "use the tokenizer that the model was trained with"
+        raise BatchError(_row_name(batch, row), got=f"token {int(tokens[row, time]):,}", need=need, do=do)
 
 
-def _name(batch: TensorDict, row: int) -> str:
-    example = f", made of example {int(batch['example'][row]):,}" if "example" in batch.keys() else ""
+def _row_name(batch: TensorDict, row: int) -> str:
+    example = f", from example {int(batch['example'][row]):,}" if "example" in batch.keys() else ""
     return f"row {row} of a batch{example}"
 
 
-def strange_layers(model: PreTrainedModel) -> list[str]:
-    """What layers keep that is no key and value for each token; empty where all keep those."""
+def unsupported_layers(model: PreTrainedModel) -> list[str]:
+    """Types of layers that store something else than a key and a value per token; empty if there are none."""
     kinds = set(getattr(model.config.get_text_config(decoder=True), "layer_types", None) or [])
-    return sorted(kinds - _KINDS) or (["a recurrent state"] if getattr(model, "_is_stateful", False) else [])
+    return sorted(kinds - _SUPPORTED) or (["a recurrent state"] if getattr(model, "_is_stateful", False) else [])
 
 
 def check_layers(model: PreTrainedModel) -> None:
-    """Raise ConfigError for a model whose layers keep something else than a key and a value for each token."""
-    strange = strange_layers(model)
-    if strange:
-        got = f"{type(model).__name__} with {', '.join(strange)}"
-        need = "layers of full or sliding-window attention, which keep keys and values"
-        raise ConfigError("the embedded generator cannot run this model", got=got, need=need, do="use another engine")
+    """Raise ConfigError for a model with a layer that stores something else than a key and a value per token."""
+    unsupported = unsupported_layers(model)
+    if unsupported:
+        got = f"{type(model).__name__} with {', '.join(unsupported)}"
+        need = "layers of full or sliding-window attention, which store keys and values"
+        raise ConfigError("the in-process generator cannot run this model", got=got, need=need, do="use another engine")
 
 
-def longest(model: PreTrainedModel) -> int | None:
-    """How many tokens a sequence may have; None where the model does not say.
+def max_sequence_length(model: PreTrainedModel) -> int | None:
+    """The maximum number of tokens of a sequence; None if the model does not limit it.
 
-    With "longrope" it is the length up to which the model was first trained: where one row of a batch goes beyond, all
-    of them change to another rotary embedding, so rows would depend on each other.
+    With "longrope" it is the length of the original training: if one row of a batch is longer, all rows change to
+    another rotary embedding, so that rows would depend on each other.
     """
     config = model.config.get_text_config(decoder=True)
     rope = getattr(config, "rope_parameters", None) or {}

@@ -10,30 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 from purerl.backends.tokenizer import cannot_load
 from purerl.errors import ConfigError
-from purerl.protocols import Model
+from purerl.settings import Model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 __all__ = ["load_model", "no_progress_bars"]
 
-_SHOWN = 3
-# What transformers says where it refuses an attention implementation.
-_OF_ATTENTION = "attn_implementation|attention implementation|FlashAttention|flash_attn|`kernels`"
+_MAX_LISTED = 3
+# Matches the errors that transformers raises for an attention implementation.
+_ATTENTION_ERROR = "attn_implementation|attention implementation|FlashAttention|flash_attn|`kernels`"
 
 
 def load_model(model: Model, *, headless: bool = False) -> PreTrainedModel:
-    """The causal language model that `model` names, with every weight from its files.
+    """Load the causal language model `model`, with all weights from its files.
 
-    With `headless`, the output head may be missing there, as in what a critic writes; it is drawn at random then.
+    With `headless`, the output head may be missing in the files, as in those of a critic. It is then initialized at
+    random.
 
-    Raises: ConfigError where it cannot be loaded, and where the files lack weights or hold others of that name.
+    Raises: ConfigError if the model cannot be loaded, and if weights are missing or have another shape in the files.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
-    # Weights of another shape are counted as missing ones are, instead of transformers' error that names none.
+    # Weights of another shape are reported like missing ones. Otherwise transformers' error would not name them.
     kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         with no_progress_bars():
@@ -41,46 +42,49 @@ def load_model(model: Model, *, headless: bool = False) -> PreTrainedModel:
                 model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
             )
     except (OSError, ValueError, ImportError, SafetensorError, EOFError, UnpicklingError) as error:
-        if re.search(_OF_ATTENTION, str(error)) and not isinstance(error, OSError):
-            raise _no_attention(model, error) from error
+        if re.search(_ATTENTION_ERROR, str(error)) and not isinstance(error, OSError):
+            raise _attention_error(model, error) from error
         raise cannot_load("model", model, error) from error
-    causal, found = loaded
-    _check_complete(model, causal, found, headless=headless)
+    causal, info = loaded
+    _check_complete(model, causal, info, headless=headless)
     return causal
 
 
-def _no_attention(model: Model, error: Exception) -> ConfigError:
+def _attention_error(model: Model, error: Exception) -> ConfigError:
     got = f"{model.attention!r}: {str(error).strip().splitlines()[0]}"
-    need = "an attention implementation that is installed, and that the model knows"
+    need = "an attention implementation that is installed, and that the model supports"
     return ConfigError("model.attention", got=got, need=need, do="leave it out for sdpa, or set it to eager")
 
 
-def _check_complete(model: Model, causal: PreTrainedModel, found: Mapping[str, Any], *, headless: bool) -> None:
-    """Refuse a model of which transformers drew weights itself: in every role, and every time, it would draw others."""
-    shapes = {name: f"{list(there)} there, {list(here)} here" for name, there, here in found["mismatched_keys"]}
+def _check_complete(model: Model, causal: PreTrainedModel, info: Mapping[str, Any], *, headless: bool) -> None:
+    """Refuse a model if transformers initialized some of its weights: they would differ between roles and runs."""
+    shapes = {
+        name: f"is {list(saved)} in the files and {list(needed)} in the model"
+        for name, saved, needed in info["mismatched_keys"]
+    }
     head = {id(weight) for weight in causal.get_output_embeddings().parameters()} if headless else set()
-    may_lack = {name for name, weight in causal.named_parameters(remove_duplicate=False) if id(weight) in head}
-    lacks = [f"no {name}" for name in sorted(found["missing_keys"] - shapes.keys() - may_lack)]
-    lacks += [f"{name} {shape}" for name, shape in sorted(shapes.items())]
-    if lacks:
-        more = f"; and {len(lacks) - _SHOWN} more" if len(lacks) > _SHOWN else ""
+    optional = {name for name, weight in causal.named_parameters(remove_duplicate=False) if id(weight) in head}
+    problems = [f"no {name}" for name in sorted(info["missing_keys"] - shapes.keys() - optional)]
+    problems += [f"{name} {shape}" for name, shape in sorted(shapes.items())]
+    if problems:
+        more = f"; and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
         raise ConfigError(
-            f"the files of {model.path!r} do not hold the whole model",
-            got="; ".join(lacks[:_SHOWN]) + more,
-            need=f"every weight of {type(causal).__name__}, in its shape: others would be drawn at random",
-            do="get the files again, or mend config.json where it describes another model",
+            f"the files of {model.path!r} do not contain the whole model",
+            got="; ".join(problems[:_MAX_LISTED]) + more,
+            need=f"all weights of {type(causal).__name__}, in its shapes; others would be initialized at random",
+            do="download the files again, or fix config.json if it describes another model",
         )
 
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing its own progress bars across ours."""
+    """Hide the progress bars of transformers, which would mix with those of purerl."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    is_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if is_enabled:
             logging.enable_progress_bar()

@@ -1,12 +1,13 @@
-"""Rows of a group that begin alike: their common beginning goes through the model once.
+"""Rows of a group that start with the same tokens: their common prefix goes through the model once.
 
-    prefixes    the distinct beginnings, one for each group
-    rests       what each row has beyond its own, read with the keys and values of its prefix before it
+    prefixes    the distinct prefixes, one for each group
+    suffixes    the remaining tokens of each row, read with the keys and values of its prefix
 
-Eight completions of one prompt read it once instead of eight times, forward and backward: gradients of all eight flow
-into the one. What comes out is the same up to rounding, for attention sees the same tokens at the same distances.
+Eight completions of one prompt read the prompt once instead of eight times, forward and backward: the gradients of all
+eight flow into the one computation. The result is the same up to rounding, because attention sees the same tokens at
+the same distances.
 
-This file imports transformers, and is imported when a trainer is built.
+This file imports transformers. It is imported when a trainer is built.
 """
 
 from __future__ import annotations
@@ -17,92 +18,111 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from purerl.backends.hf.limits import strange_layers
+from purerl.backends.hf.limits import unsupported_layers
 from purerl.types import RowInt, TokenBool, TokenInt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Plan", "plan", "shareable", "states"]
+__all__ = ["Plan", "can_share", "plan", "separate_plan", "states"]
 
-_WORTH = 0.9
-"""Two passes over fewer tokens have to read at most this share of those that one pass would."""
+_WORTHWHILE = 0.9
+"""Two passes are worthwhile if they read at most this fraction of the tokens that one pass would read."""
 
 
 class Plan(NamedTuple):
-    """Which beginnings there are, and what is left of each row.
+    """How rows are split into prefixes and suffixes.
 
-    number     [rows] of those rows that have an action token: 0, 1, ..., n - 1. The others are not read
-    member     [n] the prefix of each
-    length     [prefixes] tokens of each
-    prefixes   [prefixes, columns], and rests [n, columns]: tokens, with anything at all behind their ends
+    number     [rows] index among the n rows that have an action token; the other rows are not read
+    member     [n] the prefix of each row
+    length     [prefixes] tokens of each prefix
+    prefixes   [prefixes, columns] tokens; what follows the end of a prefix has no effect
+    suffixes   [n, columns] tokens, likewise; at least one column, so that there are always two forward passes
     """
 
     number: Tensor
     member: Tensor
     length: Tensor
     prefixes: Tensor
-    rests: Tensor
+    suffixes: Tensor
+
+    def to(self, device: torch.device) -> Plan:
+        """The same plan with its tensors on `device`."""
+        return Plan(*(tensor.to(device) for tensor in self))
 
 
 def plan(tokens: TokenInt, action: TokenBool, group: RowInt) -> Plan | None:
-    """How to read `tokens`; None where reading each row by itself costs no more, or nearly so.
+    """One prefix per group, or None if that would read about as many tokens as reading each row on its own.
 
-    A prefix ends before the first action token of its group at the latest: it holds no token that anything is asked of.
+    A prefix ends before the first action token of its group.
     """
-    asked = action.any(-1)
-    tokens, action, time = tokens[asked], action[asked], torch.arange(tokens.shape[1], device=tokens.device)
-    labels, member = group[asked].unique(return_inverse=True)
+    read = action.any(-1)
+    if len(group[read].unique()) == int(read.sum()):
+        return None
+    split = _split(tokens, action, group)
+    longest = int((action[read] * torch.arange(tokens.shape[1], device=tokens.device)).amax())
+    cost = split.prefixes.numel() + split.suffixes.numel()
+    is_worthwhile = int(split.length.min()) > 0 and cost <= _WORTHWHILE * int(read.sum()) * longest
+    return split if is_worthwhile else None
+
+
+def separate_plan(tokens: TokenInt, action: TokenBool) -> Plan:
+    """A prefix and a suffix for each row on its own: for a rank whose rows have nothing in common.
+
+    All ranks run the same number of forward passes, because a pass through a sharded model is a collective call.
+    Without action tokens the plan has one prefix and one suffix, of which nothing is used.
+    """
+    if action.any():
+        return _split(tokens, action, torch.arange(len(tokens), device=tokens.device))
+    zero, token = tokens.new_zeros(1), tokens.new_zeros(1, 1)
+    return Plan(tokens.new_zeros(len(tokens)), zero, zero + 1, token, token)
+
+
+def _split(tokens: TokenInt, action: TokenBool, group: RowInt) -> Plan:
+    """The longest common prefix of each group, before its first action token; it may be empty."""
+    read = action.any(-1)
+    tokens, action, time = tokens[read], action[read], torch.arange(tokens.shape[1], device=tokens.device)
+    labels, member = group[read].unique(return_inverse=True)
     rows = len(tokens)
-    if len(labels) == rows:
-        return None
     leader = torch.full_like(labels, rows).scatter_reduce(0, member, torch.arange(rows).to(labels), "amin")
-    alike = (tokens == tokens[leader][member]).cumprod(-1).sum(-1)
+    common = (tokens == tokens[leader][member]).cumprod(-1).sum(-1)
     first, last = torch.where(action, time, len(time)).amin(-1), torch.where(action, time, 0).amax(-1)
-    length = torch.full_like(labels, len(time)).scatter_reduce(0, member, torch.minimum(alike, first), "amin")
-    columns, left = int(length.max()), int((last - length[member]).max())
-    read = len(labels) * columns + rows * left
-    if int(length.min()) == 0 or read > _WORTH * rows * int(last.max()):
-        return None
-    return Plan(
-        asked.cumsum(0) - 1,
-        member,
-        length,
-        tokens[leader, :columns],
-        tokens.gather(1, (time[:left] + length[member][:, None]).clamp(max=len(time) - 1)),
-    )
+    length = torch.full_like(labels, len(time)).scatter_reduce(0, member, torch.minimum(common, first), "amin")
+    columns, remaining = int(length.max()), max(1, int((last - length[member]).max()))
+    suffixes = tokens.gather(1, (time[:remaining] + length[member][:, None]).clamp(max=len(time) - 1))
+    return Plan(read.cumsum(0) - 1, member, length, tokens[leader, :columns], suffixes)
 
 
 def states(backbone: nn.Module, plan: Plan) -> Tensor:
-    """Final hidden states [n, 1 + columns of rests, d]: of the last token of each row's prefix, and of its rest."""
-    columns, left = plan.prefixes.shape[1], plan.rests.shape[1]
-    prefix = _Prefix()
+    """Final hidden states [n, 1 + suffix columns, d]: of the last token of each row's prefix, and of its suffix."""
+    columns, remaining = plan.prefixes.shape[1], plan.suffixes.shape[1]
+    prefix = _PrefixCache()
     hidden = backbone(input_ids=plan.prefixes, past_key_values=prefix, use_cache=True).last_hidden_state
     ends = torch.arange(len(hidden), device=hidden.device) * columns + plan.length - 1
     before = hidden.flatten(0, 1).index_select(0, ends[plan.member]).unsqueeze(1)
-    if not left:
-        return before
-    # To the right end of its columns, so that rests follow at the distances that they have.
-    origin = torch.arange(columns + left, device=hidden.device) - columns + plan.length[:, None]
+    # Prefixes are aligned to the right, so that suffixes follow at the right distances.
+    origin = torch.arange(columns + remaining, device=hidden.device) - columns + plan.length[:, None]
     padded = bool((plan.length < columns).any())
-    rest = backbone(
-        input_ids=plan.rests,
+    suffix = backbone(
+        input_ids=plan.suffixes,
         attention_mask=(origin >= 0)[plan.member] if padded else None,
         position_ids=origin[plan.member, columns:],
-        past_key_values=_Rest(prefix, plan.member, origin[:, :columns].clamp(min=0) if padded else None, columns),
+        past_key_values=_SuffixCache(
+            prefix, plan.member, origin[:, :columns].clamp(min=0) if padded else None, columns
+        ),
         use_cache=True,
     ).last_hidden_state
-    return torch.cat((before, rest), 1)
+    return torch.cat((before, suffix), 1)
 
 
-class _Prefix(Cache):
-    """Keeps the keys and values of every layer, with their gradients."""
+class _PrefixCache(Cache):
+    """Stores the keys and values of every layer, with their gradients."""
 
     past = 0
 
     def __init__(self) -> None:
         super().__init__(layers=[])
-        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self.stored: dict[int, tuple[Tensor, Tensor]] = {}
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.past
@@ -111,47 +131,47 @@ class _Prefix(Cache):
         return self.past + query_length, 0
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        self.kept[layer_idx] = key_states, value_states
+        self.stored[layer_idx] = key_states, value_states
         return key_states, value_states
 
 
-class _Rest(_Prefix):
-    """Puts what `prefix` kept before the keys and values of each of its members.
+class _SuffixCache(_PrefixCache):
+    """Puts the keys and values of a prefix before those of each row that has this prefix.
 
-    `origin` [prefixes, columns] says from which of its columns each is taken: where a prefix does not fill them its
-    first token stands in, which the mask hides, and which is finite.
+    `origin` [prefixes, columns] is the column from which each column is taken. Columns before a prefix hold its first
+    token: it is finite, and masked.
     """
 
-    def __init__(self, prefix: _Prefix, member: Tensor, origin: Tensor | None, columns: int) -> None:
+    def __init__(self, prefix: _PrefixCache, member: Tensor, origin: Tensor | None, columns: int) -> None:
         super().__init__()
-        self.kept, self.member, self.origin, self.past = prefix.kept, member, origin, columns
+        self.stored, self.member, self.origin, self.past = prefix.stored, member, origin, columns
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        key, value = self.kept[layer_idx]
+        key, value = self.stored[layer_idx]
         return torch.cat((self._of_members(key), key_states), -2), torch.cat(
             (self._of_members(value), value_states), -2
         )
 
-    def _of_members(self, kept: Tensor) -> Tensor:
-        moved = kept if self.origin is None else torch.take_along_dim(kept, self.origin[:, None, :, None], 2)
+    def _of_members(self, stored: Tensor) -> Tensor:
+        moved = stored if self.origin is None else torch.take_along_dim(stored, self.origin[:, None, :, None], 2)
         return moved.index_select(0, self.member)
 
 
 @torch.no_grad()
-def shareable(causal: PreTrainedModel) -> bool:
-    """Whether a model reads rows by prefix and rest as it reads them whole: asked once, on a few tokens."""
-    if strange_layers(causal):
+def can_share(causal: PreTrainedModel) -> bool:
+    """Whether prefix and suffix give the same hidden states as the whole row; tested on a few tokens."""
+    if unsupported_layers(causal):
         return False
     weight = causal.get_output_embeddings().weight
     tokens = (torch.arange(60, device=weight.device) % len(weight)).reshape(5, 12)
     tokens[1:4, :8] = tokens[0, :8]
     action = torch.arange(12, device=weight.device) >= torch.tensor([8, 8, 8, 8, 6], device=weight.device)[:, None]
     backbone, group = causal.get_decoder(), action.sum(-1)
-    whole = backbone(input_ids=tokens, use_cache=False).last_hidden_state
+    unsplit = backbone(input_ids=tokens, use_cache=False).last_hidden_state
     try:
         split = states(backbone, plan(tokens, action, group))[:, :4]
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # whatever a model says to a cache
         return False
-    expected = torch.cat((whole[:4, 7:11], whole[4:, 5:9]))
-    tolerance = 0.1 if whole.dtype.itemsize < 4 else 1e-3
-    return float((split - expected).abs().max()) <= tolerance * float(whole.abs().max())
+    expected = torch.cat((unsplit[:4, 7:11], unsplit[4:, 5:9]))
+    tolerance = 0.1 if unsplit.dtype.itemsize < 4 else 1e-3
+    return float((split - expected).abs().max()) <= tolerance * float(unsplit.abs().max())

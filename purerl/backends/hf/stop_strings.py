@@ -1,4 +1,4 @@
-"""Stop texts: whether the end of a completion spells one."""
+"""Detection of stop strings in the text of a completion."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from purerl.backends.tokenizer import load_tokenizer
-from purerl.protocols import Model
+from purerl.settings import Model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Texts", "span"]
+__all__ = ["StopStrings", "window"]
 
 
-def span(stop: Sequence[str]) -> int:
-    """How many tokens at the end of a completion can have to do with one of `stop`.
+def window(stop_strings: Sequence[str]) -> int:
+    """The maximum number of tokens at the end of a completion that can contain one of `stop_strings`.
 
-    A text of n bytes has at most n tokens. Four more go before them, because the first token of a sequence, and a
-    character that it begins in the middle of, may be decoded differently.
+    A string of n bytes has at most n tokens. Four tokens are added before them, because the first token of a sequence
+    may be decoded differently, also if it is only a part of a character.
 
-    >>> span(["a", "bc"])
+    >>> window(["a", "bc"])
     6
     """
-    return max(len(text.encode()) for text in stop) + 4
+    return max(len(string.encode()) for string in stop_strings) + 4
 
 
-class Texts:
-    """Decodes tokens with `model`'s tokenizer, which is loaded when a text is first asked for."""
+class StopStrings:
+    """Finds stop strings with the tokenizer of `model`, which is loaded at the first use."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._tokenizer: PreTrainedTokenizerBase | None = None
 
-    def stopped(self, tokens: Sequence[int], stop: Sequence[str]) -> bool:
-        """Whether one of `stop` occurs in the text of `tokens`, special tokens included."""
+    def contains(self, tokens: Sequence[int], stop_strings: Sequence[str]) -> bool:
+        """Whether one of `stop_strings` occurs in the text of `tokens`, special tokens included."""
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(self._model)
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
-        return any(one in text for one in stop)
+        return any(string in text for string in stop_strings)

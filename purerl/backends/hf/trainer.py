@@ -1,322 +1,210 @@
-"""A trainer in this process: any causal language model of Hugging Face's transformers, AdamW, one device.
+"""The trainer for causal language models of Hugging Face's transformers: its settings, and how it is built.
 
-    batch -> micro-batches -> hidden states before the action tokens -> logp and entropy, or value
-          -> evaluate(objective, part, counts) -> backward, gradients add up -> clip -> AdamW
+`build` loads the model as a plain module, applies `parallelize` to it, and only then creates the optimizer. So the
+model can be sharded from outside:
 
-The loss of each micro-batch is divided by the counts of the whole step already. So gradients of micro-batches add up to
-the gradient of the step, however it was cut.
+    def shard(module):
+        for layer in layers_of(module):
+            fully_shard(layer)
+        fully_shard(module)
 
-Roles: a "critic" has a value head, a "reference" and a "teacher" are never stepped, and every other role is a policy.
+    build(config, model=model, role="policy", outputs=("logp",), updates=100, seed=0, parallelize=shard)
+
+Parts that need torch or transformers are imported when a trainer is built.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import torch
-from attrs import Attribute, field, frozen
-from tensordict import TensorDict
-from torch import Tensor, nn
+from attrs import frozen
 
-from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
-from purerl.backends.hf.allocator import keep_memory
-from purerl.backends.hf.checkpoint import os_errors, read, write
-from purerl.backends.hf.device import device_of
-from purerl.backends.hf.heads import Critic, Policy, logit_shape, recompute_layers
-from purerl.backends.hf.limits import check_rows
-from purerl.backends.hf.microbatch import microbatches, tokens_needed
-from purerl.backends.hf.model import load_model
-from purerl.backends.hf.optimizer import LRScheduler, adamw, clear_gradients, learning_rate
-from purerl.backends.hf.probe import probe
-from purerl.batch import STRUCTURE, check_batch, with_fields
-from purerl.errors import ConfigError, InputError
-from purerl.protocols import Metrics, Model
+from purerl.errors import ConfigError, nearest
+from purerl.settings import Model, at_least, between, boolean, check_alternatives, one_of, setting
 
-__all__ = ["Config", "HFTrainer", "build", "check"]
+if TYPE_CHECKING:
+    from torch import nn
 
-_FROZEN = ("reference", "teacher")
-_READS = ("tokens", "temperature")
-_AUTOCAST = {"off": None, "bfloat16": torch.bfloat16}
+    from purerl.backends.hf.engine import HFTrainer
+    from purerl.protocols import Capabilities
 
+__all__ = ["OUTPUTS", "Config", "build", "capabilities", "check"]
 
-def _setting(help: str, default: Any, need: str, holds: Callable[[Any], bool], *, unit: str = "") -> Any:
-    """An attrs field that explains itself, and refuses a value for which `holds` is false or makes no sense."""
-
-    def check(_: Any, attribute: Attribute, value: Any) -> None:
-        try:
-            right = holds(value)
-        except TypeError:
-            right = False
-        if not right:
-            raise ConfigError(attribute.name, got=repr(value), need=need, do=f"leave it out for {default}")
-
-    return field(default=default, validator=check, metadata={"help": help, "unit": unit, "need": need})
-
-
-def _within(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
-    return f"a number from {low:g} to {high:g}", lambda x: low <= x <= high
-
-
-def _whole(least: int) -> tuple[str, Callable[[Any], bool]]:
-    return f"a whole number, at least {least}", lambda x: type(x) is int and x >= least
-
-
-def _is_bool(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _one_of(*choices: Any) -> tuple[str, Callable[[Any], bool]]:
-    return "one of: " + ", ".join(map(str, choices)), choices.__contains__
+LRScheduler = Literal["constant", "linear", "cosine"]
+OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition")
+"""Outputs that a trainer can be built for."""
 
 
 @frozen(kw_only=True)
 class Config:
     """How a model is trained.
 
-    Weights in bfloat16 (`model.dtype`) lose updates that are small beside them; float32 weights with `autocast` keep
-    them. Large micro-batches suit an accelerator. On a CPU nothing is gained beyond a thousand tokens, while rows that
-    differ more in length share a micro-batch, and so padding is computed.
+    Small updates vanish in bfloat16 weights (`model.dtype`), but not in float32 weights with `mixed_precision`. Large
+    micro-batches suit an accelerator. On a CPU nothing is gained beyond about a thousand tokens, and rows of more
+    different lengths share a micro-batch, which costs padding.
     """
 
-    lr: float = _setting("learning rate, at its highest", 1e-6, *_within(0, 1))
-    betas: tuple[float, float] = _setting(
-        "decay of AdamW's two moments",
-        (0.9, 0.999),
-        "two numbers from 0 to below 1",
-        lambda betas: len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
+    lr: float = setting("learning rate, at its maximum", default=1e-6, **between(0, 1))
+    betas: tuple[float, float] = setting(
+        "decay rates of AdamW's two moments",
+        default=(0.9, 0.999),
+        need="two numbers from 0 to below 1",
+        valid=lambda betas: len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
     )
-    eps: float = _setting("added to the root of AdamW's second moment", 1e-8, "above 0", lambda x: 0 < x < math.inf)
-    weight_decay: float = _setting(
-        "of weight matrices, but not embeddings, for each unit of learning rate", 0.0, *_within(0, 1e3)
+    eps: float = setting(
+        "added to the root of AdamW's second moment", default=1e-8, need="above 0", valid=lambda x: 0 < x < math.inf
     )
-    lr_scheduler: LRScheduler = _setting(
-        "learning rate after the warm-up", "constant", *_one_of(*get_args(LRScheduler))
+    weight_decay: float = setting("AdamW's decay of weight matrices, except embeddings", default=0.0, **between(0, 1e3))
+    lr_scheduler: LRScheduler = setting(
+        "learning rate after the warm-up", default="constant", **one_of(*get_args(LRScheduler))
     )
-    warmup_steps: int = _setting("steps in which the learning rate rises", 0, *_whole(0), unit="optimizer steps")
-    min_lr_ratio: float = _setting("what the learning rate ends at, as a fraction of lr", 0.0, *_within(0, 1))
-    max_grad_norm: float = _setting(
-        "norm that the gradient is scaled down to; inf leaves it as it is", 1.0, "above 0", lambda x: x > 0
+    warmup_steps: int = setting(
+        "optimizer steps in which the learning rate rises", default=0, unit="optimizer steps", **at_least(0)
     )
-    max_tokens_per_microbatch: int = _setting(
-        "rows of a forward pass times the longest of them, at most", 2048, *_whole(1), unit="tokens"
+    warmup_ratio: float = setting(
+        "the same as a fraction of all optimizer steps of the run",
+        default=0.0,
+        need="from 0 to below 1",
+        valid=lambda x: 0 <= x < 1,
     )
-    mixed_precision: Literal["off", "bfloat16"] = _setting(
-        "what the backbone computes in, if not in its weights' dtype", "off", *_one_of(*_AUTOCAST)
+    min_lr_ratio: float = setting("final learning rate, as a fraction of lr", default=0.0, **between(0, 1))
+    max_grad_norm: float = setting(
+        "a gradient with a larger norm is scaled down to it; inf: no clipping",
+        default=1.0,
+        need="above 0",
+        valid=lambda x: x > 0,
     )
-    gradient_checkpointing: bool = _setting(
-        "compute layers twice, and keep less of them", default=False, need="true or false", holds=_is_bool
+    max_tokens_per_microbatch: int = setting(
+        "maximum of rows times tokens of the longest row in one forward pass",
+        default=2048,
+        unit="tokens",
+        **at_least(1),
     )
-    share_prefixes: bool = _setting(
-        "read what rows of a group have in common before they part once, if the model allows it",
-        default=True,
-        need="true or false",
-        holds=_is_bool,
+    mixed_precision: Literal["off", "bfloat16"] = setting(
+        "bfloat16: autocast of the backbone, with the weights in their own dtype",
+        default="off",
+        **one_of("off", "bfloat16"),
     )
-    device: str = _setting("cpu, cuda:0, ...; auto takes an accelerator if there is one", "auto", "a device", bool)
+    gradient_checkpointing: bool = setting(
+        "recompute the activations of each layer in the backward pass, to save memory", default=False, **boolean()
+    )
+    share_prefixes: bool = setting(
+        "compute the common prefix of a group's rows once, if the model allows it", default=True, **boolean()
+    )
+    top_k: int | None = setting(
+        "number of most likely tokens in topk_tokens and topk_logp; if not given, 16, or the whole vocabulary",
+        default=None,
+        **at_least(1),
+    )
+    device: str = setting(
+        "cpu, cuda:0, ...; auto: the accelerator if there is one", default="auto", need="a device", valid=bool
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.lr_scheduler == "constant" and self.min_lr_ratio:
-            need = "lr_scheduler linear or cosine: a constant one ends where it is"
-            raise ConfigError("min_lr_ratio", got=self.min_lr_ratio, need=need, do="leave it out")
+            need = "lr_scheduler linear or cosine: a constant learning rate stays at lr"
+            raise ConfigError("min_lr_ratio has no effect", got=self.min_lr_ratio, need=need, do="leave it out")
+        check_alternatives(self, "warmup_steps", "warmup_ratio")
+
+    def warmup(self, updates: int) -> int:
+        """The number of warm-up steps in a run of `updates` optimizer steps."""
+        return self.warmup_steps or round(self.warmup_ratio * updates)
 
 
-def check(config: Config, *, role: str, outputs: Sequence[str], updates: int) -> None:
-    """Refuse `outputs` that a model in `role` does not have, and a warm-up as long as a run of `updates` steps."""
-    module = Critic if role == "critic" else Policy
-    if not set(outputs) <= set(module.outputs):
-        got = ", ".join(name for name in outputs if name not in module.outputs)
-        raise ConfigError("kind", got=f"outputs {got} are wanted", need=f"only {', '.join(module.outputs)} of a {role}")
-    if role not in _FROZEN and 0 < updates <= config.warmup_steps:
-        need = f"less than the run's {updates} optimizer steps"
-        raise ConfigError("warmup_steps", got=config.warmup_steps, need=need, do="lower it, or make the run longer")
+def capabilities() -> Capabilities:
+    """What a trainer can do with any model. A trainer that was built has the outputs that it was built for."""
+    from purerl.protocols import Capabilities
+
+    return Capabilities(outputs=frozenset(OUTPUTS))
 
 
-def build(config: Config, *, model: Model, role: str, updates: int, seed: int) -> HFTrainer:
-    """A trainer of `model` in `role`, for a run of `updates` optimizer steps.
+def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:
+    """Refuse settings that do not fit a run, before a model is loaded.
 
-    `seed` is that of the critic's head; nothing else is random.
+    outputs  what the algorithm needs of the model in `role`
+    updates  optimizer steps of the run; 0 for a model that is not trained; None if it is not known yet
 
-    Raises: ConfigError as `check` does, for a model that cannot be loaded, for one whose logits purerl would not work
-    out as it does itself, and for float16 weights that would train.
+    Raises: ConfigError for an output that does not exist, a warm-up as long as the run, and `top_k` without effect.
     """
-    from purerl.backends.hf.prefix import shareable
+    for name in outputs:
+        if name not in OUTPUTS:
+            got = f"the algorithm needs the output {name!r} of the {role}"
+            raise ConfigError("kind", got=got, need=f"one of: {', '.join(OUTPUTS)}", do=nearest(name, OUTPUTS))
+    if updates and updates <= config.warmup_steps:
+        need = f"less than the {updates} optimizer steps of the run"
+        do = "lower it, use warmup_ratio, or make the run longer"
+        raise ConfigError("warmup_steps", got=config.warmup_steps, need=need, do=do)
+    if config.top_k is not None and outputs and "topk_tokens" not in outputs:
+        need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"
+        raise ConfigError("top_k has no effect", got=config.top_k, need=need, do=do)
 
-    check(config, role=role, outputs=(), updates=updates)
-    device, autocast = device_of(config.device), _AUTOCAST[config.mixed_precision]
+
+def _unchanged(module: nn.Module) -> object:
+    return module
+
+
+def build(
+    config: Config,
+    *,
+    model: Model,
+    role: str,
+    outputs: Sequence[str],
+    updates: int,
+    seed: int,
+    parallelize: Callable[[nn.Module], object] = _unchanged,
+) -> HFTrainer:
+    """A trainer of `model` in `role` that computes `outputs`, for a run of `updates` optimizer steps.
+
+    With 0 `updates` the model is not trained and has no optimizer. `seed` initializes heads; nothing else is random.
+    `parallelize` changes the module in place before the optimizer is created, for example by `fully_shard`.
+
+    Raises: ConfigError as `check`; for a model that cannot be loaded, whose logits cannot be reproduced, or that is to
+    be trained with float16 weights.
+    """
+    import torch
+
+    from purerl.backends.hf.allocator import keep_freed_memory
+    from purerl.backends.hf.device import device_of
+    from purerl.backends.hf.engine import HFTrainer
+    from purerl.backends.hf.model import load_model
+    from purerl.backends.hf.module import LANGUAGE_OUTPUTS, TokenModel, logit_shape, recompute_layers
+    from purerl.backends.hf.prefix import can_share
+    from purerl.backends.hf.probe import probe
+    from purerl.ranks import current_ranks
+
+    check(config, role=role, outputs=outputs, updates=updates)
+    device = device_of(config.device)
     if device.type == "cpu":
-        keep_memory()
-    _check_dtype(model.dtype, model, role)
+        keep_freed_memory()
+    _check_dtype(model.dtype, model, updates)
+    autocast = None if config.mixed_precision == "off" else torch.bfloat16
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        causal = load_model(model, headless=role == "critic")
-        _check_dtype(str(causal.dtype).removeprefix("torch."), model, role)  # which "auto" does not say
+        causal = load_model(model, headless=not set(outputs) & set(LANGUAGE_OUTPUTS))
+        _check_dtype(str(causal.dtype).removeprefix("torch."), model, updates)  # "auto" is now known
         causal = causal.to(device).eval()
         probe(causal, logit_shape(causal.config))
-        share = config.share_prefixes and shareable(causal)
-        module = (
-            Critic(causal, autocast, Path(model.path), share=share)
-            if role == "critic"
-            else Policy(causal, autocast, share=share)
-        )
+        share = config.share_prefixes and can_share(causal)
+        top_k = _top_k(config.top_k, causal.get_output_embeddings().weight.shape[0])
+        module = TokenModel(causal, outputs, path=Path(model.path), autocast=autocast, top_k=top_k)
     if config.gradient_checkpointing:
         recompute_layers(module)
-    return HFTrainer(config, module.to(device).requires_grad_(role not in _FROZEN), updates=updates)
+    module = module.to(device).requires_grad_(updates > 0)
+    parallelize(module)
+    return HFTrainer(config, module, updates=updates, ranks=current_ranks(), share=share)
 
 
-def _check_dtype(dtype: str, model: Model, role: str) -> None:
-    """Refuse to train weights in float16: squares of gradients become 0 in AdamW, and its steps far too large."""
-    if dtype == "float16" and role not in _FROZEN:
-        need = "float32 with trainer.mixed_precision=bfloat16, or bfloat16, for weights that train"
+def _top_k(top_k: int | None, vocab_size: int) -> int:
+    if top_k is not None and top_k > vocab_size:
+        raise ConfigError("trainer.top_k", got=top_k, need=f"at most {vocab_size}, the size of the vocabulary")
+    return top_k or min(16, vocab_size)
+
+
+def _check_dtype(dtype: str, model: Model, updates: int) -> None:
+    """Refuse to train float16 weights: squared gradients underflow in AdamW, and its steps become far too large."""
+    if dtype == "float16" and updates:
+        need = "float32 with trainer.mixed_precision=bfloat16, or bfloat16, for weights that are trained"
         raise ConfigError("model.dtype", got=f"{dtype}, of {model.path!r}", need=need, do="set model.dtype to float32")
-
-
-class HFTrainer:
-    """A `purerl.protocols.Trainer` of `module`, whose parameters train as far as they require a gradient.
-
-    Dropout is off, so nothing in a step is random:
-    the same calls give the same bits.
-    """
-
-    def __init__(self, config: Config, module: Policy | Critic, *, updates: int) -> None:
-        self.config, self.module, self.updates = config, module, updates
-        self.longest = module.limits.longest
-        self.position = 0  # optimizer steps so far, skipped ones included
-        self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        adam = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
-        self.optimizer = adamw(module, **adam) if self.trained else None
-
-    @torch.no_grad()
-    def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
-        """The model's `outputs`, [rows, time] each, without gradient, in the dtype of the batch's floats.
-
-        They are at the row's `temperature` (0 counts as 1), and 0 where not `action`.
-
-        Raises: BatchError for a batch that does not follow the schema, and for rows that the model has no positions or
-        ids for; InputError for an output of another role.
-        """
-        self._check_outputs(outputs)
-        there = self._arrive(batch, _READS)
-        scores = {name: batch["temperature"].new_zeros(batch["action"].shape) for name in outputs}
-        for rows in self._deal(there, "row"):
-            found = self._forward(there[rows])
-            for name, score in scores.items():
-                score[rows.to(score.device)] = found[name].to(score)
-        return TensorDict(scores, batch_size=batch.batch_size)
-
-    def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
-        """One optimizer step on `batch`. `counts` are those of the whole step, over all ranks.
-
-        Beside the objective's metrics there are `grad_norm` (before clipping), `learning_rate` and `skipped`. A step is
-        skipped where the gradient is not finite, and where nothing is counted: parameters and AdamW's moments stay as
-        they are, and the schedule goes on. (Otherwise a gradient of 0 would still move every weight, by momentum.)
-
-        Raises: BatchError as `score`, and for a batch that lacks a field that `objective` reads; InputError in the role
-        of a reference or teacher, and for an objective that wants an output of another role.
-        """
-        if self.optimizer is None:
-            raise InputError(
-                "this model is a reference or a teacher", got="an optimizer step", need="a role that trains"
-            )
-        self._check_outputs((*objective.outputs, *objective.metric_outputs))
-        there = self._arrive(batch, (*_READS, *objective.reads))
-        counts = {name: Counts(*(n.to(there.device) for n in count)) for name, count in counts.items()}
-        clear_gradients(self.trained.values())
-        parts = self._deal(there, objective.unit)
-        metrics = merge(*(self._backward(there[rows], objective, counts) for rows in parts))
-        return self._optimize(metrics, counts)
-
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """What changes when it trains, under Hugging Face's names; a critic's under its own. Views: copy to keep."""
-        return self.module.weights()
-
-    def save(self, path: Path) -> None:
-        """Write what `load` needs to go on bit for bit into the directory `path`. Raises OSError where it cannot."""
-        moments = self.optimizer.state_dict()["state"] if self.optimizer else {}
-        weights = {name: parameter.detach() for name, parameter in self.trained.items()}
-        write(path, weights, {"moments": moments, "position": self.position})
-
-    def load(self, path: Path) -> None:
-        """Go on from what `save` wrote. Raises CheckpointError where it does not fit, and is as it was then."""
-        weights, state = read(path, self.trained)
-        with torch.no_grad():
-            for name, parameter in self.trained.items():
-                parameter.copy_(weights[name])
-        self.position = state["position"]
-        if self.optimizer:
-            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state["moments"]})
-
-    def export(self, path: Path) -> None:
-        """Write the model into the directory `path` in Hugging Face's format. Raises OSError where it cannot."""
-        with os_errors():
-            self.module.export(path)
-
-    def _check_outputs(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in self.module.outputs]
-        if unknown:
-            got, need = ", ".join(unknown), "among " + ", ".join(self.module.outputs)
-            raise InputError("an output that this model does not have", got=got, need=need)
-
-    def _arrive(self, batch: TensorDict, reads: Sequence[str]) -> TensorDict:
-        """The fields of `STRUCTURE` and `reads`, checked, on the model's device."""
-        device = next(self.module.parameters()).device
-        check_rows(check_batch(batch, reads), self.module.limits)
-        return batch.select(*STRUCTURE, *reads).to(device)
-
-    def _deal(self, batch: TensorDict, unit: str) -> list[Tensor]:
-        """The rows of each micro-batch."""
-        labels = batch["group"] if unit == "group" else torch.arange(len(batch), device=batch.device)
-        return microbatches(tokens_needed(batch["action"]), labels, budget=self.config.max_tokens_per_microbatch)
-
-    def _forward(self, part: TensorDict) -> dict[str, Tensor]:
-        return self.module(part["tokens"], part["action"], part["temperature"], part["group"])
-
-    def _backward(self, part: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
-        """Add the gradient of one micro-batch to what is there."""
-        outputs = self._forward(part)
-        watched = {name: outputs[name].detach() for name in objective.metric_outputs}
-        learned = {name: outputs[name] for name in objective.outputs}
-        part = with_fields(part.select(*STRUCTURE, *objective.reads), **watched, **learned)
-        loss, metrics = compute_loss(objective, part, counts)
-        loss.backward()
-        return metrics
-
-    def _optimize(self, metrics: Metrics, counts: Mapping[str, Counts]) -> Metrics:
-        """Clip and step, or skip; and report."""
-        rate = self._learning_rate()
-        norm = nn.utils.clip_grad_norm_(self.trained.values(), self.config.max_grad_norm)
-        counted = sum(count.tokens for count in counts.values())
-        report = _on_host({**metrics, "grad_norm": Weighted(norm, counted)})
-        norm, counted = report.pop("grad_norm")
-        stepped = bool(norm.isfinite() and counted > 0)
-        if stepped:
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            self.optimizer.step()
-        self.position += 1
-        own = {"learning_rate": rate, "skipped": float(not stepped)} | ({"grad_norm": norm} if stepped else {})
-        one = torch.ones((), dtype=torch.float64)
-        return report | {name: Weighted(value * one, one) for name, value in own.items()}
-
-    def _learning_rate(self) -> float:
-        config = self.config
-        shape = {
-            "schedule": config.lr_scheduler,
-            "warmup_steps": config.warmup_steps,
-            "min_lr_ratio": config.min_lr_ratio,
-        }
-        return learning_rate(self.position, lr=config.lr, updates=self.updates, **shape)
-
-
-def _on_host(metrics: Metrics) -> dict[str, Weighted]:
-    """Metrics in float64 and on the CPU, by one transfer for each dtype. They are widened there: MPS has no float64."""
-    wide = torch.float64
-    flat = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=wide) for metric in metrics.values() for x in metric]
-    kinds = [(x.device, x.dtype) for x in flat]
-    values: dict[int, Tensor] = {}
-    for kind in dict.fromkeys(kinds):
-        places = [place for place, other in enumerate(kinds) if other == kind]
-        values.update(zip(places, torch.stack([flat[place] for place in places]).cpu().double(), strict=True))
-    return {name: Weighted(values[2 * k], values[2 * k + 1]) for k, name in enumerate(metrics)}

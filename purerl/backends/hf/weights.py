@@ -1,56 +1,79 @@
-"""Taking over weights that are named as in a model's files, which is not always how the model holds them."""
+"""The weights of a model under the names and in the layout of its files, which may differ from the model's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from purerl.backends.weights import copy_weights
+from purerl.backends.hf.gather import full_tensors
+from purerl.backends.weights import TensorWeights, copy_weights
+from purerl.protocols import Weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["as_in_files", "copy_into"]
+__all__ = ["ModelWeights", "as_in_files", "copy_into"]
+
+
+class ModelWeights:
+    """The `Weights` of `model` that require a gradient; a tied weight has one name."""
+
+    adapter: Mapping[str, Any] | None = None
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+    @property
+    def metadata(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        shapes = {name: torch.empty(p.shape, dtype=p.dtype, device="meta") for name, p in self._trained.items()}
+        return {name: (tuple(p.shape), p.dtype) for name, p in as_in_files(self._model, shapes).items()}
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        tensors = full_tensors(self._trained)
+        return tensors if _same_layout(self._model) else iter(as_in_files(self._model, dict(tensors)).items())
+
+
+def _same_layout(model: PreTrainedModel) -> bool:
+    """Whether loading the model converted nothing, so that its weights are those of its files."""
+    return getattr(model, "_weight_conversions", None) == []
 
 
 def as_in_files(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """`weights` of `model`, named and laid out as in its files: some models hold all experts as one tensor, say."""
+    """`weights` of `model` with the names and the layout of its files: some models hold all experts in one tensor."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    # Where nothing was converted when the model was loaded, nothing is now; transformers would go through all names.
-    return weights if getattr(model, "_weight_conversions", None) == [] else revert_weight_conversion(model, weights)
+    # If nothing was converted, transformers would still compare all names.
+    return weights if _same_layout(model) else revert_weight_conversion(model, weights)
 
 
-def copy_into(model: PreTrainedModel, weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Copy `weights`, named as in files, into those of `model`, in place. What does not come stays as it is.
+def copy_into(model: PreTrainedModel, weights: Weights, *, mix: float = 1.0) -> None:
+    """Copy: own = (1 - mix) * own + mix * weights, in place. Weights that are not in `weights` keep their values.
 
-    Most models hold each weight as it is in files, and it is copied straight into its place. Some hold weights
-    otherwise, all experts of a layer as one tensor, say: for those a second model is made for a moment.
+    Most models hold each weight as it is in their files, so it is copied directly. For models that hold some weights
+    differently, a second model is built temporarily.
 
-    Raises: EngineError for a name or a shape that is not in the model's files; the weights before it are copied then.
+    Raises: EngineError for a name or a shape that is not in the model's files; nothing has been copied then.
     """
-    own = dict(model.state_dict(keep_vars=True))
-    filed = as_in_files(model, own)
-    copy_weights(weights, filed)
-    held = {id(weight) for weight in own.values()}
-    if any(id(weight) not in held for weight in filed.values()):
-        filed = {name: weight.detach() for name, weight in filed.items()}
-        copy_weights(_converted(model, filed).items(), own)
-
-
-def _converted(model: PreTrainedModel, filed: dict[str, Tensor]) -> dict[str, Tensor]:
-    """`filed` as `model` holds them: what transformers makes of them when it loads."""
+    state = dict(model.state_dict(keep_vars=True))
+    files = as_in_files(model, state)
+    if {id(weight) for weight in files.values()} <= {id(weight) for weight in state.values()}:
+        copy_weights(weights, files, mix=mix)
+        return
+    files = {name: weight.detach().clone() for name, weight in files.items()}
+    copy_weights(weights, files, mix=mix)
     with _quiet():
-        loaded = type(model).from_pretrained(None, config=model.config, state_dict=filed, dtype=model.dtype)
-    return loaded.state_dict()
+        loaded = type(model).from_pretrained(None, config=model.config, state_dict=files, dtype=model.dtype)
+    copy_weights(TensorWeights(loaded.state_dict()), state)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' progress bar and notes, which are meant for a model that is loaded once."""
+    """Without transformers' progress bar and messages."""
     from transformers.utils import logging
 
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,0 +1,41 @@
+"""What trainers on several ranks have in common: sums of metrics and of scores."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from tensordict import TensorDict
+
+from purerl.algos.algebra import Objective, Weighted, fingerprint
+from purerl.protocols import Metrics
+from purerl.ranks import Ranks
+
+__all__ = ["check_call", "sum_metrics", "sum_scores"]
+
+
+def check_call(ranks: Ranks, method: str, batch: TensorDict, what: Objective | tuple[str, ...]) -> None:
+    """Raise EngineError on every rank if ranks call different methods, with different rows, objectives or outputs."""
+    if ranks.size == 1:
+        return
+    digest = hashlib.blake2b(digest_size=8)
+    for part in (batch["row"], batch["attention_mask"].sum(-1)):
+        digest.update(part.cpu().numpy().tobytes())
+    digest.update(fingerprint(what).encode())
+    ranks.check_same("a call of a trainer", f"{method}, {len(batch)} rows, {digest.hexdigest()}")
+
+
+def sum_metrics(metrics: Metrics, ranks: Ranks) -> dict[str, Weighted]:
+    """The metrics of all ranks: totals and weights are added, as one vector of float64."""
+    if ranks.size == 1:
+        return dict(metrics)
+    vector = torch.tensor([float(value) for metric in metrics.values() for value in metric], dtype=torch.float64)
+    pairs = ranks.sum(vector).view(-1, 2)
+    return {name: Weighted(total, weight) for name, (total, weight) in zip(metrics, pairs, strict=True)}
+
+
+def sum_scores(scores: TensorDict, ranks: Ranks) -> TensorDict:
+    """The scores of all rows, on every rank: each rank has 0 in the rows that other ranks have computed."""
+    for value in scores.values():
+        ranks.sum(value)
+    return scores

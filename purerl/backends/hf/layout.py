@@ -1,0 +1,67 @@
+"""Which rows this rank reads, in which micro-batches, and where prefixes are shared.
+
+Every rank works out the micro-batches of all ranks from the same batch, without communication. So all of them agree on
+what a sharded model needs: the number of micro-batches, and in each of them one or two forward passes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from purerl.backends.hf.prefix import Plan, plan, separate_plan
+from purerl.kernels.partition import assign_ranks, microbatches, tokens_needed
+from purerl.ranks import Ranks
+
+__all__ = ["MicroBatch", "arrange"]
+
+
+class MicroBatch(NamedTuple):
+    """The indices of its rows in the batch, and how they share prefixes (None: they do not)."""
+
+    rows: Tensor
+    prefixes: Plan | None
+
+
+def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ranks) -> list[MicroBatch]:
+    """The micro-batches of this rank.
+
+    unit    "row" or "group": what a micro-batch does not split
+    budget  maximum of rows times tokens of the longest row, as in `microbatches`
+    share   whether prefixes may be shared
+
+    All ranks have the same number of micro-batches; the last ones may be empty. The k-th micro-batch of all ranks
+    shares prefixes if that is worthwhile on at least one rank. Groups stay on one rank if prefixes may be shared and
+    there are at least as many groups as ranks.
+    """
+    rows, cost = torch.arange(len(batch)), tokens_needed(batch["action"])
+    whole_groups = unit == "group" or (share and len(batch["group"].unique()) >= ranks.size)
+    labels = batch["group"] if unit == "group" else rows
+    rank_of_row = assign_ranks(cost, batch["group"] if whole_groups else rows, ranks=ranks.size)
+    parts = []
+    for rank in range(ranks.size):
+        rank_rows = rows[rank_of_row == rank]
+        parts.append([rank_rows[part] for part in microbatches(cost[rank_rows], labels[rank_rows], budget=budget)])
+    return _agreed(batch, parts, share=share, rank=ranks.rank)
+
+
+def _agreed(batch: TensorDict, parts: list[list[Tensor]], *, share: bool, rank: int) -> list[MicroBatch]:
+    """The micro-batches of `rank`, as many as on the rank that has the most."""
+    none = torch.arange(0)
+    number = max(map(len, parts))
+    result = []
+    for k in range(number):
+        of_ranks = [part[k] if k < len(part) else none for part in parts]
+        plans = [_plan(batch, rows) if share else None for rows in of_ranks]
+        rows, prefixes = of_ranks[rank], plans[rank]
+        if prefixes is None and any(plan is not None for plan in plans):
+            prefixes = separate_plan(batch["tokens"][rows], batch["action"][rows])
+        result.append(MicroBatch(rows, prefixes))
+    return result
+
+
+def _plan(batch: TensorDict, rows: Tensor) -> Plan | None:
+    return plan(batch["tokens"][rows], batch["action"][rows], batch["group"][rows])

@@ -1,0 +1,80 @@
+"""A summary of every algorithm, computed from the algorithm itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import frozen
+
+from purerl.algos import algebra
+from purerl.algos.algebra import Algorithm, describe, reads_of, roles
+from purerl.batch import FIELDS
+from purerl.plugins import find, names
+
+__all__ = ["Entry", "catalog", "equations"]
+
+_FUNCTION = re.compile(r"\bpurerl(?:\.\w+)+")
+_WRAPPERS = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.algebra._field_value"}
+
+
+@frozen
+class Entry:
+    """An algorithm with its default settings.
+
+    papers                   arXiv numbers
+    advantage, loss, reduce  names of the functions that it consists of
+    needs                    models beside the policy, and fields that the run must supply
+    """
+
+    name: str
+    title: str
+    papers: tuple[str, ...]
+    advantage: tuple[str, ...]
+    loss: tuple[str, ...]
+    reduce: tuple[str, ...]
+    needs: tuple[str, ...]
+
+
+def catalog() -> list[Entry]:
+    """The entries of all algorithms that have a short name."""
+    return [_entry(name, find("algorithm", name)) for name in names("algorithm")]
+
+
+def _entry(name: str, module: Any) -> Entry:
+    algorithm = module.algorithm(module.Config())
+    title, *_ = (module.__doc__ or name).splitlines()
+    terms = [term for objective in algorithm.objectives for term in objective.terms]
+    return Entry(
+        name=name,
+        title=title.partition(":")[0].rstrip("."),
+        papers=tuple(re.findall(r"\d{4}\.\d{5}", title)),
+        advantage=_short_names(algorithm.select, algorithm.advantage.apply),
+        loss=_short_names(*(term.loss for term in terms)),
+        reduce=_short_names(*(term.reduce for term in terms)),
+        needs=tuple(_needs(algorithm)),
+    )
+
+
+def _short_names(*parts: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(address.rpartition(".")[2].lstrip("_") for address in equations(*parts)))
+
+
+def equations(*parts: Any) -> tuple[str, ...]:
+    """The addresses of the functions in `parts` of an algorithm, without those that only combine other functions.
+
+    >>> from purerl.algos.parts.policy import token_level_ratio
+    >>> equations(token_level_ratio)
+    ('purerl.algos.parts.surrogates.token_ratio',)
+    """
+    addresses = (address for part in parts for address in _FUNCTION.findall(describe(part)))
+    combinators = f"{algebra.__name__}."
+    return tuple(dict.fromkeys(a for a in addresses if a not in _WRAPPERS and not a.startswith(combinators)))
+
+
+def _needs(algorithm: Algorithm) -> Iterator[str]:
+    yield from (f"a {role.replace('_', ' ')}" for role in roles(algorithm, FIELDS) if role != "policy")
+    for name in sorted(reads_of(algorithm)):
+        if FIELDS[name].is_input:
+            yield name

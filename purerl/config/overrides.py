@@ -1,0 +1,88 @@
+"""Settings written as strings, ``dotted.key=value``, as in `--set`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from purerl.config.structure import SHORT, UNSET, from_dict, show, to_dict
+from purerl.errors import ConfigError
+
+__all__ = ["apply", "build"]
+
+T = TypeVar("T")
+Table = dict[str, Any]
+
+_PAIRS = (("max_steps", "num_epochs"), ("num_minibatches", "minibatch_size"), ("warmup_steps", "warmup_ratio"))
+_ALTERNATIVES = dict((*_PAIRS, *((b, a) for a, b in _PAIRS)))
+
+
+def apply(config: T, settings: Iterable[str]) -> T:
+    """`config` with `settings` changed, each a string ``dotted.key=value``.
+
+    A value is TOML, or otherwise a string. An empty value returns a setting to its default. The order of `settings`
+    does not matter, except that the last one of the same key counts: a section is applied before the settings in it,
+    and a `kind`, which starts from its own defaults, before the settings beside it. A setting in a section that is None
+    creates the section. A setting replaces its alternative in `config`: `num_epochs` replaces `max_steps`.
+
+    Raises: ConfigError for a setting without ``=``, and as `from_dict`.
+
+    >>> from purerl.protocols import Sampling
+    >>> apply(Sampling(), ["max_tokens=8", 'stop_strings=["."]'])
+    Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop_strings=('.',))
+    """
+    return from_dict(type(config), _changed(to_dict(config), settings))
+
+
+def build(cls: type[T], settings: Iterable[str]) -> T:
+    """The instance of `cls` that `settings` describe, strings as in `apply`.
+
+    >>> from purerl.settings import Model
+    >>> build(Model, ["path=gpt2", "attention=eager"]).attention
+    'eager'
+    """
+    return from_dict(cls, _changed({}, settings))
+
+
+def _changed(table: Table, settings: Iterable[str]) -> Table:
+    parsed = sorted(map(_parse, settings), key=lambda setting: (len(setting[0]), setting[0][-1] != "kind"))
+    for keys, text in parsed:
+        section, alternative = _set(table, keys, _value(text)), _ALTERNATIVES.get(keys[-1])
+        if text and alternative in section and [*keys[:-1], alternative] not in (names for names, _ in parsed):
+            section[alternative] = UNSET
+    return table
+
+
+def _parse(setting: str) -> tuple[list[str], str]:
+    key, equals, value = setting.partition("=")
+    keys = key.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"setting {setting!r}", need="key=value, such as trainer.lr=1e-3")
+    return keys, value.strip()
+
+
+def _set(table: Table, keys: Sequence[str], value: Any) -> Table:
+    """Set the value of `keys` in `table`, and return the section that contains it."""
+    *sections, key = keys
+    for depth, section in enumerate(sections, start=1):
+        inner = table.get(section, UNSET)
+        table[section] = {} if inner is UNSET else {SHORT: inner} if isinstance(inner, str) else inner
+        table = table[section]
+        if not isinstance(table, dict):
+            raise ConfigError(".".join(keys), got=f"{'.'.join(keys[:depth])} is {show(table)}", need="a section")
+    if key == "kind" and table.get("kind") != value:
+        table.clear()
+    table[key] = value
+    return table
+
+
+def _value(text: str) -> Any:
+    """`text` as TOML if it is one value, otherwise as a string; `UNSET` if it is empty."""
+    if not text:
+        return UNSET
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["value"] if len(table) == 1 else text

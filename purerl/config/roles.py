@@ -1,0 +1,104 @@
+"""The models of a run: which ones its algorithm needs, and the settings of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from attrs import evolve
+
+from purerl.algos.algebra import Algorithm, outputs_of, roles
+from purerl.batch import FIELDS
+from purerl.config.schema import Role, RunConfig
+from purerl.errors import ConfigError, nearest
+from purerl.plugins import find, kind_of
+from purerl.settings import in_section, no_effect
+
+__all__ = ["ModelRole", "check_roles", "model_roles", "teacher_names"]
+
+_TEACHERS = "teachers"
+
+
+class ModelRole(NamedTuple):
+    """A model that a run loads.
+
+    settings    its model and its trainer; what is not set is taken from the run
+    outputs     the outputs that the algorithm needs from it
+    is_trained  whether an objective trains it
+    """
+
+    settings: Role
+    outputs: tuple[str, ...]
+    is_trained: bool
+
+
+def model_roles(config: RunConfig, algorithm: Algorithm) -> dict[str, ModelRole]:
+    """Every model of the run by its role: "policy", "critic", ..., "teachers.NAME" if there are several teachers."""
+    trained = {objective.role for objective in (*algorithm.before, *algorithm.objectives)}
+    table = {}
+    for role in roles(algorithm, FIELDS):
+        outputs = outputs_of(algorithm, role, FIELDS)
+        for name, own in _settings_of(config, role).items():
+            settings = evolve(own, model=own.model or config.model, trainer=own.trainer or config.trainer)
+            table[name] = ModelRole(settings, outputs, role in trained)
+    return table
+
+
+def teacher_names(config: RunConfig) -> tuple[str, ...]:
+    """The names of several teachers; empty if there is at most one."""
+    teachers = config.roles.get(_TEACHERS)
+    return tuple(teachers) if isinstance(teachers, Mapping) else ()
+
+
+def _settings_of(config: RunConfig, role: str) -> dict[str, Role]:
+    """The settings of the models in `role`, by name: one model, or several teachers."""
+    if role == "teacher" and isinstance(teachers := config.roles.get(_TEACHERS), Mapping) and teachers:
+        return {f"{_TEACHERS}.{name}": settings for name, settings in teachers.items()}
+    settings = config.roles.get(role)
+    return {role: settings if isinstance(settings, Role) else Role()}
+
+
+def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str, int | None]) -> None:
+    """Refuse roles that are missing, unknown or without effect, and settings that their trainer refuses.
+
+    `updates` has the number of optimizer steps of each role in the run: 0 if it is not trained, None if the number is
+    not known yet.
+
+    Raises: ConfigError.
+    """
+    kind = kind_of(config.algorithm)
+    _check_names(config, algorithm, kind)
+    for name, (settings, outputs, is_trained) in model_roles(config, algorithm).items():
+        teacher = _settings_of(config, "teacher").get(name) or settings
+        is_policy = teacher.model is None or (name == "teacher" and teacher.model == config.model)
+        if is_policy and teacher.update_every is None:
+            need, do = f"a model other than the policy: {kind} learns from it", f"set roles.{name}.model"
+            raise ConfigError(f"roles.{name}.model is missing", need=need, do=do)
+        if is_trained and settings.update_every is not None:
+            need = f"a model that is not trained; {kind} trains the {name}"
+            raise no_effect(f"roles.{name}.update_every", settings.update_every, need)
+        check = getattr(find("trainer", kind_of(settings.trainer)), "check", None)
+        if check is not None:
+            key = "trainer" if settings.trainer is config.trainer else f"roles.{name}.trainer"
+            with in_section(key, type(settings.trainer)):
+                check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
+
+
+def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
+    """Refuse names in the table `roles` that the algorithm does not use."""
+    known = [role for role in roles(algorithm, FIELDS) if role != "policy"]
+    for name, settings in config.roles.items():
+        key = f"roles.{name}"
+        if name == "policy":
+            need, do = "other models than the policy", "set model and trainer"
+            raise ConfigError(key, got="settings of the policy", need=need, do=do)
+        if name not in known and not (name == _TEACHERS and "teacher" in known):
+            need = f"a model that {kind} uses" if known else f"an algorithm that uses it; {kind} uses only the policy"
+            do = nearest(name, known) if known else f"leave {key} out"
+            raise ConfigError(f"{key} has no effect", need=need, do=do)
+        if name == _TEACHERS and not teacher_names(config):
+            raise ConfigError(key, got="no names", need="teachers by name", do=f"set {key}.NAME.model")
+        if name != _TEACHERS and not isinstance(settings, Role):
+            raise ConfigError(key, got=f"several models: {', '.join(settings)}", need="one model")
+    if {"teacher", _TEACHERS} <= config.roles.keys():
+        raise ConfigError("roles.teacher and roles.teachers", got="both", need="one of the two")

@@ -1,0 +1,38 @@
+"""Whether all prompts that a run may draw fit into its engines: checked before the first step.
+
+Otherwise a prompt that is too long would stop the run when it is drawn, and again after each resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from purerl.data.chat import Chat
+from purerl.data.examples import DataSet, iterate_chunks, prompts_at, row_name, rows_at
+from purerl.errors import DataError
+from purerl.protocols import Capabilities
+
+__all__ = ["check_lengths", "check_problem_lengths", "min_limit"]
+
+
+def min_limit(*capabilities: Capabilities) -> int | None:
+    """The smallest maximum sequence length; None if none of the engines has one."""
+    limits = (each.max_sequence_length for each in capabilities)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def check_problem_lengths(chat: Chat, problems: Mapping[str, DataSet], *, new_tokens: int, limit: int | None) -> None:
+    """Refuse evaluation problems whose prompt and `new_tokens` exceed `limit`. Raises DataError."""
+    if limit is not None:
+        for data in problems.values():
+            do = "leave the row out, or lower max_tokens of the evaluation"
+            check_lengths(chat, data, data.indices, new_tokens=new_tokens, limit=limit, do=do)
+
+
+def check_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, new_tokens: int, limit: int, do: str) -> None:
+    """Refuse rows whose prompt and `new_tokens` exceed `limit`; `do` is the remedy. Raises DataError."""
+    for chunk in iterate_chunks(sorted(indices)):
+        for index, prompt in zip(chunk, prompts_at(chat, data, chunk, rows_at(data, chunk)), strict=True):
+            if len(prompt.tokens) + new_tokens > limit:
+                got = f"a prompt of {len(prompt.tokens):,} tokens, and up to {new_tokens:,} new tokens"
+                raise DataError(row_name(data, index), got=got, need=f"at most {limit:,} together", do=do)

@@ -1,0 +1,230 @@
+"""From the settings of a run's data to what is drawn from: files are read, filtered, and split.
+
+First files and their columns, which is cheap; then the tokenizer. Engines are opened after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from attrs import evolve, field, frozen
+
+from purerl.backends.tokenizer import end_tokens
+from purerl.data.chat import Chat, check_settings, open_chat
+from purerl.data.columns import ExampleType, PromptFormat, all_begin_with
+from purerl.data.examples import (
+    DataSet,
+    Example,
+    extract_prompt,
+    prompts_at,
+    read_examples,
+    rows_at,
+    split_out,
+    tokenized_at,
+)
+from purerl.data.files import digests
+from purerl.data.settings import Data
+from purerl.data.split import is_validation
+from purerl.errors import ConfigError, DataError
+from purerl.settings import Model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = [
+    "RunData",
+    "check_first_rows",
+    "check_sources",
+    "file_digests",
+    "form_of",
+    "open_data",
+    "open_run_chat",
+    "read_data",
+    "read_problems",
+    "summary",
+]
+
+_FIRST_ROWS = 16
+VALIDATION = "validation"
+"""The name of the data set that `validation_fraction` splits off."""
+
+
+@frozen
+class RunData:
+    """The training data of a run, its evaluation problems by name, and how both become tokens.
+
+    `counts` has the numbers of training rows: all (`rows`), those left out (`too_long`, `validation`) and the others
+    (`examples`); and of evaluation `problems`.
+    """
+
+    examples: DataSet
+    problems: Mapping[str, DataSet]
+    chat: Chat
+    counts: Mapping[str, int] = field(factory=dict)
+
+
+def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] = ()) -> DataSet:
+    """The training data for `purpose`.
+
+    Raises: DataError as `read_examples`; ConfigError for settings of chats that have no effect on these data and on
+    `problems`.
+    """
+    examples = read_examples(settings.files, purpose, weights=settings.weights)
+    every = (examples, *problems)
+    with _of_data():
+        system, kwargs = settings.system_prompt, settings.chat_template_kwargs
+        check_settings(form_of(every), system_prompt=system, chat_template_kwargs=kwargs)
+    chats = [data for data in every if data.example_format.prompt_format == "messages"]
+    if system and all(all_begin_with(table, data.example_format, "system") for data in chats for table in data.tables):
+        got, do = "messages that all start with a system prompt", "leave data.system_prompt out"
+        raise ConfigError("data.system_prompt has no effect", got=got, do=do)
+    return examples
+
+
+def read_problems(files: Mapping[str, str], limit: int | None) -> dict[str, DataSet]:
+    """Evaluation problems by name, the first `limit` of each file. Raises DataError as `read_examples`."""
+    return {name: read_examples([file], "prompts", limit=limit) for name, file in files.items()}
+
+
+def file_digests(files: Iterable[str]) -> dict[str, str]:
+    """A digest of each of `files`, by path."""
+    return {path: digest for name in files for path, digest in digests(name).items()}
+
+
+def check_sources(data: DataSet, names: Sequence[str]) -> None:
+    """Raise DataError if the column `data_source` of a training row is not one of `names`, those of the teachers."""
+    if not names:
+        return
+    for path, table in zip(data.paths, data.tables, strict=True):
+        has_column = "data_source" in table.column_names
+        values = set(table["data_source"].to_pylist()) if has_column else {"no such column"}
+        unknown = sorted("a row without a value" if value is None else str(value) for value in values - {*names})
+        if unknown:
+            need = f"in every row one of: {', '.join(names)}, the names of roles.teachers"
+            raise DataError(f"column 'data_source' of {path!r}", got=", ".join(unknown[:5]), need=need)
+
+
+def open_data(
+    settings: Data,
+    examples: DataSet,
+    problems: Mapping[str, DataSet],
+    chat: Chat,
+    *,
+    max_problems: int | None,
+    is_evaluated: bool,
+) -> RunData:
+    """`examples` without rows that are too long and without the validation set.
+
+    Without `problems`, an evaluated run has the first `max_problems` of the validation set.
+
+    Raises: DataError if no row remains.
+    """
+    for data in (examples, *problems.values()):
+        check_first_rows(chat, data)
+    limit, fraction, counts = settings.max_prompt_tokens, settings.validation_fraction, {"rows": len(examples.indices)}
+    if limit is not None:
+        examples, too_long = split_out(examples, partial(_are_too_long, chat, examples, limit))
+        counts["too_long"] = len(too_long.indices)
+        _check_remaining(examples, f"prompts of more than {limit} tokens", "raise data.max_prompt_tokens")
+    if fraction:
+        rows = len(examples.indices)
+        examples, validation = split_out(examples, partial(_are_validation, examples, fraction))
+        counts[VALIDATION] = len(validation.indices)
+        _check_remaining(examples, "prompts of the validation set", "lower data.validation_fraction")
+        if not validation.indices:
+            got = f"none of {rows:,} rows in the validation set"
+            raise DataError("data.validation_fraction", got=got, need="at least one", do="raise it")
+        if is_evaluated:
+            problems = {VALIDATION: evolve(validation, parts=(validation.indices[:max_problems],))}
+    counts["examples"] = len(examples.indices)
+    if problems:
+        counts["problems"] = sum(len(data.indices) for data in problems.values())
+    return RunData(examples, problems, chat, counts)
+
+
+def _are_too_long(chat: Chat, data: DataSet, limit: int, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
+    return [len(prompt.tokens) > limit for prompt in prompts_at(chat, data, indices, rows)]
+
+
+def _are_validation(data: DataSet, fraction: float, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
+    return [is_validation(extract_prompt(data.example_format, row), fraction=fraction) for row in rows]
+
+
+def form_of(data: Iterable[DataSet]) -> PromptFormat:
+    """The form of the prompts: "messages" if any data set has messages, otherwise "text"."""
+    return "messages" if any(each.example_format.prompt_format == "messages" for each in data) else "text"
+
+
+@contextmanager
+def _of_data() -> Iterator[None]:
+    """Errors inside the block are about settings in the section `data`."""
+    try:
+        yield
+    except ConfigError as error:
+        is_setting = str(error).startswith(("system_prompt", "chat_template_kwargs"))
+        raise ConfigError(f"data.{error}" if is_setting else str(error)) from error
+
+
+def check_first_rows(chat: Chat, data: DataSet) -> None:
+    """Tokenize the first rows of each part, to find a problem of all rows before a model is loaded."""
+    for part in data.parts:
+        indices = part[:_FIRST_ROWS]
+        rows = rows_at(data, indices)
+        prompts_at(chat, data, indices, rows)
+        for index, row in zip(indices, rows, strict=True):
+            tokenized_at(chat, data, index, row)
+
+
+def _check_remaining(data: DataSet, removed: str, do: str) -> None:
+    names = data.paths if len(data.parts) > 1 else [", ".join(data.paths)]
+    for name, part in zip(names, data.parts, strict=True):
+        if not part:
+            raise DataError(f"data set {name!r}", got=f"only {removed}", need="at least one other", do=do)
+
+
+def open_run_chat(
+    settings: Data,
+    model: Model,
+    examples: DataSet,
+    problems: Iterable[DataSet],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    needs_stop_token: bool,
+) -> Chat:
+    """How the prompts of a run become tokens.
+
+    needs_stop_token  whether some completions have no stop strings, so that only a stop token ends them
+
+    Raises: ConfigError if the tokenizer or its chat template does not fit the data or the settings.
+    """
+    with _of_data():
+        chat = open_chat(
+            tokenizer,
+            form_of((examples, *problems)),
+            system_prompt=settings.system_prompt,
+            chat_template_kwargs=settings.chat_template_kwargs,
+            extra_stop_tokens=end_tokens(model),
+        )
+    learns_text = examples.example_format.prompt_format == "text" and examples.example_format.example_type != "prompts"
+    if (needs_stop_token and not chat.stop_tokens) or (learns_text and not chat.end_tokens):
+        remedy = "" if learns_text else ", or set rollout.stop_strings and evaluate.stop_strings"
+        raise ConfigError(
+            f"the tokenizer of {model.path!r} has no end token",
+            need="one that ends a completion: otherwise each has the maximum length, and the model cannot learn to end",
+            do=f"set eos_token in its tokenizer_config.json{remedy}",
+        )
+    return chat
+
+
+def summary(counts: Mapping[str, int]) -> str | None:
+    """What was left out, in one line; None if nothing was.
+
+    >>> summary({"rows": 10, "too_long": 1, "examples": 9})
+    '9 of 10 rows are used for training (1 with a prompt that is too long)'
+    """
+    labels = {"too_long": "with a prompt that is too long", VALIDATION: "in the validation set"}
+    parts = ", ".join(f"{counts[name]:,} {label}" for name, label in labels.items() if counts.get(name))
+    return f"{counts['examples']:,} of {counts['rows']:,} rows are used for training ({parts})" if parts else None

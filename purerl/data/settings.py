@@ -1,0 +1,62 @@
+"""Settings of the section `data`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from purerl.errors import ConfigError
+from purerl.settings import at_least, setting
+
+__all__ = ["Data", "to_data"]
+
+
+@frozen(kw_only=True)
+class Data:
+    """The training data. In settings a string stands for the file with that name.
+
+    Files may have different formats, but either all prompts are text or all are chat messages.
+    """
+
+    files: tuple[str, ...] = setting(
+        "Parquet or JSON Lines files, glob patterns, or directories of data sets", short=list
+    )
+    weights: tuple[float, ...] = setting(
+        "relative number of draws from each file; if not given, every row is drawn equally often", default=()
+    )
+    system_prompt: str | None = setting("added to conversations that have no system prompt", default=None)
+    chat_template_kwargs: Mapping[str, Any] = setting(
+        "arguments of the chat template, such as enable_thinking", factory=dict
+    )
+    max_prompt_tokens: int | None = setting(
+        "rows with a longer prompt are left out", unit="tokens", default=None, **at_least(1)
+    )
+    validation_fraction: float = setting(
+        "fraction of the prompts, chosen by their hash, that is used for evaluation only", default=0.0
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if not self.files:
+            raise ConfigError("files", got="none", need="at least one file")
+        if self.weights and len(self.files) == 1:
+            do = "leave weights out, or give several files"
+            raise ConfigError("weights has no effect", got=repr(self.weights), need="several files", do=do)
+        if self.weights and len(self.weights) != len(self.files):
+            need = f"one for each of the {len(self.files)} files"
+            raise ConfigError("weights", got=f"{len(self.weights)} weights", need=need)
+        if not all(0 < weight < math.inf for weight in self.weights):
+            need, do = "finite numbers above 0", "leave the file out instead of a weight of 0"
+            raise ConfigError("weights", got=repr(self.weights), need=need, do=do)
+        if None in self.chat_template_kwargs.values():
+            got, need = repr(self.chat_template_kwargs), "values other than None: TOML cannot express it"
+            raise ConfigError("chat_template_kwargs", got=got, need=need)
+        if not 0 <= self.validation_fraction < 1:
+            raise ConfigError("validation_fraction", got=self.validation_fraction, need="from 0 to below 1")
+
+
+def to_data(value: str | Data) -> Data:
+    """A file name as the section that it stands for."""
+    return Data(files=(value,)) if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""Sampling and scoring completions for training."""

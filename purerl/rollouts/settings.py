@@ -1,0 +1,98 @@
+"""Settings of the section `rollout`, and their checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from purerl.errors import ConfigError
+from purerl.settings import at_least, check_strings, setting
+
+if TYPE_CHECKING:
+    from purerl.algos.algebra import Algorithm
+
+__all__ = ["Overlong", "Rollout", "check_rollout", "with_length_penalty"]
+
+
+@frozen(kw_only=True)
+class Overlong:
+    """A penalty for completions that are nearly as long as `max_tokens`, from DAPO (2503.14476, eq. 13).
+
+    It is 0 up to `buffer` tokens before the limit, and then decreases linearly to -factor at the limit.
+    """
+
+    buffer: int = setting("tokens before max_tokens at which the penalty starts", unit="tokens", **at_least(1))
+    factor: float = setting("the maximum penalty", unit="reward", default=1.0)
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            raise ConfigError("factor", got=self.factor, need="above 0, and finite", do="leave overlong out for none")
+
+
+@frozen(kw_only=True)
+class Rollout:
+    """How completions are sampled for training."""
+
+    samples_per_prompt: int = setting("completions of each prompt", **at_least(1))
+    max_tokens: int = setting("maximum number of new tokens", unit="tokens", **at_least(1))
+    temperature: float = setting("divides the logits; log-probabilities are computed with it too", default=1.0)
+    stop_strings: tuple[str, ...] = setting("strings that end a completion, beside the stop tokens", default=())
+    max_resample_rounds: int = setting(
+        "how often groups that the algorithm does not keep are replaced by new ones", default=0, **at_least(0)
+    )
+    max_staleness: int = setting(
+        "number of updates by which the generator's weights may lag: 0, or 1 (one step off policy); "
+        "after a checkpoint or an evaluation it has the newest weights",
+        default=0,
+        **at_least(0, 1),
+    )
+    overlong: Overlong | None = setting("penalty for completions close to max_tokens", default=None)
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            need = "above 0, and finite"
+            raise ConfigError("temperature", got=self.temperature, need=need, do="only evaluation may be greedy")
+        check_strings("stop_strings", self.stop_strings)
+        if self.overlong and self.overlong.buffer > self.max_tokens:
+            need = f"at most max_tokens, {self.max_tokens}"
+            raise ConfigError("overlong.buffer", got=self.overlong.buffer, need=need)
+
+
+def with_length_penalty(algorithm: Algorithm, settings: Rollout) -> Algorithm:
+    """`algorithm` with the penalty for long completions, if it is set, before its advantage."""
+    from purerl.algos.algebra import chain
+    from purerl.algos.parts.shaping import overlong_in_reward
+
+    if settings.overlong is None:
+        return algorithm
+    buffer, factor = settings.overlong.buffer, settings.overlong.factor
+    penalty = overlong_in_reward(max_length=settings.max_tokens, buffer=buffer, factor=factor)
+    return algorithm._replace(advantage=chain(penalty, algorithm.advantage))
+
+
+def check_rollout(settings: Rollout, algorithm: Algorithm, kind: str, *, every: Mapping[str, int]) -> None:
+    """Refuse settings that have no effect with `algorithm`, which is called `kind`.
+
+    `every` has the numbers of steps between checkpoints and between evaluations: the generator is updated after each.
+
+    Raises: ConfigError.
+    """
+    from purerl.algos.algebra import keep_all
+
+    if settings.samples_per_prompt < algorithm.min_group_size:
+        need = f"at least {algorithm.min_group_size}: {kind} compares the completions of a prompt"
+        raise ConfigError("rollout.samples_per_prompt", got=settings.samples_per_prompt, need=need)
+    if settings.max_resample_rounds and algorithm.select is keep_all:
+        need = f"an algorithm that drops groups; {kind} keeps all"
+        raise ConfigError("rollout.max_resample_rounds has no effect", got=settings.max_resample_rounds, need=need)
+    if settings.overlong and "reward" not in algorithm.reads:
+        need = f"an algorithm that reads the reward; {kind} does not"
+        raise ConfigError("rollout.overlong has no effect", got=settings.overlong, need=need)
+    for section, steps in every.items():
+        if settings.max_staleness and steps == 1:
+            need = f"steps after which the generator is not updated; {section}.every is 1"
+            do = f"raise {section}.every, or leave rollout.max_staleness out"
+            raise ConfigError("rollout.max_staleness has no effect", got=settings.max_staleness, need=need, do=do)

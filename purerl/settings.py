@@ -1,0 +1,165 @@
+"""Fields of settings classes, which describe and validate themselves; and `Model`, a section that several packages use.
+
+This module and all modules called `settings` import no torch, so that a mistake is reported quickly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import NOTHING, Attribute, field, fields_dict, frozen
+
+from purerl.errors import ConfigError, nearest
+
+__all__ = [
+    "Model",
+    "at_least",
+    "between",
+    "boolean",
+    "check_alternatives",
+    "check_strings",
+    "in_section",
+    "no_effect",
+    "one_of",
+    "setting",
+    "to_model",
+    "with_key",
+]
+
+
+def setting(
+    help: str,
+    *,
+    unit: str = "",
+    need: str = "",
+    valid: Callable[[Any], bool] | None = None,
+    plugin: str = "",
+    short: Any = False,
+    read: Callable[[Any], Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """An attrs field with a description. Other arguments are those of `attrs.field`.
+
+    need, valid  what a value must be, in words and as a function; a value for which `valid` is false or raises
+                 TypeError is refused. None is always allowed if it is the default
+    plugin       the field holds the Config of a plugin of this group
+    short        a string in place of the whole section is the value of this field; with `list`, its only element
+    read         converts other ways to write the value
+    """
+
+    def check(_: Any, attribute: Attribute, value: Any) -> None:
+        if value is None and attribute.default is None:
+            return
+        try:
+            is_valid = valid is None or valid(value)
+        except TypeError:
+            is_valid = False
+        if not is_valid:
+            do = None if attribute.default in (NOTHING, None) else f"leave it out for {attribute.default}"
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=do)
+
+    metadata = {"help": help, "unit": unit, "need": need, "short": short}
+    metadata |= ({"plugin": plugin} if plugin else {}) | ({"read": read} if read else {})
+    return field(metadata=metadata, validator=check if valid else None, **kwargs)
+
+
+# Each of these gives `need` and `valid` of a field: setting(..., **at_least(1)).
+
+
+def at_least(minimum: float, maximum: float = math.inf) -> dict[str, Any]:
+    """A number from `minimum` to `maximum`; an integer if `minimum` is one."""
+    kinds = (int,) if isinstance(minimum, int) else (int, float)
+    kind = "an integer" if isinstance(minimum, int) else "a number"
+    need = f"{kind}, at least {minimum:g}" if maximum == math.inf else f"{kind} from {minimum:g} to {maximum:g}"
+    return {"need": need, "valid": lambda value: type(value) in kinds and minimum <= value <= maximum}
+
+
+def between(low: float, high: float) -> dict[str, Any]:
+    """A number from `low` to `high`."""
+    return at_least(float(low), float(high))
+
+
+def boolean() -> dict[str, Any]:
+    """True or false."""
+    return {"need": "true or false", "valid": lambda value: type(value) is bool}
+
+
+def one_of(*choices: Any) -> dict[str, Any]:
+    """One of `choices`."""
+    return {"need": "one of: " + ", ".join(map(str, choices)), "valid": lambda value: value in choices}
+
+
+def check_strings(name: str, strings: Iterable[str]) -> None:
+    """Raise ConfigError if one of `strings` is empty."""
+    if not all(strings):
+        raise ConfigError(name, got="an empty string", need="strings of at least one character", do="leave it out")
+
+
+def check_alternatives(config: object, *names: str, is_required: bool = False) -> None:
+    """Raise ConfigError if more than one of the settings `names` is set, or none and `is_required`. 0 is not set."""
+    values = {name: getattr(config, name) for name in names if getattr(config, name)}
+    if len(values) > 1 or (is_required and not values):
+        got = ", ".join(f"{name} = {value}" for name, value in values.items()) or "none of them"
+        need = "exactly one of them" if is_required else "at most one of them"
+        do = "leave one of them out; an empty value, KEY=, removes one" if values else f"set {names[0]}"
+        raise ConfigError(" or ".join(names), got=got, need=need, do=do)
+
+
+def no_effect(key: str, value: object, need: str, do: str | None = None) -> ConfigError:
+    """The error for the setting `key`, which needs `need` to have an effect. `do` is to leave it out by default."""
+    return ConfigError(f"{key} has no effect", got=repr(value), need=need, do=do or f"leave {key} out")
+
+
+@contextmanager
+def in_section(key: str, cls: type) -> Iterator[None]:
+    """Add the key of a section of the class `cls` to a ConfigError that the block raises."""
+    try:
+        yield
+    except ConfigError as error:
+        raise with_key(key, error, cls) from error
+
+
+def with_key(key: str, error: ConfigError, cls: type) -> ConfigError:
+    """`error`, which concerns the section `key` of the class `cls`, with this key.
+
+    A message that starts with the name of a field, or of a plugin's `kind`, continues the key.
+    """
+    message = str(error)
+    first = message.split(maxsplit=1)[0].rstrip(":").partition(".")[0] if message[:1].strip() else ""
+    joint = "." if first in {"kind", *fields_dict(cls)} else ": " if first else ""
+    return ConfigError(f"{key}{joint}{message}" if key else message)
+
+
+_DTYPES = ("auto", "float32", "bfloat16", "float64", "float16")
+
+
+@frozen
+class Model:
+    """Where the configuration, the weights and the tokenizer of a model are loaded from.
+
+    In settings a string stands for the model with that path.
+    """
+
+    path: str = setting("a local directory in Hugging Face's format, or the name of a model on the hub", short=True)
+    revision: str | None = setting("branch, tag or commit on the hub", default=None)
+    trust_remote_code: bool = setting("run the Python code that comes with the model", default=False, **boolean())
+    dtype: str = setting(
+        "of the weights: float32, bfloat16 or float64; float16 only for models that are not trained; auto: as in the "
+        "files",
+        default="float32",
+    )
+    attention: str = setting(
+        "transformers' attention implementation: sdpa, eager, flash_attention_2, ...", default="sdpa"
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.dtype not in _DTYPES:
+            raise ConfigError("dtype", got=repr(self.dtype), do=nearest(str(self.dtype), _DTYPES))
+
+
+def to_model(value: str | Model) -> Model:
+    """A path as the model that it stands for."""
+    return Model(value) if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""Trainers with a bug that shows only on several ranks."""

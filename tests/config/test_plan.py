@@ -1,0 +1,53 @@
+"""The summary of a run, and the files and models that it needs."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from purerl.config.overrides import apply
+from purerl.config.plan import needs, plan
+from purerl.recipes import resolve
+from purerl.recipes.addition import addition
+from tests.data.test_settings import MIXED
+
+
+def test_plan_has_the_totals_of_both_runs() -> None:
+    lines = plan(addition()).splitlines()
+    assert lines[0] == "addition, initial run: sft, 600 steps"
+    assert lines[9:] == [
+        "addition: dapo, 240 steps",
+        "  prepare data  purerl.recipes.addition:prepare",
+        "  data          {run}/prepared/train.parquet",
+        "  models        policy (hf)",
+        "  generator     hf",
+        "  step          64 prompts x 16 completions of at most 4 tokens: 1,024 rows; optimizer steps: 4",
+        "  total         at most 245,760 rows; optimizer steps: 960",
+        "  evaluation    every 20 steps: all problems of {run}/prepared/held_out.parquet",
+        "  checkpoints   every 20 steps; the newest 2 are kept",
+    ]
+
+
+def test_plan_of_epochs_has_no_totals() -> None:
+    lines = plan(resolve("gsm8k", ["model=m", "data=d", "num_epochs=0.5"])).splitlines()
+    assert lines[0] == "gsm8k: grpo, epochs: 0.5"
+    assert not any(line.startswith("  total") for line in lines)
+
+
+def test_plan_names_every_model_and_its_engine() -> None:
+    config = apply(addition(), ["algorithm.kind=ppo", "roles.critic.trainer.kind=fake"])
+    assert "  models        critic (fake), policy (hf)" in plan(config).splitlines()
+
+
+def test_plan_describes_mixtures_and_the_validation_set() -> None:
+    lines = plan(evolve(addition(), data=MIXED)).splitlines()
+    assert "  data          a.parquet (75%), b.jsonl (25%); prompts of at most 512 tokens" in lines
+    config = apply(addition(), ["data.validation_fraction=0.05", "evaluate.data={}", "evaluate.max_examples=100"])
+    lines = plan(config).splitlines()
+    assert "  data          {run}/prepared/train.parquet; 5.0% for validation" in lines
+    assert "  evaluation    every 20 steps: the first 100 problems of the validation set" in lines
+
+
+def test_needs_lists_what_the_run_does_not_create() -> None:
+    assert needs(addition()) == []
+    settings = ["model=m", "data=d", "test=t", "algorithm.kind=opd", "roles.teachers.a.model=x"]
+    assert needs(resolve("gsm8k", settings)) == ["model m", "teachers.a x", "data d", "problems t"]

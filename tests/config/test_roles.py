@@ -1,0 +1,201 @@
+"""The table `roles`: how it is written, what its models inherit, and which roles are refused."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from purerl.config.check import algorithm_of, check
+from purerl.config.overrides import apply
+from purerl.config.roles import model_roles, teacher_names
+from purerl.config.schema import Role, RunConfig
+from purerl.config.structure import dumps, from_dict, read_toml
+from purerl.errors import ConfigError
+from purerl.recipes import resolve
+from purerl.recipes.addition import addition
+from purerl.settings import Model
+
+from .test_check import error_of
+
+PPO, OPD = "algorithm.kind=ppo", "algorithm.kind=opd"
+KL = ("algorithm.kind=grpo", "algorithm.kl_loss_coef=0.1")
+
+TABLE = """
+[roles.teachers.math]
+model = "m"
+update_every = 2
+update_mix = 0.5
+
+[roles.teachers.code]
+model = {path = "c", dtype = "bfloat16"}
+
+[roles.teachers.code.trainer]
+max_tokens_per_microbatch = 64
+"""
+TEACHERS = {
+    "math": Role(model=Model("m"), update_every=2, update_mix=0.5),
+    "code": Role(model=Model("c", dtype="bfloat16"), trainer=evolve(addition().trainer, max_tokens_per_microbatch=64)),
+}
+
+
+def _with_table(text: str) -> RunConfig:
+    table = tomllib.loads(dumps(apply(addition(), [OPD])))
+    return from_dict(RunConfig, table | tomllib.loads(text))
+
+
+def test_several_teachers_are_nested_tables() -> None:
+    config = _with_table(TABLE)
+    assert config.roles == {"teachers": TEACHERS}
+    assert teacher_names(config) == ("math", "code")
+    check(config)
+
+
+def test_settings_give_the_same_roles_as_a_table() -> None:
+    settings = [
+        OPD,
+        "roles.teachers.math={model = 'm', update_every = 2}",
+        "roles.teachers.math.update_mix=0.5",
+        "roles.teachers.code.model=c",
+        "roles.teachers.code.model.dtype=bfloat16",
+        "roles.teachers.code.trainer.max_tokens_per_microbatch=64",
+    ]
+    assert apply(addition(), settings) == _with_table(TABLE)
+    assert apply(addition(), settings[::-1]).roles == {"teachers": TEACHERS}
+
+
+def test_toml_gives_the_same_roles(tmp_path: Path) -> None:
+    for settings in ([OPD, "roles.teacher.model=t"], [PPO, "roles.critic.trainer.lr=1e-5", "roles.critic.model=m"]):
+        config = apply(addition(), settings)
+        (tmp_path / "run.toml").write_text(dumps(config))
+        assert read_toml(tmp_path / "run.toml", RunConfig) == config
+    (tmp_path / "run.toml").write_text(dumps(_with_table(TABLE)))
+    assert read_toml(tmp_path / "run.toml", RunConfig) == _with_table(TABLE)
+
+
+def test_a_trainer_inherits_the_missing_settings_of_the_run() -> None:
+    config = apply(addition(), [PPO, "roles.critic.trainer.lr=1e-5", "trainer.max_grad_norm=0.7"])
+    assert config.roles["critic"].trainer == evolve(addition().trainer, lr=1e-5, max_grad_norm=0.7)
+    inner = resolve("addition", ["initial_run.algorithm.kind=opd", "initial_run.roles.teacher.trainer.lr=1e-5"])
+    assert inner.initial_run.roles["teacher"].trainer == evolve(addition().initial_run.trainer, lr=1e-5)
+
+
+def test_a_trainer_with_a_kind_inherits_nothing() -> None:
+    config = apply(addition(), [PPO, "roles.critic.trainer={kind = 'hf', lr = 1e-5}"])
+    assert config.roles["critic"].trainer == type(config.trainer)(lr=1e-5)
+
+
+def test_a_setting_of_a_role_may_return_to_its_default() -> None:
+    settings = [PPO, "roles.critic.trainer.warmup_ratio=", "roles.critic.trainer.warmup_steps=3"]
+    trainer = apply(addition(), settings).roles["critic"].trainer
+    assert (trainer.warmup_ratio, trainer.warmup_steps) == (type(trainer)(lr=1.0).warmup_ratio, 3)
+
+
+def test_roles_that_are_not_set_are_those_of_the_run() -> None:
+    config = apply(addition(), [PPO, "algorithm.kl_reward_coef=0.1", "roles.critic.model=c"])
+    roles = model_roles(config, algorithm_of(config))
+    assert {name: role.settings.model.path for name, role in roles.items()} == {
+        "critic": "c", "policy": config.model.path, "reference": config.model.path,
+    }  # fmt: skip
+    assert all(role.settings.trainer is config.trainer for role in roles.values())
+    assert {name for name, role in roles.items() if role.is_trained} == {"policy", "critic"}
+    assert (roles["critic"].outputs, roles["reference"].outputs) == (("value",), ("logp",))
+
+
+def test_every_teacher_is_a_model_of_the_run() -> None:
+    config = _with_table(TABLE)
+    roles = model_roles(config, algorithm_of(config))
+    assert sorted(roles) == ["policy", "teachers.code", "teachers.math"]
+    assert roles["teachers.math"].settings == evolve(TEACHERS["math"], trainer=config.trainer)
+    assert roles["teachers.code"].outputs == ("logp",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            (PPO, "roles.critc.model=m"),
+            "roles.critc has no effect\n  need: a model that ppo uses\n  do:   did you mean 'c",
+        ),
+        (
+            ("roles.critic.model=m",),
+            "roles.critic has no effect\n  need: an algorithm that uses it; dapo uses only the",
+        ),
+        (("roles.reference.update_every=2",), "roles.reference has no effect\n"),
+        ((PPO, "roles.teachers.a.model=m"), "roles.teachers has no effect\n"),
+        (
+            (PPO, "roles.policy.model=m"),
+            "roles.policy\n  got:  settings of the policy\n  need: other models than the pol",
+        ),
+        ((PPO, "roles.policy.trainer.lr=1"), "roles.policy\n  got:  settings of the policy\n"),
+        ((OPD,), "roles.teacher.model is missing\n  need: a model other than the policy: opd learns from it\n"),
+        ((OPD, "roles.teacher.trainer.lr=1"), "roles.teacher.model is missing\n"),
+        (
+            (OPD, "roles.teachers.a.model=m", "roles.teachers.b.trainer.lr=1"),
+            (
+                "roles.teachers.b.model is missing\n  need: a model other than the policy: opd learns from it\n"
+                "  do:   set roles.teachers.b.model"
+            ),
+        ),
+        (
+            (OPD, "roles.teacher.model=m", "roles.teachers.a.model=m"),
+            "roles.teacher and roles.teachers\n  got:  both\n",
+        ),
+        ((OPD, "roles.teachers={}"), "roles.teachers\n  got:  no names\n  need: teachers by name\n"),
+        ((OPD, "roles.teachers.model=m"), "roles.teachers\n  got:  no names\n  need: teachers by name\n"),
+        ((OPD, "roles.teacher.a.model=m"), "roles.teacher\n  got:  several models: a\n  need: one model"),
+        (
+            (PPO, "roles.critic.update_every=2"),
+            "roles.critic.update_every has no effect\n  got:  2\n  need: a model that",
+        ),
+        ((*KL, "roles.reference.update_mix=0.5"), "roles.reference.update_mix has no effect\n  got:  0.5\n"),
+        (
+            (*KL, "roles.reference.update_every=0"),
+            "roles.reference.update_every\n  got:  0\n  need: an integer, at leas",
+        ),
+        (
+            (*KL, "roles.reference={update_every = 2, update_mix = 1.5}"),
+            "roles.reference.update_mix\n  got:  1.5\n  need: above 0 and at most 1",
+        ),
+        (
+            (PPO, "roles.critic.trainer={kind = 'hf', lr = 1e-3, warmup_steps = 5000}"),
+            "roles.critic.trainer.warmup_steps\n  got:  5000\n  need: less than",
+        ),
+        (
+            (PPO, "roles.critic.trainer.kind=hff"),
+            "roles.critic.trainer.kind: unknown trainer 'hff'\n  do:   did you mean",
+        ),
+        ((PPO, "roles.critic.trainer.llr=1"), "roles.critic.trainer.llr\n  got:  no such setting\n"),
+        (
+            (PPO, "roles.critic.modl=m"),
+            "roles.critic.modl\n  got:  no such setting\n  need: one that `purerl config` lis",
+        ),
+        ((PPO, "roles.critic=m"), 'roles.critic\n  got:  "m"\n  need: a section: keys and values'),
+        (("roles=3",), "roles\n  got:  3\n  need: a section: keys and values"),
+    ],
+)
+def test_invalid_roles_are_refused(settings: tuple[str, ...], message: str) -> None:
+    assert error_of(*settings).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (PPO, "roles.critic.trainer.lr=1e-5"),
+        (OPD, "roles.teacher.model=m"),
+        (OPD, "roles.teacher.update_every=5"),
+        (*KL, "roles.reference.model=m"),
+        (*KL, "roles.reference={update_every = 2, update_mix = 0.6}"),
+    ],
+)
+def test_roles_that_the_algorithm_uses_are_accepted(settings: tuple[str, ...]) -> None:
+    check(resolve("addition", settings))
+
+
+def test_a_role_may_be_a_model_object() -> None:
+    config = evolve(apply(addition(), [OPD]), roles={"teacher": Role(model="t")})
+    assert config.roles["teacher"].model == Model("t")
+    with pytest.raises(ConfigError, match=r"^update_mix has no effect"):
+        Role(update_mix=0.5)

@@ -1,0 +1,111 @@
+"""Prompts that leave no room for a completion are refused before the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purerl.backends.fake import generator as fake_generator
+from purerl.backends.fake import trainer as fake_trainer
+from purerl.data.chat import open_chat
+from purerl.data.examples import indices_of_draws
+from purerl.data.limits import check_problem_lengths, min_limit
+from purerl.data.settings import Data
+from purerl.errors import DataError
+from purerl.evaluation.settings import Evaluate
+from purerl.loop.evaluation import evaluation_of_model, run_evaluation
+from purerl.loop.open import Run
+from purerl.protocols import Capabilities
+from purerl.rollouts.settings import Rollout
+from purerl.settings import Model
+from tests.loop.runs import opened
+
+from .made import tokenizer, write
+from .runs import config, save_model
+
+LIMIT, NEW = 10, 3
+FITS, TOO_LONG = "1" * (LIMIT - NEW - 1), "1" * (LIMIT - NEW)  # the tokenizer adds <bos>
+
+
+def _open(folder: Path, prompts: list[str], *, max_prompt_tokens: int | None = None, **changes: Any) -> Run:
+    save_model(folder, None)
+    settings: dict[str, Any] = {
+        "generator": fake_generator.Config(vocab_size=len(tokenizer()), max_sequence_length=LIMIT),
+        "rollout": Rollout(samples_per_prompt=2, max_tokens=NEW),
+        "rewards": ("tests.loop.rewards:first_is_even",),
+    }
+    data = Data(files=(_file(folder / "rows.jsonl", prompts),), max_prompt_tokens=max_prompt_tokens)
+    return opened(config(folder, data, **settings | changes), folder / "run")
+
+
+def _file(path: Path, prompts: list[str]) -> str:
+    return write(path, [{"prompt": prompt} for prompt in prompts])
+
+
+def test_prompt_that_is_too_long_is_refused_with_its_row(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        _open(tmp_path, [*[FITS] * 5, TOO_LONG])
+    assert str(caught.value).replace(str(tmp_path), "") == (
+        "row 5 of '/rows.jsonl'\n"
+        "  got:  a prompt of 8 tokens, and up to 3 new tokens\n"
+        "  need: at most 10 together\n"
+        "  do:   set data.max_prompt_tokens to 7 to leave such rows out, or lower rollout.max_tokens"
+    )
+    with pytest.raises(DataError, match=r"do:   lower rollout.max_tokens$"):
+        _open(tmp_path, [FITS], rollout=Rollout(samples_per_prompt=2, max_tokens=LIMIT))
+
+
+def test_max_prompt_tokens_makes_the_check_unnecessary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("purerl.data.limits.prompts_at", None)  # no prompt is tokenized again
+    run = _open(tmp_path, [*[FITS] * 5, TOO_LONG], max_prompt_tokens=LIMIT - NEW)
+    assert run.data.counts["too_long"] == 1
+
+
+def test_only_prompts_that_will_be_drawn_are_checked(tmp_path: Path) -> None:
+    run = _open(tmp_path, [FITS] * 9, max_steps=1, batch_size=2, num_minibatches=1)
+    drawn = indices_of_draws(run.data.examples, run.config.seed, 0, 2)
+    prompts = [FITS if index in drawn else TOO_LONG for index in range(9)]
+    _open(tmp_path, prompts, max_steps=1, batch_size=2, num_minibatches=1)
+    with pytest.raises(DataError, match="a prompt of 8 tokens"):
+        _open(tmp_path, prompts, max_steps=1, batch_size=3, num_minibatches=1)
+    with pytest.raises(DataError, match="a prompt of 8 tokens"):
+        _open(tmp_path, prompts, max_steps=None, num_epochs=1, batch_size=2, num_minibatches=1)
+
+
+def test_problems_of_an_evaluation_are_checked(tmp_path: Path) -> None:
+    data = _file(tmp_path / "problems.jsonl", [FITS, TOO_LONG])
+    with pytest.raises(DataError, match=r"row 1 of .*problems.jsonl'\n(.*\n)*  do:   leave the row out, or lower"):
+        _open(tmp_path, [FITS], evaluate=Evaluate(data=data, max_tokens=NEW))
+    run = _open(tmp_path, [FITS], evaluate=Evaluate(data=data, max_tokens=NEW - 1))
+    chat = open_chat(tokenizer(), "text")
+    check_problem_lengths(chat, run.data.problems, new_tokens=NEW, limit=None)
+    with pytest.raises(DataError, match="row 1 of"):
+        check_problem_lengths(chat, run.data.problems, new_tokens=NEW, limit=LIMIT)
+
+
+def test_problems_of_an_evaluation_outside_of_a_run_are_checked(tmp_path: Path) -> None:
+    tokenizer().save_pretrained(tmp_path)
+    settings = Evaluate(data=_file(tmp_path / "problems.jsonl", [FITS, FITS, TOO_LONG]), max_tokens=NEW)
+    engine = fake_generator.Config(vocab_size=len(tokenizer()), max_sequence_length=LIMIT)
+    with pytest.raises(DataError, match="row 2 of .*problems.jsonl'\n  got:  a prompt of 8 tokens"):
+        run_evaluation(evaluation_of_model(Model(str(tmp_path)), settings, generator=engine))
+
+
+def test_smallest_limit_of_all_engines_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [Capabilities(max_sequence_length=limit) for limit in (5, None, 3)]
+    assert min_limit(limits[1], limits[1]) is min_limit() is None
+    assert min_limit(*limits) == 3
+    engine = fake_generator.Config(vocab_size=len(tokenizer()), max_sequence_length=LIMIT + 1)
+    _open(tmp_path, [TOO_LONG], generator=engine)
+    build = fake_trainer.build
+
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        trainer = build(*args, **kwargs)
+        trainer.capabilities = Capabilities(max_sequence_length=LIMIT, outputs=trainer.capabilities.outputs)
+        return trainer
+
+    monkeypatch.setattr(fake_trainer, "build", limited)
+    with pytest.raises(DataError, match="at most 10 together"):
+        _open(tmp_path, [TOO_LONG], generator=engine)

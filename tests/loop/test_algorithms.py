@@ -1,0 +1,108 @@
+"""Every algorithm in a small run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+
+from purerl.algos import opd_top_k
+from purerl.algos.algebra import Algorithm, prepare_step, roles
+from purerl.backends.fake import trainer as fake_trainer
+from purerl.batch import FIELDS, empty_batch
+from purerl.config.check import check, needs_rollouts
+from purerl.config.schema import Role, RunConfig
+from purerl.errors import ConfigError
+from purerl.loop.train import Summary, train
+from purerl.plugins import find, names
+from purerl.recipes.addition import character_tokenizer
+from tests.data.made import write
+
+from .runs import losses, records
+from .small import fake, small_real
+
+REFUSED = {
+    "gigpo": "the field 'anchor' .* written by an environment",
+    "rae": "the field 'role' .* written by an environment",
+}
+"""Algorithms that read fields which the loop cannot write, and how they are refused."""
+
+
+def _pairs(path: Path) -> str:
+    rows = [{"prompt": f"{k}+{k}=", "chosen": f"{2 * k}", "rejected": "+", "completion": f"{2 * k}"} for k in range(5)]
+    return write(path, rows)
+
+
+def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
+    """The settings that `algorithm` needs beside those of the small run: data to learn from, or a teacher."""
+    changes = {} if needs_rollouts(algorithm) else {"rollout": None, "data": _pairs(folder / "pairs.parquet")}
+    if "teacher" in roles(algorithm, FIELDS):
+        # The fake engine draws the weights of a model from its path, so the teacher differs from the policy.
+        character_tokenizer().save_pretrained(folder / "teacher")
+        changes["roles"] = {"teacher": Role(model=str(folder / "teacher"))}
+    return changes
+
+
+@pytest.mark.parametrize("name", names("algorithm"))
+def test_algorithm_trains_or_is_refused_with_the_missing_field(name: str, tmp_path: Path) -> None:
+    module = find("algorithm", name)
+    rollout = evolve(fake().rollout, samples_per_prompt=8)
+    config = fake(algorithm=module.Config(), **{"rollout": rollout} | _changes(module.algorithm(), tmp_path))
+    if name in REFUSED:
+        with pytest.raises(ConfigError, match=REFUSED[name]):
+            train(config, directory=tmp_path / "run")
+        return
+    _check_trained(train(config, directory=tmp_path / "run"), module.algorithm())
+
+
+def _check_trained(summary: Summary, algorithm: Algorithm) -> None:
+    metrics = records(summary)
+    assert [record["step"] for record in metrics] == [*range(summary.steps + 1)]
+    assert all(math.isfinite(value) for record in metrics for value in record.values())
+    for role in {objective.role for objective in algorithm.objectives}:
+        assert max(record.get(f"{role}/grad_norm", 0) for record in metrics[1:]) > 0
+
+
+@pytest.mark.parametrize("name", ["flowrl", "opd_top_k", "otb"])
+def test_algorithm_with_special_outputs_trains_a_transformers_model(
+    name: str, other_model: Path, tmp_path: Path
+) -> None:
+    module = find("algorithm", name)
+    teacher = Role(model=str(other_model), trainer=evolve(small_real().trainer, top_k=8))
+    has_teacher = "teacher" in roles(module.algorithm(), FIELDS)
+    config = small_real(algorithm=module.Config(), evaluate=None, roles={"teacher": teacher} if has_teacher else {})
+    _check_trained(train(config, directory=tmp_path / "run"), module.algorithm())
+
+
+def test_distillation_from_distributions_learns_from_rollouts_or_from_data() -> None:
+    config: RunConfig = fake(algorithm=opd_top_k.Config(), roles={"teacher": Role(model="{run}/teacher")})
+    check(config)
+    check(evolve(config, rollout=None))
+
+
+@pytest.mark.parametrize("name", sorted(set(names("algorithm")) - set(REFUSED)))
+def test_optimizer_step_without_rows_changes_no_weights(name: str) -> None:
+    algorithm = find("algorithm", name).algorithm()
+    for objective in (*algorithm.before, *algorithm.objectives):
+        trainer = fake_trainer.build(
+            fake().trainer, model=fake().model, role=objective.role, outputs=objective.outputs, updates=1, seed=0
+        )
+        before = {key: weight.clone() for key, weight in trainer.weights()}
+        prepared, counts = prepare_step(objective, empty_batch())
+        trainer.step(prepared, objective, counts)
+        assert all(torch.equal(weight, before[key]) for key, weight in trainer.weights())
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo"])
+def test_learning_from_data_needs_no_generator_and_no_rewards(name: str, tmp_path: Path) -> None:
+    absent = {"rollout": None, "generator": None, "rewards": (), "evaluate": None}
+    algorithm = find("algorithm", name).Config()
+    config = fake(algorithm=algorithm, data=_pairs(tmp_path / "pairs.parquet"), max_steps=30, **absent)
+    summary = train(config, directory=tmp_path / "run")
+    values = losses(records(summary))
+    assert values[-1] < 0.8 * values[0]
+    assert not (summary.directory / "rollouts").exists()

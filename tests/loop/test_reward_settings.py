@@ -1,0 +1,103 @@
+"""Settings of rewards: how they are written, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from purerl.algos import gdpo, grpo, sft
+from purerl.algos.algebra import describe
+from purerl.config.check import algorithm_of, check
+from purerl.config.overrides import apply
+from purerl.config.schema import RunConfig
+from purerl.config.structure import from_dict, to_dict
+from purerl.errors import ConfigError
+from purerl.loop.train import train
+from purerl.recipes.addition import addition
+from purerl.rewards.settings import Reward, RewardWorkers
+from purerl.rollouts.settings import Overlong
+
+from .small import fake
+
+DIGITS, EXACT = "tests.loop.rewards:digits", "purerl.rewards.exact:exact_match"
+
+
+def test_reward_is_written_as_a_string_or_a_table() -> None:
+    config = apply(addition(), ['rewards=["a:b", {function = "c:d", weight = 0.5}]', 'gates=["e:f"]'])
+    assert config.rewards == (Reward("a:b"), Reward("c:d", weight=0.5))
+    assert config.gates == ("e:f",)
+    assert to_dict(config)["rewards"] == [{"function": "a:b", "weight": 1.0}, {"function": "c:d", "weight": 0.5}]
+    assert from_dict(RunConfig, to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rewards=[1]", "rewards\n  got:  1\n  need: a section: keys and values"),
+        (
+            'rewards=[{function = "a:b", wieght = 1}]',
+            "rewards.wieght\n  got:  no such setting\n  need: one that `purerl config` lists\n",
+        ),
+        ('rewards=[{function = "a:b", weight = inf}]', "rewards.weight\n  got:  inf\n  need: a finite number"),
+        ("reward_workers.timeout=0", "reward_workers.timeout\n  got:  0.0\n  need: above 0, and finite"),
+        ("reward_workers.max_failure_rate=1.5", "reward_workers.max_failure_rate\n  got:  1.5\n  need: from 0 to 1"),
+        (
+            "reward_workers.num_workers=0",
+            "reward_workers.num_workers\n  got:  0\n  need: an integer, at least 1",
+        ),
+        ("rollout.overlong.buffer=9", "rollout.overlong.buffer\n  got:  9\n  need: at most max_tokens, 4"),
+        ("rollout.overlong={buffer = 2, factor = -1}", "rollout.overlong.factor\n  got:  -1.0\n  need: above 0, and"),
+    ],
+)
+def test_invalid_setting_is_refused(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply(addition(), [setting])
+    assert str(caught.value).startswith(message)
+
+
+def constant(completion: str, example: Any) -> float:
+    return 0.5
+
+
+async def awaited(completion: str, example: Any) -> float:
+    return 1.0
+
+
+def _refusal(*rewards: Any, **changes: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        train(fake(**changes), rewards=rewards, directory="/nonexistent/never/created")
+    return str(caught.value)
+
+
+def test_settings_without_effect_are_refused() -> None:
+    demonstrations = {"algorithm": sft.Config(), "rollout": None, "evaluate": None, "generator": None, "rewards": ()}
+    assert "gates has no effect" in _refusal(gates=(EXACT,), **demonstrations)
+    assert "reward_workers has no effect" in _refusal(reward_workers=RewardWorkers(timeout=1.0), **demonstrations)
+    assert "reward_workers.timeout has no effect" in _refusal(constant, reward_workers=RewardWorkers(timeout=1.0))
+    two_workers = RewardWorkers(num_workers=2)
+    assert "reward_workers.num_workers has no effect" in _refusal(constant, reward_workers=two_workers)
+    assert "reward_workers.num_workers has no effect" in _refusal(awaited, reward_workers=two_workers)
+    overlong = evolve(fake().rollout, overlong=Overlong(buffer=2))
+    assert "rollout.overlong has no effect" in _refusal(algorithm=gdpo.Config(), rollout=overlong)
+    assert "rewards.weight has no effect" in _refusal(algorithm=gdpo.Config(), rewards=(Reward(DIGITS, weight=2.0),))
+    too_few = _refusal(algorithm=gdpo.Config(weights=(2.0,)), rewards=(DIGITS, EXACT))
+    assert too_few == "algorithm.weights\n  got:  (2.0,)\n  need: one for each component of the 2 rewards, or none"
+    assert "rewards\n  got:  'tests.loop.rewards:digits' 2 times" in _refusal(rewards=(DIGITS, DIGITS))
+
+
+def test_timeout_has_an_effect_on_async_functions_and_on_named_functions() -> None:
+    functions = {"tests.loop.test_reward_settings:awaited": awaited}
+    check(fake(rewards=tuple(functions), reward_workers=RewardWorkers(timeout=1.0)), functions)
+    check(fake(reward_workers=RewardWorkers(timeout=1.0, num_workers=2)))
+
+
+def test_two_functions_with_the_same_name_are_refused() -> None:
+    assert "two functions called" in _refusal(lambda c, e: 1.0, lambda c, e: 0.0)
+
+
+def test_length_penalty_precedes_the_advantage_of_the_algorithm() -> None:
+    config = fake(rollout=evolve(fake().rollout, overlong=Overlong(buffer=2)))
+    assert algorithm_of(fake()) == grpo.algorithm(fake().algorithm)
+    assert "_overlong" in describe(algorithm_of(config).advantage.apply)

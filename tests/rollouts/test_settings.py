@@ -1,0 +1,65 @@
+"""The section `rollout`: invalid values, and settings that have no effect with an algorithm."""
+
+from __future__ import annotations
+
+import pytest
+
+from purerl.config.check import check
+from purerl.config.overrides import apply
+from purerl.errors import ConfigError
+from purerl.recipes.addition import addition
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rollout.temperature=inf", "rollout.temperature\n  got:  inf\n  need: above 0, and finite\n"),
+        ("rollout.temperature=nan", "rollout.temperature\n  got:  nan\n  need: above 0, and finite\n"),
+        ("rollout.temperature=0", "rollout.temperature\n  got:  0.0\n  need: above 0, and finite\n  do:   only eval"),
+        ('rollout.stop_strings=[""]', "rollout.stop_strings\n  got:  an empty string\n  need: strings of at least one"),
+        ("rollout.samples_per_prompt=0", "rollout.samples_per_prompt\n  got:  0\n  need: an integer, at least 1"),
+        ("rollout.max_staleness=2", "rollout.max_staleness\n  got:  2\n  need: an integer from 0 to 1"),
+        ("rollout.max_resample_rounds=-1", "rollout.max_resample_rounds\n  got:  -1\n  need: an integer, at least 0"),
+        ("rollout.overlong={buffer = 0}", "rollout.overlong.buffer\n  got:  0\n  need: an integer, at least 1"),
+    ],
+)
+def test_invalid_values_are_refused(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        apply(addition(), [setting])
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ("algorithm.kind=grpo", "rollout.max_resample_rounds=1"),
+            "rollout.max_resample_rounds has no effect\n  got:  1\n  need: an algorithm that drops groups; grpo keeps ",
+        ),
+        (
+            ("algorithm.kind=gdpo", "rollout.overlong={buffer = 1}"),
+            (
+                "rollout.overlong has no effect\n  got:  Overlong(buffer=1, factor=1.0)\n"
+                "  need: an algorithm that reads the reward; gdpo does not"
+            ),
+        ),
+        (
+            ("rollout.max_staleness=1", "checkpoint.every=1"),
+            (
+                "rollout.max_staleness has no effect\n  got:  1\n"
+                "  need: steps after which the generator is not updated; checkpoint.every is 1\n"
+                "  do:   raise checkpoint.every, or leave rollout.max_staleness out"
+            ),
+        ),
+        (("rollout.max_staleness=1", "evaluate.every=1"), "rollout.max_staleness has no effect\n"),
+    ],
+)
+def test_settings_without_effect_are_refused(settings: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check(apply(addition(), settings))
+    assert str(error.value).startswith(message)
+
+
+def test_settings_with_an_effect_are_accepted() -> None:
+    settings = ["rollout.max_resample_rounds=2", "rollout.overlong.buffer=2", "rollout.max_staleness=1"]
+    check(apply(addition(), settings))

@@ -1,0 +1,103 @@
+"""Files and directories appear completely or not at all, and refusals of the file system are explained."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from purerl.backends.hf.checkpoint import os_errors
+from purerl.errors import RunDirectoryError
+from purerl.files import atomic_directory, explain_refusals, write_atomically
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),  # an error of writing names no file
+        PermissionError(errno.EACCES, "Permission denied", "/runs/a/metrics.jsonl"),
+        NotADirectoryError(errno.ENOTDIR, "Not a directory", "/runs"),
+        OSError(errno.EROFS, "Read-only file system", "/runs/a/x.partial", None, "/runs/a/x"),
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "/runs/a"),  # as from mkdir in /proc
+        FileExistsError(errno.EEXIST, "File exists", "/runs"),
+        OSError(errno.ENAMETOOLONG, "File name too long", "/runs/a"),
+    ],
+)
+def test_refusal_in_or_at_the_directory_is_an_error_of_the_run_directory(error: OSError) -> None:
+    with pytest.raises(RunDirectoryError) as caught, explain_refusals(Path("/runs/a")):
+        raise error
+    assert str(caught.value).startswith(f"run directory '/runs/a' cannot be written\n  got:  {error}\n  need: a dir")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "/runs/a/data.json"),
+        IsADirectoryError(errno.EISDIR, "Is a directory", "/runs/a/metrics.jsonl"),
+        FileNotFoundError(errno.ENOENT, "No such file or directory"),
+        PermissionError(errno.EACCES, "Permission denied", "/data/rows.parquet"),
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+    ],
+)
+def test_other_errors_are_not_changed(error: OSError) -> None:
+    with pytest.raises(OSError, match=error.strerror) as caught, explain_refusals(Path("/runs/a")):
+        raise error
+    assert caught.value is error
+
+
+def test_errors_of_safetensors_and_torch_become_os_errors(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    with pytest.raises(OSError, match="os error 2"), os_errors():
+        save_file({"a": torch.zeros(1)}, tmp_path / "missing" / "a.safetensors")
+
+    class Full:
+        def write(self, data: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def flush(self) -> None: ...
+
+    with pytest.raises(OSError, match="No space left") as caught, os_errors():
+        torch.save(torch.zeros(1000), Full())
+    assert caught.value.errno == errno.ENOSPC
+    with pytest.raises(RuntimeError, match="another"), os_errors():
+        raise RuntimeError("another")
+
+
+def _events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are flushed to the disk, and "renamed", in this order."""
+    events: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: events.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    )
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: events.append("renamed") or replace(*paths))
+    return events
+
+
+def test_directory_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = _events(monkeypatch)
+    with atomic_directory(tmp_path / "final") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_text("x")
+    partial = tmp_path / "final.partial"
+    expected = [str(path) for path in (partial / "inner", partial / "inner" / "file", partial)]
+    assert events == [*expected, "renamed", str(tmp_path)]
+
+
+def test_file_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = _events(monkeypatch)
+    write_atomically(tmp_path / "a.json", "x")
+    assert events == [str(tmp_path / "a.json.partial"), "renamed", str(tmp_path)]
+    assert (tmp_path / "a.json").read_text() == "x"
+
+
+def test_failed_block_does_not_replace_the_directory(tmp_path: Path) -> None:
+    with atomic_directory(tmp_path / "final") as folder:
+        (folder / "old").touch()
+    with pytest.raises(FileNotFoundError), atomic_directory(tmp_path / "final") as folder:
+        (folder / "new" / "file").touch()
+    assert [path.name for path in (tmp_path / "final").iterdir()] == ["old"]
