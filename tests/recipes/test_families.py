@@ -16,7 +16,22 @@ from attrs import evolve
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from purerl.algos import dapo, gspo, kl_cov, opd, pf_ppo, ppo, prime, reinforce_plus_plus, remax, sft, sppo
+from purerl.algos import (
+    dapo,
+    flowrl,
+    gspo,
+    kl_cov,
+    opd,
+    opd_top_k,
+    otb,
+    pf_ppo,
+    ppo,
+    prime,
+    reinforce_plus_plus,
+    remax,
+    sft,
+    sppo,
+)
 from purerl.config.schema import Role
 from purerl.loop.train import Summary, train
 from purerl.rollouts.settings import Overlong
@@ -26,6 +41,8 @@ from purerl.store.settings import Checkpoint
 
 from . import shuffled
 from .copying import copying, correct_digits
+
+pytestmark = pytest.mark.slow
 
 LEARNED, NOT_LEARNED = 0.6, 0.25
 
@@ -39,6 +56,8 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "prime": {"algorithm": prime.Config(beta=0.5, process_coef=0.5)},
     "pf_ppo": {"algorithm": pf_ppo.Config()},
     "sppo": {"algorithm": sppo.Config(eta=2.0)},
+    "otb": {"algorithm": otb.Config(), "num_minibatches": 1, "max_steps": 90},
+    "flowrl": {"algorithm": flowrl.Config(beta=2.0)},
 }
 
 
@@ -85,10 +104,13 @@ def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_current_polic
 
 def test_distillation_learns_from_the_teacher_only(tmp_path: Path) -> None:
     teacher = train(copying(algorithm=sft.Config(), rollout=None, seed=1), directory=tmp_path / "teacher")
-    roles = {"teacher": Role(model=Model(str(teacher.model)))}
-    student = train(copying(algorithm=opd.Config(), roles=roles), directory=tmp_path / "student")
-    assert student.before["eval/reward"] < NOT_LEARNED
-    assert student.after["eval/reward"] > LEARNED
+    model = Model(str(teacher.model))
+    top_k = evolve(copying(algorithm=sft.Config()).trainer, top_k=4)
+    for algorithm, role in {opd: Role(model=model), opd_top_k: Role(model=model, trainer=top_k)}.items():
+        config = copying(algorithm=algorithm.Config(), roles={"teacher": role})
+        student = train(config, directory=tmp_path / algorithm.__name__)
+        assert student.before["eval/reward"] < NOT_LEARNED
+        assert student.after["eval/reward"] > LEARNED
 
 
 def test_the_critic_predicts_the_reward(run: Callable[[str], Summary]) -> None:
