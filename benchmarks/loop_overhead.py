@@ -123,7 +123,7 @@ def main() -> None:
     times["loop"] = 1000 * median(2 * step["step"] - sum(step.values()) for step in measured)
     for part, milliseconds in times.items():
         print(f"{part:<10}{milliseconds:9.2f} ms {100 * milliseconds / times['step']:6.2f} %")
-    print(f"overhead of the loop: {100 * times['loop'] / times['step']:.2f} % of a step (bound: 5 %)")
+    print(f"overhead of the loop: {100 * times['loop'] / times['step']:.2f} % of a step (bound: 3 %)")
 
 
 if __name__ == "__main__":

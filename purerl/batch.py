@@ -68,6 +68,9 @@ def _scored(name: str, unit: str, meaning: str, role: str, output: str, axes: st
     return Field(name, axes, _I if unit == "id" else _F, unit, "score", meaning, (role, output))
 
 
+# Python's floats have 64 bits.
+_NUMPY_DTYPES = {torch.bool: np.bool_, torch.int64: np.int64, torch.float32: np.float64}
+
 SCHEMA_VERSION = 2
 
 SCHEMA: tuple[Field, ...] = (
@@ -170,7 +173,7 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
         raise BatchError("collate", got="no rows", need="at least one")
     names = set(rows[0])
     for index, row in enumerate(rows):
-        if set(row) != names:
+        if row.keys() != names:
             difference = ", ".join(sorted(names ^ set(row)))
             raise BatchError(f"row {index} has other fields than row 0", got=f"only one of them has {difference}")
     _check_known(names)
@@ -195,12 +198,14 @@ def empty_batch() -> TensorDict:
 def _column(field: Field, values: list[Any], lengths: Tensor, attention_mask: Tensor) -> Tensor:
     if field.name in ROW_FIELDS:
         return torch.tensor(values, dtype=field.dtype)
-    for index, (value, length) in enumerate(zip(values, lengths.tolist(), strict=True)):
-        if len(value) != length:
-            raise BatchError(
-                f"field {field.name!r} of row {index}", got=f"{len(value)} values", need=f"{length}, one per token"
-            )
-    items = torch.from_numpy(np.array(list(chain.from_iterable(values)))).to(field.dtype)
+    counts, expected = list(map(len, values)), lengths.tolist()
+    if counts != expected:
+        index = next(k for k, pair in enumerate(zip(counts, expected, strict=True)) if pair[0] != pair[1])
+        got, need = f"{counts[index]} values", f"{expected[index]}, one per token"
+        raise BatchError(f"field {field.name!r} of row {index}", got=got, need=need)
+    flat = chain.from_iterable(values)
+    array = np.array(list(flat)) if field.axes == _CHOICES else np.fromiter(flat, _NUMPY_DTYPES[field.dtype])
+    items = torch.from_numpy(array).to(field.dtype)
     padded = torch.zeros(attention_mask.shape + items.shape[1:], dtype=field.dtype)
     where = attention_mask.reshape(attention_mask.shape + (1,) * (items.ndim - 1))
     return padded.masked_scatter_(where, items)

@@ -86,9 +86,8 @@ def prepare(config: RunConfig, directory: Path) -> None:
     path = directory / "prepared"
     if config.prepare_data is None or path.exists():
         return
-    write = locate(config.prepare_data)
     with atomic_directory(path) as folder:
-        write(folder, config.seed)
+        locate(config.prepare_data)(folder, config.seed)
 
 
 def resolve_paths(config: RunConfig, root: Path) -> RunConfig:
@@ -204,8 +203,7 @@ def _source(
 ) -> Source:
     sampler = Sampler(data.examples, data.chat, config.batch_size, config.seed, teacher_names(config))
     if config.rollout is not None:
-        reads = frozenset(reads_of(algorithm))
-        return PolicyRollouts(sampler, generator, rewards, config.rollout, algorithm, reads)
+        return PolicyRollouts(sampler, generator, rewards, config.rollout, algorithm, frozenset(reads_of(algorithm)))
     return Preferences(sampler) if purpose_of(config, algorithm) == "preferences" else Demonstrations(sampler)
 
 

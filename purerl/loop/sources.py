@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from attrs import evolve, frozen
 
-from purerl.algos.algebra import Algorithm, select_rows
+from purerl.algos.algebra import Algorithm, keep_all, select_rows
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
 from purerl.data.chat import Chat, Prompt, TokenizedExample
@@ -122,6 +122,8 @@ class PolicyRollouts:
         return metrics
 
     def _selected(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        if self.algorithm.select is keep_all:
+            return [*trajectories]
         keep = select_rows(self.algorithm, collate([trajectory.fields for trajectory in trajectories])).tolist()
         return [trajectory for trajectory, is_kept in zip(trajectories, keep, strict=True) if is_kept]
 
@@ -196,6 +198,8 @@ class PolicyRollouts:
             "mask": lambda t: [m and greedy[t.fields["group"]] is not None for m in t.fields["mask"]],
         }
         selected = {name: f for name, f in fields.items() if name in self.reads or (name == "mask" and greedy)}
+        if not selected:
+            return [*trajectories]
         return [evolve(t, fields={**t.fields, **{name: f(t) for name, f in selected.items()}}) for t in trajectories]
 
 

@@ -49,7 +49,9 @@ def write_rollouts(
 
     columns: dict[str, Any] = {"step": [step] * len(batch)}
     columns |= {name: [text[name] for text in texts] for name in (texts[0] if texts else ())}
-    columns |= {name: _column(batch, name) for name in FIELDS if name in batch.keys() and name != "attention_mask"}
+    offsets = pa.array([0, *batch["attention_mask"].sum(-1).cumsum(0).tolist()], pa.int32())
+    names = [name for name in FIELDS if name in batch.keys() and name != "attention_mask"]
+    columns |= {name: _column(batch, name, offsets) for name in names}
     facts = {"schema": str(SCHEMA_VERSION), "algorithm": metadata.algorithm, "state": _packed(metadata.state)}
     table = pa.table(columns).replace_schema_metadata({_PREFIX + name: value for name, value in facts.items()})
     path = folder / f"{step:06d}.parquet"
@@ -60,21 +62,21 @@ def write_rollouts(
     return path
 
 
-def _column(batch: TensorDict, name: str) -> Any:
-    """A field as an Arrow array: lists of fixed size for an axis of its own, lists of each row's tokens for time."""
+def _column(batch: TensorDict, name: str, offsets: pa.Array) -> Any:
+    """A field as an Arrow array: lists of fixed size for an axis of its own, lists of each row's tokens for time.
+
+    `offsets` has the index of the first token of each row among the tokens of all rows, and their number.
+    """
     import pyarrow as pa
 
     from purerl.batch import ROW_FIELDS
 
-    value, mask = batch[name], batch["attention_mask"]
-    flat = value if name in ROW_FIELDS else value[mask]
+    value = batch[name]
+    flat = value if name in ROW_FIELDS else value[batch["attention_mask"]]
     array = pa.array(flat.flatten().numpy())
     if flat.ndim > 1:
         array = pa.FixedSizeListArray.from_arrays(array, flat.shape[-1])
-    if name in ROW_FIELDS:
-        return array
-    ends = [0, *mask.sum(-1).cumsum(0).tolist()]
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), array)
+    return array if name in ROW_FIELDS else pa.ListArray.from_arrays(offsets, array)
 
 
 def _packed(state: Any) -> bytes:
