@@ -29,6 +29,7 @@ from purerl.files import write_atomically
 from purerl.loop.evaluate import attempt_problems
 from purerl.loop.open import max_steps_of, open_generator, open_trainer, purpose_of, resolve_paths, reward_runner
 from purerl.loop.rewards import check_columns, check_failures, describe_failure
+from purerl.process import frozen_objects
 from purerl.protocols import Trainer
 from purerl.rewards.adapters import RewardFunction, RewardInput, name_of
 from purerl.rewards.runner import RewardResult, RewardRunner
@@ -210,7 +211,7 @@ def run_evaluation(
             policy = evaluation.policy()
             generator.load_weights(policy.weights(), version=0)
             policy.close()
-        with evaluation.rewards, restored_generators():
+        with evaluation.rewards, restored_generators(), frozen_objects():
             return attempt_problems(
                 evaluation.problems,
                 evaluation.settings,

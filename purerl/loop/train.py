@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from attrs import asdict, evolve, frozen
 
 from purerl.algos.algebra import fingerprint
@@ -23,6 +22,7 @@ from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
 from purerl.loop.run import Clock, LoopState, Trajectory
 from purerl.plugins import kind_of
+from purerl.process import frozen_objects, torch_threads
 from purerl.protocols import RunInfo, Tracker, Trainer
 from purerl.rewards.adapters import RewardFunction, name_of
 from purerl.rewards.settings import Reward
@@ -143,9 +143,9 @@ def _finish(
     config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], *, root: Path
 ) -> Summary:
     """Do all remaining steps, export the policy, and write the summary."""
-    with restored_generators(), _threads(config.num_threads):
+    with restored_generators(), torch_threads(config.num_threads):
         run = open_run(resolve_paths(config, root), directory, functions)
-        with closing(run):
+        with closing(run), frozen_objects():
             record = _remaining_steps(config, run, directory)
             with atomic_directory(directory.final) as folder:
                 run.trainers["policy"].export(folder)
@@ -153,17 +153,6 @@ def _finish(
     before, after = (_evaluation(record) for record in (directory.records()[0], record))
     directory.finish({"steps": record["step"], "before": before, "after": after})
     return Summary(directory.path, record["step"], before, after)
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Set the number of torch's threads, if there is one, and restore it after the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 __all__ = ["LAYERS", "Import", "imports", "package_of", "violations"]
 
 LAYERS = (
-    ("types", "errors", "batch", "files", "seeds", "ranks", "settings", "aliases"),
+    ("types", "errors", "batch", "files", "process", "seeds", "ranks", "settings", "aliases"),
     ("kernels",),
     ("algos",),
     ("protocols", "plugins"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from attrs import evolve
 
 from purerl.errors import RewardError
 from purerl.loop.train import train
+from purerl.process import frozen_objects
 from purerl.seeds import restored_generators
 
 from .random_rewards import drawn
@@ -60,3 +62,13 @@ def test_initial_run_and_run_each_have_their_number_of_threads(tmp_path: Path) -
             train(fake(**changes), rewards=[broken], directory=tmp_path / f"{expected}")
         assert threads == {expected}
         assert torch.get_num_threads() == own
+
+
+def test_objects_are_frozen_only_inside_of_the_block() -> None:
+    assert gc.get_freeze_count() == 0
+    with frozen_objects():
+        count = gc.get_freeze_count()
+        with frozen_objects():
+            assert gc.get_freeze_count() >= count > 0
+        assert gc.get_freeze_count() >= count, "the outer block still needs them"
+    assert gc.get_freeze_count() == 0
