@@ -70,8 +70,7 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
     _check_names(config, algorithm, kind)
     for name, (settings, outputs, is_trained) in model_roles(config, algorithm).items():
         teacher = _settings_of(config, "teacher").get(name) or settings
-        is_policy = teacher.model is None or (name == "teacher" and teacher.model == config.model)
-        if is_policy and teacher.update_every is None:
+        if teacher.update_every is None and teacher.model in ((None, config.model) if name == "teacher" else (None,)):
             need, do = f"a model other than the policy: {kind} learns from it", f"set roles.{name}.model"
             raise ConfigError(f"roles.{name}.model is missing", need=need, do=do)
         if is_trained and settings.update_every is not None:
@@ -90,8 +89,7 @@ def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     for name, settings in config.roles.items():
         key = f"roles.{name}"
         if name == "policy":
-            need, do = "other models than the policy", "set model and trainer"
-            raise ConfigError(key, got="settings of the policy", need=need, do=do)
+            raise ConfigError(key, got="settings of the policy", need="other models", do="set model and trainer")
         if name not in known and not (name == _TEACHERS and "teacher" in known):
             need = f"a model that {kind} uses" if known else f"an algorithm that uses it; {kind} uses only the policy"
             do = nearest(name, known) if known else f"leave {key} out"

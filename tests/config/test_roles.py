@@ -127,7 +127,7 @@ def test_every_teacher_is_a_model_of_the_run() -> None:
         ((PPO, "roles.teachers.a.model=m"), "roles.teachers has no effect\n"),
         (
             (PPO, "roles.policy.model=m"),
-            "roles.policy\n  got:  settings of the policy\n  need: other models than the pol",
+            "roles.policy\n  got:  settings of the policy\n  need: other models",
         ),
         ((PPO, "roles.policy.trainer.lr=1"), "roles.policy\n  got:  settings of the policy\n"),
         ((OPD,), "roles.teacher.model is missing\n  need: a model other than the policy: opd learns from it\n"),
