@@ -38,7 +38,7 @@ from purerl.protocols import Capabilities, Metrics, Weights
 from purerl.ranks import Ranks
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.trainer import Config
+    from purerl.backends.hf.trainer import Config as HFTrainerConfig
 
 __all__ = ["HFTrainer"]
 
@@ -52,7 +52,7 @@ class HFTrainer:
     Dropout is off, so nothing in a step is random: the same calls give the same bits.
     """
 
-    def __init__(self, config: Config, module: TokenModel, *, updates: int, ranks: Ranks, share: bool) -> None:
+    def __init__(self, config: HFTrainerConfig, module: TokenModel, *, updates: int, ranks: Ranks, share: bool) -> None:
         self.config, self.module, self.updates, self.ranks, self.share = config, module, updates, ranks, share
         self.position = 0  # optimizer steps so far, including skipped ones
         self.replaced = False  # whether `load_weights` has been called
