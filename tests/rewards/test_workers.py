@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -73,8 +74,8 @@ def test_failed_call_fails_only_its_own_input(name: str, kind: str, message: str
 def test_timeout_applies_to_each_call() -> None:
     with open_runner("awaits_sleep", timeout=1.0) as runner:
         assert failure_kinds(runner(make_inputs(300))) == {}
-    with open_runner("sleeps", timeout=1.0) as runner:
-        assert failure_kinds(runner(make_inputs(10))) == {}, "ten calls of 0.2 seconds"
+    with open_runner("sleeps", timeout=2.0) as runner:
+        assert failure_kinds(runner(make_inputs(22))) == {}, "eleven calls of 0.2 seconds in each worker"
 
 
 def _log_calls(log: Path, *completions: str) -> list[list[str]]:
@@ -90,8 +91,8 @@ def test_input_that_hangs_is_not_retried(tmp_path: Path) -> None:
 
 
 def test_slow_inputs_are_distributed_over_the_workers(tmp_path: Path) -> None:
-    calls = _log_calls(tmp_path / "log", *["slow"] * 4, *["good"] * 4)
-    assert len(calls) == 8
+    calls = _log_calls(tmp_path / "log", *["slow"] * 8, *["good"] * 8)
+    assert len(calls) == 16
     assert len({pid for completion, pid in calls if completion == "slow"}) == 2
 
 
@@ -105,7 +106,8 @@ def test_row_fails_if_one_of_several_functions_fails() -> None:
 def test_workers_are_terminated_on_exit_even_if_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_runner("process_id", "loops_forever", timeout=60) as runner:
         pids = {int(result.components["process_id"]) for result in runner(make_inputs(600))}
-        monkeypatch.setattr("purerl.rewards.workers.wait", _interrupt)
+        before = {pid: _cpu_seconds(pid) for pid in pids}
+        _interrupt_when(lambda: any(_cpu_seconds(pid) > before[pid] + 0.1 for pid in pids), monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             runner(make_inputs(4, 2))
     for pid in pids:
@@ -125,22 +127,34 @@ def test_subprocesses_are_terminated_on_exit(tmp_path: Path, monkeypatch: pytest
     with open_runner("starts_subprocess", timeout=60) as runner:
         runner([RewardInput("0", "good", {"log": str(log)})])
         log.unlink()
-        monkeypatch.setattr("purerl.rewards.workers.wait", _interrupt)
+        _interrupt_when(lambda: log.exists() and log.read_text() != "", monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             runner([RewardInput("0", "bad", {"log": str(log)})])
     _check_terminates(int(log.read_text()))
 
 
+def _interrupt_when(condition: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the runner be interrupted while it waits for its workers, as soon as `condition` holds."""
+
+    def interrupt(*arguments: object, **options: object) -> NoReturn:
+        assert _wait_until(condition)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("purerl.rewards.workers.wait", interrupt)
+
+
 def _check_terminates(pid: int, *, seconds: float = 10.0) -> None:
+    assert _wait_until(lambda: not _is_alive(pid), seconds=seconds), "the process is still alive"
+
+
+def _wait_until(condition: Callable[[], bool], *, seconds: float = 30.0) -> bool:
+    """Wait until `condition` holds and return True, or return False after `seconds`."""
     end = time.monotonic() + seconds
-    while _is_alive(pid) and time.monotonic() < end:
+    while not condition():
+        if time.monotonic() > end:
+            return False
         time.sleep(0.05)
-    assert not _is_alive(pid)
-
-
-def _interrupt(*arguments: object, **options: object) -> None:
-    time.sleep(0.3)
-    raise KeyboardInterrupt
+    return True
 
 
 SCRIPT = """
@@ -162,17 +176,28 @@ def test_workers_terminate_after_the_parent_is_killed(name: str, tmp_path: Path)
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as parent:
         worker = int(parent.stdout.readline())
         assert _is_alive(worker)
-        time.sleep(0.3)
+        before = _cpu_seconds(worker)
+        assert name == "length" or _wait_until(lambda: _cpu_seconds(worker) > before + 0.1)
         parent.kill()
     _check_terminates(worker, seconds=15.0)
+
+
+def _status(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on, which is the state."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
 
 
 def _is_alive(pid: int) -> bool:
     """Whether the process exists and is not a zombie."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+        return _status(pid)[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def _cpu_seconds(pid: int) -> float:
+    """The CPU time of the process, which grows while it is inside of a function that never returns."""
+    return sum(map(int, _status(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_workers_import_no_large_libraries() -> None:
