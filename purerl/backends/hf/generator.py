@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -170,7 +170,7 @@ class HFGenerator:
         Raises: EngineError for a name or a shape that the model does not have, and for the weights of an adapter.
         """
         check_adapter(weights, self.capabilities)
-        self._waiting.extendleft([self._read(slot) for slot in reversed(range(len(self._slots)))])
+        self._waiting.extendleft(reversed(self._read(range(len(self._slots)))))
         self._slots = []
         self._table.remove_rows([], [], rows=0, start=self._table.now)
         copy_into(self._model, weights)
@@ -217,14 +217,19 @@ class HFGenerator:
         if inputs.stop_tokens is not None:
             stopped = (token[:, None] == inputs.stop_tokens).any(-1)
             ended.update((slot, "stop") for slot in stopped.nonzero()[:, 0].tolist())
-        ended.update((slot, "stop") for slot in inputs.with_stop_strings if self._has_stop_string(slot))
+        if inputs.with_stop_strings:
+            ended.update((slot, "stop") for slot in self._with_stop_string(inputs.with_stop_strings))
         return ended
 
-    def _has_stop_string(self, slot: int) -> bool:
-        pending = self._slots[slot].pending
-        strings, size = pending.request.sampling.stop_strings, window(pending.request.sampling.stop_strings)
-        tokens = [*pending.tokens[-size:], *self._sampled(slot, "ids", size)][-size:]
-        return self._stop_strings.contains(tokens, strings)
+    def _with_stop_string(self, slots: Sequence[int]) -> Iterator[int]:
+        """Those of `slots` whose completion has one of its stop strings at the end."""
+        all_strings = [self._slots[slot].pending.request.sampling.stop_strings for slot in slots]
+        sizes = [window(strings) for strings in all_strings]
+        sampled = self._sampled(slots, "ids", max(sizes))
+        for slot, strings, size, tokens in zip(slots, all_strings, sizes, sampled, strict=True):
+            earlier = self._slots[slot].pending.tokens[-size:]
+            if self._stop_strings.contains([*earlier, *tokens][-size:], strings):
+                yield slot
 
     # --- admitting and finishing rows ------------------------------------------------------------------------------
 
@@ -278,7 +283,9 @@ class HFGenerator:
         """Complete the requests in the slots `ended`, and move the last rows into these slots."""
         if not ended:
             return
-        self._finished += [self._read(slot).completion(finish) for slot, finish in ended.items()]
+        self._finished += [
+            pending.completion(finish) for pending, finish in zip(self._read(list(ended)), ended.values(), strict=True)
+        ]
         sources, holes = moves(list(ended), len(self._slots))
         for source, hole in zip(sources, holes, strict=True):
             self._slots[hole] = self._slots[source]
@@ -287,17 +294,22 @@ class HFGenerator:
         self._table.remove_rows(sources, holes, rows=len(self._slots), start=start)
         self._inputs = None
 
-    def _read(self, slot: int) -> PendingRequest:
-        """The request in `slot`, with the tokens sampled since it was admitted."""
-        pending = self._slots[slot].pending
-        pending.add(self._sampled(slot, "ids"), self._sampled(slot, "logp"), self._version)
-        return pending
+    def _read(self, slots: Sequence[int]) -> list[PendingRequest]:
+        """The requests in `slots`, with the tokens sampled since they were admitted."""
+        requests = [self._slots[slot].pending for slot in slots]
+        for pending, tokens, logp in zip(
+            requests, self._sampled(slots, "ids"), self._sampled(slots, "logp"), strict=True
+        ):
+            pending.add(tokens, logp, self._version)
+        return requests
 
-    def _sampled(self, slot: int, name: str, last: int | None = None) -> list:
-        """The plane `name` at the tokens sampled since the request in `slot` was admitted, or at the last `last`."""
+    def _sampled(self, slots: Sequence[int], name: str, last: int | None = None) -> list[list]:
+        """The plane `name` at the tokens sampled since each of `slots` was admitted, or at the last `last` of them."""
         stop = self._table.now + 1
-        start = max(self._slots[slot].admitted + 1, -math.inf if last is None else stop - last)
-        return self._table.view(name, slice(slot, slot + 1), start, stop).flatten().tolist()
+        starts = [self._slots[slot].admitted + 1 for slot in slots]
+        first = max(min(starts, default=stop), -math.inf if last is None else stop - last)
+        values = self._table.view(name, slice(0, self._table.rows), first, stop)[list(slots), 0, :, 0].tolist()
+        return [row[max(0, start - first) :] for row, start in zip(values, starts, strict=True)]
 
     def _gather_inputs(self) -> _StepInputs:
         slots, now = self._slots, self._table.now
