@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from attrs import evolve
+
 from purerl.algos.algebra import Algorithm, reads_of, roles
 from purerl.aliases import suggestion
 from purerl.batch import FIELDS
-from purerl.config.roles import ModelRole, check_roles, model_roles
+from purerl.config.roles import check_roles, model_roles
 from purerl.config.schema import RunConfig
+from purerl.config.structure import flat, to_dict
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import check_evaluation
 from purerl.plugins import find, kind_of, locate
@@ -35,15 +38,17 @@ def algorithm_of(config: RunConfig) -> Algorithm:
 
 
 def updates_of(config: RunConfig, algorithm: Algorithm, max_steps: int | None) -> dict[str, int | None]:
-    """The optimizer steps of each model in a run of `max_steps`: 0 if it is not trained, None if they are not known."""
+    """The optimizer steps of each model in a run of `max_steps`: 0 if it is not trained, None if they are not known.
 
-    def updates(name: str, role: ModelRole) -> int | None:
-        if max_steps is None or not role.is_trained:
-            return None if role.is_trained else 0
-        steps = max_steps if name == "critic" else max(0, max_steps - config.critic_warmup)
-        return steps * config.ppo_epochs * config.minibatches
-
-    return {name: updates(name, role) for name, role in model_roles(config, algorithm).items()}
+    Raises: ConfigError if the warm-up of the critic is as long as the run.
+    """
+    if max_steps is not None and config.critic_warmup >= max_steps:
+        raise ConfigError("critic_warmup", got=config.critic_warmup, need=f"less than the {max_steps} steps of the run")
+    updates = {}
+    for name, role in model_roles(config, algorithm).items():
+        steps = max_steps and max_steps - (0 if name == "critic" else config.critic_warmup)
+        updates[name] = (steps and steps * config.ppo_epochs * config.minibatches) if role.is_trained else 0
+    return updates
 
 
 def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> None:
@@ -65,7 +70,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     if config.prepare_data is not None:
         locate(config.prepare_data)
     if config.initial_run is not None:
-        _check_initial_run(config.initial_run)
+        _check_initial_run(config, config.initial_run)
 
 
 def needs_rollouts(algorithm: Algorithm) -> set[str]:
@@ -116,8 +121,6 @@ def _check_steps(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
         raise ConfigError("num_minibatches", got=config.minibatches, need=need, do=do)
     if config.critic_warmup and not any(objective.role == "critic" for objective in objectives):
         raise no_effect("critic_warmup", config.critic_warmup, f"an algorithm with a critic; {kind} has none")
-    if config.max_steps is not None and config.critic_warmup >= config.max_steps:
-        raise ConfigError("critic_warmup", got=config.critic_warmup, need=f"less than max_steps, {config.max_steps}")
     metric = config.stop_when.metric if config.stop_when else ""
     if metric.startswith("eval/") and config.evaluate is None:
         raise no_effect("stop_when", config.stop_when, "an evaluation", "set evaluate, or leave stop_when out")
@@ -144,7 +147,11 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
         check_rollout(config.rollout, algorithm, kind, every=every)
 
 
-def _check_initial_run(initial: RunConfig) -> None:
+def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:
+    values = flat(to_dict(evolve(config, initial_run=None))).values()
+    if not any("{run}/initial_run" in str(value) for value in values):
+        do = "set model to {run}/initial_run/final"
+        raise no_effect("initial_run", initial.name, "a model or a file in {run}/initial_run", do)
     if initial.prepare_data is not None:
         need = "the run itself: what it prepares is available to its initial run"
         raise no_effect("initial_run.prepare_data", initial.prepare_data, need, "set prepare_data instead")

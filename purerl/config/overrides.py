@@ -35,14 +35,14 @@ def apply(config: T, settings: Iterable[str]) -> T:
     return from_dict(type(config), _changed(to_dict(config), settings))
 
 
-def build(cls: type[T], settings: Iterable[str]) -> T:
-    """The instance of `cls` that `settings` describe, strings as in `apply`.
+def build(cls: type[T], settings: Iterable[str], table: Table | None = None) -> T:
+    """The instance of `cls` that `table`, changed by `settings`, describes; `settings` are strings as in `apply`.
 
     >>> from purerl.settings import Model
     >>> build(Model, ["path=gpt2", "attention=eager"]).attention
     'eager'
     """
-    return from_dict(cls, _changed({}, settings))
+    return from_dict(cls, _changed(table or {}, settings))
 
 
 def _changed(table: Table, settings: Iterable[str]) -> Table:

@@ -1,6 +1,6 @@
-"""Whether all prompts that a run may draw fit into its engines: checked before the first step.
+"""Whether all rows that a run may draw fit into its engines: checked before the first step.
 
-Otherwise a prompt that is too long would stop the run when it is drawn, and again after each resume.
+Otherwise a row that is too long would stop the run when it is drawn, and again after each resume.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from purerl.data.chat import Chat
-from purerl.data.examples import DataSet, iterate_chunks, prompts_at, row_name, rows_at
+from purerl.data.examples import DataSet, iterate_chunks, prompts_at, row_name, rows_at, tokenized_at
 from purerl.errors import DataError
 from purerl.protocols import Capabilities
 
-__all__ = ["check_lengths", "check_problem_lengths", "min_limit"]
+__all__ = ["check_answer_lengths", "check_lengths", "check_problem_lengths", "min_limit"]
 
 
 def min_limit(*capabilities: Capabilities) -> int | None:
@@ -36,3 +36,13 @@ def check_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, new_toke
             if len(prompt.tokens) + new_tokens > limit:
                 got = f"a prompt of {len(prompt.tokens):,} tokens, and up to {new_tokens:,} new tokens"
                 raise DataError(row_name(data, index), got=got, need=f"at most {limit:,} together", do=do)
+
+
+def check_answer_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, limit: int) -> None:
+    """Refuse demonstrations and preference pairs with more than `limit` tokens. Raises DataError."""
+    for chunk in iterate_chunks(sorted(indices)):
+        for index, row in zip(chunk, rows_at(data, chunk), strict=True):
+            length = max(len(example.tokens) for example in tokenized_at(chat, data, index, row))
+            if length > limit:
+                got, do = f"a prompt and an answer of {length:,} tokens", "leave the row out"
+                raise DataError(row_name(data, index), got=got, need=f"at most {limit:,}", do=do)

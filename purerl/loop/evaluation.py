@@ -21,13 +21,13 @@ from purerl.config.structure import read_toml, to_dict
 from purerl.data.chat import Chat, open_chat
 from purerl.data.examples import DataSet
 from purerl.data.limits import check_problem_lengths
-from purerl.data.open import check_first_rows, form_of, open_data, open_run_chat, read_data, read_problems
+from purerl.data.open import check_first_rows, form_of, read_problems
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
 from purerl.loop.evaluate import attempt_problems
-from purerl.loop.open import max_steps_of, open_generator, open_trainer, purpose_of, resolve_paths, reward_runner
+from purerl.loop.open import max_steps_of, open_generator, open_run_data, open_trainer, resolve_paths, reward_runner
 from purerl.loop.rewards import check_columns, check_failures, describe_failure
 from purerl.process import frozen_objects
 from purerl.protocols import Trainer
@@ -143,18 +143,13 @@ def evaluation_of_run(directory: Path, changes: Mapping[str, Any]) -> Evaluation
     data = evolve(config.data, validation_fraction=0.0) if settings.data else config.data
     config = resolve_paths(evolve(config, evaluate=settings, data=data), directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
-    problems = read_problems(config.evaluate.data, settings.max_examples)
-    examples = read_data(config.data, purpose_of(config, algorithm_of(config)), problems.values())
-    tokenizer, needs_stop = load_tokenizer(model), not settings.stop_strings
-    chat = open_run_chat(config.data, model, examples, problems.values(), tokenizer, needs_stop_token=needs_stop)
-    opened = open_data(config.data, examples, problems, chat, max_problems=settings.max_examples, is_evaluated=True)
     runner = reward_runner(config, {})
-    check_columns(runner, opened.problems.values())
+    opened = open_run_data(evolve(config, model=model), algorithm_of(config), {}, runner)
     return Evaluation(
         model=model,
         settings=config.evaluate,
         problems=opened.problems,
-        chat=chat,
+        chat=opened.chat,
         rewards=runner,
         max_failure_rate=config.reward_workers.max_failure_rate,
         generator=config.generator,

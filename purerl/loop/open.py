@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, frozen
 
-from purerl.algos.algebra import Algorithm, reads_of
+from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer
 from purerl.config.check import algorithm_of, updates_of
 from purerl.config.roles import ModelRole, model_roles, teacher_names
 from purerl.config.schema import Role, RunConfig
 from purerl.data.columns import ExampleType
 from purerl.data.examples import indices_of_draws, read_examples
-from purerl.data.limits import check_lengths, check_problem_lengths, min_limit
+from purerl.data.limits import check_answer_lengths, check_lengths, check_problem_lengths, min_limit
 from purerl.data.open import RunData, check_sources, file_digests, open_data, open_run_chat, read_data, read_problems
 from purerl.errors import ConfigError
 from purerl.evaluation.results import metrics
 from purerl.files import atomic_directory
 from purerl.loop.evaluate import attempt_problems
 from purerl.loop.rewards import RunRewards, check_columns
+from purerl.loop.run import Clock
 from purerl.loop.sources import Demonstrations, PolicyRollouts, Preferences, Sampler, Source
 from purerl.loop.step import Learner
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.plugins import find, kind_of, locate
-from purerl.protocols import Capabilities, Generator, Trainer
+from purerl.protocols import Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.runner import RewardRunner
 from purerl.seeds import derive_seed
@@ -41,6 +42,7 @@ __all__ = [
     "max_steps_of",
     "open_generator",
     "open_run",
+    "open_run_data",
     "open_trainer",
     "prepare",
     "purpose_of",
@@ -73,6 +75,12 @@ class Run:
     @property
     def trainers(self) -> Mapping[str, Trainer]:
         return self.learner.trainers
+
+    def load_weights(self, version: int, clock: Clock) -> None:
+        """Give the generator, if there is one, the weights of the policy, which are those after step `version`."""
+        if self.generator is not None:
+            with clock("sync"):
+                self.generator.load_weights(self.trainers["policy"].weights(), version=version)
 
     def close(self) -> None:
         """Release what the engines hold."""
@@ -144,17 +152,16 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
     """Open everything that `config` names; `functions` are reward functions that were passed as objects."""
     algorithm = algorithm_of(config)
     roles, runner = model_roles(config, algorithm), reward_runner(config, functions)
-    data, files = _open_data(config, algorithm, roles, runner)
+    problems = config.evaluate.data.values() if config.evaluate else ()
+    files = file_digests([*config.data.files, *problems])
     directory.check_data(files)
+    data = open_run_data(config, algorithm, roles, runner)
     max_steps = max_steps_of(config, len(data.examples.indices))
-    if config.critic_warmup >= max_steps:
-        raise ConfigError("critic_warmup", got=config.critic_warmup, need=f"less than the {max_steps} steps of the run")
     updates = updates_of(config, algorithm, max_steps)
     trainers = {name: open_trainer(config, name, role, updates[name] or 0) for name, role in roles.items()}
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
-    _check_prompt_lengths(config, max_steps, data, [engine.capabilities for engine in trainers.values()], generator)
     rewards = RunRewards(runner, directory, config.reward_workers.max_failure_rate)
-    return Run(
+    run = Run(
         config=config,
         max_steps=max_steps,
         learner=_learner(config, algorithm, trainers),
@@ -166,12 +173,14 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
         files=files,
         generator=generator,
     )
+    _check_row_lengths(run)
+    return run
 
 
-def _open_data(
+def open_run_data(
     config: RunConfig, algorithm: Algorithm, roles: Mapping[str, ModelRole], runner: RewardRunner
-) -> tuple[RunData, dict[str, str]]:
-    """The data of the run, and digests of its files."""
+) -> RunData:
+    """The data of a run, checked against its reward functions and the tokenizers of the models in `roles`."""
     evaluate, purpose = config.evaluate, purpose_of(config, algorithm)
     problems = read_problems(evaluate.data, evaluate.max_examples) if evaluate else {}
     examples = read_data(config.data, purpose, problems.values())
@@ -187,15 +196,14 @@ def _open_data(
         config.data, config.model, examples, problems.values(), tokenizer, needs_stop_token=needs_stop_token
     )
     limit = evaluate.max_examples if evaluate else None
-    data = open_data(config.data, examples, problems, chat, max_problems=limit, is_evaluated=evaluate is not None)
-    return data, file_digests([*config.data.files, *(evaluate.data.values() if evaluate else ())])
+    return open_data(config.data, examples, problems, chat, max_problems=limit, is_evaluated=evaluate is not None)
 
 
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:
     updates_per_step = config.ppo_epochs * config.minibatches
     objectives = loop_objectives(algorithm, updates_per_step=updates_per_step, is_sampling=config.rollout is not None)
     schedule = Schedule(config.ppo_epochs, config.minibatches, config.seed, config.critic_warmup)
-    return Learner(algorithm, objectives, frozenset(reads_of(algorithm)), trainers, schedule)
+    return Learner(algorithm, objectives, trainers, schedule)
 
 
 def _source(
@@ -203,7 +211,7 @@ def _source(
 ) -> Source:
     sampler = Sampler(data.examples, data.chat, config.batch_size, config.seed, teacher_names(config))
     if config.rollout is not None:
-        return PolicyRollouts(sampler, generator, rewards, config.rollout, algorithm, frozenset(reads_of(algorithm)))
+        return PolicyRollouts(sampler, generator, rewards, config.rollout, algorithm)
     return Preferences(sampler) if purpose_of(config, algorithm) == "preferences" else Demonstrations(sampler)
 
 
@@ -216,6 +224,8 @@ def _evaluate(
     results = attempt_problems(
         data.problems, config.evaluate, generator=generator, chat=data.chat, rewards=score, seed=seed
     )
+    problems = (problem for attempted in results.values() for problem in attempted)
+    rewards.check([attempt.result for problem in problems for attempt in problem.attempts])
     return metrics(results, config.evaluate)
 
 
@@ -247,27 +257,25 @@ def open_generator(settings: Any, model: Model, seed: int) -> Generator:
     return find("generator", kind_of(settings)).build(settings, model=model, seed=seed)
 
 
-def _check_prompt_lengths(
-    config: RunConfig,
-    max_steps: int,
-    data: RunData,
-    capabilities: Iterable[Capabilities],
-    generator: Generator | None,
-) -> None:
-    """Refuse prompts that leave no room for a completion. Raises DataError."""
-    if generator is None:
-        return
-    rollout, max_prompt_tokens = config.rollout, config.data.max_prompt_tokens
-    if rollout is not None:
-        limit = min_limit(generator.capabilities, *capabilities)
-        if limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
-            room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
-            do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower
-            draws = max_steps * config.batch_size * (1 + rollout.max_resample_rounds)
-            all_indices = data.examples.indices
-            is_all = draws >= len(all_indices)
-            indices = all_indices if is_all else indices_of_draws(data.examples, config.seed, 0, draws)
-            check_lengths(data.chat, data.examples, set(indices), new_tokens=rollout.max_tokens, limit=limit, do=do)
-    if config.evaluate is not None:
+def _check_row_lengths(run: Run) -> None:
+    """Refuse rows that are too long, and prompts that leave no room for a completion. Raises DataError."""
+    config, data, rollout, generator = run.config, run.data, run.config.rollout, run.generator
+    max_prompt_tokens, draws = config.data.max_prompt_tokens, run.max_steps * config.batch_size
+    engines = [*run.trainers.values(), *([generator] if rollout else [])]
+    limit = min_limit(*(engine.capabilities for engine in engines))
+    if limit is not None and rollout is None:
+        check_answer_lengths(data.chat, data.examples, _drawn(data, config.seed, draws), limit=limit)
+    elif limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
+        room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
+        do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower
+        indices = _drawn(data, config.seed, draws * (1 + rollout.max_resample_rounds))
+        check_lengths(data.chat, data.examples, indices, new_tokens=rollout.max_tokens, limit=limit, do=do)
+    if config.evaluate is not None and generator is not None:
         limit, new_tokens = generator.capabilities.max_sequence_length, config.evaluate.max_tokens
         check_problem_lengths(data.chat, data.problems, new_tokens=new_tokens, limit=limit)
+
+
+def _drawn(data: RunData, seed: int, draws: int) -> set[int]:
+    """The indices of the rows that the first `draws` draws may use."""
+    indices = data.examples.indices
+    return set(indices if draws >= len(indices) else indices_of_draws(data.examples, seed, 0, draws))

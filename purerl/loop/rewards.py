@@ -32,22 +32,22 @@ class RunRewards:
     max_failure_rate: float
 
     def __call__(self, inputs: Sequence[RewardInput], *, step: int) -> list[RewardResult]:
-        """The result of each of `inputs`, in the same order; `step` is the step that they belong to.
-
-        Raises: RewardError with the first traceback, if too many failed.
-        """
+        """The result of each of `inputs`, in the same order; `step` is the step that they belong to."""
         results = self.runner(inputs)
         failed = [(i, r.failure) for i, r in zip(inputs, results, strict=True) if r.failure]
         if failed:
             self._log(failed, step)
+        return results
+
+    def check(self, results: Sequence[RewardResult]) -> None:
+        """Raise RewardError with the first traceback, if too many of `results`, all those of a step, are failures."""
         do = "fix the function, or raise reward_workers.timeout or .max_failure_rate; the run can be resumed"
         check_failures(results, self.max_failure_rate, do=do)
-        return results
 
     def _log(self, failed: Sequence[tuple[RewardInput, Failure]], step: int) -> None:
         """Log the first failures of a call; the first failure of the run is also a warning."""
         if not self.directory.failures.exists():
-            what = "a reward function failed, and the row is masked out; all failures are in %s\n%s"
+            what = "a reward function failed, and the row is masked out; the first failures of each batch are in %s\n%s"
             _LOG.warning(what, self.directory.failures, describe_failure(failed[0][1]))
         for source, failure in failed[:_MAX_LOGGED]:
             record = {"step": step, "row": source.row, "function": failure.function, "kind": failure.kind}

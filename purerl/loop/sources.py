@@ -12,12 +12,13 @@ from typing import Any, Protocol
 import torch
 from attrs import evolve, frozen
 
-from purerl.algos.algebra import Algorithm, keep_all, select_rows
+from purerl.algos.algebra import Algorithm, keep_all, reads_of, select_rows
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
 from purerl.data.chat import Chat, Prompt, TokenizedExample
 from purerl.data.examples import DataSet, Example, indices_of_draws, prompts_at, rows_at, tokenized_at
 from purerl.loop.metrics import reward_metrics
+from purerl.loop.rewards import RunRewards
 from purerl.loop.run import Clock, LoopState, Trajectory
 from purerl.protocols import Completion, Generator, Request, Sampling
 from purerl.rewards.adapters import RewardInput
@@ -79,21 +80,20 @@ class Sampler:
 class PolicyRollouts:
     """Samples completions, computes their rewards, and keeps the groups that the algorithm selects.
 
-    Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. `reads` are the fields that
-    the algorithm reads.
+    Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. If no completion has a
+    reward, none is kept.
     """
 
     sampler: Sampler
     generator: Generator
-    rewards: Callable[..., list[RewardResult]]
+    rewards: RunRewards
     settings: Rollout
     algorithm: Algorithm
-    reads: frozenset[str]
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         kept: list[Trajectory] = []
         sampled: list[Trajectory] = []
-        greedy: dict[int, float | None] = {}
+        greedy: dict[int, RewardResult] = {}
         for _ in range(1 + self.settings.max_resample_rounds):
             count = self.sampler.batch_size - _number_of_groups(kept)
             draws, state = self.sampler.draw(state.num_draws, count), evolve(state, num_draws=state.num_draws + count)
@@ -102,13 +102,16 @@ class PolicyRollouts:
                 completions = complete(self.generator, self.sampler.chat.tokenizer, requests)
             with clock("reward"):
                 trajectories = self._trajectories(draws, requests, completions, step=state.step + 1)
-            if "greedy_score" in self.reads:
+            if "greedy_score" in reads_of(self.algorithm):
                 with clock("generate"):
-                    greedy |= self._greedy_scores(draws, step=state.step + 1)
+                    greedy |= self._greedy_results(draws, step=state.step + 1)
             sampled += trajectories
+            self.rewards.check([*(trajectory.result for trajectory in sampled), *greedy.values()])
             kept += self._selected(trajectories)
             if _number_of_groups(kept) == self.sampler.batch_size:
                 break
+        if all(trajectory.result.reward is None for trajectory in kept):
+            kept = []
         return state, self._with_optional_fields(kept, greedy), self._metrics(sampled, kept)
 
     def _metrics(self, sampled: Sequence[Trajectory], kept: Sequence[Trajectory]) -> dict[str, float]:
@@ -154,8 +157,8 @@ class PolicyRollouts:
             for row, (draw, request, completed, result) in rows
         ]
 
-    def _greedy_scores(self, draws: Sequence[Draw], *, step: int) -> dict[int, float | None]:
-        """The reward of each draw's greedy completion by its number, penalty included; None if it failed."""
+    def _greedy_results(self, draws: Sequence[Draw], *, step: int) -> dict[int, RewardResult]:
+        """The reward result of each draw's greedy completion by its number, penalty included."""
         first = [request for request in self._requests(draws) if request.key.endswith("/0")]
         greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
         completions = complete(self.generator, self.sampler.chat.tokenizer, greedy)
@@ -163,8 +166,9 @@ class PolicyRollouts:
         results = self._results(keys, draws, texts, step=step)
         penalties = self._penalties([len(completion.tokens) for completion, _ in completions])
         return {
-            draw.number: None if result.reward is None else result.reward + penalty
+            draw.number: evolve(result, weighted_components=parts and {**parts, "length penalty": penalty})
             for draw, result, penalty in zip(draws, results, penalties, strict=True)
+            for parts in [result.weighted_components]
         }
 
     def _results(
@@ -186,18 +190,19 @@ class PolicyRollouts:
         return overlong_penalty(length, max_length=self.settings.max_tokens, buffer=buffer, factor=factor).tolist()
 
     def _with_optional_fields(
-        self, trajectories: Sequence[Trajectory], greedy: Mapping[int, float | None]
+        self, trajectories: Sequence[Trajectory], greedy: Mapping[int, RewardResult]
     ) -> list[Trajectory]:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
         names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.result.weighted_components)
         fields: dict[str, Callable[[Trajectory], object]] = {
             "score": lambda t: t.result.reward or 0.0,
             "components": lambda t: [t.result.weighted_components.get(name, 0.0) for name in names],
-            "greedy_score": lambda t: greedy[t.fields["group"]] or 0.0,
+            "greedy_score": lambda t: greedy[t.fields["group"]].reward or 0.0,
             # Without its baseline a row is masked out.
-            "mask": lambda t: [m and greedy[t.fields["group"]] is not None for m in t.fields["mask"]],
+            "mask": lambda t: [m and greedy[t.fields["group"]].reward is not None for m in t.fields["mask"]],
         }
-        selected = {name: f for name, f in fields.items() if name in self.reads or (name == "mask" and greedy)}
+        reads = reads_of(self.algorithm)
+        selected = {name: f for name, f in fields.items() if name in reads or (name == "mask" and greedy)}
         if not selected:
             return [*trajectories]
         return [evolve(t, fields={**t.fields, **{name: f(t) for name, f in selected.items()}}) for t in trajectories]

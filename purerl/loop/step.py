@@ -8,8 +8,8 @@ import torch
 from attrs import evolve, frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, compute_advantages
-from purerl.batch import collate, empty_batch, with_fields
+from purerl.algos.algebra import Algorithm, Objective, compute_advantages, reads_of
+from purerl.batch import FIELDS, collate, empty_batch, with_fields
 from purerl.loop.metrics import batch_metrics, means
 from purerl.loop.run import Clock, LoopState, Trajectory
 from purerl.loop.sources import Source
@@ -34,12 +34,11 @@ class Step:
 class Learner:
     """An algorithm and the models that it trains and reads.
 
-    `objectives` are those of the algorithm as the loop uses them, and `reads` all fields that they read.
+    `objectives` are those of the algorithm as the loop uses them.
     """
 
     algorithm: Algorithm
     objectives: tuple[Objective, ...]
-    reads: frozenset[str]
     trainers: Mapping[str, Trainer]
     schedule: Schedule
 
@@ -64,7 +63,9 @@ class Learner:
             batch = score(self.trainers, batch, scored_fields(before))
             reports = update(self.trainers, batch, before, schedule, state.step)
         with clock("score"):
-            batch = score(self.trainers, batch, scored_fields(objectives, algorithm.reads))
+            trained, names = {objective.role for objective in before}, scored_fields(objectives, algorithm.reads)
+            names = [name for name in names if name not in batch.keys() or FIELDS[name].source[0] in trained]
+            batch = score(self.trainers, batch, names)
         with clock("advantage"):
             transform, batch = compute_advantages(algorithm, state.transform, batch)
         with clock("update"):
@@ -74,7 +75,7 @@ class Learner:
 
     def _collated(self, trajectories: Sequence[Trajectory], state: LoopState) -> TensorDict:
         batch = collate([trajectory.fields for trajectory in trajectories])
-        if "noise" not in self.reads:
+        if "noise" not in reads_of(self.algorithm):
             return batch
         draw = torch.Generator().manual_seed(derive_seed(self.schedule.seed, "noise", state.step))
         return with_fields(batch, noise=torch.rand(batch["tokens"].shape, generator=draw))

@@ -21,11 +21,12 @@ from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
 from purerl.loop.run import Clock, LoopState, Trajectory
+from purerl.loop.step import Step
 from purerl.plugins import kind_of
 from purerl.process import frozen_objects, torch_threads
 from purerl.protocols import RunInfo, Tracker, Trainer
 from purerl.rewards.adapters import RewardFunction, name_of
-from purerl.rewards.settings import Reward
+from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.seeds import derive_seed, restored_generators
 from purerl.store.checkpoint import commit, newest_and_clean, restore
 from purerl.store.directory import RunDirectory, claim
@@ -48,7 +49,7 @@ class Summary:
 
     @property
     def checkpoint(self) -> Path:
-        """The last checkpoint."""
+        """The last checkpoint. There is none if the run was over before its first step."""
         return self.directory / "checkpoints" / f"{self.steps:06d}"
 
     @property
@@ -72,9 +73,9 @@ def train(
     directory       the run directory; ``runs/<name>`` if not given
     fresh           discard the run in the directory
 
-    Raises: ConfigError and DataError before a model is loaded; RunDirectoryError if the directory contains another run
-    or a finished one, or cannot be written; RewardError, EngineError and CheckpointError during the run, which can be
-    resumed afterwards.
+    Raises: ConfigError and DataError for invalid settings and data, as early as they can be found; RunDirectoryError if
+    the directory contains another run or a finished one, or cannot be written; RewardError, EngineError and
+    CheckpointError during the run, which can be resumed afterwards.
     """
     config, functions = _with_functions(config, rewards, gates)
     check(config, functions)
@@ -101,16 +102,18 @@ def _with_functions(
 
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
-    """Lock the directory at `path` for `config`. A started run may be resumed with other trackers."""
+    """Lock the directory at `path` for `config`. The trackers and reward workers of a started run may change."""
 
     def changes(stored: Path) -> list[tuple[str, Any, Any]]:
-        return differences(_without_trackers(read_toml(stored, RunConfig)), _without_trackers(config))
+        return differences(_unchangeable(read_toml(stored, RunConfig)), _unchangeable(config))
 
     return claim(path, dumps(config), digest(config), changes=changes, fresh=fresh)
 
 
-def _without_trackers(config: RunConfig) -> RunConfig:
-    return evolve(config, trackers=(), initial_run=config.initial_run and _without_trackers(config.initial_run))
+def _unchangeable(config: RunConfig) -> RunConfig:
+    """`config` without the settings that may change when a run is resumed."""
+    initial_run = config.initial_run and _unchangeable(config.initial_run)
+    return evolve(config, trackers=(), reward_workers=RewardWorkers(), initial_run=initial_run)
 
 
 def _train(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction], *, fresh: bool) -> Summary:
@@ -124,27 +127,26 @@ def _train(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction
             # Its seed depends on both seeds, so that changing either one gives another run.
             seed = derive_seed(config.seed, "initial_run", config.initial_run.seed)
             _train_initial(evolve(config.initial_run, seed=seed), directory)
-        return _finish(config, directory, functions, root=directory.path)
+        return _finish(config, directory, functions)
     finally:
         directory.release()
 
 
 def _train_initial(config: RunConfig, outer: RunDirectory) -> None:
-    """Do the initial run in a directory of its own, unless it is finished."""
+    """Do the initial run in a directory of its own, unless it is finished. Its files are in the `outer` directory."""
+    config = resolve_paths(config, Path("{run}/.."))
     directory = claim_directory(outer.path / "initial_run", config)
     try:
         if directory.summary is None:
-            _finish(config, directory, {}, root=outer.path)
+            _finish(config, directory, {})
     finally:
         directory.release()
 
 
-def _finish(
-    config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], *, root: Path
-) -> Summary:
+def _finish(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction]) -> Summary:
     """Do all remaining steps, export the policy, and write the summary."""
     with restored_generators(), torch_threads(config.num_threads):
-        run = open_run(resolve_paths(config, root), directory, functions)
+        run = open_run(resolve_paths(config, directory.path), directory, functions)
         with closing(run), frozen_objects():
             record = _remaining_steps(config, run, directory)
             with atomic_directory(directory.final) as folder:
@@ -183,8 +185,7 @@ def _resume(run: Run, directory: RunDirectory) -> tuple[LoopState, dict[str, Any
     initial = LoopState(transform=run.learner.algorithm.advantage.init())
     state = LoopState(**restore(path, run.trainers)) if path else initial
     directory.rewind(state.step if path else -1)
-    if run.generator is not None:
-        run.generator.load_weights(run.trainers["policy"].weights(), version=state.step)
+    run.load_weights(state.step, Clock())
     if path is None:
         directory.log({"step": 0} | run.evaluate(step=0))
     return state, directory.records()[-1]
@@ -192,41 +193,43 @@ def _resume(run: Run, directory: RunDirectory) -> tuple[LoopState, dict[str, Any
 
 def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracker) -> tuple[LoopState, dict[str, Any]]:
     """One step, and what is due after it: new weights, an evaluation, records, a checkpoint."""
-    config, clock = run.config, Clock()
-    late = bool(config.rollout and config.rollout.max_staleness)
-
-    def load_weights(step: int) -> None:
-        with clock("sync"):
-            run.generator.load_weights(run.trainers["policy"].weights(), version=step)
-
+    config, clock, number = run.config, Clock(), state.step + 1
+    max_staleness = config.rollout.max_staleness if config.rollout else None
+    is_saved = number % config.checkpoint.every == 0
     with clock("step"):
-        before_update = partial(load_weights, state.step) if late else lambda: None
+        before_update = partial(run.load_weights, state.step, clock) if max_staleness else lambda: None
         step = run.learner.step(state, run.source, clock, before_update=before_update)
-        record = {"step": step.state.step} | dict(step.metrics)
+        record = {"step": number, **step.metrics}
         is_last = _is_over(record, run.max_steps, config.stop_when)
-        evaluating = config.evaluate is not None and (is_last or step.state.step % config.evaluate.every == 0)
-        saving = step.state.step % config.checkpoint.every == 0
-        _follow_policy(run.trainers, run.roles, step.state.step, clock)
-        if run.generator is not None and (evaluating or saving or (config.rollout and not late)):
-            load_weights(step.state.step)
-    if evaluating:
+        is_evaluated = config.evaluate is not None and (is_last or number % config.evaluate.every == 0)
+        _follow_policy(run.trainers, run.roles, number, clock)
+        if is_evaluated or is_saved or max_staleness == 0:
+            run.load_weights(number, clock)
+    if is_evaluated:
         with clock("evaluate"):
-            record |= run.evaluate(step=step.state.step)
-    if config.rollout and step.batch is not None:
+            record |= run.evaluate(step=number)
+    trained = _store(run, state, step, directory, clock)
+    record |= time_metrics(clock, record.get("rollout/tokens", trained))
+    directory.log(record)
+    if rows := _shown(step.trajectories):
+        tracker.completions(number, rows)
+    tracker.log(record)
+    if is_saved or _is_over(record, run.max_steps, config.stop_when):
+        saved = asdict(step.state, recurse=False)
+        commit(directory.checkpoints, number, saved, run.trainers, keep=config.checkpoint.keep)
+    return step.state, record
+
+
+def _store(run: Run, state: LoopState, step: Step, directory: RunDirectory, clock: Clock) -> int:
+    """Write the rollouts of `step`, which began with `state`; return the number of action tokens in its batch."""
+    if step.batch is None:
+        return 0
+    if run.config.rollout is not None:
         with clock("store"):
             metadata = Metadata(fingerprint(run.learner.algorithm), state.transform)
             texts = [trajectory.texts for trajectory in step.trajectories]
             write_rollouts(directory.rollouts, step.state.step, step.batch, texts, metadata)
-    trained = 0 if step.batch is None else int(step.batch["action"].sum())
-    record |= time_metrics(clock, record.get("rollout/tokens", trained))
-    directory.log(record)
-    if rows := _shown(step.trajectories):
-        tracker.completions(step.state.step, rows)
-    tracker.log(record)
-    if saving or _is_over(record, run.max_steps, config.stop_when):
-        saved = asdict(step.state, recurse=False)
-        commit(directory.checkpoints, step.state.step, saved, run.trainers, keep=config.checkpoint.keep)
-    return step.state, record
+    return int(step.batch["action"].sum())
 
 
 def _follow_policy(trainers: Mapping[str, Trainer], roles: Mapping[str, ModelRole], step: int, clock: Clock) -> None:

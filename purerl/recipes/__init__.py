@@ -79,6 +79,8 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     if not isinstance(config, RunConfig):
         raise ConfigError(f"recipe {recipe!r}", got=f"it returned {config!r}", need="a RunConfig")
     _check_names(others, {*parameters, *attrs.fields_dict(RunConfig)})
+    if recipe.endswith(".toml"):  # the settings are applied to what is written: roles inherit from the changed trainer
+        return build(RunConfig, others, read_table(recipe))
     return apply(config, others)
 
 

@@ -39,7 +39,7 @@ def chat(
         data=data,
         algorithm=sft.Config(),
         max_steps=max_steps,
-        num_epochs=num_epochs if max_steps or num_epochs else 1.0,
+        num_epochs=1.0 if max_steps is None and num_epochs is None else num_epochs,
         batch_size=64,
         trainer=trainer.Config(
             lr=1e-5,

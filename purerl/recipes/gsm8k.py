@@ -59,7 +59,7 @@ def gsm8k(
         algorithm=grpo.Config(clip_high=0.28),
         rewards=("purerl.rewards.math:gsm8k",),
         max_steps=max_steps,
-        num_epochs=num_epochs if max_steps or num_epochs else 2.0,
+        num_epochs=2.0 if max_steps is None and num_epochs is None else num_epochs,
         batch_size=64,
         num_minibatches=2,
         rollout=Rollout(samples_per_prompt=8, max_tokens=_TOKENS),

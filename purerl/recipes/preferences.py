@@ -40,7 +40,7 @@ def preferences(
         data=data,
         algorithm=dpo.Config(beta=0.1),
         max_steps=max_steps,
-        num_epochs=num_epochs if max_steps or num_epochs else 1.0,
+        num_epochs=1.0 if max_steps is None and num_epochs is None else num_epochs,
         batch_size=64,
         trainer=trainer.Config(
             lr=5e-7,

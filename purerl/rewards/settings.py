@@ -44,7 +44,8 @@ class RewardWorkers:
         "number of worker processes; if not given, the number of cores, at most 8", default=None, **at_least(1)
     )
     max_failure_rate: float = setting(
-        "maximum fraction of completions on which reward functions may fail; more failures stop the run", default=0.1
+        "maximum fraction of the completions of a step, or of an evaluation, on which reward functions may fail",
+        default=0.1,
     )
 
     def __attrs_post_init__(self) -> None:

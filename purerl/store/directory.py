@@ -120,8 +120,8 @@ class RunDirectory:
         """Remove everything after `step` (-1: everything), because it is about to be done again."""
         for path in (self.metrics, self.failures):
             if path.exists():
-                records = [record for record in read_lines(path) if record["step"] <= step]
-                write_atomically(path, "".join(json.dumps(record) + "\n" for record in records))
+                lines = [json.dumps(record) + "\n" for record in read_lines(path) if record["step"] <= step]
+                write_atomically(path, "".join(lines)) if lines else path.unlink()
         for path in self.rollouts.glob("*.parquet"):
             if int(path.stem) > step:
                 path.unlink()
@@ -237,6 +237,6 @@ def _refuse(path: Path, changes: Sequence[tuple[str, Any, Any]]) -> None:
         raise RunDirectoryError(
             f"{str(path)!r} contains a run with another configuration",
             got="; ".join(f"{key}: {before!r} there, {now!r} now" for key, before, now in changes),
-            need="the same settings, except for trackers",
+            need="the same settings, except for trackers and reward_workers",
             do="use the same settings, name another directory, or discard the run with --fresh",
         )

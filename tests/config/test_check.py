@@ -58,8 +58,8 @@ def error_of(*settings: str, recipe: str = "addition") -> str:
         (("rollout=",), "rollout is missing\n  need: completions of the policy: dapo reads "),
         (("algorithm.kind=sft",), "rollout has no effect\n  got:  Rollout("),
         (
-            ("algorithm.kind=gvpo", "num_minibatches=65"),
-            "num_minibatches\n  got:  65\n  need: at most 64, the groups of",
+            ("algorithm.kind=gvpo", "num_minibatches=129"),
+            "num_minibatches\n  got:  129\n  need: at most 128, the groups of",
         ),
         (("num_minibatches=1025",), "num_minibatches\n  got:  1025\n  need: at most 1024, the rows of a step"),
         ((*NO_SAMPLING, "gates=['a:b']"), "gates has no effect\n  got:  ('a:b',)\n  need: rollout or evaluate"),
@@ -89,9 +89,9 @@ def test_settings_that_are_missing_or_have_no_effect_are_refused(settings: tuple
         _stop_when("reward/mean"),
         _stop_when("reward/a_component"),
         _stop_when("eval/accuracy_low"),
-        ("model=some/name", "model.revision=v2"),
+        ("model=some/name", "model.revision=v2", "initial_run="),
         (NO_WEIGHT, *SFT),
-        ("algorithm.kind=gvpo", "num_minibatches=64"),
+        ("algorithm.kind=gvpo", "num_minibatches=128"),
         NO_SAMPLING,
     ],
 )
@@ -200,11 +200,11 @@ def test_updates_are_counted_for_each_model() -> None:
             ),
         ),
         (
-            ("algorithm.kind=ppo", "critic_warmup=240"),
-            "critic_warmup\n  got:  240\n  need: less than max_steps, 240",
+            ("algorithm.kind=ppo", "critic_warmup=300"),
+            "critic_warmup\n  got:  300\n  need: less than the 300 steps of the run",
         ),
     ],
 )
 def test_critic_warmup_needs_a_critic_and_further_steps(settings: tuple[str, ...], message: str) -> None:
     assert error_of(*settings) == message
-    check(resolve("addition", ["algorithm.kind=ppo", "critic_warmup=239", "trainer.warmup_ratio=0"]))
+    check(resolve("addition", ["algorithm.kind=ppo", "critic_warmup=299", "trainer.warmup_ratio=0"]))

@@ -1,4 +1,4 @@
-"""Prompts that leave no room for a completion are refused before the first step."""
+"""Rows that are too long, and prompts that leave no room for a completion, are refused before the first step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from purerl.algos import sft
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.data.chat import open_chat
@@ -17,10 +18,12 @@ from purerl.errors import DataError
 from purerl.evaluation.settings import Evaluate
 from purerl.loop.evaluation import evaluation_of_model, run_evaluation
 from purerl.loop.open import Run
+from purerl.loop.train import train
 from purerl.protocols import Capabilities
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from tests.loop.runs import opened
+from tests.loop.small import small_real
 
 from .made import tokenizer, write
 from .runs import config, save_model
@@ -61,6 +64,22 @@ def test_max_prompt_tokens_makes_the_check_unnecessary(tmp_path: Path, monkeypat
     monkeypatch.setattr("purerl.data.limits.prompts_at", None)  # no prompt is tokenized again
     run = _open(tmp_path, [*[FITS] * 5, TOO_LONG], max_prompt_tokens=LIMIT - NEW)
     assert run.data.counts["too_long"] == 1
+
+
+def test_demonstration_that_is_too_long_is_refused_with_its_row(tmp_path: Path) -> None:
+    rows = [{"prompt": "12+34=", "completion": "640"}] * 5 + [{"prompt": "12+34=", "completion": "6" * 40}]
+    settings = {"rollout": None, "generator": None, "rewards": (), "evaluate": None}
+    demonstrations = small_real(algorithm=sft.Config(), data=write(tmp_path / "rows.jsonl", rows), **settings)
+    with pytest.raises(DataError) as caught:
+        train(demonstrations, directory=tmp_path / "run")
+    assert str(caught.value).replace(str(tmp_path), "") == (
+        "row 5 of '/rows.jsonl'\n"
+        "  got:  a prompt and an answer of 47 tokens\n"
+        "  need: at most 32\n"
+        "  do:   leave the row out"
+    )
+    write(tmp_path / "rows.jsonl", rows[:5])
+    train(demonstrations, directory=tmp_path / "run")
 
 
 def test_only_prompts_that_will_be_drawn_are_checked(tmp_path: Path) -> None:

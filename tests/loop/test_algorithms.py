@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from tensordict import TensorDict
 
-from purerl.algos import opd_top_k
+from purerl.algos import opd_top_k, prime
 from purerl.algos.algebra import Algorithm, prepare_step, roles
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.batch import FIELDS, empty_batch
@@ -76,6 +77,19 @@ def test_algorithm_with_special_outputs_trains_a_transformers_model(
     has_teacher = "teacher" in roles(module.algorithm(), FIELDS)
     config = small_real(algorithm=module.Config(), evaluate=None, roles={"teacher": teacher} if has_teacher else {})
     _check_trained(train(config, directory=tmp_path / "run"), module.algorithm())
+
+
+def test_model_that_has_not_changed_is_scored_once_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PRIME reads `ref_logp` before and after it trains the reward model, but the reference model is not trained."""
+    score, scored = fake_trainer.FakeTrainer.score, list[tuple[str, ...]]()
+
+    def counted(self: Any, batch: TensorDict, outputs: tuple[str, ...]) -> TensorDict:
+        scored.append((*outputs,))
+        return score(self, batch, outputs)
+
+    monkeypatch.setattr(fake_trainer.FakeTrainer, "score", counted)
+    train(fake(algorithm=prime.Config(), max_steps=1, evaluate=None), directory=tmp_path / "run")
+    assert scored == [("logp",)] * 3, "of the reference model, the trained reward model, and the policy"
 
 
 def test_distillation_from_distributions_learns_from_rollouts_or_from_data() -> None:

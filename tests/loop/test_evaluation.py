@@ -30,7 +30,7 @@ from tests.data.made import write
 
 from .random_rewards import drawn
 from .runs import records, train_until
-from .small import fake, small_real
+from .small import fake, small, small_real
 
 REWARDS = "tests.loop.rewards"
 EASY, FRAGILE = f"{REWARDS}:starts_with_a_digit", f"{REWARDS}:fails_on_odd_answers"
@@ -93,6 +93,13 @@ def test_metric_of_one_of_several_data_sets_can_stop_a_run(tmp_path: Path) -> No
 def test_evaluation_of_a_finished_run_has_the_metrics_of_the_run(finished: Summary) -> None:
     evaluation = evaluation_of_run(finished.directory, {})
     assert metrics(run_evaluation(evaluation), evaluation.settings) == finished.after
+
+
+def test_initial_run_is_evaluated_like_any_other_run(tmp_path: Path) -> None:
+    summary = train(small(max_steps=2), directory=tmp_path / "run")
+    evaluation = evaluation_of_run(summary.directory / "initial_run", {})
+    stored = json.loads((summary.directory / "initial_run" / "summary.json").read_text())
+    assert metrics(run_evaluation(evaluation), evaluation.settings) == stored["after"]
 
 
 def test_evaluation_restores_the_global_random_generators(finished: Summary) -> None:

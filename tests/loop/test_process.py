@@ -16,6 +16,7 @@ from purerl.errors import RewardError
 from purerl.loop.train import train
 from purerl.process import frozen_objects
 from purerl.seeds import restored_generators
+from purerl.settings import Model
 
 from .random_rewards import drawn
 from .small import fake
@@ -51,7 +52,8 @@ def test_failed_block_restores_random_generators() -> None:
 def test_initial_run_and_run_each_have_their_number_of_threads(tmp_path: Path) -> None:
     own = torch.get_num_threads()
     initial = evolve(fake(), name="initial", prepare_data=None, num_threads=own + 1)
-    for changes, expected in (({"initial_run": initial}, own), ({"num_threads": own + 2}, own + 2)):
+    first = {"initial_run": initial, "model": Model("{run}/initial_run/final")}
+    for changes, expected in ((first, own), ({"num_threads": own + 2}, own + 2)):
         threads = set()
 
         def broken(completion: str, example: Any, threads: set[int] = threads) -> float:

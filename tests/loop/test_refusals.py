@@ -10,6 +10,7 @@ from purerl.config.check import check
 from purerl.config.schema import Role, RunConfig, StopWhen
 from purerl.errors import ConfigError
 from purerl.loop.train import train
+from purerl.settings import Model
 
 from .small import fake
 
@@ -32,10 +33,13 @@ def test_settings_without_effect_are_refused() -> None:
     assert "rollout.max_staleness has no effect" in _refusal(rollout=stale, checkpoint=evolve(base.checkpoint, every=1))
     assert "rollout.max_staleness has no effect" in _refusal(rollout=stale, evaluate=evolve(base.evaluate, every=1))
     assert "stop_when has no effect" in _refusal(stop_when=StopWhen(metric="eval/accuracy", at_least=1), evaluate=None)
+    first = Model("{run}/initial_run/final")
     initial = evolve(base, prepare_data=base.prepare_data)
-    assert "initial_run.prepare_data has no effect" in _refusal(initial_run=initial)
+    assert "initial_run.prepare_data has no effect" in _refusal(initial_run=initial, model=first)
     initial = evolve(base, prepare_data=None, initial_run=base)
-    assert "initial_run.initial_run has no effect" in _refusal(initial_run=initial)
+    assert "initial_run.initial_run has no effect" in _refusal(initial_run=initial, model=first)
+    initial = evolve(base, prepare_data=None)
+    assert "initial_run has no effect" in _refusal(initial_run=initial), "the model is another one"
 
 
 def test_missing_settings_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import sys
@@ -12,7 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 from attrs import evolve
 
-from purerl.algos import gdpo
+from purerl.algos import dapo, gdpo, grpo, remax
 from purerl.errors import ConfigError, RewardError
 from purerl.loop.train import Summary, claim_directory, train
 from purerl.rewards.settings import Reward, RewardWorkers
@@ -166,6 +167,56 @@ def test_too_many_failures_stop_the_run_with_the_first_traceback(tmp_path: Path)
     assert _workers() == []
 
 
+def test_run_stopped_by_failures_is_resumed_with_a_higher_failure_rate(tmp_path: Path) -> None:
+    strict, lenient = RewardWorkers(), RewardWorkers(max_failure_rate=1.0)
+    with pytest.raises(RewardError, match="raise .*max_failure_rate; the run can be resumed"):
+        train(fake(reward_workers=strict, evaluate=None), rewards=[fragile], directory=tmp_path / "run")
+    summary = train(fake(reward_workers=lenient, evaluate=None), rewards=[fragile], directory=tmp_path / "run")
+    assert summary.steps == 4
+
+
+def _failing(*calls: int) -> Any:
+    """A reward function that fails in these calls, which are counted from 1, and is 1 in all others."""
+    counter = itertools.count(1)
+
+    def reward(completion: str, example: Any) -> float:
+        if next(counter) in calls:
+            raise ValueError("failed")
+        return 1.0
+
+    return reward
+
+
+def test_failure_rate_is_that_of_all_rounds_of_a_step(tmp_path: Path) -> None:
+    rollout = evolve(fake().rollout, max_resample_rounds=2)
+    config = fake(algorithm=dapo.Config(), rollout=rollout, max_steps=1, evaluate=None)
+    third_round = range(33, 49)
+    summary = train(config, rewards=[_failing(*third_round[:3])], directory=tmp_path / "run")
+    assert records(summary)[1]["reward/failed"] == 3 / 48
+    with pytest.raises(RewardError, match="got:  6 of 48\n  need: at most 0.1 of them"):
+        train(config, rewards=[_failing(*third_round[:6])], directory=tmp_path / "run", fresh=True)
+
+
+def test_greedy_completions_count_in_the_failure_rate_of_the_step(tmp_path: Path) -> None:
+    config = fake(algorithm=remax.Config(), max_steps=1, evaluate=None)
+    train(config, rewards=[_failing(17)], directory=tmp_path / "run")
+    with pytest.raises(RewardError, match="got:  3 of 20\n  need: at most 0.1 of them"):
+        train(config, rewards=[_failing(1, 17, 20)], directory=tmp_path / "run", fresh=True)
+
+
+def nothing(completion: str, example: Any) -> None:
+    return
+
+
+def test_step_without_any_reward_changes_nothing(tmp_path: Path) -> None:
+    for algorithm in (gdpo.Config(), gdpo.Config(weights=(1.0,)), grpo.Config()):
+        config = fake(algorithm=algorithm, max_steps=1, evaluate=None)
+        summary = train(config, rewards=[nothing], directory=tmp_path / "run", fresh=True)
+        record = records(summary)[1]
+        assert record["rollout/kept_fraction"] == 0 == record["reward/valid_fraction"]
+        assert not list((summary.directory / "rollouts").glob("*.parquet"))
+
+
 def _workers() -> list[Any]:
     return [process for process in multiprocessing.active_children() if "pebble" in process.name]
 
@@ -181,8 +232,10 @@ def test_rewind_removes_the_failures_of_later_steps(tmp_path: Path) -> None:
         directory.log({"step": step})
         directory.log_failure({"step": step})
     directory.rewind(2)
-    directory.release()
     assert [failure["step"] for failure in failures(tmp_path / "run")] == [1, 2]
+    directory.rewind(0)
+    directory.release()
+    assert not directory.failures.exists(), "the next failure is the first one again"
 
 
 def test_missing_column_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:

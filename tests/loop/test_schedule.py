@@ -129,7 +129,7 @@ def _check_checkpoint(summary: Summary, roles: tuple[str, ...]) -> None:
 
 
 def test_critic_warmup_that_leaves_no_step_for_the_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="critic_warmup\n  got:  4\n  need: less than max_steps, 4"):
+    with pytest.raises(ConfigError, match="critic_warmup\n  got:  4\n  need: less than the 4 steps of the run"):
         train(fake(algorithm=ppo.Config(), critic_warmup=4), directory=tmp_path / "run")
     with pytest.raises(ConfigError, match="critic_warmup\n  got:  3\n  need: less than the 3 steps of the run"):
         _epochs(tmp_path, 1.0, algorithm=ppo.Config(), critic_warmup=3)

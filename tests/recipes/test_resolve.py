@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from purerl.algos import ppo
 from purerl.config.check import check
 from purerl.config.schema import Role, RunConfig
 from purerl.config.structure import dumps
@@ -101,6 +102,23 @@ def test_a_run_may_have_any_length(recipe: str) -> None:
     assert (trainer.warmup_steps, trainer.warmup_ratio) == (5, 0), "the warm-up of the recipe is replaced"
     with pytest.raises(ConfigError, match=r"^trainer.warmup_steps or warmup_ratio\n  got:  warmup_steps = 5, warmup"):
         resolve(recipe, [*required, "trainer.warmup_steps=5", "trainer.warmup_ratio=0.5"])
+
+
+@pytest.mark.parametrize("recipe", ["addition", "gsm8k", "preferences", "chat"])
+@pytest.mark.parametrize("name", ["max_steps", "num_epochs"])
+def test_length_of_zero_is_refused_and_not_replaced(recipe: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}\n  got:  0"):
+        resolve(recipe, [*(() if recipe == "addition" else REQUIRED), f"{name}=0"])
+
+
+def test_trainers_of_roles_in_a_file_inherit_changed_settings(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        dumps(evolve(addition(), algorithm=ppo.Config())) + "[roles.critic.trainer]\nweight_decay = 0.125\n"
+    )
+    config = resolve(str(file), ["trainer.lr=0.5"])
+    critic = config.roles["critic"].trainer
+    assert (config.trainer.lr, critic.lr, critic.weight_decay) == (0.5, 0.5, 0.125)
 
 
 @pytest.mark.parametrize("recipe", ["addition", "gsm8k", "preferences", "chat"])

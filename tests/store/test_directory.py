@@ -43,23 +43,24 @@ def test_run_that_has_not_started_is_replaced(tmp_path: Path) -> None:
     assert read_toml(tmp_path / "config.toml", RunConfig) == changed
 
 
-def test_only_trackers_may_change(tmp_path: Path) -> None:
+def test_only_trackers_and_reward_workers_may_change(tmp_path: Path) -> None:
     config = addition()
     claim_directory(tmp_path, config).release()
     (tmp_path / "metrics.jsonl").touch()
     initial = evolve(config.initial_run, trackers=(wandb.Config(),))
     tracked = evolve(config, trackers=(tensorboard.Config(),), initial_run=initial)
-    for changed in (tracked, evolve(tracked, trackers=(tensorboard.Config(directory="logs"),)), config):
+    slow = evolve(config, reward_workers=RewardWorkers(timeout=60.0, max_failure_rate=0.5))
+    for changed in (tracked, evolve(tracked, trackers=(tensorboard.Config(directory="logs"),)), slow, config):
         claim_directory(tmp_path, changed).release()
         assert read_toml(tmp_path / "config.toml", RunConfig) == changed
     others = {
         "name": "b",
         "num_threads": 2,
         "checkpoint": Checkpoint(every=7),
-        "reward_workers": RewardWorkers(timeout=1.0),
     }
     for name, value in others.items():
-        with pytest.raises(RunDirectoryError, match=f"(?s)got:  {name}.*need: the same settings, except for trackers"):
+        need = "the same settings, except for trackers and reward_workers"
+        with pytest.raises(RunDirectoryError, match=f"(?s)got:  {name}.*need: {need}"):
             claim_directory(tmp_path, evolve(tracked, **{name: value}))
 
 
