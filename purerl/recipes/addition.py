@@ -30,7 +30,7 @@ _ANSWER_TOKENS = 4  # three digits and the end
 
 
 def addition(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
-    """DAPO on two-digit addition, after a short SFT phase; 240 steps by default.
+    """DAPO on two-digit addition, after a short SFT phase; 300 steps by default.
 
     Groups in which all completions have the same reward are dropped, and are not replaced by others. The learning rate
     rises in the first sixteenth of the optimizer steps and then falls to 0.
@@ -43,11 +43,11 @@ def addition(max_steps: int | None = None, num_epochs: float | None = None) -> R
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        max_steps=240 if max_steps is None and num_epochs is None else max_steps,
+        max_steps=300 if max_steps is None and num_epochs is None else max_steps,
         num_epochs=num_epochs,
-        batch_size=64,
+        batch_size=128,
         num_minibatches=4,
-        rollout=Rollout(samples_per_prompt=16, max_tokens=_ANSWER_TOKENS),
+        rollout=Rollout(samples_per_prompt=8, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_num_seqs=1024),
         trainer=trainer.Config(
             lr=7e-4,
