@@ -45,13 +45,17 @@ ROWS = "seq-mean-token-mean"
 
 
 def gradient(loss: Loss) -> Function:
-    """The gradient of a loss with respect to the log-probabilities; NaN if the loss is not finite."""
+    """The gradient of a loss with respect to the log-probabilities; NaN if the loss is not finite.
+
+    A loss on the device "meta" has no value. The check is a branch, because `torch.where` would add a copy of the
+    gradient to the measured time.
+    """
 
     def call(b: Batch) -> Tensor:
         leaf = b.logp.detach().requires_grad_()
         value = loss(b, leaf)
         [grad] = torch.autograd.grad(value, leaf)
-        return grad if value.isfinite() else torch.full_like(grad, torch.nan)
+        return grad if value.is_meta or value.isfinite() else torch.full_like(grad, torch.nan)
 
     return call
 

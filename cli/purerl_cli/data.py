@@ -45,6 +45,7 @@ def inspect(
     from purerl.config.overrides import apply
     from purerl.data.inspect import inspect
     from purerl.data.settings import Data
+    from purerl.rewards.ground_truth import get_ground_truth
     from purerl.settings import Model
 
     arguments = [f"chat_template_kwargs.{argument}" for argument in chat_template_kwargs or ()]
@@ -54,6 +55,7 @@ def inspect(
         system_prompt=system_prompt,
         chat_template_kwargs=apply(Data(files=(file,)), arguments).chat_template_kwargs,
         max_prompt_tokens=max_prompt_tokens,
+        get_ground_truth=get_ground_truth,
         limit=rows,
     )
     show_report(report)

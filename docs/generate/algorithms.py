@@ -13,7 +13,7 @@ from docs.generate.curves import curves, figure
 from docs.generate.formulas import is_formula, typeset
 from docs.generate.index import index
 from docs.generate.markdown import linked, settings, table
-from docs.generate.metrics import meaning, metrics
+from docs.generate.metrics import metrics
 from purerl.algos.algebra import Algorithm, outputs_of, reads_of, roles
 from purerl.batch import FIELDS, STRUCTURE
 from purerl.catalog import Entry, catalog, equations
@@ -21,6 +21,7 @@ from purerl.config.check import check
 from purerl.errors import ConfigError
 from purerl.plugins import find
 from purerl.recipes import resolve
+from purerl.report.meanings import meanings
 from purerl.testing import LAWS, exemptions, variants
 
 __all__ = ["page", "pages"]
@@ -135,7 +136,9 @@ def _usage(name: str) -> str:
 
 
 def _metrics(algorithm: Algorithm) -> str:
-    return table(["metric", "unit", "meaning"], ([f"`{name}`", *meaning(name)] for name in metrics(algorithm)))
+    names = metrics(algorithm)
+    explained = meanings(names)
+    return table(["metric", "unit", "meaning"], ([f"`{name}`", *explained[name]] for name in names))
 
 
 def _laws(module: Any) -> str:

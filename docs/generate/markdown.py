@@ -11,9 +11,10 @@ from typing import Any
 
 import attrs
 
-__all__ = ["linked", "settings", "table"]
+__all__ = ["PAPER", "linked", "settings", "table"]
 
-_PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
+PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
+"""An arXiv number."""
 
 
 def linked(text: str) -> str:
@@ -22,7 +23,7 @@ def linked(text: str) -> str:
     >>> linked("PPO (1707.06347)")
     'PPO ([1707.06347](https://arxiv.org/abs/1707.06347))'
     """
-    return _PAPER.sub(r"[\g<0>](https://arxiv.org/abs/\g<0>)", text)
+    return PAPER.sub(r"[\g<0>](https://arxiv.org/abs/\g<0>)", text)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -50,7 +50,7 @@ def _datasets(library: Library) -> str:
 
 def _dataset(dataset: Dataset) -> list[str]:
     extra = f"; {_code(dataset.extra_columns)} for reward functions" if dataset.extra_columns else ""
-    return [dataset.type, _code(dataset.columns) + extra, ", ".join(dataset.forms), dataset.purpose]
+    return [dataset.type, _code(dataset.columns) + extra, ", ".join(dataset.formats), dataset.purpose]
 
 
 def _rows(library: Library, section: str) -> str:

@@ -12,7 +12,7 @@ import attrs
 
 import purerl
 from docs.generate.formulas import is_formula, typeset
-from docs.generate.markdown import settings
+from docs.generate.markdown import PAPER, settings
 from purerl.config.schema import RunConfig
 from purerl.plugins import find, names
 
@@ -128,7 +128,6 @@ def _classes(kind: Any) -> Iterator[tuple[str, Any]]:
 _COLUMNS = re.compile(r"\S {3,}\S")
 _ITEM = re.compile(r"(\d+\.|-) ")
 _LITERAL = re.compile(r"\w.*::")
-_PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
 _MARKUP = re.compile(r"`[^`]*`|(?<!\*)\*\w[^*`]*\*(?!\*)|[*|]|_(?!\w)")
 
 
@@ -165,7 +164,7 @@ def _block(block: str, above: str) -> list[str]:
     if _COLUMNS.search(block):
         return _directive("::", block)
     escaped = _MARKUP.sub(lambda match: match[0] if len(match[0]) > 1 else f"\\{match[0]}", block)
-    return _PAPER.sub(r"`\g<0> <https://arxiv.org/abs/\g<0>>`__", escaped).splitlines()
+    return PAPER.sub(r"`\g<0> <https://arxiv.org/abs/\g<0>>`__", escaped).splitlines()
 
 
 def _directive(head: str, content: str) -> list[str]:

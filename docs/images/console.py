@@ -14,7 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from purerl.store.rollouts import read_rollouts
+from purerl.report.read import max_steps
+from purerl.store.rollouts import read_rollouts, total_reward
 from purerl.tracking.view import View
 
 OUTPUT = Path(__file__).with_suffix(".svg")
@@ -24,13 +25,13 @@ def main(run: Path, step: int) -> None:
     """Draw the view as it was after `step`."""
     config = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
     title = f"{config['algorithm']['kind']}, {config['model']['path']}"
-    view, seconds = View(config["name"], config["max_steps"], title), 0.0
+    view, seconds = View(config["name"], max_steps(run, config), title), 0.0
     for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[: step + 1]:
         record = json.loads(line)
         seconds += record.get("time/step", 0.0) + record.get("time/evaluate", 0.0)
         view.update(record, seconds=seconds)
     rows = read_rollouts(run / "rollouts", step)
-    view.rows = [row | {"reward": sum(row["reward"])} for row in rows[:: max(1, len(rows) // 8)]]
+    view.rows = [row | {"reward": total_reward(row)} for row in rows[:: max(1, len(rows) // 8)]]
     console = Console(record=True, file=io.StringIO(), width=110, height=40, force_terminal=True)
     console.print(view)
     drawn = console.export_svg(title="purerl train")

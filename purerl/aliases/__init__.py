@@ -23,7 +23,7 @@ LIBRARIES = ("trl", "verl")
 
 
 class Dataset(NamedTuple):
-    """A type of data set: its columns, the forms that they may have, and what purerl uses it for.
+    """A type of data set: its columns, the formats that they may have, and what purerl uses it for.
 
     `extra_columns` are columns that only reward functions read.
     """
@@ -31,7 +31,7 @@ class Dataset(NamedTuple):
     type: str
     columns: tuple[str, ...]
     extra_columns: tuple[str, ...]
-    forms: tuple[str, ...]
+    formats: tuple[str, ...]
     purpose: str
 
 

@@ -15,7 +15,7 @@ from purerl.aliases import suggestion
 from purerl.batch import FIELDS
 from purerl.config.roles import check_roles, model_roles
 from purerl.config.schema import RunConfig
-from purerl.config.structure import flat, to_dict
+from purerl.config.structure import dumps
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import check_evaluation
 from purerl.plugins import find, kind_of, locate
@@ -148,8 +148,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
 
 
 def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:
-    values = flat(to_dict(evolve(config, initial_run=None))).values()
-    if not any("{run}/initial_run" in str(value) for value in values):
+    if "{run}/initial_run" not in dumps(evolve(config, initial_run=None)):
         do = "set model to {run}/initial_run/final"
         raise no_effect("initial_run", initial.name, "a model or a file in {run}/initial_run", do)
     if initial.prepare_data is not None:

@@ -69,7 +69,7 @@ EXAMPLE_FORMATS = (
 )
 """All supported formats. If a table has several formats of one example type, the first one in this order is used."""
 
-_GROUND_TRUTH_COLUMNS = ("reward_model.ground_truth", "answer", "ground_truth", "solution")
+_GROUND_TRUTH_COLUMNS = ("answer", "reward_model.ground_truth")  # in the order of purerl.rewards.ground_truth
 
 
 def column_format(arrow_type: pa.DataType) -> PromptFormat | None:
@@ -172,7 +172,10 @@ def _fix_for_type(name: str, arrow_type: pa.DataType) -> str | None:
 
 
 def find_ground_truth_column(schema: pa.Schema) -> str | None:
-    """The column of ground-truth answers, detected by its name, or None. The name of a nested field has a dot."""
+    """The first column that purerl's reward functions read the ground truth from, or None if the table has none.
+
+    The name of a nested field has a dot.
+    """
     nested = [f"{field.name}.{inner.name}" for field in schema for inner in _struct_fields(field.type)]
     return next((name for name in _GROUND_TRUTH_COLUMNS if name in [*schema.names, *nested]), None)
 

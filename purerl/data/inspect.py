@@ -6,7 +6,7 @@ loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import ceil
 from types import MappingProxyType
@@ -67,7 +67,7 @@ class Report:
     columns              name, type and null count of every column
     style                the library whose column names the file follows
     formats              the supported formats of the file, one per example type; empty if no run can use it
-    ground_truth_column  the column of ground-truth answers, or None
+    ground_truth_column  the first column that purerl's reward functions read the ground truth from, or None
     prompt_lengths       quantiles of the prompt lengths in tokens; empty without a tokenizer
     sample               the first valid row as text, one string per answer; the tokens to learn are between ⟦ and ⟧;
                          empty without a tokenizer
@@ -94,21 +94,21 @@ def inspect(
     system_prompt: str | None = None,
     chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     max_prompt_tokens: int | None = None,
+    get_ground_truth: Callable[[Example], str] | None = None,
     limit: int | None = None,
 ) -> Report:
     """Inspect the first `limit` rows of the data set at `path`. Without `tokenizer`, nothing is rendered or tokenized.
 
+    `get_ground_truth` is the function by which reward functions read the ground truth of a row. Without it, a missing
+    ground truth is not listed.
+
     Raises: DataError if the file cannot be read. ConfigError if a setting has no effect, or if the prompts are messages
     and `tokenizer` has no chat template.
     """
-    for name, value in {
-        "system_prompt": system_prompt,
-        "chat_template_kwargs": chat_template_kwargs,
-        "max_prompt_tokens": max_prompt_tokens,
-    }.items():
-        if value and tokenizer is None:
-            what, do = f"{name} has no effect without a tokenizer", "pass one (on the command line: --model DIR)"
-            raise ConfigError(what, need="a tokenizer", do=do)
+    if tokenizer is None:
+        _refuse_without_tokenizer(
+            system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs, max_prompt_tokens=max_prompt_tokens
+        )
     table = read_table(path).slice(0, limit)
     columns = tuple(
         Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
@@ -136,7 +136,7 @@ def inspect(
         [
             *invalid,
             *_find_duplicates(example_format, rows),
-            *_find_missing_ground_truth(ground_truth_column, rows),
+            *_find_invalid_ground_truth(get_ground_truth, ground_truth_column, rows),
             *render_problems,
         ]
     )
@@ -145,6 +145,13 @@ def inspect(
     return Report(
         path, len(rows), columns, style, tuple(formats), ground_truth_column, prompt_lengths, sample, problems
     )
+
+
+def _refuse_without_tokenizer(**settings: Any) -> None:
+    for name, value in settings.items():
+        if value:
+            what, do = f"{name} has no effect without a tokenizer", "pass one (on the command line: --model DIR)"
+            raise ConfigError(what, need="a tokenizer", do=do)
 
 
 def _type_name(arrow_type: pa.DataType) -> str:
@@ -207,13 +214,21 @@ def _find_duplicates(example_format: ExampleFormat, rows: Sequence[Example]) -> 
             seen.add(prompt)
 
 
-def _find_missing_ground_truth(column: str | None, rows: Sequence[Example]) -> Iterator[tuple[int, str]]:
-    if column is not None:
-        outer, _, inner = column.partition(".")
-        for row, example in enumerate(rows):
-            value = (example[outer] or {}).get(inner) if inner else example[outer]
-            if value is None or value == "":
-                yield row, f"no ground truth in {column!r}"
+def _find_invalid_ground_truth(
+    get_ground_truth: Callable[[Example], str] | None, column: str | None, rows: Sequence[Example]
+) -> Iterator[tuple[int, str]]:
+    if get_ground_truth is None or column is None:
+        return
+    for row, example in enumerate(rows):
+        try:
+            is_missing = not get_ground_truth(example).strip()
+        except KeyError:
+            is_missing = True
+        except TypeError:
+            yield row, "a ground truth that is neither a string nor a number"
+            continue
+        if is_missing:
+            yield row, f"no ground truth in {column!r}"
 
 
 def _group_by_message(problems: Iterable[tuple[int, str]]) -> tuple[Problem, ...]:

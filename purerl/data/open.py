@@ -39,9 +39,9 @@ __all__ = [
     "check_first_rows",
     "check_sources",
     "file_digests",
-    "form_of",
     "open_data",
     "open_run_chat",
+    "prompt_format_of",
     "read_data",
     "read_problems",
     "summary",
@@ -76,7 +76,7 @@ def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] 
     every = (examples, *problems)
     with _of_data():
         system, kwargs = settings.system_prompt, settings.chat_template_kwargs
-        check_settings(form_of(every), system_prompt=system, chat_template_kwargs=kwargs)
+        check_settings(prompt_format_of(every), system_prompt=system, chat_template_kwargs=kwargs)
     chats = [data for data in every if data.example_format.prompt_format == "messages"]
     if system and all(all_begin_with(table, data.example_format, "system") for data in chats for table in data.tables):
         got, do = "messages that all start with a system prompt", "leave data.system_prompt out"
@@ -153,8 +153,8 @@ def _are_validation(data: DataSet, fraction: float, indices: Sequence[int], rows
     return [is_validation(extract_prompt(data.example_format, row), fraction=fraction) for row in rows]
 
 
-def form_of(data: Iterable[DataSet]) -> PromptFormat:
-    """The form of the prompts: "messages" if any data set has messages, otherwise "text"."""
+def prompt_format_of(data: Iterable[DataSet]) -> PromptFormat:
+    """The format of the prompts: "messages" if any data set has messages, otherwise "text"."""
     return "messages" if any(each.example_format.prompt_format == "messages" for each in data) else "text"
 
 
@@ -203,7 +203,7 @@ def open_run_chat(
     with _of_data():
         chat = open_chat(
             tokenizer,
-            form_of((examples, *problems)),
+            prompt_format_of((examples, *problems)),
             system_prompt=settings.system_prompt,
             chat_template_kwargs=settings.chat_template_kwargs,
             extra_stop_tokens=end_tokens(model),

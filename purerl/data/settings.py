@@ -18,7 +18,7 @@ __all__ = ["Data", "to_data"]
 class Data:
     """The training data. In settings a string stands for the file with that name.
 
-    Files may have different formats, but either all prompts are text or all are chat messages.
+    All files have the same columns in the same format.
     """
 
     files: tuple[str, ...] = setting(

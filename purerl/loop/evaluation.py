@@ -21,7 +21,7 @@ from purerl.config.structure import read_toml, to_dict
 from purerl.data.chat import Chat, open_chat
 from purerl.data.examples import DataSet
 from purerl.data.limits import check_problem_lengths
-from purerl.data.open import check_first_rows, form_of, read_problems
+from purerl.data.open import check_first_rows, prompt_format_of, read_problems
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
@@ -104,7 +104,7 @@ def evaluation_of_model(
     check_columns(runner, problems.values())
     chat = open_chat(
         load_tokenizer(model),
-        form_of(problems.values()),
+        prompt_format_of(problems.values()),
         system_prompt=system_prompt,
         chat_template_kwargs=chat_template_kwargs,
         extra_stop_tokens=end_tokens(model),

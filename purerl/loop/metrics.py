@@ -29,11 +29,11 @@ def _public_name(name: str) -> str:
 
 
 def reward_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
-    """Mean reward and mean components over the rows that have a reward; and `fractions` of all rows."""
-    valid = [result.components for result in results if result.reward is not None]
-    names = dict.fromkeys(name for components in valid for name in components)
-    parts = {name: sum(components.get(name, 0.0) for components in valid) / len(valid) for name in names}
-    averages = {"mean": sum(result.reward or 0.0 for result in results) / len(valid)} | parts if valid else {}
+    """Means of the reward and of each component over the rows with a reward that have it; `fractions` of all rows."""
+    valid = [{"mean": result.reward, **result.components} for result in results if result.reward is not None]
+    names = dict.fromkeys(name for values in valid for name in values)
+    columns = {name: [values[name] for values in valid if name in values] for name in names}
+    averages = {name: sum(column) / len(column) for name, column in columns.items()}
     return {f"reward/{name}": value for name, value in (averages | fractions(results)).items()}
 
 

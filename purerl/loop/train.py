@@ -30,7 +30,7 @@ from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.seeds import derive_seed, restored_generators
 from purerl.store.checkpoint import commit, newest_and_clean, restore
 from purerl.store.directory import RunDirectory, claim
-from purerl.store.rollouts import Metadata, write_rollouts
+from purerl.store.rollouts import Metadata, total_reward, write_rollouts
 from purerl.tracking.open import add_trackers, open_console
 
 __all__ = ["Summary", "advance", "claim_directory", "train"]
@@ -263,7 +263,7 @@ def _shown(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
     """Some completions, evenly from all over the step; empty if nothing was sampled."""
     sampled = [trajectory for trajectory in trajectories if trajectory.texts]
     shown = sampled[:: max(1, len(sampled) // _SHOWN_ROWS)][:_SHOWN_ROWS]
-    return [dict(t.texts) | {"reward": sum(t.fields["reward"]) if any(t.fields["mask"]) else None} for t in shown]
+    return [{**trajectory.texts, "reward": total_reward(trajectory.fields)} for trajectory in shown]
 
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, float]:

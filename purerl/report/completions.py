@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from purerl.errors import DataError
 from purerl.report.decoding import Decode, decode_tokens, load_decoder
 from purerl.report.numbers import round_number
-from purerl.store.rollouts import read_table, stored_steps, token_columns
+from purerl.store.rollouts import read_table, stored_steps, token_columns, total_reward
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,10 +109,11 @@ def _group(rows: Sequence[Mapping[str, Any]], decode: Decode) -> dict[str, Any]:
     """The rows of one prompt. The tokens before the first action token of any row are stored once, as the prompt."""
     num_prompt_tokens = min(_first_action(row["action"]) for row in rows)
     ids = rows[0]["tokens"][:num_prompt_tokens]
+    rewards = [reward for row in rows if (reward := total_reward(row)) is not None]
     return {
         **{name: rows[0][name] for name in _GROUP_FIELDS if name in rows[0]},
         "size": len(rows),
-        "mean_reward": round_number(sum(_total_reward(row) for row in rows) / len(rows)),
+        "mean_reward": round_number(sum(rewards) / len(rewards)) if rewards else None,
         "prompt_tokens": {"tokens": ids, "text": decode_tokens(decode, ids)},
         "rows": [_row(row, num_prompt_tokens, decode) for row in rows],
     }
@@ -133,7 +134,7 @@ def _row(row: Mapping[str, Any], num_prompt_tokens: int, decode: Decode) -> dict
     text = decode_tokens(decode, row["tokens"][num_prompt_tokens - context :])[context:]
     return {
         **{name: round_number(row[name]) for name in _ROW_FIELDS if name in row},
-        "reward": round_number(_total_reward(row)),
+        "reward": round_number(total_reward(row)),
         "per_token": {**fields, "text": text},
         "extra": extra,
     }
@@ -141,10 +142,6 @@ def _row(row: Mapping[str, Any], num_prompt_tokens: int, decode: Decode) -> dict
 
 def _is_nested(value: Any) -> bool:
     return isinstance(value, list | dict)
-
-
-def _total_reward(row: Mapping[str, Any]) -> float:
-    return float(sum(row.get("reward") or ()))
 
 
 def _compress(values: Sequence[Any]) -> Any:

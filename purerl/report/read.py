@@ -15,7 +15,7 @@ from purerl.report.completions import evenly_spaced
 from purerl.report.numbers import round_number
 from purerl.store.lines import read_lines
 
-__all__ = ["check_runs", "read_run", "run_labels"]
+__all__ = ["check_runs", "max_steps", "read_run", "run_labels"]
 
 _NOT_PHASES = {"time/step", "time/cpu", "time/tokens_per_second"}
 _PHASES_OUTSIDE_STEPS = ("evaluate", "store")
@@ -76,7 +76,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
         "started": started.isoformat(timespec="seconds"),
         "finished": (path / "summary.json").exists(),
         "last_step": records[-1]["step"],
-        "max_steps": _max_steps(path, config),
+        "max_steps": max_steps(path, config),
         "config": _flatten(config),
         "first_values": _last_values(reversed(records)),
         "last_values": _last_values(records),
@@ -92,8 +92,13 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise DataError(f"cannot parse {str(path)!r}", got=error, need="valid TOML", do="fix the file") from error
 
 
-def _max_steps(path: Path, config: dict[str, Any]) -> int:
-    """The number of steps of the run. If its length was given in epochs, the number is in its data.json."""
+def max_steps(path: Path, config: dict[str, Any]) -> int:
+    """The number of steps of the run at `path`, whose configuration is `config`.
+
+    If the length of the run was given in epochs, the number is in its data.json.
+
+    Raises: DataError if neither of them has the number.
+    """
     if isinstance(config.get("max_steps"), int):
         return config["max_steps"]
     try:

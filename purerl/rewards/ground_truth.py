@@ -22,7 +22,8 @@ def get_ground_truth(example: Mapping[str, Any]) -> str:
     """
     value = example.get("answer")
     if _is_missing(value):
-        value = (example.get("reward_model") or {}).get("ground_truth")
+        reward_model = example.get("reward_model")
+        value = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
     if _is_missing(value):
         raise KeyError("the example has neither an 'answer' nor a 'ground_truth' in its 'reward_model'")
     if not isinstance(value, str | Number):

@@ -25,6 +25,7 @@ __all__ = [
     "read_table",
     "stored_steps",
     "token_columns",
+    "total_reward",
     "write_rollouts",
 ]
 
@@ -126,3 +127,16 @@ def token_columns(names: Sequence[str]) -> list[str]:
     from purerl.batch import FIELDS
 
     return [name for name in names if name in FIELDS and FIELDS[name].axes == "rows time"]
+
+
+def total_reward(row: Mapping[str, Any]) -> float | None:
+    """The sum of the rewards of the tokens of `row`; None if no token is counted, because the row has no reward.
+
+    A row that a correction has rejected has a reward, and a row without the field `mask` is counted.
+
+    >>> total_reward({"reward": [0.0, 0.5], "mask": [False, True]}), total_reward({"reward": [0.0], "mask": [False]})
+    (0.5, None)
+    """
+    mask = row.get("mask")
+    is_counted = mask is None or any(mask) or any(row.get("rejected") or ())
+    return float(sum(row.get("reward") or ())) if is_counted else None

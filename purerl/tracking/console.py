@@ -17,21 +17,12 @@ from rich.live import Live
 
 from purerl.tracking.captured_output import captured_output
 from purerl.tracking.terminal_text import format_number, printable
-from purerl.tracking.view import View
+from purerl.tracking.view import CURVE_LABELS, View
 
 __all__ = ["Console", "format_record"]
 
-_LABELS = {
-    "eval/accuracy": "accuracy",
-    "reward/mean": "reward",
-    "policy/loss/nll": "loss",
-    "policy/loss/preference": "loss",
-    "policy/accuracy": "pair_accuracy",
-    "policy/margin": "margin",
-    "policy/approx_kl": "approx_kl",
-    "policy/entropy": "entropy",
-    "time/tokens_per_second": "tokens/s",
-}
+_LABELS = {name: label for name, label in CURVE_LABELS.items() if name != "rollout/length"}
+_LABELS |= {"time/tokens_per_second": "tokens/s"}
 _SECONDS_BETWEEN_LINES = 3.0
 _SECONDS_BETWEEN_FRAMES = 0.5
 _MAX_WARNING_LENGTH = 500  # characters

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from purerl.tracking.terminal_text import format_duration, format_number, printable, sparkline, split_cells
 
-__all__ = ["View"]
+__all__ = ["CURVE_LABELS", "View"]
 
-_CURVE_LABELS = {
+CURVE_LABELS = {
     "reward/mean": "reward",
     "eval/accuracy": "accuracy",
     "policy/loss/nll": "loss",
@@ -29,6 +29,7 @@ _CURVE_LABELS = {
     "policy/entropy": "entropy",
     "policy/approx_kl": "approx_kl",
 }
+"""The metrics that the view shows as curves, with their labels."""
 _PHASE_COLORS = {
     "generate": "cyan",
     "reward": "yellow",
@@ -75,7 +76,7 @@ class View:
         self.record, self.now = record, seconds
         self._start = seconds if self._start is None else self._start
         self._recent_steps.append((seconds, record["step"]))
-        for metric, label in _CURVE_LABELS.items():
+        for metric, label in CURVE_LABELS.items():
             if metric in record:
                 self._curves.setdefault(label, deque(maxlen=_MAX_CURVE_POINTS)).append(record[metric])
 

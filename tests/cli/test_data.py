@@ -66,6 +66,13 @@ def test_inspect_prints_columns_lengths_problems_and_a_rendered_row(tmp_path: Pa
     ]
 
 
+def test_inspect_lists_rows_without_a_ground_truth(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": 2.0, "solution": None}, {"prompt": "b", "answer": None, "solution": "3"}]
+    lines = _nonempty_lines(_run("inspect", write(tmp_path / "rows.parquet", rows)).stdout)
+    assert "  ground truth: answer" in lines
+    assert "  no ground truth in 'answer'   1      1" in lines
+
+
 def test_long_list_of_row_indices_is_truncated(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"prompt": "a"}] * 12)
     assert "  duplicate of an earlier prompt   11     1, 2, 3, 4, 5, 6, 7, 8, ..." in _nonempty_lines(

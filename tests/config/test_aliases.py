@@ -21,7 +21,7 @@ from purerl.plugins import find, locate, names
 from purerl.recipes import resolve
 
 ROWS = [(name, row) for name in LIBRARIES for row in read_library(name).rows]
-FORMS = {"text": pa.string(), "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))}
+FORMATS = {"text": pa.string(), "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))}
 
 
 # --- our side: every setting exists ------------------------------------------------------------------------------
@@ -254,11 +254,11 @@ print(aliases.suggestion("examples") is not None, "torch" in sys.modules)
 
 
 @pytest.mark.parametrize(
-    ("dataset", "form"),
-    [(dataset, form) for name in LIBRARIES for dataset in read_library(name).datasets for form in dataset.forms],
+    ("dataset", "prompt_format"),
+    [(dataset, each) for name in LIBRARIES for dataset in read_library(name).datasets for each in dataset.formats],
 )
-def test_data_sets_are_read_for_their_purpose(dataset: Any, form: str) -> None:
-    schema = pa.schema([(column, FORMS[form]) for column in dataset.columns])
+def test_data_sets_are_read_for_their_purpose(dataset: Any, prompt_format: str) -> None:
+    schema = pa.schema([(column, FORMATS[prompt_format]) for column in dataset.columns])
     assert dataset.purpose in [layout.example_type for layout in detect_formats(schema)]
 
 

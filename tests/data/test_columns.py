@@ -86,6 +86,14 @@ def test_ground_truth_column_may_be_nested() -> None:
     assert find_ground_truth_column(_table({"prompt": "a"}).schema) is None
 
 
+def test_ground_truth_columns_are_those_of_the_reward_functions() -> None:
+    assert find_ground_truth_column(_table(VERL | {"answer": "2"}).schema) == "answer"
+    for name in ("solution", "ground_truth"):
+        schema = _table({"prompt": "a", name: "b"}).schema
+        assert find_ground_truth_column(schema) is None
+        assert detect_style(schema) == "TRL"
+
+
 UNSUPPORTED = [
     (
         {"promt": "a", "answer": "b"},

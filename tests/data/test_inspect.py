@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from purerl.data.inspect import Column, Report, inspect
 from purerl.errors import ConfigError
+from purerl.rewards.ground_truth import get_ground_truth
 
 from .made import CHATML, STRICT, assistant, system, tokenizer, user, write
 
@@ -80,14 +82,38 @@ def test_problems_of_prompts_are_listed_with_their_rows(tmp_path: Path) -> None:
         "a message with the unknown role 'humán'": (5,),
         "a message without a role or without content": (6,),
     }
-    assert _problems(inspect(path)) == expected
-    max_length = inspect(path, tokenizer(CHATML)).prompt_lengths["max"]
-    assert _problems(inspect(path, tokenizer(CHATML), max_prompt_tokens=max_length)) == expected
-    assert _problems(inspect(path, tokenizer(CHATML), max_prompt_tokens=max_length - 1)) == {
+    check = partial(inspect, path, get_ground_truth=get_ground_truth)
+    assert _problems(check()) == expected
+    max_length = check(tokenizer(CHATML)).prompt_lengths["max"]
+    assert _problems(check(tokenizer(CHATML), max_prompt_tokens=max_length)) == expected
+    assert _problems(check(tokenizer(CHATML), max_prompt_tokens=max_length - 1)) == {
         **expected,
         f"a prompt of more than {max_length - 1} tokens": (7,),
     }
-    assert _problems(inspect(path, limit=3)) == {"no value in column 'prompt'": (1,), "an empty prompt": (2,)}
+    assert _problems(check(limit=3)) == {"no value in column 'prompt'": (1,), "an empty prompt": (2,)}
+
+
+def test_ground_truth_is_found_as_reward_functions_find_it(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "a", "answer": "1", "reward_model": {"ground_truth": None}},
+        {"prompt": "b", "answer": None, "reward_model": {"ground_truth": "2"}},
+        {"prompt": "c", "answer": None, "reward_model": None},
+        {"prompt": "d", "answer": " ", "reward_model": {"ground_truth": "4"}},
+    ]
+    path = write(tmp_path / "rows.parquet", rows)
+    report = inspect(path, get_ground_truth=get_ground_truth)
+    assert report.ground_truth_column == "answer"
+    assert _problems(report) == {"no ground truth in 'answer'": (2, 3)}
+    assert inspect(path).problems == ()
+
+
+def test_ground_truth_that_is_nan_or_of_another_type_is_listed(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": 2.0}, {"prompt": "b", "answer": float("nan")}]
+    report = inspect(write(tmp_path / "floats.parquet", rows), get_ground_truth=get_ground_truth)
+    assert _problems(report) == {"no ground truth in 'answer'": (1,)}
+    lists = [{"prompt": "a", "answer": ["2"]}]
+    report = inspect(write(tmp_path / "lists.parquet", lists), get_ground_truth=get_ground_truth)
+    assert _problems(report) == {"a ground truth that is neither a string nor a number": (0,)}
 
 
 def test_problems_of_answers_are_listed_with_their_rows(tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_trainers_of_roles_in_a_file_inherit_changed_settings(tmp_path: Path) ->
         dumps(evolve(addition(), algorithm=ppo.Config())) + "[roles.critic.trainer]\nweight_decay = 0.125\n"
     )
     config = resolve(str(file), ["trainer.lr=0.5"])
-    critic = config.roles["critic"].trainer
-    assert (config.trainer.lr, critic.lr, critic.weight_decay) == (0.5, 0.5, 0.125)
+    inherited = config.roles["critic"].trainer
+    assert (config.trainer.lr, inherited.lr, inherited.weight_decay) == (0.5, 0.5, 0.125)
 
 
 @pytest.mark.parametrize("recipe", ["addition", "gsm8k", "preferences", "chat"])

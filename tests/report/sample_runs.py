@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,11 @@ def make_run(
     metrics: Any = make_metrics,
     algorithm: str = "grpo",
     settings: Mapping[str, Any] | None = None,
+    unrewarded: Collection[str] = (),
 ) -> Path:
     """Write a run of `steps` steps to `path`. Every step has the same `groups`, each a prompt and its completions.
 
-    The first completion of a group has reward 1, the others have reward 0.
+    The first completion of a group has reward 1, the others have reward 0. Those in `unrewarded` have no reward.
     """
     path.mkdir(parents=True)
     extra_settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in (settings or {}).items())
@@ -65,7 +66,7 @@ def make_run(
     tokenizer.save(str(path / "tokenizer" / "tokenizer.json"))
     for step in range(1, steps + 1):
         rows = [
-            _make_row(tokenizer, prompt, completion, group, sample)
+            _make_row(tokenizer, prompt, completion, group, sample, has_reward=completion not in unrewarded)
             for group, (prompt, completions) in enumerate(groups)
             for sample, completion in enumerate(completions)
         ]
@@ -77,7 +78,7 @@ def make_run(
 
 
 def _make_row(
-    tokenizer: Tokenizer, prompt: str, completion: str, group: int, sample: int
+    tokenizer: Tokenizer, prompt: str, completion: str, group: int, sample: int, *, has_reward: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     prompt_ids = tokenizer.encode(prompt).ids
     completion_ids = [*tokenizer.encode(completion).ids, tokenizer.token_to_id("<end>")]
@@ -85,7 +86,8 @@ def _make_row(
     fields = {
         "tokens": prompt_ids + completion_ids,
         "action": zeros + ones,
-        "reward": zeros + [0.0] * (len(completion_ids) - 1) + [float(sample == 0)],
+        "mask": zeros + [int(has_reward)] * len(completion_ids),
+        "reward": zeros + [0.0] * (len(completion_ids) - 1) + [float(sample == 0 and has_reward)],
         "rollout_logp": zeros + [-0.1 * (k + 1) for k in range(len(completion_ids))],
         "row": 100 * group + sample,
         "group": group,

@@ -224,6 +224,23 @@ def test_completions_are_sorted(page: Page) -> None:
     assert page.find("#rows td:nth-child(5)").text == "0"
 
 
+def test_row_without_a_reward_is_shown_last_and_has_no_number(browser: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1, groups=[("a=", ("1", "2", "3"))], unrewarded="2")
+    browser.get(write_report([run], tmp_path / "page.html", megabytes=5).path.as_uri())
+    page, rewards = Page(browser), "#rows td:nth-child(5)"
+    page.set_value('[data-filter="sort"]', "best")
+    assert page.find_text(rewards) == ["1", "0", "\N{EN DASH}"]
+    page.set_value('[data-filter="sort"]', "worst")
+    assert page.find_text(rewards) == ["0", "1", "\N{EN DASH}"]
+    page.click("#rows tr:nth-child(3)")
+    assert page.find_text("#detail h4") == ["The 3 completions of this prompt, mean reward 0.5"]
+    page.set_value('[data-filter="maxReward"]', 0.5)
+    assert page.find_text(rewards) == ["0"]
+    page.set_value('[data-filter="maxReward"]', "")
+    page.set_value('[data-filter="minReward"]', -1)
+    assert page.find_text(rewards) == ["0", "1"]
+
+
 def _background_color(page: Page, element: Any) -> str:
     return page.evaluate("getComputedStyle(arguments[0]).backgroundColor", element)
 

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from purerl.errors import DataError
 from purerl.report.completions import select_completions
+from purerl.store.rollouts import total_reward
 from tests.report.sample_runs import make_run
 
 GROUPS = [(f"{number}+1=", ["1", "2", "10"]) for number in range(8)]
@@ -33,6 +34,28 @@ def test_row_contains_its_fields_its_text_and_its_values_per_token(tmp_path: Pat
     assert fields["old_logp"] == [-0.09, -0.19, -0.29]
     assert (fields["advantage"], second["per_token"]["advantage"]) == (0.5, -0.5), "equal values are stored once"
     assert (fields["action"], fields["mask"], fields["reward"]) == (True, True, [0, 0, 1])
+
+
+def test_row_without_a_reward_is_not_counted_as_0(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1, groups=[("a=", ["1", "2", "3"]), ("b=", ["4"])], unrewarded=("2", "4"))
+    first, second = select_completions(run, max_bytes=10**6)["groups"]
+    assert ([row["reward"] for row in first["rows"]], first["mean_reward"]) == ([1, None, 0], 0.5)
+    assert ([row["reward"] for row in second["rows"]], second["mean_reward"]) == ([None], None)
+
+
+@pytest.mark.parametrize(
+    ("row", "reward"),
+    [
+        ({"reward": [0.0, 0.25, 0.5], "mask": [False, True, False]}, 0.75),
+        ({"reward": [0.0, 0.0], "mask": [False, True]}, 0.0),
+        ({"reward": [0.0, 0.5], "mask": [False, False]}, None),
+        ({"reward": [0.0, 0.5], "mask": [False, False], "rejected": [False, False]}, None),
+        ({"reward": [0.0, 0.5], "mask": [False, False], "rejected": [False, True]}, 0.5),
+        ({"reward": [0.0, 0.5]}, 0.5),
+    ],
+)
+def test_total_reward_of_a_row(row: dict[str, list], reward: float | None) -> None:
+    assert total_reward(row) == reward
 
 
 def test_all_completions_are_selected_if_they_fit(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_ground_truth_is_read_as_a_string(example: dict[str, Any], text: str) ->
         {"answer": Decimal("NaN"), "reward_model": None},
         {"answer": None, "reward_model": {"ground_truth": None}},
         {"reward_model": {"style": "rule"}},
+        {"answer": None, "reward_model": "rule"},
     ],
 )
 def test_missing_ground_truth_is_an_error(example: dict[str, Any]) -> None:

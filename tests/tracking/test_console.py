@@ -23,7 +23,7 @@ from rich.console import Console as RichConsole
 from purerl.tracking.captured_output import captured_output
 from purerl.tracking.console import Console, _LiveView, format_record
 from purerl.tracking.terminal_text import printable, sparkline, split_cells
-from purerl.tracking.view import View
+from purerl.tracking.view import CURVE_LABELS, View
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07[red]\n[/]\u202e\r\x9b31m" + "好😀" * 300
 
@@ -247,6 +247,12 @@ def test_captured_output_gets_warnings_and_restores_handlers() -> None:
     assert messages[2].endswith("UserWarning: four")
     assert (library.handlers, warnings.showwarning) == ([handler], showwarning)
     library.propagate, library.handlers = True, []
+
+
+def test_line_has_the_labels_of_the_curves_without_the_length() -> None:
+    record = dict.fromkeys([*CURVE_LABELS, "time/tokens_per_second"], 1.0)
+    labels = [label for label in CURVE_LABELS.values() if label != "length"]
+    assert format_record(record).split()[::2] == [*labels, "tokens/s"]
 
 
 def test_format_record_omits_other_metrics() -> None:

@@ -1,11 +1,16 @@
 // The section "Completions": filters, the list of rows, and the detail view of the selected row.
 
 const ROWS_PER_PAGE = 60;
+
+/** Compare the rewards of two rows, the smaller one first for `direction` 1. Rows without a reward come last. */
+const compareRewards = (a, b, direction) =>
+  (a.reward === null) - (b.reward === null) || direction * (a.reward - b.reward);
+
 const SORT_ORDERS = {
   newest: ["newest first", (a, b) => b.step - a.step || b.maxAbsAdvantage - a.maxAbsAdvantage],
   oldest: ["oldest first", (a, b) => a.step - b.step || b.maxAbsAdvantage - a.maxAbsAdvantage],
-  best: ["highest reward", (a, b) => b.reward - a.reward],
-  worst: ["lowest reward", (a, b) => a.reward - b.reward],
+  best: ["highest reward", (a, b) => compareRewards(a, b, -1)],
+  worst: ["lowest reward", (a, b) => compareRewards(a, b, 1)],
   advantage: ["largest advantage", (a, b) => b.maxAbsAdvantage - a.maxAbsAdvantage],
   unlikely: ["lowest log-prob.", (a, b) => (a.logp ?? 0) - (b.logp ?? 0)],
   longest: ["longest", (a, b) => b.length - a.length],
@@ -24,13 +29,18 @@ const filter = {
 };
 let matches = []; // rows that match the filter, in the order of the list
 
+/** A row without a reward matches only if there are no limits. */
+const matchesReward = ({ reward }) =>
+  reward === null
+    ? filter.minReward === -Infinity && filter.maxReward === Infinity
+    : reward >= filter.minReward && reward <= filter.maxReward;
+
 const matchesFilter = (row) =>
   isVisible(row.run) &&
   (filter.run === "" || row.run.index === Number(filter.run)) &&
   (filter.step === null || row.step === filter.step) &&
   (filter.finish === "" || row.finish === filter.finish) &&
-  row.reward >= filter.minReward &&
-  row.reward <= filter.maxReward &&
+  matchesReward(row) &&
   row.searchText.includes(filter.text);
 
 /** Remove the prefix and suffix that all prompts share, such as the chat template. */
