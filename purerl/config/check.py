@@ -104,10 +104,10 @@ def _check_fields(algorithm: Algorithm, kind: str) -> None:
 
 def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
     check_roles(config, algorithm, updates=updates_of(config, algorithm, config.max_steps))
-    models = {"model": config.model}
-    models |= {f"roles.{name}.model": role.settings.model for name, role in model_roles(config, algorithm).items()}
-    for key, model in models.items():
+    for name, role in model_roles(config, algorithm).items():
+        model = role.settings.model
         if model.revision is not None and (model.path.startswith("{run}") or Path(model.path).is_dir()):
+            key = "model" if model == config.model else f"roles.{name}.model"
             need = f"the name of a model on the hub; {model.path!r} is a directory"
             raise no_effect(f"{key}.revision", model.revision, need)
 

@@ -61,10 +61,7 @@ def _settings_of(config: RunConfig, role: str) -> dict[str, Role]:
 def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str, int | None]) -> None:
     """Refuse roles that are missing, unknown or without effect, and settings that their trainer refuses.
 
-    `updates` has the number of optimizer steps of each role in the run: 0 if it is not trained, None if the number is
-    not known yet.
-
-    Raises: ConfigError.
+    `updates` is the result of `updates_of`. Raises: ConfigError.
     """
     kind = kind_of(config.algorithm)
     _check_names(config, algorithm, kind)
