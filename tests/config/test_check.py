@@ -156,8 +156,8 @@ def test_the_error_of_a_tracker_names_the_section(monkeypatch: pytest.MonkeyPatc
             ("minibatch_size=16", "num_minibatches=4"),
             "num_minibatches or minibatch_size\n  got:  num_minibatches = 4, minibatch_size = 16\n  need: at most",
         ),
-        (("minibatch_size=10",), "minibatch_size\n  got:  10\n  need: a divisor of batch_size, 64"),
-        (("minibatch_size=128",), "minibatch_size\n  got:  128\n  need: a divisor of batch_size, 64"),
+        (("minibatch_size=10",), "minibatch_size\n  got:  10\n  need: a divisor of batch_size, 128"),
+        (("minibatch_size=256",), "minibatch_size\n  got:  256\n  need: a divisor of batch_size, 128"),
         (("num_minibatches=0",), "num_minibatches\n  got:  0\n  need: an integer, at least 1"),
     ],
 )
@@ -170,7 +170,7 @@ def test_settings_of_the_same_number_exclude_each_other(settings: tuple[str, ...
 def test_number_of_mini_batches() -> None:
     assert addition().minibatches == 4
     assert apply(addition(), ["num_minibatches="]).minibatches == 1
-    assert apply(addition(), ["num_minibatches=", "minibatch_size=16"]).minibatches == 4
+    assert apply(addition(), ["num_minibatches=", "minibatch_size=16"]).minibatches == 8
 
 
 def test_epochs_may_replace_the_steps_of_every_recipe() -> None:

@@ -15,13 +15,13 @@ def test_plan_has_the_totals_of_both_runs() -> None:
     lines = plan(addition()).splitlines()
     assert lines[0] == "addition, initial run: sft, 600 steps"
     assert lines[9:] == [
-        "addition: dapo, 240 steps",
+        "addition: dapo, 300 steps",
         "  prepare data  purerl.recipes.addition:prepare",
         "  data          {run}/prepared/train.parquet",
         "  models        policy (hf)",
         "  generator     hf",
-        "  step          64 prompts x 16 completions of at most 4 tokens: 1,024 rows; optimizer steps: 4",
-        "  total         at most 245,760 rows; optimizer steps: 960",
+        "  step          128 prompts x 8 completions of at most 4 tokens: 1,024 rows; optimizer steps: 4",
+        "  total         at most 307,200 rows; optimizer steps: 1,200",
         "  evaluation    every 20 steps: all problems of {run}/prepared/held_out.parquet",
         "  checkpoints   every 20 steps; the newest 2 are kept",
     ]
