@@ -6,16 +6,17 @@ test whether it does. The loop knows nothing else about engines, and engines kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-from attrs import field, frozen
+from attrs import frozen
 from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
+from purerl.errors import EngineError
 
 __all__ = [
     "Capabilities",
@@ -45,11 +46,10 @@ class Capabilities:
 
     max_sequence_length   tokens of the longest sequence, prompt and completion together; None: unlimited or unknown
     outputs               trainers: the outputs that `score` and `step` can compute
-    batch_invariant       generators: a request with the same weights gives the same tokens, whatever runs beside it
-    seeded                generators: the seed of a request determines its tokens
+    batch_invariant       generators: the tokens of a request do not depend on the requests beside it; see `Generator`
+    seeded                generators: the seed of a request determines its tokens; see `Generator`
     in_process            generators: decoding happens inside `collect`
     adapters              generators: accept the weights of an adapter (LoRA) without merging them
-    images                requests and batches may contain images
     """
 
     max_sequence_length: int | None = None
@@ -58,7 +58,6 @@ class Capabilities:
     seeded: bool = False
     in_process: bool = False
     adapters: bool = False
-    images: bool = False
 
 
 @runtime_checkable
@@ -117,7 +116,6 @@ class Request:
     tokens: Sequence[int]
     sampling: Sampling
     seed: int
-    inputs: Mapping[str, Any] = field(factory=dict)
 
 
 @frozen
@@ -134,7 +132,18 @@ class Completion:
 
 @runtime_checkable
 class Generator(Protocol):
-    """Samples completions. One process calls it."""
+    """Samples completions. One process calls it.
+
+    Its `capabilities` state what a caller can rely on:
+
+    seeded           a request that runs alone has the same tokens each time, at any temperature, and other tokens with
+                     another seed. Otherwise only greedy decoding is repeatable, and `Request.seed` may have no effect
+    batch_invariant  a request has the same tokens beside other requests as alone. Otherwise rounding may depend on the
+                     batch, so that a token whose logits are nearly tied may change
+    in_process       decoding happens inside `collect`, and never while the caller does something else
+
+    Sampling can be repeated exactly only with a generator that is both `seeded` and `batch_invariant`.
+    """
 
     capabilities: Capabilities
 
@@ -171,13 +180,28 @@ class Generator(Protocol):
 
 
 def generate(generator: Generator, requests: Sequence[Request]) -> list[Completion]:
-    """Submit `requests`, wait for all of them, and return their completions in the same order."""
+    """Submit `requests`, wait for all of them, and return their completions in the same order.
+
+    Completions of other requests that are collected meanwhile are discarded.
+
+    Raises: EngineError if the generator returns nothing although completions are missing.
+    """
     generator.submit(requests)
-    keys, completions = {request.key for request in requests}, dict[str, Completion]()
-    while len(completions) < len(keys):
+    missing, completions = {request.key for request in requests}, dict[str, Completion]()
+    while missing:
         finished = generator.collect()
-        completions.update((completion.key, completion) for completion in finished if completion.key in keys)
+        if not finished:
+            raise _lost(missing)
+        completions.update((completion.key, completion) for completion in finished)
+        missing.difference_update(completions)
     return [completions[request.key] for request in requests]
+
+
+def _lost(missing: Collection[str]) -> EngineError:
+    got = f"no completion from collect(), with {len(missing)} missing: {min(missing)!r}, ..."
+    need = "a completion of every request that was submitted"
+    do = "test the generator with purerl.testing.check_generator"
+    return EngineError("a generator has lost requests", got=got, need=need, do=do)
 
 
 # --- training ----------------------------------------------------------------------------------------------------
@@ -188,7 +212,8 @@ class Trainer(Protocol):
     """One model with its optimizer, on one or more ranks.
 
     Every method is collective with identical arguments: all ranks make the same calls, in the same order, with the same
-    whole batch, and get the same results. The trainer decides which rank computes which rows.
+    whole batch, and get the same results. The trainer decides which rank computes which rows. Batches and scores are on
+    the CPU.
     """
 
     capabilities: Capabilities
@@ -207,8 +232,8 @@ class Trainer(Protocol):
         """Take one optimizer step on `batch`: micro-batches, backward, gradient clipping, optimizer.
 
         `counts` belong to the whole step. If no token is counted or the gradient is not finite, neither the weights nor
-        the optimizer state change; in the second case the metric `skipped` is 1, otherwise it is 0. A learning-rate
-        schedule advances with every call, also for a batch without rows.
+        the optimizer state change; in both cases the metric `skipped` is 1, otherwise it is 0. A learning-rate schedule
+        advances with every call, also for a batch without rows.
         """
         ...
 

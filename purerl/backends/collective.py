@@ -15,12 +15,17 @@ __all__ = ["check_call", "sum_metrics", "sum_scores"]
 
 
 def check_call(ranks: Ranks, method: str, batch: TensorDict, what: Objective | tuple[str, ...]) -> None:
-    """Raise EngineError on every rank if ranks call different methods, with different rows, objectives or outputs."""
+    """Raise EngineError on every rank if ranks call different methods, with different rows, objectives or outputs.
+
+    A field that is missing on every rank is not an error here: `check_batch` reports it.
+    """
     if ranks.size == 1:
         return
     digest = hashlib.blake2b(digest_size=8)
-    for part in (batch["row"], batch["attention_mask"].sum(-1)):
-        digest.update(part.cpu().numpy().tobytes())
+    for name in ("row", "attention_mask"):
+        if name in batch.keys():
+            per_row = batch[name] if name == "row" else batch[name].sum(-1)
+            digest.update(name.encode() + per_row.numpy().tobytes())
     digest.update(fingerprint(what).encode())
     ranks.check_same("a call of a trainer", f"{method}, {len(batch)} rows, {digest.hexdigest()}")
 

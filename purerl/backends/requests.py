@@ -38,7 +38,6 @@ def _check_request(request: Request, vocab_size: int, max_sequence_length: int |
     total = len(tokens) + sampling.max_tokens
     rules = (
         (len(tokens) > 0, "no tokens", "at least one token to continue"),
-        (not request.inputs, f"inputs {sorted(request.inputs)}", "tokens only: this generator has no other inputs"),
         (0 <= sampling.temperature < math.inf, f"temperature {sampling.temperature}", "0 or above, and finite"),
         (sampling.max_tokens >= 1, f"max_tokens {sampling.max_tokens}", "at least 1"),
         (all(sampling.stop_strings), "an empty stop string", "strings of at least one character"),

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from purerl.errors import EngineError, nearest
 from purerl.protocols import Capabilities, Weights
 
-__all__ = ["TensorWeights", "check_adapter", "copy_weights"]
+__all__ = ["TensorWeights", "check_adapter", "copy_weights", "shard_like"]
 
 
 @frozen
@@ -59,12 +59,16 @@ def copy_weights(weights: Weights, own: Mapping[str, Tensor], *, mix: float = 1.
         if id(own[name]) in copied:
             continue
         copied.add(id(own[name]))
-        target, value = own[name].detach(), value.detach()
-        if isinstance(target, DTensor):
-            value = distribute_tensor(
-                value.to(target.device), target.device_mesh, target.placements, src_data_rank=None
-            )
+        target = own[name].detach()
+        value = shard_like(value.detach(), target)
         if mix == 1.0:
             target.copy_(value)
         else:
             target.lerp_(value.to(target), mix)
+
+
+def shard_like(value: Tensor, target: Tensor) -> Tensor:
+    """What a tensor like `target` holds of the full tensor `value`: its shard if `target` is sharded, or all of it."""
+    if not isinstance(target, DTensor):
+        return value
+    return distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)

@@ -1,1 +1,1 @@
-"""Tensor operations that need a fast path. Each has a package with a contract, a reference and the fast path."""
+"""Tensor operations, a package for each: its contract, and for a fast path the reference that it must equal."""

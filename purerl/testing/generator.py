@@ -15,6 +15,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 
 from attrs import evolve
 from torch import Tensor
@@ -45,9 +46,9 @@ def check_generator(
     tolerance: float = 1e-4,
     samples: int = 2000,
 ) -> None:
-    """Test that a generator satisfies `purerl.protocols.Generator`.
+    """Test that a generator satisfies `purerl.protocols.Generator`, and has the `capabilities` that it states.
 
-    build        makes the generator that is tested
+    build        makes the generator that is tested; it is closed at the end
     weights      two sets of weights by name, with clearly different distributions
     score        (weights, tokens, temperature) -> the log-probability of each token given the tokens before it, in
                  nats, one value for each token. The first value is not read. Temperature 0 means temperature 1, as in
@@ -59,15 +60,14 @@ def check_generator(
 
     Raises: AssertionError with the name of the check, the value and the expected value.
     """
-    generator = build()
-    case = Case(generator, weights, score, vocabulary, text, tolerance, samples, _TIMEOUT)
-    for number, check in enumerate(CHECKS):
-        try:
-            case.load(2 * number)
-            check(case)
-        except AssertionError as error:
-            raise AssertionError(f"{check.__name__}: {error}") from error
-    generator.close()
+    with closing(build()) as generator:
+        case = Case(generator, weights, score, vocabulary, text, tolerance, samples, _TIMEOUT)
+        for number, check in enumerate(CHECKS):
+            try:
+                case.load(2 * number)
+                check(case)
+            except AssertionError as error:
+                raise AssertionError(f"{check.__name__}: {error}") from error
 
 
 # --- requests and completions --------------------------------------------------------------------------------------
@@ -152,9 +152,14 @@ def _assert_refused(case: Case, requests: Sequence[Request], problem: str) -> No
 
 
 def seed_determines_tokens(case: Case) -> None:
-    """The same seed gives the same tokens, and different seeds give different tokens. All 64 bits of a seed count."""
+    """The same seed gives the same tokens, and different seeds give different tokens. All 64 bits of a seed count.
+
+    Each request runs alone. A generator that is not `seeded` is not tested.
+    """
+    if not case.generator.capabilities.seeded:
+        return
     requests = [evolve(case.request(7, max_tokens=12), key=str(seed), seed=seed) for seed in (0, 1, 2**40, 2**62 + 1)]
-    first, second = ([completion.tokens for completion in case.run(requests)] for _ in range(2))
+    first, second = ([case.run([request])[0].tokens for request in requests] for _ in range(2))
     assert first == second, f"tokens of repeated requests: got {second}, expected {first}"
     distinct = len(set(first))
     assert distinct == len(requests), (
@@ -163,9 +168,15 @@ def seed_determines_tokens(case: Case) -> None:
 
 
 def concurrent_requests_do_not_change_results(case: Case) -> None:
-    """A completion is the same in a large batch, in another order, and alone."""
+    """A completion is the same in a large batch, in another order, and alone.
+
+    A generator that is not `batch_invariant` is not tested.
+    """
+    if not case.generator.capabilities.batch_invariant:
+        return
+    temperatures = [case.temperature * factor for factor in (1.0, 0.0, 0.6)]
     requests = [
-        case.request(number, max_tokens=4 + number % 9, temperature=(1.0, 0.0, 0.6)[number % 3]) for number in range(24)
+        case.request(number, max_tokens=4 + number % 9, temperature=temperatures[number % 3]) for number in range(24)
     ]
     together = case.run(requests)
     for completions in (case.run(requests[::-1])[::-1], [case.run([request])[0] for request in requests]):
@@ -198,14 +209,15 @@ def continued_completion_equals_single_completion(case: Case) -> None:
 
 def stop_tokens_end_completion(case: Case) -> None:
     """A completion ends with its first stop token, with finish "stop" even if it is the last token before the limit."""
+    sampling = {"max_tokens": 12, "temperature": case.temperature}
     for number in range(8):
-        full = case.run([case.request(number, max_tokens=12)])[0].tokens
+        full = case.run([case.request(number, **sampling)])[0].tokens
         stop, end = full[5], full.index(full[5]) + 1
         unused = next(token for token in range(len(full) + 1) if token not in full)
         for max_tokens in (12, end):
-            request = case.request(number, max_tokens=max_tokens, stop_tokens=(unused, stop))
-            _assert_stopped(case.run([request])[0], full[:end], f"stop token {stop}")
-        completion = case.run([case.request(number, max_tokens=12, stop_tokens=(unused,))])[0]
+            changed = sampling | {"max_tokens": max_tokens, "stop_tokens": (unused, stop)}
+            _assert_stopped(case.run([case.request(number, **changed)])[0], full[:end], f"stop token {stop}")
+        completion = case.run([case.request(number, **sampling, stop_tokens=(unused,))])[0]
         assert completion.finish == "length", (
             f"finish with stop token {unused}, which does not occur: got {completion.finish!r}, expected 'length'"
         )
@@ -215,12 +227,13 @@ def stop_strings_end_completion(case: Case) -> None:
     """A completion ends with the token that completes a stop string. A stop string may span several tokens."""
     if case.text is None:
         return
+    sampling = {"max_tokens": 12, "temperature": case.temperature}
     for number in range(8):
-        full = case.run([case.request(number, max_tokens=12)])[0].tokens
+        full = case.run([case.request(number, **sampling)])[0].tokens
         stop = case.text(full[4:6])
         end = next(end for end in range(1, 13) if stop in case.text(full[:end]))
         unused = "\N{SNOWMAN}" * 3
-        request = case.request(number, max_tokens=12, stop_strings=(unused, stop))
+        request = case.request(number, **sampling, stop_strings=(unused, stop))
         _assert_stopped(case.run([request])[0], full[:end], f"stop string {stop!r}")
 
 
@@ -232,7 +245,10 @@ def _assert_stopped(completion: Completion, tokens: Sequence[int], stop: str) ->
 
 
 def cancel_returns_generated_tokens(case: Case) -> None:
-    """A canceled request returns the tokens that were generated so far. The other requests run to their end."""
+    """A canceled request returns the tokens that were generated so far. The other requests run to their end.
+
+    Tokens are compared with those of another run if the generator is both `seeded` and `batch_invariant`.
+    """
     requests = [case.request(number, max_tokens=40) for number in range(12)]
     full = {completion.key: completion.tokens for completion in case.run(requests)}
     for delay in _DELAYS:
@@ -241,19 +257,27 @@ def cancel_returns_generated_tokens(case: Case) -> None:
         remaining = [key for key in full if key not in finished]
         canceled = remaining[::2]
         case.generator.cancel([*canceled, "unknown key"])
-        counts = [_count_after_cancel(completion, full, canceled) for completion in case.wait(remaining)]
+        completions = case.wait(remaining)
+        if case.is_repeatable:
+            for completion in completions:
+                _assert_start(completion, full[completion.key])
+        counts = [_count_after_cancel(completion, full, canceled) for completion in completions]
         if any(0 < count < len(full[key]) for key, count in zip(remaining, counts, strict=True)):
             return
     raise AssertionError("completions of canceled requests: got no tokens in any, expected the tokens generated so far")
+
+
+def _assert_start(completion: Completion, full: Sequence[int]) -> None:
+    expected = full[: len(completion.tokens)]
+    assert completion.tokens == expected, (
+        f"tokens of {completion.key!r} after cancel: got {completion.tokens}, expected {expected}"
+    )
 
 
 def _count_after_cancel(completion: Completion, full: Mapping[str, Sequence[int]], canceled: Sequence[str]) -> int:
     """Check the completion of a request that may be canceled, and return its number of tokens."""
     expected, count = full[completion.key], len(completion.tokens)
     _assert_aligned(completion)
-    assert completion.tokens == expected[:count], (
-        f"tokens of {completion.key!r} after cancel: got {completion.tokens}, expected {expected[:count]}"
-    )
     finish = "cancelled" if count < len(expected) else "length"
     assert completion.finish == finish, (
         f"finish with {count} of {len(expected)} tokens: got {completion.finish!r}, expected {finish!r}"

@@ -29,6 +29,16 @@ class Case:
     samples: int
     timeout: float
 
+    @property
+    def temperature(self) -> float:
+        """A temperature at which a request that runs alone has the same tokens each time: 1, or 0 without seeds."""
+        return 1.0 if self.generator.capabilities.seeded else 0.0
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a request has the same tokens each time, whatever runs beside it."""
+        return self.generator.capabilities.seeded and self.generator.capabilities.batch_invariant
+
     def load(self, version: int) -> None:
         """Load ``weights[version % 2]`` as `version`."""
         self.generator.load_weights(TensorWeights(self.weights[version % 2]), version=version)

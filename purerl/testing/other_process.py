@@ -7,8 +7,15 @@ import functools
 import os
 import subprocess
 import sys
+from threading import Timer
 
 __all__ = ["fingerprint_in_other_process"]
+
+_ANSWER_TIMEOUT = 120.0
+"""Seconds after which the process is killed if it has not answered. Its start is part of the first answer."""
+
+_EXIT_TIMEOUT = 10.0
+"""Seconds after which the process is killed if it has not exited."""
 
 # A process that imports torch takes seconds to start. One process therefore serves all calls, until its stdin closes.
 _SERVER = """
@@ -26,9 +33,20 @@ while packed := sys.stdin.buffer.readline():
 def fingerprint_in_other_process(packed: bytes) -> str:
     """The fingerprint of a pickled algorithm, computed in another process; the repr of the error if that fails."""
     process = _process()
-    process.stdin.write(packed.hex() + "\n")
-    process.stdin.flush()
-    return process.stdout.readline().strip()
+    timer = Timer(_ANSWER_TIMEOUT, process.kill)
+    timer.start()
+    try:
+        process.stdin.write(packed.hex() + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+    except OSError as error:  # the process has ended
+        answer = repr(error)
+    finally:
+        timer.cancel()
+    if answer.endswith("\n"):
+        return answer.strip()
+    _process.cache_clear()
+    return answer or repr(EOFError(f"the process has ended, or was killed after {_ANSWER_TIMEOUT:g} seconds"))
 
 
 @functools.cache
@@ -40,5 +58,14 @@ def _process() -> subprocess.Popen:
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", _SERVER], stdin=pipe, stdout=pipe, env=environment, text=True
     )
-    atexit.register(process.communicate)
+    atexit.register(_end, process)
     return process
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Close the stdin of `process`, so that it exits."""
+    try:
+        process.communicate(timeout=_EXIT_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

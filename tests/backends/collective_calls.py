@@ -78,6 +78,9 @@ def checks(ranks: Ranks) -> dict[str, list[str]]:
     batch, rank = make_batch(), ranks.rank
     calls = {
         "same": ("step", batch, POLICY),
+        "no row labels": ("score", batch.exclude("row"), ("logp",)),
+        "no attention mask": ("score", batch.exclude("attention_mask"), ("logp",)),
+        "row labels on one rank": ("score", (batch, batch.exclude("row"))[rank], ("logp",)),
         "method": (("score", "step")[rank], batch, ("logp",)),
         "number of rows": ("score", batch[rank:], ("logp",)),
         "rows": ("score", batch[torch.tensor([[0, 1], [0, 2]][rank])], ("logp",)),

@@ -13,11 +13,10 @@ from tests.backends.hf_conformance import conformance as of_trainer
 
 
 def shard(module: nn.Module) -> None:
-    """Shard every layer and the rest; gradients are summed, not averaged."""
-    for part in (*layers_of(module), module):
-        fully_shard(part)
-        part.set_gradient_divide_factor(1.0)
-        part.set_force_sum_reduction_for_comms(True)  # gloo has no other reduction
+    """Shard every layer and the rest, as in the docstring of `purerl.backends.hf.trainer`."""
+    for layer in layers_of(module):
+        fully_shard(layer)
+    fully_shard(module)
 
 
 def conformance(directory: Path) -> dict[str, Any]:

@@ -99,10 +99,16 @@ def test_equal_calls_of_trainers_are_accepted(results):
     assert [result["checks"]["same"] for result in results] == [[], []]
 
 
+@pytest.mark.parametrize("missing", ["no row labels", "no attention mask"])
+def test_missing_field_is_left_to_the_validation_of_the_batch(results, missing):
+    assert [result["checks"][missing] for result in results] == [[], []]
+
+
 DIFFERENCES = {
     "method": r"rank 0: 'score, 6 rows, (\w+)'; rank 1: 'step, 6 rows, \1'",
     "number of rows": r"rank 0: 'score, 6 rows, \w+'; rank 1: 'score, 5 rows, \w+'",
     "rows": r"rank 0: 'score, 2 rows, \w+'; rank 1: 'score, 2 rows, \w+'",
+    "row labels on one rank": r"rank 0: 'score, 6 rows, \w+'; rank 1: 'score, 6 rows, \w+'",
     "lengths": r"rank 0: 'score, 6 rows, \w+'; rank 1: 'score, 6 rows, \w+'",
     "outputs": r"rank 0: 'score, 6 rows, \w+'; rank 1: 'score, 6 rows, \w+'",
     "objective": r"rank 0: 'step, 6 rows, \w+'; rank 1: 'step, 6 rows, \w+'",

@@ -14,7 +14,7 @@ from purerl.backends.fake import generator as generators
 from purerl.backends.fake import trainer as trainers
 from purerl.backends.fake.model import BIGRAM, initial_weights
 from purerl.batch import collate
-from purerl.errors import CheckpointError, ConfigError, InputError
+from purerl.errors import CheckpointError, ConfigError, EngineError, InputError
 from purerl.protocols import Generator, Request, Sampling, Trainer, generate
 from purerl.settings import Model
 from purerl.testing.trainer import check_trainer
@@ -136,6 +136,31 @@ def test_generate_ignores_completions_of_other_requests():
     generator.submit([evolve(request, key="other") for request in make_requests(1, max_tokens=1)])
     completions = generate(generator, make_requests(2))
     assert [completion.key for completion in completions] == ["0", "1"]
+
+
+def test_generate_refuses_a_generator_that_loses_requests(monkeypatch):
+    generator = make_generator(max_collected=1)
+    submit = generator.submit
+    monkeypatch.setattr(generator, "submit", lambda requests: submit(requests[:1]))
+    with pytest.raises(EngineError) as error:
+        generate(generator, make_requests(3))
+    assert str(error.value).splitlines() == [
+        "a generator has lost requests",
+        "  got:  no completion from collect(), with 2 missing: '1', ...",
+        "  need: a completion of every request that was submitted",
+        "  do:   test the generator with purerl.testing.check_generator",
+    ]
+
+
+def test_step_without_counted_tokens_is_skipped():
+    trainer = make_trainer(vocab_size=3)
+    before = dict(trainer.weights())[BIGRAM].clone()
+    loss = Objective("policy", (), ("logp",), (Term("nll", lambda batch: -batch["logp"], token_mean),))
+    batch = collate([dict(tokens=[2, 0], action=[0, 1], mask=[0, 0], row=0, group=0, temperature=1.0)])
+    metrics = trainer.step(*make_step(loss, batch))
+    assert float(metrics["skipped"].total) == 1
+    assert "grad_norm" not in metrics
+    assert torch.equal(dict(trainer.weights())[BIGRAM], before)
 
 
 def test_request_that_exceeds_max_sequence_length_is_refused():

@@ -242,7 +242,6 @@ def test_stop_string_may_start_before_the_weights_change(model):
         (dict(tokens=[1] * 57), "got:  65 tokens, prompt and completion together\n  need: at most 64"),
         (dict(tokens=[VOCAB_SIZE]), f"got:  token {VOCAB_SIZE}\n  need: ids from 0 to {VOCAB_SIZE - 1}"),
         (dict(tokens=[-1]), "got:  token -1"),
-        (dict(inputs={"image": 0}), "got:  inputs .'image'."),
         (dict(sampling=Sampling(temperature=-1.0)), "got:  temperature -1.0"),
         (dict(sampling=Sampling(temperature=float("nan"))), "got:  temperature nan"),
         (dict(sampling=Sampling(max_tokens=0)), "got:  max_tokens 0"),

@@ -11,6 +11,7 @@ from attrs import evolve
 from purerl.backends.fake import generator as fake
 from purerl.backends.fake.generator import FakeGenerator
 from purerl.backends.requests import PendingRequest
+from purerl.backends.sampling import choose
 from purerl.protocols import Completion
 from purerl.testing import generator as suite
 from purerl.testing.generator import check_generator
@@ -19,6 +20,45 @@ from tests.backends.generators import FAKE, fake_generator
 
 def test_fake_generator_conforms():
     check_generator(fake_generator, **FAKE)
+
+
+def test_generator_is_closed_if_a_check_fails(monkeypatch):
+    closed = []
+
+    def close(self: FakeGenerator) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(FakeGenerator, "close", close)
+    monkeypatch.setattr(FakeGenerator, "collect", lambda self, timeout=None: [None])
+    with pytest.raises(AssertionError, match="^collect_without_requests"):
+        check_generator(fake_generator, **FAKE)
+    assert len(closed) == 1
+
+
+def rounded_by_batch(logits, temperature, uniform):
+    """Another token for one request in a hundred if other requests are decoded with it."""
+    shift = 0.01 if len(logits) > 1 else 0.0
+    return choose(logits, temperature, uniform * (1 - shift))
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "capabilities", "check"),
+    [
+        ("uniform", lambda seed, index: torch.rand(len(seed)), {"seeded": False}, "seed_determines_tokens"),
+        ("choose", rounded_by_batch, {"batch_invariant": False}, "concurrent_requests_do_not_change_results"),
+    ],
+)
+def test_capability_that_is_not_stated_is_not_tested(monkeypatch, name, function, capabilities, check):
+    monkeypatch.setattr(fake, name, function)
+    with pytest.raises(AssertionError, match=f"^{check}: "):
+        check_generator(fake_generator, **FAKE)
+
+    def build() -> FakeGenerator:
+        generator = fake_generator()
+        generator.capabilities = evolve(generator.capabilities, **capabilities)
+        return generator
+
+    check_generator(build, **FAKE)
 
 
 # --- mutants -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from purerl.algos.algebra import Counts, Weighted, merge
+from purerl.backends.fake import trainer as fake
 from purerl.backends.hf import engine, layout
 from purerl.backends.hf import module as token_model
 from purerl.backends.hf.engine import HFTrainer
@@ -34,6 +36,30 @@ def test_a_failure_names_the_check(tmp_path: Path, monkeypatch):
     arguments = conformance(tmp_path)
     with pytest.raises(AssertionError, match=r"^an_invalid_checkpoint_is_refused: an empty directory was loaded$"):
         check_trainer(arguments.pop("build"), **arguments)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_trainer_is_closed_once_also_if_a_check_fails(monkeypatch, fails):
+    arguments = fake.conformance(Path())
+    build, built, closed = arguments.pop("build"), [], []
+
+    def build_and_record() -> fake.FakeTrainer:
+        built.append(build())
+        return built[-1]
+
+    def close(self: fake.FakeTrainer) -> None:
+        closed.append(self)
+
+    def fail(*arguments: object) -> None:
+        raise AssertionError("on purpose")
+
+    monkeypatch.setattr(fake.FakeTrainer, "close", close)
+    if fails:
+        monkeypatch.setattr(checks, "assert_close", fail)
+    with pytest.raises(AssertionError, match="on purpose$") if fails else nullcontext():
+        check_trainer(build_and_record, variants=[build_and_record], **arguments)
+    assert built
+    assert sorted(map(id, closed)) == sorted(map(id, built))
 
 
 # --- mutants -----------------------------------------------------------------------------------------------------
@@ -232,6 +258,13 @@ def momentum_continues(true, self, metrics, counts):
     return true(self, metrics, {name: Counts(*(x + 1 for x in count)) for name, count in counts.items()})
 
 
+@mutant("an_empty_step_changes_nothing", HFTrainer, "_optimize")
+def an_empty_step_is_not_reported(true, self, metrics, counts):
+    counted = sum(float(count.tokens) for count in counts.values())
+    report = true(self, metrics, counts)
+    return report if counted else report | {"skipped": Weighted(torch.zeros(()), torch.ones(()))}
+
+
 @mutant(SKIPS, engine.nn.utils, "clip_grad_norm_")
 def nan_becomes_0(true, parameters, norm):
     for parameter in (parameters := list(parameters)):
@@ -270,6 +303,23 @@ def weights_are_not_loaded(true, self, path):
     before = copy.deepcopy(self.module.state_dict())
     true(self, path)
     self.module.load_state_dict(before)
+
+
+@mutant("scores_follow_the_weights", HFTrainer, "score")
+def the_first_score_is_repeated(true, self, batch, outputs):
+    if not hasattr(self, "first_score"):
+        self.first_score = true(self, batch, outputs)
+    return self.first_score
+
+
+@mutant("an_exported_trainer_can_be_closed", HFTrainer, "export")
+def nothing_is_exported(true, self, path):
+    return None
+
+
+@mutant("an_exported_trainer_can_be_closed", HFTrainer, "close")
+def closing_fails(true, self):
+    raise AssertionError("the trainer cannot be closed")
 
 
 @mutant("an_invalid_checkpoint_is_refused", HFTrainer, "load")

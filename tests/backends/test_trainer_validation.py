@@ -12,6 +12,7 @@ from purerl.backends.hf.engine import _on_host
 from purerl.backends.hf.trainer import OUTPUTS, Config, check
 from purerl.batch import collate, with_fields
 from purerl.errors import BatchError, ConfigError, InputError
+from purerl.ranks import Ranks
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
 from tests.backends.training import make_batch, make_step
 
@@ -154,6 +155,16 @@ def test_batch_without_a_required_field_is_refused(path, field):
     batch, objective, counts = make_step(0)
     with pytest.raises(BatchError, match=f"field '{field}' is missing"):
         make_trainer(path).step(batch.exclude(field), objective, counts)
+
+
+@pytest.mark.parametrize("field", ["row", "attention_mask"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_batch_without_its_structure_is_refused_on_any_number_of_ranks(path, monkeypatch, field, size):
+    monkeypatch.setattr(Ranks, "gather", lambda self, value: [value] * self.size)
+    trainer = make_trainer(path)
+    trainer.ranks = Ranks(0, size)
+    with pytest.raises(BatchError, match=f"field '{field}' is missing"):
+        trainer.score(make_batch().exclude(field), ["logp"])
 
 
 def rows_of(*lengths: int, token: int = 1):

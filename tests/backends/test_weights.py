@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch import Tensor
@@ -80,6 +82,20 @@ def test_tied_weight_under_both_names_is_mixed_once(tmp_path, mix):
     both = {**new, "lm_head.weight": new["model.embed_tokens.weight"]}
     target.load_weights(TensorWeights(both), mix=mix)
     torch.testing.assert_close(weights_of(target), mixed(old, new, mix))
+
+
+def test_tied_weights_are_loaded_without_a_message_into_a_model_with_another_layout_of_files(tmp_path, caplog):
+    paths = [write_model(tmp_path, "qwen3_moe", seed=k, tie_word_embeddings=True) for k in (0, 1)]
+    target, source = (make_trainer(path, dtype="float32") for path in paths)
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    try:
+        target.load_weights(source.weights())
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert caplog.messages == []
+    assert equal(weights_of(target), weights_of(source))
+    assert equal(scores(target), scores(source))
 
 
 def test_scores_follow_the_loaded_weights(tmp_path):

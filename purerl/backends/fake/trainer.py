@@ -74,7 +74,7 @@ class FakeTrainer:
         return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self._ranks)
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
-        """Take one step. If the gradient is not finite, nothing changes and `skipped` is 1 instead of 0."""
+        """Take one step, or skip it: `skipped` is 1 if the gradient is not finite or no token is counted, else 0."""
         check_call(self._ranks, "step", batch, objective)
         leaves = {name: value.detach().requires_grad_() for name, value in self._weights.items()}
         part = batch[self._rows(batch, objective.unit)]
@@ -87,7 +87,7 @@ class FakeTrainer:
         self._ranks.sum_in_place(gradients)
         norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
         extra = {"skipped": torch.ones_like(norm)}
-        if norm.isfinite():
+        if norm.isfinite() and any(count.tokens > 0 for count in counts.values()):
             pairs = zip(self._weights.items(), gradients, strict=True)
             self._weights = {name: value - self._config.lr * gradient for (name, value), gradient in pairs}
             extra = {"skipped": torch.zeros_like(norm), "grad_norm": norm}

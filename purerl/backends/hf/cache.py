@@ -2,7 +2,7 @@
 
 A cache object serves all layers. Layers with a sliding window also keep all columns; their mask hides the old ones.
 
-This file imports transformers. It is imported when a generator is built.
+This file imports transformers. It is imported when a generator or a trainer is built.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from transformers.cache_utils import Cache
 
 from purerl.backends.hf.table import Table
 
-__all__ = ["DecodeCache", "PrefillCache"]
+__all__ = ["DecodeCache", "PastCache", "PrefillCache"]
 
 KeyValue = tuple[Tensor, Tensor]
 
 
-class _TableCache(Cache):
-    """The methods that transformers calls to build masks and positions."""
+class PastCache(Cache):
+    """A cache with `past` columns before the tokens that are read: what transformers needs for masks and positions."""
 
-    def __init__(self, table: Table, past: int) -> None:
+    def __init__(self, past: int) -> None:
         super().__init__(layers=[])
-        self.table, self.past = table, past
+        self.past = past
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.past
@@ -34,7 +34,7 @@ class _TableCache(Cache):
         return self.past + query_length, 0
 
 
-class PrefillCache(_TableCache):
+class PrefillCache(PastCache):
     """Stores the keys and values of prompts in new rows of the table, aligned to the right.
 
     rows     the new rows of the table
@@ -46,8 +46,8 @@ class PrefillCache(_TableCache):
     """
 
     def __init__(self, table: Table, rows: slice, sources: Tensor, lengths: Tensor, width: int) -> None:
-        super().__init__(table, past=0)
-        self.rows, self.width, self.sources = rows, width, sources[:, None]
+        super().__init__(past=0)
+        self.table, self.rows, self.width, self.sources = table, rows, width, sources[:, None]
         # Columns before a row starts hold its first token. It is masked, and finite unless the row itself is not.
         self.columns = (torch.arange(width, device=lengths.device) + (lengths - width)[:, None]).clamp(min=0)
 
@@ -63,11 +63,12 @@ class PrefillCache(_TableCache):
         view.copy_(aligned.permute(0, 2, 1, 3))
 
 
-class DecodeCache(_TableCache):
+class DecodeCache(PastCache):
     """Stores the keys and values of column `now` of all rows. Attention reads all columns in use."""
 
     def __init__(self, table: Table) -> None:
-        super().__init__(table, past=table.now - table.start)
+        super().__init__(past=table.now - table.start)
+        self.table = table
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
         return self._append(("key", layer_idx), key_states), self._append(("value", layer_idx), value_states)

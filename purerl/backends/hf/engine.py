@@ -6,8 +6,8 @@
 The loss of each micro-batch is already divided by the counts of the whole step. So gradients are summed, over
 micro-batches and over ranks, and never averaged.
 
-A model that was sharded from outside (FSDP2's `fully_shard`, with a gradient divide factor of 1) sums its gradients
-itself. The gradients of other parameters are summed here.
+A model that was sharded from outside by FSDP2's `fully_shard` sums its gradients itself. The gradients of a model that
+is not sharded are summed here. A model is sharded entirely or not at all.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from torch.distributed.tensor import DTensor
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
 from purerl.backends.hf.checkpoint import check_fit, os_errors, read, write
-from purerl.backends.hf.gather import full_tensors, set_full
+from purerl.backends.hf.gather import full_tensors
 from purerl.backends.hf.layout import MicroBatch, arrange
 from purerl.backends.hf.limits import check_rows
 from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.optimizer import adamw, clear_gradients, learning_rate
+from purerl.backends.hf.sharding import check_sharding, fsdp_parts, restore_shards, sum_gradients
 from purerl.backends.hf.weights import ModelWeights, copy_into
-from purerl.backends.weights import check_adapter
+from purerl.backends.weights import check_adapter, shard_like
 from purerl.batch import STRUCTURE, check_batch, with_fields
 from purerl.errors import CheckpointError, InputError
 from purerl.protocols import Capabilities, Metrics, Weights
@@ -50,13 +51,19 @@ class HFTrainer:
     """A `Trainer` of `module`. Its parameters are trained if they require a gradient, for `updates` optimizer steps.
 
     Dropout is off, so nothing in a step is random: the same calls give the same bits.
+
+    Raises: ConfigError if only some of the trained parameters are sharded.
     """
 
     def __init__(self, config: HFTrainerConfig, module: TokenModel, *, updates: int, ranks: Ranks, share: bool) -> None:
         self.config, self.module, self.updates, self.ranks, self.share = config, module, updates, ranks, share
         self.position = 0  # optimizer steps so far, including skipped ones
         self.replaced = False  # whether `load_weights` has been called
-        self.trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.parameters = dict(module.named_parameters())
+        self.trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
+        self.is_sharded = check_sharding(self.trained)
+        self.fsdp = fsdp_parts(module)
+        sum_gradients(self.fsdp)
         adam = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
         self.optimizer = adamw(module, **adam) if self.trained else None
         self.capabilities = Capabilities(
@@ -78,7 +85,8 @@ class HFTrainer:
         scores = {name: self._zeros(batch, name) for name in outputs}
         for part in parts:
             for name, result in self._forward(self._rows(batch, part, _READS), part, outputs).items():
-                scores[name][part.rows.to(scores[name].device)] = result.to(scores[name])
+                scores[name][part.rows] = result.to(scores[name])
+        restore_shards(self.fsdp)
         return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.ranks)
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
@@ -100,8 +108,8 @@ class HFTrainer:
         device = self._device
         counts = {name: Counts(*(number.to(device) for number in count)) for name, count in counts.items()}
         metrics = merge(*(self._backward(batch, part, objective, counts) for part in parts))
-        plain = [p.grad for p in self.trained.values() if p.grad is not None and not isinstance(p.grad, DTensor)]
-        self.ranks.sum_in_place(plain)
+        if not self.is_sharded:
+            self.ranks.sum_in_place([p.grad for p in self.trained.values()])
         return self._optimize(sum_metrics(_on_host(metrics), self.ranks), counts)
 
     def _check_outputs(self, names: Sequence[str]) -> None:
@@ -124,7 +132,7 @@ class HFTrainer:
 
     @property
     def _device(self) -> torch.device:
-        return next(self.module.parameters()).device
+        return next(iter(self.parameters.values())).device
 
     def _rows(self, batch: TensorDict, part: MicroBatch, reads: Sequence[str]) -> TensorDict:
         """The rows of one micro-batch, on the model's device."""
@@ -191,7 +199,7 @@ class HFTrainer:
         self.replaced = True
 
     def save(self, path: Path) -> None:
-        saved = dict(self.module.named_parameters()) if self.replaced else self.trained
+        saved = self.parameters if self.replaced else self.trained
         weights = {name: value.detach() for name, value in full_tensors(saved)}
         moments = self.optimizer.state_dict()["state"] if self.optimizer else {}
         moments = {index: dict(full_tensors(state)) for index, state in moments.items()}
@@ -204,11 +212,11 @@ class HFTrainer:
         if self.replaced and not state["replaced"]:
             need = "a trainer that was just built: this one has lost the weights of its model's files"
             raise CheckpointError(f"{str(path)!r} cannot be loaded", got="weights that were replaced", need=need)
-        saved = dict(self.module.named_parameters()) if state["replaced"] else self.trained
+        saved = self.parameters if state["replaced"] else self.trained
         check_fit(path, weights, saved)
         self.replaced, self.position = state["replaced"], state["position"]
         for name, parameter in saved.items():
-            set_full(parameter, weights[name])
+            parameter.copy_(shard_like(weights[name], parameter))
         if self.optimizer:
             self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": self._sharded(state["moments"])})
 
@@ -230,17 +238,15 @@ class HFTrainer:
         self.ranks.on_first(write_model)
 
     def close(self) -> None:
-        self.optimizer, self.trained = None, {}
+        self.optimizer, self.parameters, self.trained, self.fsdp = None, {}, {}, ()
         del self.module
 
 
 def _like(parameter: Tensor, value: Tensor) -> Tensor:
-    """The full tensor `value`, sharded like `parameter` if it has its shape; step counts stay as they are."""
-    if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
+    """A copy of the full tensor `value`, sharded like `parameter` if it has its shape; step counts stay as they are."""
+    if value.shape != parameter.shape:
         return value
-    shard = torch.empty_like(parameter, dtype=value.dtype)
-    set_full(shard, value)
-    return shard
+    return torch.empty_like(parameter, dtype=value.dtype).copy_(shard_like(value, parameter))
 
 
 def _on_host(metrics: Metrics) -> dict[str, Weighted]:

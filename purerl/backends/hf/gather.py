@@ -1,4 +1,4 @@
-"""From the shards of a model to full tensors, and back."""
+"""From the shards of a model to full tensors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 
-__all__ = ["full_tensors", "set_full"]
+__all__ = ["full_tensors"]
 
 _BUCKET = 2**28  # bytes
 
@@ -61,10 +61,3 @@ def _padded_shard(tensor: DTensor, ranks: int) -> Tensor:
     """This rank's rows of `tensor`, as many as any rank has."""
     local, shard_rows = tensor.to_local().detach(), -(-tensor.shape[0] // ranks)
     return torch.cat((local, local.new_zeros(shard_rows - local.shape[0], *tensor.shape[1:]))) if ranks > 1 else local
-
-
-def set_full(target: Tensor, value: Tensor) -> None:
-    """Copy the full tensor `value` into `target`; a sharded one takes its shard."""
-    if isinstance(target, DTensor):
-        value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)
-    target.copy_(value)

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.model import no_progress_bars
 from purerl.errors import ConfigError
+from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import token_outputs
 from purerl.kernels.logp.reference import compute_dtype
 from purerl.types import RowFloat, TokenBool, TokenInt
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from purerl.backends.hf.prefix import Plan
 
 __all__ = ["HEADS", "LANGUAGE_OUTPUTS", "TokenModel", "layers_of", "logit_shape", "recompute_layers"]
-
-LANGUAGE_OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens")
-"""Outputs that come from the distribution of the next token."""
 
 HEADS = ("value", "log_partition")
 """Outputs that have a head of their own: one number per token, linear in the hidden state."""

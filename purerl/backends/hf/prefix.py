@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
 
+from purerl.backends.hf.cache import PastCache
 from purerl.backends.hf.limits import unsupported_layers
+from purerl.backends.hf.probe import equal_up_to_rounding
 from purerl.types import RowInt, TokenBool, TokenInt
 
 if TYPE_CHECKING:
@@ -115,27 +116,19 @@ def states(backbone: nn.Module, plan: Plan) -> Tensor:
     return torch.cat((before, suffix), 1)
 
 
-class _PrefixCache(Cache):
+class _PrefixCache(PastCache):
     """Stores the keys and values of every layer, with their gradients."""
 
-    past = 0
-
     def __init__(self) -> None:
-        super().__init__(layers=[])
+        super().__init__(past=0)
         self.stored: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.past
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.past + query_length, 0
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
         self.stored[layer_idx] = key_states, value_states
         return key_states, value_states
 
 
-class _SuffixCache(_PrefixCache):
+class _SuffixCache(PastCache):
     """Puts the keys and values of a prefix before those of each row that has this prefix.
 
     `origin` [prefixes, columns] is the column from which each column is taken. Columns before a prefix hold its first
@@ -143,8 +136,8 @@ class _SuffixCache(_PrefixCache):
     """
 
     def __init__(self, prefix: _PrefixCache, member: Tensor, origin: Tensor | None, columns: int) -> None:
-        super().__init__()
-        self.stored, self.member, self.origin, self.past = prefix.stored, member, origin, columns
+        super().__init__(past=columns)
+        self.stored, self.member, self.origin = prefix.stored, member, origin
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
         key, value = self.stored[layer_idx]
@@ -172,6 +165,4 @@ def can_share(causal: PreTrainedModel) -> bool:
         split = states(backbone, plan(tokens, action, group))[:, :4]
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # whatever a model says to a cache
         return False
-    expected = torch.cat((unsplit[:4, 7:11], unsplit[4:, 5:9]))
-    tolerance = 0.1 if unsplit.dtype.itemsize < 4 else 1e-3
-    return float((split - expected).abs().max()) <= tolerance * float(unsplit.abs().max())
+    return equal_up_to_rounding(split, torch.cat((unsplit[:4, 7:11], unsplit[4:, 5:9])))

@@ -19,7 +19,7 @@ from purerl.kernels.logp.reference import shape_logits
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["probe"]
+__all__ = ["equal_up_to_rounding", "probe"]
 
 _TOKENS, _PADDED_TOKENS = 4, 7
 _MAX_LOGIT = 100.0
@@ -65,13 +65,20 @@ def _with_hook(module: Any, hook: Callable, run: Callable[[], Tensor]) -> Tensor
 
 
 def _compare(causal: PreTrainedModel, what: str, computed: Tensor, expected: Tensor | None) -> None:
-    """Compare up to rounding. In a 16-bit dtype the rounding errors of all layers add up."""
     if expected is None or expected.shape != computed.shape:
         raise _difference(causal, f"{what}: no tensor of this shape in its forward pass")
-    tolerance = 0.1 if expected.dtype.itemsize < 4 else 1e-3
-    distance, size = float((computed - expected).abs().max()), float(expected.abs().max())
-    if not distance <= tolerance * size:
+    if not equal_up_to_rounding(computed, expected):
+        distance, size = float((computed - expected).abs().max()), float(expected.abs().max())
         raise _difference(causal, f"{what}: they differ by {distance:.3g}; the largest value is {size:.3g}")
+
+
+def equal_up_to_rounding(computed: Tensor, expected: Tensor) -> bool:
+    """Whether two results of a model agree, relative to the largest value of `expected`; NaN agrees with nothing.
+
+    In a 16-bit dtype the rounding errors of all layers add up.
+    """
+    tolerance = 0.1 if expected.dtype.itemsize < 4 else 1e-3
+    return float((computed - expected).abs().max()) <= tolerance * float(expected.abs().max())
 
 
 def _difference(causal: PreTrainedModel, got: str) -> ConfigError:

@@ -161,8 +161,8 @@ def build(
     With 0 `updates` the model is not trained and has no optimizer. `seed` initializes heads; nothing else is random.
     `parallelize` changes the module in place before the optimizer is created, for example by `fully_shard`.
 
-    Raises: ConfigError as `check`; for a model that cannot be loaded, whose logits cannot be reproduced, or that is to
-    be trained with float16 weights.
+    Raises: ConfigError as `check`; for a model that cannot be loaded, whose logits cannot be reproduced, that is to be
+    trained with float16 weights, or that `parallelize` has sharded only in part.
     """
     import torch
 

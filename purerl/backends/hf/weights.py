@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from purerl.backends.hf.gather import full_tensors
+from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.weights import TensorWeights, copy_weights
 from purerl.protocols import Weights
 
@@ -64,24 +64,9 @@ def copy_into(model: PreTrainedModel, weights: Weights, *, mix: float = 1.0) -> 
     if {id(weight) for weight in files.values()} <= {id(weight) for weight in state.values()}:
         copy_weights(weights, files, mix=mix)
         return
-    files = {name: weight.detach().clone() for name, weight in files.items()}
+    copies = {id(weight): weight.detach().clone() for weight in files.values()}
+    files = {name: copies[id(weight)] for name, weight in files.items()}  # tied weights stay tied
     copy_weights(weights, files, mix=mix)
-    with _quiet():
+    with no_progress_bars():
         loaded = type(model).from_pretrained(None, config=model.config, state_dict=files, dtype=model.dtype)
     copy_weights(TensorWeights(loaded.state_dict()), state)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' progress bar and messages."""
-    from transformers.utils import logging
-
-    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bar:
-            logging.enable_progress_bar()

@@ -31,6 +31,7 @@ KEPT = 2**24
 """Largest n * v for which `token_outputs` uses the reference. In float32 each [n, v] tensor then takes up to 64 MiB."""
 
 OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens")
+"""The outputs of `token_outputs`: what comes from the distribution of the next token."""
 
 _CHUNK_LOGITS, _MIN_CHUNK_TOKENS = 2**22, 128
 

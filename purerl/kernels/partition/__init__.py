@@ -41,11 +41,11 @@ def assign_ranks(cost: RowInt, unit: RowInt, *, ranks: int) -> RowInt:
     totals = [(0, rank) for rank in range(ranks)]
     heapify(totals)
     rank_of_unit = [0] * len(units.order)
-    sizes = torch.zeros_like(units.size).scatter_add_(0, units.member, cost.clamp(min=1)).tolist()
-    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
+    costs = torch.zeros_like(units.size).scatter_add_(0, units.member, cost.clamp(min=1)).tolist()
+    for index in sorted(range(len(costs)), key=lambda index: (-costs[index], index)):
         total, rank = totals[0]
         rank_of_unit[index] = rank
-        heapreplace(totals, (total + sizes[index], rank))
+        heapreplace(totals, (total + costs[index], rank))
     return torch.tensor(rank_of_unit, dtype=torch.int64, device=cost.device)[units.member]
 
 

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from purerl.errors import ConfigError
 from purerl.ranks import current_ranks
 from purerl.testing.trainer import check_trainer
-from purerl.testing.trainer.checks import shared_directory
+from purerl.testing.trainer.resources import shared_directory
 
 __all__ = ["main"]
 

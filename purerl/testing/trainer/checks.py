@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 
 import torch
 from tensordict import TensorDict
@@ -34,8 +32,9 @@ from purerl.testing.trainer.reference import (
     value_of,
     weights_of,
 )
+from purerl.testing.trainer.resources import closing_trainers, shared_directory
 
-__all__ = ["CHECKS", "shared_directory"]
+__all__ = ["CHECKS"]
 
 
 def _builds(case: Case) -> Sequence[Build]:
@@ -50,15 +49,6 @@ def _score(trainer: Trainer, batch: TensorDict) -> dict[str, Tensor]:
 def _train(trainer: Trainer, steps: Iterable[Step]) -> tuple[dict[str, Tensor], list[Metrics]]:
     reports = [trainer.step(*step) for step in steps]
     return weights_of(trainer), reports
-
-
-@contextmanager
-def shared_directory() -> Iterator[Path]:
-    """An empty directory, the same one on every rank."""
-    ranks = current_ranks()
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(ranks.gather(folder)[0])
-        ranks.gather(None)  # no rank uses it any more
 
 
 # --- scores --------------------------------------------------------------------------------------------------------
@@ -166,14 +156,7 @@ def _check_report(report: Metrics, expected: Metrics, tolerance: float) -> None:
     for name, metric in report.items():
         assert isinstance(metric, Weighted), f"metric {name} is a {type(metric).__name__}, need a Weighted"
         assert abs(value_of(metric)) < float("inf"), f"metric {name} is not finite: {metric}"
-    got, need = (
-        {
-            name: torch.tensor([float(part) for part in metrics[name]], dtype=torch.float64)
-            for name in expected
-            if name in metrics
-        }
-        for metrics in (report, expected)
-    )
+    got, need = ({name: _pair(metrics[name]) for name in expected if name in metrics} for metrics in (report, expected))
     assert_close("metrics (total, weight)", got, need, tolerance)
     assert value_of(report["skipped"]) == 0, "an ordinary step is reported as skipped"
 
@@ -192,12 +175,7 @@ def a_unit_may_exceed_the_token_budget(case: Case) -> None:
 
 def fewer_rows_than_ranks(case: Case) -> None:
     """One row; on several ranks some have no rows."""
-    batch = make_batch(case)[:1]
-    for build in _builds(case):
-        trainer = build()
-        expected = reference_outputs(case, weights_of(trainer), batch)
-        assert_close("score", _score(trainer, batch), {n: expected[n] for n in ("logp", "entropy")}, case.tolerance)
-        _compare(case, build, [make_step(TOKENWISE, batch)])
+    _compare_scores_and_step(case, make_batch(case)[:1])
 
 
 def prefixes_shared_on_one_rank(case: Case) -> None:
@@ -206,7 +184,10 @@ def prefixes_shared_on_one_rank(case: Case) -> None:
     batch = make_batch(case, layout=layout)
     tokens = batch["tokens"].clone()
     tokens[:4, :14] = tokens[0, :14]
-    batch = with_fields(batch, tokens=tokens)
+    _compare_scores_and_step(case, with_fields(batch, tokens=tokens))
+
+
+def _compare_scores_and_step(case: Case, batch: TensorDict) -> None:
     for build in _builds(case):
         trainer = build()
         expected = reference_outputs(case, weights_of(trainer), batch)
@@ -236,10 +217,10 @@ def all_ranks_give_the_same_answers(case: Case) -> None:
 
 
 def an_empty_step_changes_nothing(case: Case) -> None:
-    """A step in which no token is counted, or without rows, leaves weights and optimizer unchanged."""
+    """A step in which no token is counted, or without rows: nothing changes, and `skipped` is 1."""
     batch = make_batch(case)
     for empty in (mask_out_all_tokens(batch), batch[:0]):
-        _check_no_op(case, make_step(TOKENWISE, empty), finite=True)
+        _check_no_op(case, make_step(TOKENWISE, empty))
     score = case.build().score(batch[:0], ("logp",))["logp"]
     assert score.shape == batch[:0]["tokens"].shape, f"score without rows: shape {list(score.shape)}"
 
@@ -251,18 +232,17 @@ def a_nonfinite_gradient_is_skipped(case: Case) -> None:
     for value in (torch.nan, torch.inf):
         advantage = batch["advantage"].clone()
         advantage[first] = value
-        _check_no_op(case, make_step(TOKENWISE, with_fields(batch, advantage=advantage)), finite=False)
+        _check_no_op(case, make_step(TOKENWISE, with_fields(batch, advantage=advantage)))
 
 
-def _check_no_op(case: Case, step: Step, *, finite: bool) -> None:
-    """Assert that `step` between two others changes neither weights nor momentum."""
+def _check_no_op(case: Case, step: Step) -> None:
+    """Assert that `step` between two others changes neither weights nor momentum, and is reported as skipped."""
     before, after = first_steps(case, TOKENWISE, 2)
     trainer, without = case.build(), case.build()
     assert_close("weights of two trainers", _train(trainer, [before])[0], _train(without, [before])[0], 0)
     report = trainer.step(*step)
     assert_close("weights after the step", weights_of(trainer), weights_of(without), 0)
-    if not finite:
-        assert value_of(report["skipped"]) == 1, "a gradient that is not finite is not reported as skipped"
+    assert value_of(report["skipped"]) == 1, "a step that changes nothing is not reported as skipped"
     assert_close("weights one step later", _train(trainer, [after])[0], _train(without, [after])[0], 0)
 
 
@@ -324,6 +304,27 @@ def a_loaded_trainer_resumes_exactly(case: Case) -> None:
         assert_close("weights one step after loading over another state", _train(different, [after])[0], expected, 0)
 
 
+def scores_follow_the_weights(case: Case) -> None:
+    """`load_weights` and `load` after a score: the next score and the next step are those of the new weights."""
+    batch, (step,) = make_batch(case), first_steps(case, TOKENWISE, 1)
+    for build in _builds(case):
+        source, replaced, loaded = build(), build(), build()
+        weights, _ = _train(source, first_steps(case, OBJECTIVES[0]))
+        expected = _score(source, batch)
+        _score(replaced, batch)
+        replaced.load_weights(source.weights())
+        assert_close("score after load_weights", _score(replaced, batch), expected, case.tolerance)
+        loaded.load_weights(source.weights(), mix=0.5)
+        _score(loaded, batch)
+        with shared_directory() as directory:
+            replaced.save(directory)
+            loaded.load(directory)
+        assert_close("score after load", _score(loaded, batch), expected, case.tolerance)
+        assert_close("weights after load", weights_of(loaded), weights, 0)
+        expected = _train(replaced, [step])[0]
+        assert_close("weights one step after load", _train(loaded, [step])[0], expected, 0)
+
+
 def an_invalid_checkpoint_is_refused(case: Case) -> None:
     """An empty directory raises CheckpointError, and the trainer is unchanged."""
     trainer = case.build()
@@ -336,7 +337,17 @@ def an_invalid_checkpoint_is_refused(case: Case) -> None:
     raise AssertionError("an empty directory was loaded")
 
 
-CHECKS = (
+def an_exported_trainer_can_be_closed(case: Case) -> None:
+    """`export` writes files, and `close` succeeds afterwards."""
+    with shared_directory() as directory, closing(case.build()) as trainer:
+        _train(trainer, first_steps(case, TOKENWISE, 1))
+        trainer.export(directory)
+        written = current_ranks().gather(any(directory.iterdir()))
+    assert any(written), "export wrote no file"
+
+
+# These leave the trainers that they build open.
+_OPEN = (
     scores_equal_the_reference,
     other_declared_outputs_equal_the_reference,
     undeclared_outputs_are_refused,
@@ -354,6 +365,9 @@ CHECKS = (
     arguments_are_not_modified,
     weights_are_replaced_and_mixed,
     a_loaded_trainer_resumes_exactly,
+    scores_follow_the_weights,
     an_invalid_checkpoint_is_refused,
 )
+
+CHECKS = (*map(closing_trainers, _OPEN), an_exported_trainer_can_be_closed)
 """Every check, in the order in which they run."""

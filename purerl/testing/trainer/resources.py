@@ -1,0 +1,47 @@
+"""What the checks of trainers use and give back: trainers, and a directory that all ranks share."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from purerl.protocols import Trainer
+from purerl.ranks import current_ranks
+from purerl.testing.trainer.reference import Build, Case
+
+__all__ = ["closing_trainers", "shared_directory"]
+
+
+def closing_trainers(check: Callable[[Case], None]) -> Callable[[Case], None]:
+    """`check`, and then, also if it fails, close every trainer that it has built."""
+
+    @functools.wraps(check)
+    def check_and_close(case: Case) -> None:
+        with ExitStack() as stack:
+            build, *variants = (_registered(build, stack) for build in (case.build, *case.variants))
+            check(case._replace(build=build, variants=variants))
+
+    return check_and_close
+
+
+def _registered(build: Build, stack: ExitStack) -> Build:
+    """`build`, for trainers that `stack` closes."""
+
+    def build_and_register() -> Trainer:
+        trainer = build()
+        stack.callback(trainer.close)
+        return trainer
+
+    return build_and_register
+
+
+@contextmanager
+def shared_directory() -> Iterator[Path]:
+    """An empty directory, the same one on every rank."""
+    ranks = current_ranks()
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(ranks.gather(folder)[0])
+        ranks.gather(None)  # no rank uses it any more
