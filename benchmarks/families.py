@@ -4,9 +4,10 @@
     python benchmarks/families.py ppo opd --seeds 0 1 2     some of them
 
 For each family and seed the table has the held-out accuracy before and after, the step of the first evaluation with an
-accuracy of at least 0.9, and the CPU seconds until then. A family is the task and the model of the default recipe, with
-64 prompts and 16 completions per step, another algorithm, and the settings that this algorithm needs. All families of a seed start from the same model, which SFT has trained. The runs
-are stored in `--directory`. Finished runs are not repeated, and interrupted runs are resumed.
+accuracy of at least 0.9, and the CPU seconds until then. A family has the task and the model of the default recipe,
+64 prompts with 16 completions per step, another algorithm, and the settings that this algorithm needs. All families of
+a seed start from the same model, which SFT has trained. The runs are stored in `--directory`. Finished runs are not
+repeated, and interrupted runs are resumed.
 """
 
 from __future__ import annotations
