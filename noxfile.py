@@ -52,6 +52,14 @@ def laws(session: nox.Session) -> None:
     _python(session, "pytest", "property_tests", *_PARALLEL, *session.posargs)
 
 
+@nox.session(venv_backend="venv", reuse_venv=True)
+def oracle(session: nox.Session) -> None:
+    """The presets against verl and TRL themselves, in an environment of its own."""
+    session.install("-c", "constraints/default.txt", ".", "-r", "tests/oracle/requirements.txt")
+    session.install("--no-deps", "verl==0.9.1")
+    session.run("python", "-m", "pytest", "tests/oracle", "-q", *session.posargs, env=_ONE_THREAD)
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation, in docs/_build; a warning is an error."""

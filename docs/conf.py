@@ -20,7 +20,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx
 myst_enable_extensions = ["dollarmath"]
 mathjax_path = "https://cdn.jsdelivr.net/npm/mathjax@3/es5/tex-chtml.js"
 mathjax3_config = {"chtml": {"displayAlign": "left", "displayIndent": "1.5em"}}
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "modifiers/table.md"]  # the table is included by modifiers.md
 
 html_theme = "furo"
 html_title = f"purerl {version}"

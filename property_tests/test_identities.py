@@ -49,6 +49,7 @@ from purerl.algos import (
     vtrace_target,
 )
 from purerl.algos.algebra import Algorithm, bind
+from purerl.algos.modifiers import kl_reward
 from purerl.algos.parts.groups import group_sum
 from purerl.algos.parts.reductions import constant_norm, sequence_mean_of_token_mean
 from purerl.batch import with_fields
@@ -186,8 +187,9 @@ def test_algorithms_are_equal_with_equal_fields(first, second, field, source):
 @TEN_EXAMPLES
 @given(layout=layouts(), seed=SEEDS)
 def test_reinforce_plus_plus_is_ppo_with_zero_values(layout, seed):
-    first = reinforce_plus_plus.algorithm(reinforce_plus_plus.Config(discount=0.9, kl_reward_coef=0.1))
-    second = without_critic(ppo.algorithm(ppo.Config(discount=0.9, lambda_=1.0, kl_reward_coef=0.1)))
+    first = reinforce_plus_plus.algorithm(reinforce_plus_plus.Config(discount=0.9, kl_reward=0.1))
+    second = kl_reward.modify(kl_reward.Config(coef=0.1), ppo.algorithm(ppo.Config(discount=0.9, lambda_=1.0)))
+    second = without_critic(second)
     batch = example_batch(fields(first, second), layout, seed=seed)
     assert_equal(first, second, with_fields(batch, old_value=torch.zeros_like(batch["old_value"])))
 

@@ -1,20 +1,25 @@
-"""A summary of every algorithm, computed from the algorithm itself."""
+"""A summary of every algorithm and of every modifier, computed from their modules."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 from attrs import frozen
 
 from purerl.algos import algebra
 from purerl.algos.algebra import Algorithm, describe, reads_of, roles
 from purerl.batch import FIELDS
+from purerl.description import short_name
 from purerl.plugins import find, names
 
-__all__ = ["Entry", "catalog", "equations"]
+__all__ = ["Entry", "ModifierEntry", "catalog", "equations", "modifiers", "sources"]
 
+_PAPER = re.compile(r"\d{4}\.\d{5}")
+_SOURCES = re.compile(r"^Sources?: (.+?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _FUNCTION = re.compile(r"\bpurerl(?:\.\w+)+")
 _WRAPPERS = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.algebra._field_value"}
 
@@ -37,6 +42,21 @@ class Entry:
     needs: tuple[str, ...]
 
 
+@frozen
+class ModifierEntry:
+    """A modifier with its default settings.
+
+    title     what it does: the first sentence of its docstring
+    settings  (name, default) of each setting; the first one is the main field
+    papers    arXiv numbers
+    """
+
+    name: str
+    title: str
+    settings: tuple[tuple[str, Any], ...]
+    papers: tuple[str, ...]
+
+
 def catalog() -> list[Entry]:
     """The entries of all algorithms that have a short name."""
     return [_entry(name, find("algorithm", name)) for name in names("algorithm")]
@@ -49,7 +69,7 @@ def _entry(name: str, module: Any) -> Entry:
     return Entry(
         name=name,
         title=title.partition(":")[0].rstrip("."),
-        papers=tuple(re.findall(r"\d{4}\.\d{5}", title)),
+        papers=tuple(_PAPER.findall(title)),
         advantage=_short_names(algorithm.select, algorithm.advantage.apply),
         loss=_short_names(*(term.loss for term in terms)),
         reduce=_short_names(*(term.reduce for term in terms)),
@@ -57,8 +77,28 @@ def _entry(name: str, module: Any) -> Entry:
     )
 
 
+def modifiers() -> list[ModifierEntry]:
+    """The entries of all modifiers that have a short name."""
+    plugins = ((name, find("modifier", name)) for name in names("modifier"))
+    return [
+        ModifierEntry(
+            name=name,
+            title=re.split(r"(?<=\.)\s", inspect.getdoc(module) or name, maxsplit=1)[0],
+            settings=tuple((field.name, field.default) for field in attrs.fields(module.Config)),
+            papers=tuple(dict.fromkeys(_PAPER.findall(sources(module)))),
+        )
+        for name, module in plugins
+    ]
+
+
+def sources(module: Any) -> str:
+    """What the docstring of `module` has after ``Source:`` or ``Sources:``, in one line."""
+    found = _SOURCES.search(inspect.getdoc(module) or "")
+    return " ".join(found[1].split()) if found else ""
+
+
 def _short_names(*parts: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(address.rpartition(".")[2].lstrip("_") for address in equations(*parts)))
+    return tuple(dict.fromkeys(map(short_name, equations(*parts))))
 
 
 def equations(*parts: Any) -> tuple[str, ...]:

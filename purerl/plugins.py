@@ -1,13 +1,15 @@
-"""Plugins: algorithms, trainers, generators and trackers, found by name.
+"""Plugins: algorithms, their modifiers, trainers, generators and trackers, found by name.
 
 A plugin is a module, or a class named as ``package.module:Class``, with two attributes:
 
     Config                                      a frozen attrs class: the settings and their defaults
-    algorithm(config), or build(config, ...)    creates the algorithm, or the trainer, generator or tracker
+    algorithm(config), or build(config, ...)    creates the algorithm, or the trainer, generator or tracker;
+                                                of a modifier: modify(config, algorithm)
 
 The arguments of these functions are
 
     algorithm(config)                                           an algorithm
+    modify(config, algorithm)                                   a modifier; it returns the changed algorithm
     build(config, *, model, role, outputs, updates, seed)       a trainer
     build(config, *, model, seed)                               a generator
     build(config, *, run_info)                                  a tracker
@@ -23,8 +25,8 @@ A plugin may have further attributes:
     capabilities()                              of an engine: the `Capabilities` that it has with any model
 
 The *kind* of a plugin is its name: the name of a module of purerl (``grpo``, ``hf``), a name that a distribution
-declares as an entry point in one of the groups ``purerl.algorithms``, ``purerl.trainers``, ``purerl.generators`` and
-``purerl.trackers``, or the address of a module or class. No registration is needed.
+declares as an entry point in one of the groups ``purerl.algorithms``, ``purerl.modifiers``, ``purerl.trainers``,
+``purerl.generators`` and ``purerl.trackers``, or the address of a module or class. No registration is needed.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class Group(NamedTuple):
 
 GROUPS: Mapping[str, Group] = {
     "algorithm": Group("algos/*.py", "purerl.algorithms", "algorithm"),
+    "modifier": Group("algos/modifiers/*.py", "purerl.modifiers", "modify"),
     "trainer": Group("backends/*/trainer.py", "purerl.trainers", "build"),
     "generator": Group("backends/*/generator.py", "purerl.generators", "build"),
     "tracker": Group("tracking/*.py", "purerl.trackers", "build"),

@@ -125,11 +125,11 @@ def in_section(key: str, cls: type) -> Iterator[None]:
 def with_key(key: str, error: ConfigError, cls: type) -> ConfigError:
     """`error`, which concerns the section `key` of the class `cls`, with this key.
 
-    A message that starts with the name of a field, or of a plugin's `kind`, continues the key.
+    A message that starts with the name of a field, or with `kind` or `modifiers` of a plugin, continues the key.
     """
     message = str(error)
     first = message.split(maxsplit=1)[0].rstrip(":").partition(".")[0] if message[:1].strip() else ""
-    joint = "." if first in {"kind", *fields_dict(cls)} else ": " if first else ""
+    joint = "." if first in {"kind", "modifiers", *fields_dict(cls)} else ": " if first else ""
     return ConfigError(f"{key}{joint}{message}" if key else message)
 
 

@@ -20,7 +20,12 @@ def recipe_names(incomplete: str) -> list[str]:
 
 
 def setting_keys(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The settings of the recipe on the command line, with values and meanings; empty if the recipe is unknown."""
+    """The settings of the recipe on the command line, with values and meanings; empty if the recipe is unknown.
+
+    Modifiers that the recipe does not have are settings of its algorithm too.
+    """
+    from purerl.catalog import modifiers
+    from purerl.config.explain import toml
     from purerl.errors import PurerlError
     from purerl.recipes import explain_recipe
 
@@ -30,4 +35,8 @@ def setting_keys(context: typer.Context, incomplete: str) -> list[tuple[str, str
         settings = explain_recipe(recipe, ())
     except PurerlError:
         return []
-    return [(f"{s.key}={s.value}", s.meaning) for s in settings if s.key.startswith(incomplete)]
+    found = {setting.key: (setting.value, setting.meaning) for setting in settings}
+    for entry in modifiers():
+        default = toml(entry.settings[0][1]) if entry.settings else "true"
+        found.setdefault(f"algorithm.{entry.name}", (default, entry.title))
+    return [(f"{key}={value}", meaning) for key, (value, meaning) in found.items() if key.startswith(incomplete)]

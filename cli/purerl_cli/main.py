@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 import purerl
+from purerl_cli.algorithms import algo
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
 from purerl_cli.evaluate import evaluate, sample
@@ -138,20 +139,7 @@ app.command("eval", cls=Command)(evaluate)
 app.command(cls=Command)(sample)
 app.add_typer(data, name="data")
 
-algo = typer.Typer(help="Algorithms.", no_args_is_help=True)
 app.add_typer(algo, name="algo")
-
-
-@algo.command("list")
-@with_debug
-def algo_list() -> None:
-    """List the algorithms: papers, components, and what each of them needs."""
-    from purerl.catalog import catalog
-    from purerl_cli.tables import show_algorithms
-
-    show_algorithms(catalog())
-
-
 app.command()(report)
 
 

@@ -158,7 +158,7 @@ def format_summary(config: RunConfig, summary: Summary) -> str:
     reseeded = f"{command} --set seed={config.seed + 1} --directory {quote(f'{path}-{config.seed + 1}')}"
     lines += [("metrics", str(summary.directory / "metrics.jsonl")), ("next", f"{reseeded}    another seed")]
     if config.rollout is not None:
-        kind = "dr_grpo" if kind_of(config.algorithm) != "dr_grpo" else "grpo"
+        kind = "dr_grpo" if kind_of(config.algorithm.base) != "dr_grpo" else "grpo"
         settings = f"--set algorithm.kind={kind} --directory {quote(f'{path}-{kind}')}"
         lines += [("", f"{command} {settings}    another algorithm")]
     width = max(len(label) for label, _ in lines)

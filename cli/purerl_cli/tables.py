@@ -18,12 +18,22 @@ from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from purerl.catalog import Entry
+    from purerl.catalog import Entry, ModifierEntry
+    from purerl.comparison import Difference, Effect
     from purerl.config.explain import Setting
     from purerl.data.inspect import Report
     from purerl.doctor import Finding
 
-__all__ = ["show", "show_algorithms", "show_findings", "show_recipes", "show_report", "show_settings"]
+__all__ = [
+    "show",
+    "show_algorithms",
+    "show_differences",
+    "show_findings",
+    "show_modifiers",
+    "show_recipes",
+    "show_report",
+    "show_settings",
+]
 
 _MAX_ROW_INDICES = 8
 _MIN_WRAPPED_WIDTH = 20
@@ -83,6 +93,38 @@ def show_algorithms(entries: Iterable[Entry]) -> None:
     """Print algorithms: papers, components, and what each of them needs."""
     rows = ((e.name, e.title, *map("\n".join, (e.papers, e.advantage, e.loss, e.reduce, e.needs))) for e in entries)
     show("name", "title", "papers", "advantage", "loss", "reduction", "needs", rows=rows)
+
+
+def show_modifiers(entries: Iterable[ModifierEntry]) -> None:
+    """Print modifiers: what they do, their settings with defaults, and papers."""
+    from purerl.config.explain import toml
+
+    defaults = (((e.name, e.title), [f"{k} = {toml(v) or 'none'}" for k, v in e.settings], e.papers) for e in entries)
+    rows = ((*texts, "\n".join(settings), "\n".join(papers)) for texts, settings, papers in defaults)
+    show("name", "what it does", "settings", "papers", rows=rows)
+
+
+def show_differences(first: str, second: str, differences: Sequence[Difference], total: Effect) -> None:
+    """Print the parts in which two algorithms differ, and the effect of each alone and of all together."""
+    if not differences:
+        typer.echo(f"{first} and {second} are the same algorithm.")
+        return
+    show("part", first, second, rows=((d.part, d.first, d.second) for d in differences))
+    effects = [*((f"only {difference.part}", difference.effect) for difference in differences), ("all of them", total)]
+    head = ("change", "advantages", "loss", "gradient norm", "cosine")
+    show(*head, rows=((name, *_effect_cells(effect)) for name, effect in effects), wrap=False)
+
+
+def _effect_cells(effect: Effect | None) -> tuple[str, str, str, str]:
+    if effect is None:
+        return ("not alone", "", "", "")
+    before, after = effect.loss
+    return (
+        f"{effect.advantage:.1%}",
+        f"{before:.4g} -> {after:.4g}",
+        f"x {effect.gradient_norm:.4g}",
+        f"{effect.cosine:.4f}",
+    )
 
 
 def show_recipes(recipes: Iterable[tuple[str, str, Iterable[str]]]) -> None:

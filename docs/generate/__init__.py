@@ -1,6 +1,8 @@
 """Pages of the documentation that are generated from the package, each time the documentation is built.
 
 algorithms, index               a page for each algorithm, and the index that compares them
+modifiers                       a page for each modifier, and the table that docs/modifiers.md includes
+presets                         the page that compares presets with our algorithms
 reference                       a page for each module, and the page of all settings
 migration                       the pages "From TRL" and "From verl"
 composition, curves, metrics    sections of the algorithm pages
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.generate import algorithms, migration, reference
+from docs.generate import algorithms, migration, modifiers, presets, reference
 
 __all__ = ["write"]
 
@@ -23,7 +25,8 @@ def write(directory: Path) -> None:
     Pages that are no longer generated are deleted. Files whose content is the same are not written again, so that
     Sphinx rebuilds only the pages that have changed.
     """
-    for name, module in {"algorithms": algorithms, "migration": migration, "reference": reference}.items():
+    for module in (algorithms, migration, modifiers, presets, reference):
+        name = module.__name__.rpartition(".")[2]
         pages = {directory / name / f"{page}.md": text for page, text in module.pages()}
         (directory / name).mkdir(exist_ok=True)
         for path in set((directory / name).glob("*.md")) - set(pages):

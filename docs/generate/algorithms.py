@@ -10,13 +10,13 @@ from typing import Any
 
 from docs.generate.composition import parts
 from docs.generate.curves import curves, figure
-from docs.generate.formulas import is_formula, typeset
 from docs.generate.index import index
-from docs.generate.markdown import linked, settings, table
+from docs.generate.markdown import block, linked, settings, source, table
 from docs.generate.metrics import metrics
+from docs.generate.modifiers import accepted
 from purerl.algos.algebra import Algorithm, outputs_of, reads_of, roles
 from purerl.batch import FIELDS, STRUCTURE
-from purerl.catalog import Entry, catalog, equations
+from purerl.catalog import Entry, catalog, equations, short_name
 from purerl.config.check import check
 from purerl.errors import ConfigError
 from purerl.plugins import find
@@ -43,10 +43,11 @@ def page(entry: Entry) -> str:
         "Composition": _composition(module, algorithm),
         "Requirements": _requirements(module, algorithm),
         "Settings": _settings(module),
+        "Modifiers": _modifiers(entry.name),
         "Usage": _usage(entry.name),
         "Metrics": _metrics(algorithm),
         "Laws": _laws(module),
-        "Source code": _source(module),
+        "Source code": source(module),
     }
     texts = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
     return "\n\n".join([_introduction(module), *texts]) + "\n"
@@ -55,15 +56,8 @@ def page(entry: Entry) -> str:
 def _introduction(module: Any) -> str:
     """The docstring of the module as Markdown. Its first line becomes the title."""
     first, *blocks = re.split(r"\n\n+", inspect.getdoc(module) or "")
-    title, _, source = first.partition(": ")
-    return "\n\n".join([f"# {title}", linked(source[:1].upper() + source[1:]), *map(_block, blocks)])
-
-
-def _block(block: str) -> str:
-    """A block of a docstring as Markdown: formulas are typeset, and arXiv numbers become links."""
-    if not block.startswith("    "):
-        return linked(block)
-    return f"```{{math}}\n{typeset(block)}\n```" if is_formula(block) else block
+    title, _, rest = first.partition(": ")
+    return "\n\n".join([f"# {title}", linked(rest[:1].upper() + rest[1:]), *map(block, blocks)])
 
 
 # --- sections ----------------------------------------------------------------------------------------------------
@@ -91,13 +85,12 @@ def _composition(module: Any, algorithm: Algorithm) -> str:
 
 
 def _equations(algorithm: Algorithm) -> Iterator[str]:
-    """Links to the public functions of the algorithm. A private function stands for the public one of its name."""
+    """Links to the public functions of the algorithm. A function of a batch stands for the one of tensors."""
     objectives = (*algorithm.before, *algorithm.objectives)
     losses = [part for objective in objectives for term in objective.terms for part in (term.loss, term.reduce)]
     prepared = (objective.prepare for objective in objectives)
     addresses = equations(algorithm.select, algorithm.advantage.apply, *prepared, *losses)
-    homes = {address.replace("._", "."): address.rpartition(".")[0] for address in addresses}
-    modules = {address.rpartition(".")[2]: import_module(module) for address, module in homes.items()}
+    modules = {short_name(address): import_module(address.rpartition(".")[0]) for address in addresses}
     for name, module in modules.items():
         if hasattr(module, name):
             yield f"{{py:obj}}`{name} <{getattr(module, name).__module__}.{name}>`"
@@ -125,6 +118,11 @@ def _settings(module: Any) -> str:
     return f"{usage}\n\n{rows}" if rows else "None."
 
 
+def _modifiers(name: str) -> str:
+    links = ", ".join(f"[{modifier}](../modifiers/{modifier}.md)" for modifier in accepted(name))
+    return f"These [modifiers](../modifiers.md) change it, with their default settings: {links}." if links else ""
+
+
 def _usage(name: str) -> str:
     command = f"```sh\npurerl train addition --set algorithm.kind={name}\n```"
     try:
@@ -142,16 +140,8 @@ def _metrics(algorithm: Algorithm) -> str:
 
 
 def _laws(module: Any) -> str:
-    exempt = exemptions(module)
+    exempt, optional = exemptions(module), [name for name in variants(module) if name != "default"]
     count = f"{len(LAWS) - len(exempt)} of the {len(LAWS)}" if exempt else f"all {len(LAWS)}"
-    summary = (
-        f"The algorithm is tested with {count} [laws](../laws.md), also with each optional term switched on in turn."
-    )
+    terms = "with each optional term switched on in turn, and " if optional else ""
+    summary = f"The algorithm is tested with {count} [laws](../laws.md), also {terms}with random modifiers."
     return "\n".join([summary, "", *(f"- exempt from `{law}`: {reason}." for law, reason in exempt.items())]).strip()
-
-
-def _source(module: Any) -> str:
-    """The source from `Config` on, without the docstring and the imports."""
-    lines = inspect.getsource(module).splitlines()
-    _, first = inspect.getsourcelines(module.Config)
-    return "\n".join(["```python", *lines[first - 1 :], "```"])

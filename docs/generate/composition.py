@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, keep_all
+from purerl.catalog import short_name
 
 __all__ = ["call_of", "parts"]
 
@@ -79,4 +80,4 @@ def _keywords(keywords: dict[str, Any]) -> Iterator[str]:
 
 
 def _name(function: Callable) -> str:
-    return getattr(function, "__name__", repr(function)).lstrip("_")
+    return short_name(getattr(function, "__name__", repr(function)))

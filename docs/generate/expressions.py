@@ -26,7 +26,7 @@ _TOKEN = re.compile(
       (?P<number> \d+\.?\d* | \.\d+ )
     | (?P<relation> <= | >= | <- | -= | \|\| | [=<>] )
     | (?P<word> [A-Za-z]{2,}(?:[-'@][A-Za-z]+)+ | [A-Za-z]+'(?!\w) | a(?=\ [a-z]{2}) )    # row's, pass@k, rows', a
-    | (?P<name> [A-Za-z]\w*(?:(?<=_)\{[^{}]*\})? | \.\.\. )
+    | (?P<name> [A-Za-z](?:'(?=_))?\w*(?:(?<=_)\{[^{}]*\})? | \.\.\. )
     | (?P<minus> (?<![^\s(\[{|])-(?=[^\s+]) )    # the one of "of -x"; that of "a - x" is a sign
     | (?P<sign> -\+ | [+-] )
     | (?P<power> \*\* | \^ )
@@ -267,7 +267,8 @@ def _is_word(name: str) -> bool:
 
 
 def _symbol(name: str, style: str = "mathrm") -> str:
-    """The LaTeX of a name. A suffix of index letters is an index: `logp_it`, but not `clip_low`."""
+    """The LaTeX of a name. A suffix of index letters is an index: `logp_it`, but not `clip_low`. A'_it has a prime."""
+    name, prime = name.replace("'", ""), "'" * name.count("'")
     base, index = name.rstrip("_"), ""
     if match := _INDEXED.fullmatch(name):
         base = match["base"] or match["short"]
@@ -276,7 +277,7 @@ def _symbol(name: str, style: str = "mathrm") -> str:
         index = latex(tokenize(index[1:-1].replace(",", ", ")), comma=",")
         style = "operatorname*" if base == "mean" else style
     symbol = _MACROS.get(base) or (base if len(base) == 1 else _upright(base, style))
-    return symbol + (f"_{{{index}}}" if index else "")
+    return symbol + prime + (f"_{{{index}}}" if index else "")
 
 
 def _upright(name: str, style: str = "mathrm") -> str:

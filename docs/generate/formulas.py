@@ -5,7 +5,7 @@ A formula block is indented and consists of statements, which are aligned at the
     w_it = 1                           if A_i >= 0
            min(r_it, 1 + clip_high)    else
     loss = -(1 / tokens) sum_it sg(w_it) A_i logp_it
-           + kl_loss_coef * KL         three or more spaces separate a remark
+           + coef * KL                 three or more spaces separate a remark
 
 A line that is indented further continues the line above. Cases may also be on one line: "x if c, y if d, else z".
 """

@@ -1,4 +1,4 @@
-"""Markdown: tables, the table of the settings of a class, and links to papers."""
+"""Markdown: tables, the table of the settings of a class, docstrings, source code, and links to papers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 import attrs
 
-__all__ = ["PAPER", "linked", "settings", "table"]
+from docs.generate.formulas import is_formula, typeset
+
+__all__ = ["PAPER", "block", "default", "linked", "settings", "source", "table"]
 
 PAPER = re.compile(r"\b\d{4}\.\d{5}\b")
 """An arXiv number."""
@@ -24,6 +26,20 @@ def linked(text: str) -> str:
     'PPO ([1707.06347](https://arxiv.org/abs/1707.06347))'
     """
     return PAPER.sub(r"[\g<0>](https://arxiv.org/abs/\g<0>)", text)
+
+
+def block(text: str) -> str:
+    """A block of a docstring as Markdown: formulas are typeset, and arXiv numbers become links."""
+    if not text.startswith("    "):
+        return linked(text)
+    return f"```{{math}}\n{typeset(text)}\n```" if is_formula(text) else text
+
+
+def source(module: Any) -> str:
+    """The source of `module` from its `Config` on, without the docstring and the imports."""
+    lines = inspect.getsource(module).splitlines()
+    _, first = inspect.getsourcelines(module.Config)
+    return "\n".join(["```python", *lines[first - 1 :], "```"])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -55,10 +71,10 @@ def _settings(config: Any) -> Iterator[list[str]]:
         metadata = field.metadata
         unit = f" ({metadata['unit']})" if metadata.get("unit") else ""
         help_text = metadata.get("help") or described.get(field.name, "")
-        yield [f"`{field.name}`", _default(field.default), metadata.get("need", ""), help_text + unit]
+        yield [f"`{field.name}`", default(field.default), metadata.get("need", ""), help_text + unit]
 
 
-def _default(value: Any) -> str:
+def default(value: Any) -> str:
     """A default as TOML writes it. A section that a factory creates is shown by the name of its class."""
     match value:
         case attrs.NOTHING:

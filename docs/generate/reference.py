@@ -1,4 +1,4 @@
-"""The reference: a page for each module of purerl except the algorithms, and a page of all settings of a run."""
+"""The reference: a page of all settings of a run, and a page for each module except algorithms and modifiers."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def _modules() -> Iterator[str]:
-    algorithms = {f"purerl.algos.{name}" for name in names("algorithm")}
+    with_own_page = {find(group, name).__name__ for group in ("algorithm", "modifier") for name in names(group)}
     modules = (info.name for info in walk_packages(purerl.__path__, "purerl."))
     yield "purerl"
-    yield from (name for name in modules if name not in algorithms and not name.endswith("__main__"))
+    yield from (name for name in modules if name not in with_own_page and not name.endswith("__main__"))
 
 
 def _module(name: str) -> str:
@@ -83,7 +83,7 @@ _PLUGINS = ("trainer", "generator", "tracker")
 _INTRODUCTION = """\
 A recipe sets these settings. `purerl train RECIPE --set KEY=VALUE` changes them. A dot separates a section from its
 fields: `--set rollout.samples_per_prompt=8`. The settings of an algorithm are on
-[its own page](../algorithms/index.md).
+[its own page](../algorithms/index.md), and those of its modifiers on [theirs](../modifiers.md).
 
 The settings of a trainer, a generator or a tracker depend on its `kind`. `trackers` is a list: each entry has a `kind`
 and the settings of that tracker."""
@@ -103,6 +103,8 @@ def _settings() -> str:
 def _sections(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted key, class) of each section of the attrs class `config`. `<name>` stands for any key of a mapping."""
     for field in attrs.fields(attrs.resolve_types(config)):
+        if "plugin" in field.metadata:  # its settings depend on its kind
+            continue
         paths: dict[Any, str] = {}
         for path, section in _classes(field.type):
             paths.setdefault(section, path)

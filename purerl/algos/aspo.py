@@ -25,13 +25,11 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
 - `policy/weight`: weight w_it.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
 1. The gradient is the paper's, but the value of the loss is not. The paper writes surrogates with partly detached
    ratios. The loss above is their linear form, which is the same for clipped, inverted and capped tokens.
-2. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -60,8 +58,6 @@ class Config:
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0)
     weight_cap: float = number("maximum of the weight of a token", 3.0, above=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -79,7 +75,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         weight,
         token_mean,
         behavior="old_logp",
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

@@ -25,14 +25,11 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
 - `policy/weight`: weight w_it.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
 1. The paper tunes the upper bound and does not publish it (unverified). The default is ScaleRL's (2510.13786), as in
    TRL. By default there is no lower bound, as in the paper.
-2. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added. The paper
-   has neither.
 """
 
 from __future__ import annotations
@@ -60,8 +57,6 @@ class Config:
 
     clip_low: float = number("the weight is at least 1 - clip_low; at 1 there is no lower bound", 1.0, min=0, max=1)
     clip_high: float = number("the weight is at most 1 + clip_high", 4.0, min=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -70,7 +65,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         of_fields(clipped_weight, "logp", "old_logp", clip_low=config.clip_low, clip_high=config.clip_high),
         token_mean,
         behavior="old_logp",
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

@@ -32,7 +32,6 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/clip_fraction`: fraction of tokens whose loss is clipped.
 - `policy/entropy`: entropy of the next-token distribution, nats.
 - `policy/dropped_fraction`: fraction of tokens in P.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
@@ -40,7 +39,6 @@ Differences from the paper:
    the micro-batches. The authors' code computes them per micro-batch, from the current log-probabilities.
 2. For the same reason, P can contain tokens that are clipped and have no gradient anyway. The authors' code draws from
    the other tokens.
-3. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -72,8 +70,6 @@ class Config:
     cov_high: float = number("only tokens with a covariance below this are dropped", 5.0)
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 1.0, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 1.0, min=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
     def __attrs_post_init__(self) -> None:
         require_below(self, "cov_low", "cov_high")
@@ -86,8 +82,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     bounds = dict(fraction=config.fraction, cov_low=config.cov_low, cov_high=config.cov_high)
     choice = of_fields(sampled_covariance_tokens, "old_logp", "advantage", "noise", "mask", **bounds)

@@ -9,7 +9,7 @@ the policy has changed since the rows were sampled.
     M_i  = 0    if A_i < 0 and (1 / n_i) sum_t (rollout_logp_it - logp_it) > delta
            1    else
     c_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
-    l_it = M_i c_it + kl_loss_coef * r_it k3(logp_it, ref_logp_it)
+    l_it = M_i c_it + kl_loss * r_it k3(logp_it, ref_logp_it)
     loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
 The gradient of the KL term goes through both factors, r_it and k3. A row with M_i = 0 stays in the denominators and in
@@ -21,7 +21,7 @@ is the number of rows of the optimizer step. Losses, means and counts cover only
 Choices that differ between libraries:
 
 - The ratio is relative to the rollout policy (see `parts.bypass`). Before an update, log-probabilities are computed by
-  the reference model only, if `kl_loss_coef` is above 0.
+  the reference model only, if `kl_loss` is above 0.
 - In a group of one row, every advantage is 0.
 
 Metrics, means over the tokens where `mask` is 1:
@@ -30,11 +30,11 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/ratio`: importance ratio r_it, relative to the rollout policy.
 - `policy/clip_fraction`: fraction of tokens whose loss is clipped.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
+- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss` is above 0.
 
 Differences from the paper:
 
-1. The paper does not publish `delta`, `kl_loss_coef` or the clip offsets. The defaults are ours (unverified).
+1. The paper does not publish `delta`, `kl_loss` or the clip offsets. The defaults are ours (unverified).
 2. The paper reuses the routing and the sampling masks of the generator in the trainer. Here this is left to the
    engines.
 """
@@ -43,11 +43,11 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, of_fields
+from purerl.algos.algebra import Algorithm
 from purerl.algos.estimators.group_relative import group_centered_advantage
+from purerl.algos.modifiers import kl_loss
 from purerl.algos.parts.bypass import bypass_old_logp
 from purerl.algos.parts.corrections import mask_off_policy_sequences
-from purerl.algos.parts.divergences import importance_k3
 from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
@@ -65,8 +65,7 @@ class Config:
     delta: float = number(
         "rows with A < 0 are ignored if their mean of rollout_logp - logp exceeds this", 0.1, min=0, unit="nats"
     )
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
+    kl_loss: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -76,15 +75,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
-    base = Algorithm(
-        ("reward",), outcome_advantage(group_centered_advantage), (_with_unbiased_kl(policy),), min_group_size=2
-    )
-    return bypass_old_logp(mask_off_policy_sequences(base, delta=config.delta))
-
-
-def _with_unbiased_kl(policy: Objective) -> Objective:
-    kl = of_fields(importance_k3, "logp", "old_logp", "ref_logp")
-    return policy._replace(terms=tuple(t._replace(loss=kl) if t.name == "ref_kl" else t for t in policy.terms))
+    base = Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)
+    base = mask_off_policy_sequences(base, delta=config.delta)
+    if config.kl_loss:
+        base = kl_loss.modify(kl_loss.Config(coef=config.kl_loss, estimator="importance_k3"), base)
+    return bypass_old_logp(base)

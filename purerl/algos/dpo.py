@@ -22,8 +22,6 @@ Metrics, means over the pairs:
 
 - `policy/accuracy`: fraction of pairs with D_g > 0.
 - `policy/margin`: beta * D_g.
-
-Differences from the paper: none.
 """
 
 from __future__ import annotations

@@ -32,12 +32,10 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/sampler_kl`: k3 estimate of KL(rollout policy || policy), nats.
 - `policy/weight`: weight w_it.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
 1. The ratio is capped at `ratio_cap`, as in the authors' code. The paper has no cap.
-2. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -66,8 +64,6 @@ class Config:
     divergence_low: float = number("a token with A < 0 is dropped if its divergence exceeds this", 0.15, min=0)
     divergence_high: float = number("a token with A > 0 is dropped if its divergence exceeds this", 0.15, min=0)
     ratio_cap: float = number("maximum of the ratio", 10.0, above=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -86,7 +82,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         weight,
         token_mean,
         behavior="rollout_logp",
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

@@ -23,11 +23,6 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/ratio`: importance ratio r_it.
 - `policy/clip_fraction`: fraction of tokens whose loss is clipped.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
-
-Differences from the paper:
-
-1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -53,8 +48,6 @@ class Config:
     norm_length: float = number(
         "constant that divides the sum over tokens, for example the maximum length", 1024, above=0, unit="tokens"
     )
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -64,7 +57,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         bind(constant_norm, length=config.norm_length),
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)

@@ -28,7 +28,6 @@ Differences from the paper:
 2. The penalty is relative to the policy at the start of the update. In the paper, it is relative to the reference
    model.
 3. The baseline is the mean of the group. The paper learns a value V for each prompt, from single rows (unverified).
-4. An entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class Config:
     """Hyperparameters of DRO."""
 
     beta: float = number("coefficient of the quadratic penalty on the log-ratio", 0.05, above=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -62,8 +60,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         token_mean,
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     penalty = Term("penalty", of_fields(k2, "logp", "old_logp"), token_mean, weight=config.beta)
     policy = policy._replace(terms=(*policy.terms, penalty))

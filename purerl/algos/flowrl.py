@@ -100,8 +100,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
             "weight": bind(_clipped_row_weight, **clip),
             "log_partition": read_field("log_partition"),
         },
-        kl_loss_coef=0.0,
-        entropy_coef=0.0,
     )
     outputs = (*policy.outputs, "log_partition")
     return Algorithm(

@@ -28,7 +28,6 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/clip_fraction`: fraction of tokens whose loss is clipped.
 - `policy/entropy`: entropy of the next-token distribution, nats.
 - `policy/dropped_fraction`: fraction of tokens that are not in F.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
@@ -36,21 +35,18 @@ Differences from the paper:
    The choice then does not depend on the micro-batches. The paper chooses F per micro-batch (unverified).
 2. Tokens with the same entropy as the last token of F are in F too.
 3. Overlong reward shaping is not part of the algorithm.
-4. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added. They
-   apply to every token.
 """
 
 from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, of_fields
-from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import clipped_policy, drop_tokens, token_level_ratio
-from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.selection import groups_with_variance, low_entropy_tokens
+from purerl.algos import dapo
+from purerl.algos.algebra import Algorithm, Objective, of_fields
+from purerl.algos.parts.editing import change_policy
+from purerl.algos.parts.policy import drop_tokens
+from purerl.algos.parts.selection import low_entropy_tokens
 from purerl.algos.parts.settings import number
-from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -61,31 +57,17 @@ EXEMPTIONS = {
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of DAPO on forking tokens."""
+class Config(dapo.Config):
+    """Hyperparameters of DAPO on forking tokens: the settings of DAPO, and the fraction of tokens."""
 
     top_fraction: float = number("fraction of tokens that have a policy loss", 0.2, above=0, max=1)
-    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build DAPO on forking tokens from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
-    )
     choice = of_fields(low_entropy_tokens, "old_entropy", "mask", top_fraction=config.top_fraction)
-    return Algorithm(
-        ("reward",),
-        outcome_advantage(group_normalized_advantage),
-        (drop_tokens(policy, choice, "old_entropy"),),
-        select=groups_with_variance,
-        min_group_size=2,
-    )
+
+    def dropped(policy: Objective) -> Objective:
+        return drop_tokens(policy, choice, "old_entropy")
+
+    return change_policy(dapo.algorithm(config), dropped)

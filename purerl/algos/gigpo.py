@@ -32,11 +32,10 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/ratio`: importance ratio r_it.
 - `policy/clip_fraction`: fraction of tokens whose loss is clipped.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. The KL penalty is off unless `kl_loss_coef` is set. An entropy bonus (`entropy_coef`) can be added.
+1. The KL penalty of the paper is the modifier `kl_loss`.
 2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group.
 """
 
@@ -70,8 +69,6 @@ class Config:
     discount: float = number("what a reward loses with each step that comes before it", 0.95, min=0, max=1)
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -81,8 +78,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     advantage = bind(_group_in_group_advantage, step_coef=config.step_coef, discount=config.discount)
     return Algorithm(("reward", "turn", "anchor"), stateless(write_field("advantage", advantage)), (policy,))

@@ -25,12 +25,10 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
 - `policy/ratio`: clipped geometric-mean ratio of the row, exp((1 / n_i) sum_t c_it).
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
-2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
+1. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
    all groups have the same size.
 """
 
@@ -63,8 +61,6 @@ class Config:
     log_clip_high: float = number(
         "log-ratios of tokens with A > 0 are clipped above log_clip_high", 0.4, min=0, unit="nats"
     )
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -77,8 +73,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl, "ratio": ratio},
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
 

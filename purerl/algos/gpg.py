@@ -27,8 +27,7 @@ Metrics, means over the tokens where `mask` is 1:
 
 Differences from the paper:
 
-1. An entropy bonus (`entropy_coef`) can be added.
-2. The paper resamples if too few groups have variance. There is no such bound here; a `select` function can implement
+1. The paper resamples if too few groups have variance. There is no such bound here; a `select` function can implement
    it.
 """
 
@@ -40,7 +39,6 @@ from purerl.algos.algebra import Algorithm, of_fields
 from purerl.algos.estimators.group_relative import gpg_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import outcome_advantage
 
@@ -53,8 +51,6 @@ EXEMPTIONS = {"group_independence": "advantages are scaled by the fraction of ro
 class Config:
     """Hyperparameters of GPG."""
 
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
-
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build GPG from `config`."""
@@ -63,7 +59,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         token_mean,
         reads=("advantage",),
         metrics={},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(gpg_advantage), (policy,), min_group_size=2)

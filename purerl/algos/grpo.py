@@ -6,7 +6,7 @@ loss. No critic is needed.
 
     A_i  = (s_i - mean_g) / (std_g + 1e-6)
     r_it = exp(logp_it - old_logp_it)
-    l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high)) + kl_loss_coef * k3(logp_it, ref_logp_it)
+    l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
     loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
 s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
@@ -24,13 +24,12 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/ratio`: importance ratio r_it.
 - `policy/clip_fraction`: fraction of tokens whose loss is clipped.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. `kl_loss_coef` is 0 by default (paper: 0.04). At 0 there is no KL term and no reference model.
-2. An entropy bonus (`entropy_coef`) can be added.
-3. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
+1. The KL penalty of the paper, with the coefficient 0.04, is the modifier `kl_loss`. Without it there is no reference
+   model.
+2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
    all groups have the same size.
 """
 
@@ -54,8 +53,6 @@ class Config:
 
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -65,7 +62,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

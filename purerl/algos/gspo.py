@@ -27,12 +27,10 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/ratio`: importance ratio of the row.
 - `policy/clip_fraction`: fraction of tokens whose loss is clipped.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
-2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
+1. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
    all groups have the same size.
 """
 
@@ -56,8 +54,6 @@ class Config:
 
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 3e-4, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 4e-4, min=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -67,7 +63,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

@@ -72,8 +72,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl},
-        kl_loss_coef=0.0,
-        entropy_coef=0.0,
     )
     return Algorithm(
         ("reward",), outcome_advantage(group_centered_advantage), (policy._replace(unit="group"),), min_group_size=2

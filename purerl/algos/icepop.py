@@ -34,7 +34,6 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/chi2`: exp(2 (old_logp_it - rollout_logp_it)) - 1, the variance of the ratio without a bound.
 - `policy/log_perplexity_gap`: rollout_logp_it - old_logp_it, nats.
 - `policy/rejected_fraction`: fraction of tokens that a correction removed from `mask`.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 

@@ -28,7 +28,6 @@ Differences from the paper:
 
 1. The paper's length penalty, curriculum and sampling are not part of the algorithm. They belong to rewards and data.
 2. The optimizer is not reset at the start of an iteration.
-3. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class Config:
     """Hyperparameters of Kimi k1.5 policy optimization."""
 
     beta: float = number("coefficient of the quadratic penalty on the log-ratio", 0.1, above=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -64,8 +62,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_sum,
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     # Every token has the value of its row, so the mean over tokens is the value of the row.
     penalty = Term("penalty", _squared_log_ratio, sequence_mean_of_token_mean, weight=config.beta)

@@ -32,7 +32,6 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
 - `policy/ratio`: importance ratio r_it.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
@@ -40,7 +39,6 @@ Differences from the paper:
    the micro-batches. The authors' code computes them per micro-batch, from the current log-probabilities.
 2. P contains only covariances above 0, and also the tokens that tie with its last one. The choice then does not depend
    on the order of rows. The paper takes exactly the given number of tokens.
-3. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -69,8 +67,6 @@ class Config:
 
     top_fraction: float = number("fraction of tokens that are penalized", 2e-3, above=0, max=1)
     penalty_coef: float = number("coefficient of their penalty, abs(logp - old_logp)", 1.0, above=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalized: TokenBool) -> TokenFloat:
@@ -91,8 +87,6 @@ def _policy(config: Config) -> Objective:
         token_mean,
         reads=("old_logp", "advantage", "penalized"),
         metrics={"approx_kl": approx_kl, "ratio": token_level_ratio},
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     terms = (*policy.terms, Term("penalty", penalty, token_mean, weight=config.penalty_coef))
     return policy._replace(prepare=write_field("penalized", choice), terms=terms)

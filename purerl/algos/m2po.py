@@ -31,7 +31,6 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/weight`: importance ratio exp(logp_it - rollout_logp_it).
 - `policy/entropy`: entropy of the next-token distribution, nats.
 - `policy/dropped_fraction`: fraction of tokens in P.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
@@ -39,7 +38,6 @@ Differences from the paper:
    micro-batches. The paper uses the current log-probabilities. Both are equal in the first optimizer step after the
    rollouts.
 2. P also contains the tokens that tie with its last one.
-3. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -65,8 +63,6 @@ class Config:
     """Hyperparameters of M2PO."""
 
     moment_bound: float = number("maximum of the mean squared log-ratio", 0.04, min=0, unit="nats^2")
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -76,8 +72,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         token_mean,
         reads=("rollout_logp", "advantage"),
         metrics={"sampler_kl": sampler_kl, "weight": of_fields(token_ratio, "logp", "rollout_logp")},
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     choice = of_fields(
         second_moment_outliers, "old_logp", "rollout_logp", "advantage", "mask", moment_bound=config.moment_bound

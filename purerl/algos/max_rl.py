@@ -26,8 +26,7 @@ Metrics, means over the tokens where `mask` is 1:
 
 Differences from the paper:
 
-1. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
-2. Scores can be any numbers. The paper uses 0 and 1.
+1. Scores can be any numbers. The paper uses 0 and 1.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from purerl.algos.algebra import Algorithm, of_fields
 from purerl.algos.estimators.group_relative import mean_normalized_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import outcome_advantage
 
@@ -51,8 +49,6 @@ EXEMPTIONS = {"reward_shift_invariance": "the advantage is divided by the mean o
 class Config:
     """Hyperparameters of MaxRL."""
 
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
-
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build MaxRL from `config`."""
@@ -61,7 +57,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(mean_normalized_advantage), (policy,), min_group_size=2)

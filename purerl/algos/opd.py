@@ -65,8 +65,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         token_mean,
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl, "ratio": token_level_ratio},
-        kl_loss_coef=0.0,
-        entropy_coef=0.0,
     )
     return Algorithm(
         reads=("old_logp", "teacher_logp", *optional(coef, "reward")),

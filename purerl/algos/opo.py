@@ -21,10 +21,6 @@ Choices that differ between libraries:
 Metrics, means over the tokens where `mask` is 1:
 
 - `policy/entropy`: entropy of the next-token distribution, nats.
-
-Differences from the paper:
-
-1. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -37,7 +33,6 @@ from purerl.algos.estimators.group_relative import length_weighted_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import broadcast_to_tokens
-from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import TokenFloat
@@ -49,8 +44,6 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """Hyperparameters of OPO."""
 
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
-
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build OPO from `config`."""
@@ -59,8 +52,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(
         ("reward",), stateless(write_field("advantage", _length_weighted_advantage)), (policy,), min_group_size=2

@@ -29,8 +29,7 @@ Metrics, means over the tokens where `mask` is 1:
 
 Differences from the paper:
 
-1. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
-2. Log-probabilities are summed over tokens (unverified).
+1. Log-probabilities are summed over tokens (unverified).
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
 from purerl.algos.estimators.returns import discounted_returns
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.types import TokenFloat
 
@@ -54,8 +52,6 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """Hyperparameters of OTB."""
 
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
-
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build OTB from `config`."""
@@ -64,8 +60,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     reads = ("reward", "old_logp", "sum_pi_squared")
     return Algorithm(reads, stateless(write_field("advantage", _optimal_token_advantage)), (policy,), min_group_size=2)

@@ -30,12 +30,10 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/ratio`: importance ratio r_it.
 - `policy/clip_fraction`: fraction of tokens whose loss is clipped.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
 
 Differences from the paper:
 
-1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
-2. `k` is 4 by default, and the loss is GRPO's (unverified).
+1. `k` is 4 by default, and the loss is GRPO's (unverified).
 """
 
 from __future__ import annotations
@@ -64,8 +62,6 @@ class Config:
     k: int = integer("number of completions of a set that is rewarded together", 4, min=1, unit="rows")
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -75,8 +71,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(
         ("reward",), outcome_advantage(bind(pass_k_advantage, k=config.k)), (policy,), min_group_size=config.k + 1

@@ -25,10 +25,6 @@ Choices that differ between libraries:
 Metrics, means over the tokens where `mask` is 1:
 
 - `policy/entropy`: entropy of the next-token distribution, nats.
-
-Differences from the paper:
-
-1. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -39,7 +35,6 @@ from purerl.algos.algebra import Algorithm, of_fields
 from purerl.algos.estimators.pass_k import leave_one_out_max_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.algos.parts.transforms import outcome_advantage
 
@@ -50,8 +45,6 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """Hyperparameters of leave-one-out pass@k."""
 
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
-
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build leave-one-out pass@k from `config`."""
@@ -60,7 +53,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(leave_one_out_max_advantage), (policy,), min_group_size=2)

@@ -47,8 +47,8 @@ from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.resampling import power_weight, resample
 from purerl.algos.parts.rows import first_counted
-from purerl.algos.parts.settings import number, optional
-from purerl.algos.parts.transforms import gae_advantage, kl_in_reward, whiten_advantage
+from purerl.algos.parts.settings import number
+from purerl.algos.parts.transforms import gae_advantage, whiten_advantage
 from purerl.algos.parts.values import critic_objective
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, TokenFloat
@@ -72,27 +72,21 @@ class Config:
     discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
     lambda_: float = number("GAE lambda: 0 is the one-step error, 1 the return minus the value", 0.95, min=0, max=1)
     value_clip: float = number("clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward")
-    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build PF-PPO from `config`."""
-    kl = config.kl_reward_coef
     policy = clipped_policy(
         token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(
-        reads=("reward", "old_value", "noise", *optional(kl, "old_logp", "ref_logp")),
+        reads=("reward", "old_value", "noise"),
         advantage=chain(
             # The weights use the score without the KL penalty, which is no part of the reward model's score.
             stateless(write_field("copies", bind(_power_weighted_copies, power=config.power))),
-            *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             gae_advantage(discount=config.discount, lambda_=config.lambda_),
             whiten_advantage,
         ),

@@ -4,8 +4,7 @@ A second model, the critic, estimates at each token the return that follows. The
 observed rewards with the critic's estimates (generalized advantage estimation). In each step, the critic is updated
 first, then the policy. One completion per prompt is enough.
 
-    u_it     = reward_it - kl_reward_coef * (old_logp_it - ref_logp_it)
-    delta_it = u_it + discount * V_{i,t+1} - V_it
+    delta_it = reward_it + discount * V_{i,t+1} - V_it
     A_it     = delta_it + discount * lambda_ * A_{i,t+1}
     R_it     = A_it + V_it
     Aw_it    = (A_it - mean(A)) / (std(A) + 1e-8)
@@ -16,8 +15,7 @@ first, then the policy. One completion per prompt is enough.
 
 V_it is the critic's estimate before the update (`old_value`), and v_it its current estimate. t + 1 is the next action
 token of the row. mean(A) and std(A) are over the tokens of the whole batch, and `tokens` is the number of tokens of the
-optimizer step. Losses, means and counts cover only tokens where `mask` is 1. An entropy bonus (`entropy_coef`) can be
-added to the policy loss, as in the paper.
+optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
 
 Choices that differ between libraries:
 
@@ -36,7 +34,7 @@ Differences from the paper:
 
 1. Policy and critic are two models with one loss each. The paper has one model with the sum of the losses.
 2. The value is clipped, as in the authors' code.
-3. A KL penalty against a reference model can be subtracted from the reward (`kl_reward_coef`; 1909.08593).
+3. The entropy bonus of the paper is the modifier `entropy_bonus`.
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ from attrs import frozen
 from purerl.algos.algebra import Algorithm, chain
 from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.settings import number, optional
-from purerl.algos.parts.transforms import gae_advantage, kl_in_reward, whiten_advantage
+from purerl.algos.parts.settings import number
+from purerl.algos.parts.transforms import gae_advantage, whiten_advantage
 from purerl.algos.parts.values import critic_objective
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -67,25 +65,19 @@ class Config:
     discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
     lambda_: float = number("GAE lambda: 0 is the one-step error, 1 the return minus the value", 0.95, min=0, max=1)
     value_clip: float = number("clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward")
-    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build PPO from `config`."""
-    kl = config.kl_reward_coef
     policy = clipped_policy(
         token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(
-        reads=("reward", "old_value", *optional(kl, "old_logp", "ref_logp")),
+        reads=("reward", "old_value"),
         advantage=chain(
-            *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             gae_advantage(discount=config.discount, lambda_=config.lambda_),
             whiten_advantage,
         ),

@@ -47,8 +47,7 @@ Metrics, means over the tokens where `mask` is 1:
 Differences from the paper:
 
 1. The paper keeps prompts with between one fifth and four fifths of correct completions.
-2. An entropy bonus (`entropy_coef`) can be added.
-3. Scores must be between 0 and 1. The reward model reads them from the field `score`, because rewards can be on tokens
+2. Scores must be between 0 and 1. The reward model reads them from the field `score`, because rewards can be on tokens
    where `mask` is 0, which a loss does not read.
 """
 
@@ -87,7 +86,6 @@ class Config:
     outcome_coef: float = number("weight of the outcome reward", 5.0, above=0)
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def implicit_reward_loss(log_ratio: RowFloat, score: RowFloat, *, beta: float) -> RowFloat:
@@ -131,8 +129,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     advantage = bind(
         _process_and_outcome_return,

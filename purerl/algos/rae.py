@@ -30,7 +30,6 @@ Differences from the paper:
 1. All rows of a batch update the average in one step, as n updates with their mean would. The authors' code updates it
    row by row, so the result depends on the order of the rows.
 2. Log-probabilities are summed over tokens (unverified).
-3. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ class Config:
 
     decay: float = number("decay of a baseline per row of its role", 0.95, min=0, max=1)
     roles: int = integer("number of roles that have their own baseline", 64, min=1)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def role_advantage(*, decay: float, roles: int) -> Transform:
@@ -90,7 +88,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward", "role"), role_advantage(decay=config.decay, roles=config.roles), (policy,))

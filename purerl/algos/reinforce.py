@@ -20,9 +20,7 @@ Metrics, means over the tokens where `mask` is 1:
 
 Differences from the paper:
 
-1. A KL penalty against a reference model can be subtracted from the reward (`kl_reward_coef`; 1909.08593).
-2. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
-3. There is no baseline. The paper allows any.
+1. There is no baseline. The paper allows any.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ from attrs import frozen
 from purerl.algos.algebra import Algorithm, chain, of_fields
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.settings import number, optional
+from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient
-from purerl.algos.parts.transforms import kl_in_reward, return_advantage
+from purerl.algos.parts.transforms import return_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -46,25 +44,19 @@ class Config:
     """Hyperparameters of REINFORCE."""
 
     discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
-    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build REINFORCE from `config`."""
-    kl = config.kl_reward_coef
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(
-        reads=("reward", *optional(kl, "old_logp", "ref_logp")),
+        reads=("reward",),
         advantage=chain(
-            *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             return_advantage(discount=config.discount),
         ),
         objectives=(policy,),

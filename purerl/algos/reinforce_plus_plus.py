@@ -4,7 +4,7 @@ REINFORCE++ is PPO without a critic and without groups. One completion per promp
 the return that follows it, whitened over the whole batch. Every token has a KL penalty against a reference model in its
 reward.
 
-    u_it  = reward_it - kl_reward_coef * (old_logp_it - ref_logp_it)
+    u_it  = reward_it - kl_reward * (old_logp_it - ref_logp_it)
     G_it  = u_it + discount * G_{i,t+1}
     Aw_it = (G_it - mean(G)) / (std(G) + 1e-8)
     r_it  = exp(logp_it - old_logp_it)
@@ -28,8 +28,7 @@ Metrics, means over the tokens where `mask` is 1:
 
 Differences from the paper:
 
-1. An entropy bonus (`entropy_coef`) can be added.
-2. `kl_reward_coef` can be 0. There is no reference model then.
+1. `kl_reward` can be 0. There is no reference model then.
 """
 
 from __future__ import annotations
@@ -57,20 +56,17 @@ class Config:
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
     discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
-    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.01, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
+    kl_reward: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.01, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build REINFORCE++ from `config`."""
-    kl = config.kl_reward_coef
+    kl = config.kl_reward
     policy = clipped_policy(
         token_level_ratio,
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(
         reads=("reward", *optional(kl, "old_logp", "ref_logp")),

@@ -4,8 +4,7 @@ ReMax is REINFORCE with a baseline that costs one more completion per prompt: th
 baseline does not depend on the sampled completion, so the gradient stays unbiased. For an easy prompt the baseline is
 high, so a correct completion is not reinforced only because the prompt is easy.
 
-    u_it = reward_it - kl_reward_coef * (old_logp_it - ref_logp_it)
-    G_it = u_it + G_{i,t+1}
+    G_it = reward_it + G_{i,t+1}
     A_it = G_it - greedy_score_i
     loss = -(1 / rows) sum_it A_it logp_it
 
@@ -16,18 +15,13 @@ tokens where `mask` is 1.
 Choices that differ between libraries:
 
 - Rewards are not discounted.
-- The greedy score contains no KL penalty.
+- With the modifier `kl_reward`, the greedy score contains no KL penalty.
 - There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
   further steps are biased.
 
 Metrics, means over the tokens where `mask` is 1:
 
 - `policy/entropy`: entropy of the next-token distribution, nats.
-
-Differences from the paper:
-
-1. The KL penalty is off unless `kl_reward_coef` is set. There is no reference model then.
-2. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -39,9 +33,8 @@ from purerl.algos.algebra import Algorithm, chain, of_fields, stateless, write_f
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import broadcast_to_tokens
-from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.surrogates import policy_gradient
-from purerl.algos.parts.transforms import kl_in_reward, return_advantage
+from purerl.algos.parts.transforms import return_advantage
 from purerl.types import TokenFloat
 
 __all__ = ["Config", "algorithm"]
@@ -51,25 +44,18 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """Hyperparameters of ReMax."""
 
-    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
-
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build ReMax from `config`."""
-    kl = config.kl_reward_coef
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(
-        reads=("reward", "greedy_score", *optional(kl, "old_logp", "ref_logp")),
+        reads=("reward", "greedy_score"),
         advantage=chain(
-            *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             return_advantage(discount=1.0),
             stateless(write_field("advantage", _minus_greedy_score)),
         ),

@@ -4,12 +4,12 @@ RLOO samples several completions per prompt. The baseline of a completion is the
 It does not depend on the completion itself, so the gradient is unbiased. A completion is treated as one action, whose
 log-probability is the sum over its tokens.
 
-    s_i  = sum_t (reward_it - kl_reward_coef * (old_logp_it - ref_logp_it))
     A_i  = (s_i - mean_g) N_g / (N_g - 1)
     loss = -(1 / rows) sum_i A_i sum_t logp_it
 
-A_i is s_i minus the mean of s over the other rows of the group g, the N_g rows of one prompt. `rows` is the number of
-rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+s_i is the sum of all rewards of row i. A_i is s_i minus the mean of s over the other rows of the group g, the N_g rows
+of one prompt. `rows` is the number of rows of the optimizer step. Losses, means and counts cover only tokens where
+`mask` is 1.
 
 Choices that differ between libraries:
 
@@ -20,11 +20,6 @@ Choices that differ between libraries:
 Metrics, means over the tokens where `mask` is 1:
 
 - `policy/entropy`: entropy of the next-token distribution, nats.
-
-Differences from the paper:
-
-1. The KL penalty is off unless `kl_reward_coef` is set. There is no reference model then.
-2. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -35,9 +30,8 @@ from purerl.algos.algebra import Algorithm, chain, of_fields
 from purerl.algos.estimators.group_relative import leave_one_out_advantage
 from purerl.algos.parts.policy import policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.surrogates import policy_gradient
-from purerl.algos.parts.transforms import kl_in_reward, outcome_advantage
+from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["Config", "algorithm"]
 
@@ -46,25 +40,18 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """Hyperparameters of RLOO."""
 
-    kl_reward_coef: float = number("coefficient of the KL penalty in the reward (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
-
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build RLOO from `config`."""
-    kl = config.kl_reward_coef
     policy = policy_objective(
         of_fields(policy_gradient, "logp", "advantage"),
         sequence_mean_of_token_sum,
         reads=("advantage",),
         metrics={},
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(
-        reads=("reward", *optional(kl, "old_logp", "ref_logp")),
+        reads=("reward",),
         advantage=chain(
-            *optional(kl, kl_in_reward(kl_reward_coef=kl)),
             outcome_advantage(leave_one_out_advantage),
         ),
         objectives=(policy,),

@@ -42,7 +42,6 @@ Differences from the paper:
 2. The initial success rate is 1/2. The paper estimates it from completions that are sampled beforehand.
 3. Prompts are drawn in the order of the data set. The paper prefers prompts with a success rate near 1/2.
 4. The clip offsets are GRPO's (unverified).
-5. An entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -78,7 +77,6 @@ class Config:
     prompts: int = integer("number of prompts that are tracked; the size of the data set", 65536, min=1)
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def tracked_advantage(*, decay: float, prompts: int) -> Transform:
@@ -114,8 +112,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     advantage = tracked_advantage(decay=config.decay, prompts=config.prompts)
     return Algorithm(("reward", "example"), advantage, (policy,))

@@ -66,8 +66,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_mean,
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl},
-        kl_loss_coef=0.0,
-        entropy_coef=0.0,
     )
     return Algorithm(("reward",), outcome_advantage(win_rate_advantage), (policy,), min_group_size=2)
 

@@ -28,7 +28,6 @@ Differences from the paper:
 
 1. The baseline is the mean of the group, so rewards can have any scale. The paper has a constant baseline, with rewards
    of 1 and -1. A group without variance has no gradient here.
-2. An entropy bonus (`entropy_coef`) can be added. It is summed over tokens, like the log-probabilities.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from purerl.algos.algebra import Algorithm, of_fields
 from purerl.algos.estimators.group_relative import group_centered_advantage
 from purerl.algos.parts.policy import weighted_policy
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
 from purerl.algos.parts.weights import tapered_weight
 
@@ -54,8 +52,6 @@ EXEMPTIONS = {
 class Config:
     """Hyperparameters of TOPR."""
 
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
-
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build TOPR from `config`."""
@@ -63,7 +59,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         of_fields(tapered_weight, "logp", "rollout_logp", "advantage", "mask"),
         sequence_mean_of_token_sum,
         behavior="rollout_logp",
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)

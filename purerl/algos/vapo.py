@@ -42,7 +42,6 @@ Differences from the paper:
 
 1. Pretraining of the critic and group sampling are not part of the algorithm. They are settings of the run.
 2. The value is clipped, as in PPO's code.
-3. An entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -81,7 +80,6 @@ class Config:
     value_clip: float = number("clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward")
     imitation_coef: float = number("coefficient of the negative log-likelihood of correct rows", 0.1, min=0)
     correct_above: float = number("a row with a score above this is correct", 0.0, unit="reward")
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -100,8 +98,6 @@ def _policy(config: Config) -> Objective:
         token_mean,
         clip_low=config.clip_low,
         clip_high=config.clip_high,
-        kl_loss_coef=0.0,
-        entropy_coef=config.entropy_coef,
     )
     imitation = Term(
         "imitation",

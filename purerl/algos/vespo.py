@@ -26,11 +26,6 @@ Metrics, means over the tokens where `mask` is 1:
 - `policy/sampler_kl`: k3 estimate of KL(rollout policy || policy), nats.
 - `policy/weight`: weight w_i.
 - `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss_coef` is above 0.
-
-Differences from the paper:
-
-1. A KL penalty against a reference model (`kl_loss_coef`) and an entropy bonus (`entropy_coef`) can be added.
 """
 
 from __future__ import annotations
@@ -60,8 +55,6 @@ class Config:
     decay_positive: float = number("A >= 0: a larger decay reduces the weight of more likely rows", 3.0, min=0)
     power_negative: float = number("A < 0: a larger power reduces the weight of less likely rows", 3.0, min=0)
     decay_negative: float = number("A < 0: a larger decay reduces the weight of more likely rows", 2.0, min=0)
-    kl_loss_coef: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
-    entropy_coef: float = number("coefficient of the entropy bonus", 0.0, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -81,7 +74,5 @@ def algorithm(config: Config = Config()) -> Algorithm:
         weight,
         token_mean,
         behavior="rollout_logp",
-        kl_loss_coef=config.kl_loss_coef,
-        entropy_coef=config.entropy_coef,
     )
     return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

@@ -13,6 +13,8 @@ from attrs import evolve
 from purerl.algos.algebra import Algorithm, reads_of, roles
 from purerl.aliases import suggestion
 from purerl.batch import FIELDS
+from purerl.composition import Composition, build_algorithm, with_modifiers
+from purerl.config.modifiers import key_of
 from purerl.config.roles import check_roles, model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
@@ -32,8 +34,19 @@ _LOOP_FIELDS = {"tokens", "example", "temperature", "chosen", "noise", *_ROLLOUT
 
 
 def algorithm_of(config: RunConfig) -> Algorithm:
-    """The algorithm of `config`. The penalty for long completions, if it is set, is applied before the advantage."""
-    algorithm = find("algorithm", kind_of(config.algorithm)).algorithm(config.algorithm)
+    """The algorithm of `config`. The penalty for long completions, if it is set, is applied before the advantage.
+
+    Raises: ConfigError for a modifier that changes no part of the algorithm.
+    """
+    with in_section("algorithm", type(config.algorithm.base)):
+        algorithm = build_algorithm(Composition(config.algorithm.base))
+    for modifier in config.algorithm.modifiers:
+        try:
+            algorithm = with_modifiers(algorithm, modifier)
+        except ConfigError as error:
+            key, message = f"algorithm.{key_of(kind_of(modifier))}", str(error).removeprefix(kind_of(modifier))
+            has_remedy = not message.startswith(" has no effect") or "\n  do:" in message
+            raise ConfigError(f"{key}{message}", do=None if has_remedy else f"leave {key} out") from error
     return algorithm if config.rollout is None else with_length_penalty(algorithm, config.rollout)
 
 
@@ -58,7 +71,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
 
     Raises: ConfigError for the first problem. The keys of an `initial_run` start with ``initial_run.``.
     """
-    algorithm, kind = algorithm_of(config), kind_of(config.algorithm)
+    algorithm, kind = algorithm_of(config), kind_of(config.algorithm.base)
     _check_source(config, algorithm, kind)
     check_evaluation(config.evaluate, config.data.validation_fraction)
     _check_fields(algorithm, kind)
@@ -141,7 +154,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     if config.generator is not None:
         find("generator", kind_of(config.generator))
     if config.rollout is not None:
-        check_weights(config.rewards, algorithm, kind, own=getattr(config.algorithm, "weights", ()))
+        check_weights(config.rewards, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))
         sections = {"checkpoint": config.checkpoint, "evaluate": config.evaluate}
         every = {name: section.every for name, section in sections.items() if section}
         check_rollout(config.rollout, algorithm, kind, every=every)

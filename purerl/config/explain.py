@@ -9,6 +9,8 @@ import attrs
 import tomli_w
 from attrs import frozen
 
+from purerl.composition import Composition
+from purerl.config.modifiers import key_of
 from purerl.plugins import kind_of
 
 __all__ = ["Setting", "explain", "toml"]
@@ -61,6 +63,12 @@ def _leaves_at(key: str, value: Any, field: attrs.Attribute) -> Iterator[tuple[s
     if isinstance(value, Mapping) and any(attrs.has(type(v)) or isinstance(v, Mapping) for v in value.values()):
         for name, item in value.items():
             yield from _leaves_at(f"{key}.{name}", item, field)
+    elif isinstance(value, Composition):
+        yield from _leaves_at(key, value.base, field)
+        kinds = [kind_of(modifier) for modifier in value.modifiers]
+        yield f"{key}.modifiers", kinds, attrs.fields(Composition).modifiers.metadata, []
+        for kind, modifier in zip(kinds, value.modifiers, strict=True):
+            yield from _leaves(modifier, f"{key}.{key_of(kind)}.")
     elif attrs.has(type(value)):
         if "plugin" in metadata:
             yield f"{key}.kind", kind_of(value), metadata, None

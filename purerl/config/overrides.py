@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from purerl.config.structure import SHORT, UNSET, from_dict, show, to_dict
+from purerl.config.modifiers import is_modifier
+from purerl.config.structure import from_dict, to_dict
+from purerl.config.tables import SHORT, UNSET, Table, show
 from purerl.errors import ConfigError
 
 __all__ = ["apply", "build"]
 
 T = TypeVar("T")
-Table = dict[str, Any]
 
 _PAIRS = (("max_steps", "num_epochs"), ("num_minibatches", "minibatch_size"), ("warmup_steps", "warmup_ratio"))
 _ALTERNATIVES = dict((*_PAIRS, *((b, a) for a, b in _PAIRS)))
+
+_DOT = re.compile(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)')
+"""A dot that is not in quotes: algorithm."package.module:Class".size has three parts."""
 
 
 def apply(config: T, settings: Iterable[str]) -> T:
@@ -24,7 +29,8 @@ def apply(config: T, settings: Iterable[str]) -> T:
     A value is TOML, or otherwise a string. An empty value returns a setting to its default. The order of `settings`
     does not matter, except that the last one of the same key counts: a section is applied before the settings in it,
     and a `kind`, which starts from its own defaults, before the settings beside it. A setting in a section that is None
-    creates the section. A setting replaces its alternative in `config`: `num_epochs` replaces `max_steps`.
+    creates the section. A setting replaces its alternative in `config`: `num_epochs` replaces `max_steps`. Modifiers
+    of an algorithm that `settings` add are applied in the order in which they are first named.
 
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 
@@ -46,17 +52,36 @@ def build(cls: type[T], settings: Iterable[str], table: Table | None = None) -> 
 
 
 def _changed(table: Table, settings: Iterable[str]) -> Table:
-    parsed = sorted(map(_parse, settings), key=lambda setting: (len(setting[0]), setting[0][-1] != "kind"))
-    for keys, text in parsed:
+    parsed = [*map(_parse, settings)]
+    for keys, text in sorted(parsed, key=_order([keys for keys, _ in parsed])):
         section, alternative = _set(table, keys, _value(text)), _ALTERNATIVES.get(keys[-1])
         if text and alternative in section and [*keys[:-1], alternative] not in (names for names, _ in parsed):
             section[alternative] = UNSET
     return table
 
 
+def _order(named: Sequence[list[str]]) -> Callable[[tuple[list[str], str]], Any]:
+    """The key by which settings are sorted; `named` are their keys. A modifier and its settings stay together."""
+    prefixes = [_modifier_in(keys) for keys in named]
+
+    def order(setting: tuple[list[str], str]) -> Any:
+        keys, _ = setting
+        prefix = _modifier_in(keys)
+        return len(prefix or keys), keys[-1] != "kind", prefixes.index(prefix) if prefix else -1, len(keys)
+
+    return order
+
+
+def _modifier_in(keys: Sequence[str]) -> list[str] | None:
+    """The first parts of `keys`, up to the name of a modifier; None if there is none."""
+    depths = (depth for depth, above in enumerate(keys, start=2) if above == "algorithm")
+    depth = next(depths, len(keys) + 1)
+    return [*keys[:depth]] if depth <= len(keys) and is_modifier(keys[depth - 1]) else None
+
+
 def _parse(setting: str) -> tuple[list[str], str]:
     key, equals, value = setting.partition("=")
-    keys = key.strip().split(".")
+    keys = [part.strip('"') for part in _DOT.split(key.strip())]
     if not equals or not all(keys):
         raise ConfigError(f"setting {setting!r}", need="key=value, such as trainer.lr=1e-3")
     return keys, value.strip()
@@ -67,7 +92,9 @@ def _set(table: Table, keys: Sequence[str], value: Any) -> Table:
     *sections, key = keys
     for depth, section in enumerate(sections, start=1):
         inner = table.get(section, UNSET)
-        table[section] = {} if inner is UNSET else {SHORT: inner} if isinstance(inner, str) else inner
+        has_short_form = isinstance(inner, str) or (section in table and _modifier_in(keys[:depth]) == [*keys[:depth]])
+        if not isinstance(inner, dict):
+            table[section] = {SHORT: inner} if has_short_form else {} if inner is UNSET else inner
         table = table[section]
         if not isinstance(table, dict):
             raise ConfigError(".".join(keys), got=f"{'.'.join(keys[:depth])} is {show(table)}", need="a section")

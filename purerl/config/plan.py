@@ -18,7 +18,7 @@ def plan(config: RunConfig) -> str:
     facts = {label: text for label, text in _facts(config).items() if text}
     width = max(map(len, facts))
     length = f"{config.max_steps:,} steps" if config.max_steps else f"epochs: {config.num_epochs:g}"
-    title = f"{config.name}: {kind_of(config.algorithm)}, {length}"
+    title = f"{config.name}: {config.algorithm}, {length}"
     return "\n".join([*initial, title, *(f"  {label:<{width}}  {text}" for label, text in facts.items())])
 
 

@@ -63,7 +63,7 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
 
     `updates` is the result of `updates_of`. Raises: ConfigError.
     """
-    kind = kind_of(config.algorithm)
+    kind = kind_of(config.algorithm.base)
     _check_names(config, algorithm, kind)
     for name, (settings, outputs, is_trained) in model_roles(config, algorithm).items():
         teacher = _settings_of(config, "teacher").get(name) or settings

@@ -1,7 +1,8 @@
 """The configuration of a run: the frozen class `RunConfig`, which is composed of the settings of all packages.
 
-A recipe is a Python function that returns a RunConfig; a TOML file has the same fields. A field that names an engine or
-an algorithm holds the `Config` of its module.
+A recipe is a Python function that returns a RunConfig; a TOML file has the same fields. A field that names an engine
+holds the `Config` of its module. The field of the algorithm holds a `Composition`: the Config of the algorithm, and
+those of its modifiers.
 
 Paths may start with ``{run}``, the run directory, for files that `prepare_data` or `initial_run` writes there.
 """
@@ -16,6 +17,7 @@ from typing import Any
 from attrs import frozen
 from attrs.converters import optional
 
+from purerl.composition import Composition, to_composition
 from purerl.data.settings import Data, to_data
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate
@@ -73,7 +75,7 @@ class RunConfig:
     name: str = setting("name of the run, and of its default directory")
     model: Model = setting("the model that is trained: the policy at its start", converter=to_model)
     data: Data = setting("training data: prompts, demonstrations or preference pairs", converter=to_data)
-    algorithm: Any = setting("the algorithm", plugin="algorithm")
+    algorithm: Composition = setting("the algorithm", plugin="algorithm", converter=to_composition)
     max_steps: int | None = setting("number of steps", unit="steps", default=None, **at_least(1))
     num_epochs: float | None = setting(
         "number of passes over the training data, instead of max_steps",

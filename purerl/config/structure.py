@@ -4,7 +4,8 @@ A frozen attrs class becomes a dict that TOML can express, without loss: a field
 only a field whose default is None may be None. Field metadata change how a field is read and written:
 
     plugin   the field holds the Config of a plugin: a table with its `kind` and the fields of that Config. If the field
-             is a tuple, it holds several, and a string in place of a table is the kind alone
+             is a tuple, it holds several, and a string in place of a table is the kind alone. The field of an algorithm
+             holds a `Composition`: the table may also have modifiers, see `split_modifiers`
     short    a string in place of the whole section is this field; with `list`, its only element
     read     a function that converts other ways to write the value
 
@@ -19,8 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import UnionType
@@ -33,33 +33,17 @@ from cattrs.errors import AttributeValidationNote, BaseValidationError, Forbidde
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from purerl.aliases import suggestion
+from purerl.composition import Composition
+from purerl.config.modifiers import key_of, split_modifiers
+from purerl.config.tables import SHORT, UNSET, Table, flat, read_table, show
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of, names
+from purerl.presets import expand
 from purerl.settings import with_key
 
-__all__ = [
-    "SHORT",
-    "UNSET",
-    "differences",
-    "digest",
-    "dumps",
-    "flat",
-    "from_dict",
-    "read_table",
-    "read_toml",
-    "show",
-    "to_dict",
-    "unknown",
-]
+__all__ = ["differences", "digest", "dumps", "from_dict", "read_toml", "to_dict", "unknown"]
 
 T = TypeVar("T")
-Table = dict[str, Any]
-
-UNSET = object()
-"""In a table: a setting that returns to its default."""
-
-SHORT = ""
-"""In the table of a section: the key of a string that was given in place of the section."""
 
 
 def to_dict(config: Any) -> Table:
@@ -90,14 +74,6 @@ def read_toml(path: str | Path, cls: type[T]) -> T:
         raise ConfigError(f"{str(path)!r}\n{error}") from error
 
 
-def read_table(path: str | Path) -> Table:
-    """The content of the TOML file at `path`. Raises ConfigError if it cannot be read or is not TOML."""
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read", got=str(error), need="a TOML file") from error
-
-
 def dumps(config: Any) -> str:
     """`config` as TOML; the inverse of `read_toml`."""
     return tomli_w.dumps(to_dict(config))
@@ -114,18 +90,6 @@ def differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
     """(key, value in `a`, value in `b`) of every setting that differs; None if it is not set."""
     in_a, in_b = flat(to_dict(a)), flat(to_dict(b))
     return [(key, in_a.get(key), in_b.get(key)) for key in in_a | in_b if in_a.get(key) != in_b.get(key)]
-
-
-def flat(table: Table) -> dict[str, Any]:
-    """The values in `table` and its sub-tables, by dotted key.
-
-    >>> flat({"trainer": {"lr": 0.1, "betas": [0.9, 0.99]}, "seed": 0})
-    {'trainer.lr': 0.1, 'trainer.betas': [0.9, 0.99], 'seed': 0}
-    """
-    values = {}
-    for key, value in table.items():
-        values |= {f"{key}.{k}": v for k, v in flat(value).items()} if isinstance(value, dict) else {key: value}
-    return values
 
 
 def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
@@ -178,18 +142,30 @@ def _read_mapping(value: Any, kind: Any) -> Table:
     items, section = {key: item for key, item in value.items() if item is not UNSET}, _section_in(get_args(kind)[1])
     if section is None:
         return items
-    fields, result, errors = attrs.fields_dict(section), {}, []
+    fields, readers = attrs.fields_dict(section), []
     for key, item in items.items():
         is_table = isinstance(item, Mapping) and item and not fields.keys() & item.keys()
         is_table = is_table and all(isinstance(inner, Mapping) for inner in item.values())
+        readers.append((key, partial(_CONVERTER.structure, item, Mapping[str, section] if is_table else section)))
+    return dict(zip(items, _read_all(readers, section), strict=True))
+
+
+def _read_all(readers: Iterable[tuple[str, Callable[[], Any]]], cls: type) -> list[Any]:
+    """What the readers return. Errors of all of them are collected, each with the key of its reader in `cls`.
+
+    The key may be empty: then the error is about the table that the readers read parts of.
+    """
+    results, errors = [], []
+    for key, read in readers:
         try:
-            result[key] = _CONVERTER.structure(item, Mapping[str, section] if is_table else section)
+            results.append(read())
         except (BaseValidationError, ConfigError) as error:
-            error.__notes__ = [*getattr(error, "__notes__", []), AttributeValidationNote("", key, section)]
+            notes = [AttributeValidationNote("", key, cls)] if key else []
+            error.__notes__ = [*getattr(error, "__notes__", []), *notes]
             errors.append(error)
     if errors:
-        raise BaseValidationError("sections", errors, section)  # pyright: ignore[reportCallIssue] - typed as its base
-    return result
+        raise BaseValidationError("sections", errors, cls)  # pyright: ignore[reportCallIssue] - typed as its base
+    return results
 
 
 def _section_in(kind: Any) -> type | None:
@@ -226,6 +202,8 @@ def _read_class(cls: type, converter: Converter) -> Any:
 def _hook(field: attrs.Attribute) -> Any:
     """The function that reads `field`, if its metadata change how it is read."""
     if group := field.metadata.get("plugin"):
+        if group == "algorithm":
+            return _read_composition
         return partial(_read_plugins if get_origin(field.type) is tuple else _read_plugin, group=group)
     return partial(_read_converted, convert=field.metadata["read"]) if "read" in field.metadata else None
 
@@ -254,6 +232,15 @@ def _read_plugins(value: Any, _: Any, *, group: str) -> tuple[Any, ...]:
     return tuple(_read_plugin(table, _, group=group) for table in tables)
 
 
+def _read_composition(value: Any, _: Any) -> Composition:
+    is_plugin = isinstance(value, Mapping) and isinstance(value.get("kind"), str)
+    table, modifiers = split_modifiers(expand(value)) if is_plugin else (value, [])
+    readers = [("", partial(_read_plugin, table, _, group="algorithm"))]
+    readers += [(key_of(each["kind"]), partial(_read_plugin, each, _, group="modifier")) for each in modifiers]
+    base, *rest = _read_all(readers, Composition)
+    return Composition(base, tuple(rest))
+
+
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
@@ -273,7 +260,10 @@ def _write_class(cls: type, converter: Converter) -> Any:
 
 
 def _write_plugin(config: Any) -> Any:
-    """The table of a plugin's Config with its kind, or a list of such tables."""
+    """The table of a plugin's Config with its kind, or a list of such tables; of a composition, with its modifiers."""
+    if isinstance(config, Composition):
+        modifiers = {"modifiers": _write_plugin(config.modifiers)} if config.modifiers else {}
+        return _write_plugin(config.base) | modifiers
     if isinstance(config, tuple):
         return [*map(_write_plugin, config)]
     return None if config is None else {"kind": kind_of(config)} | _CONVERTER.unstructure(config)
@@ -305,19 +295,13 @@ def _messages(error: BaseException, above: tuple[str, ...] = (), cls: Any = None
             for inner in error.exceptions:
                 yield from _messages(inner, keys, error.cl)
         case ForbiddenExtraKeysError():
+            modifiers = {"modifiers", *names("modifier")} if keys[-1:] == ("algorithm",) else set()
             for name in sorted(error.extra_fields):
-                yield str(unknown(".".join((*keys, name)), name.partition(".")[0], attrs.fields_dict(error.cl)))
+                known = {*attrs.fields_dict(error.cl), *modifiers}
+                yield str(unknown(".".join((*keys, name)), name.partition(".")[0], known))
         case KeyError() if keys != above:
             yield str(ConfigError(f"{key} is missing", need=attrs.fields_dict(cls)[keys[-1]].metadata.get("help")))
         case ConfigError():
             yield str(with_key(key, error, cls))
         case _:
             yield str(ConfigError(key, got=error.args[0] if error.args else repr(error)))
-
-
-def show(value: Any) -> str:
-    """`value` as JSON, for messages."""
-    if isinstance(value, Mapping) and SHORT in value:
-        rest = {key: item for key, item in value.items() if key != SHORT}
-        return f"{show(value[SHORT])} and {show(rest)}"
-    return json.dumps(value, default=str)

@@ -14,7 +14,8 @@ from purerl.algos.algebra import fingerprint
 from purerl.config.check import check
 from purerl.config.roles import ModelRole
 from purerl.config.schema import RunConfig, StopWhen
-from purerl.config.structure import differences, digest, dumps, flat, read_toml, to_dict
+from purerl.config.structure import differences, digest, dumps, read_toml, to_dict
+from purerl.config.tables import flat
 from purerl.data.open import summary
 from purerl.errors import ConfigError, RunDirectoryError, nearest
 from purerl.files import atomic_directory, explain_refusals
@@ -22,7 +23,6 @@ from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
 from purerl.loop.run import Clock, LoopState, Trajectory
 from purerl.loop.step import Step
-from purerl.plugins import kind_of
 from purerl.process import frozen_objects, torch_threads
 from purerl.protocols import RunInfo, Tracker, Trainer
 from purerl.rewards.adapters import RewardFunction, name_of
@@ -163,7 +163,7 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)
-    title, note = f"{kind_of(config.algorithm)}, {config.model.path}", summary(run.data.counts)
+    title, note = f"{config.algorithm}, {config.model.path}", summary(run.data.counts)
     with run.rewards, open_console(config.name, run.max_steps, title=title, note=note) as trackers:
         state, record = _resume(run, directory)
         info = partial(RunInfo, config.name, directory.identity, settings=flat(to_dict(config)), first=record["step"])

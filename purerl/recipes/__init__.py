@@ -23,7 +23,8 @@ import attrs
 from purerl.config.explain import Setting, explain, toml
 from purerl.config.overrides import apply, build
 from purerl.config.schema import RunConfig
-from purerl.config.structure import flat, read_table, read_toml, unknown
+from purerl.config.structure import read_toml, unknown
+from purerl.config.tables import flat, read_table
 from purerl.errors import ConfigError, PurerlError, nearest
 from purerl.plugins import locate
 

@@ -21,6 +21,7 @@ from purerl.testing.check import (
     find_counterexample,
     variants,
 )
+from purerl.testing.compositions import exemptions_of, random_composition
 from purerl.testing.generator import check_generator
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
 from purerl.testing.tracker import check_tracker
@@ -40,9 +41,11 @@ __all__ = [
     "check_trainer",
     "example_batch",
     "exemptions",
+    "exemptions_of",
     "fields_of",
     "find_counterexample",
     "layouts",
+    "random_composition",
     "random_layout",
     "variants",
 ]

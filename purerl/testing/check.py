@@ -90,9 +90,9 @@ def check_module(module: ModuleType, *, seed: int = 0, batches: int = 20) -> Non
 def variants(module: ModuleType) -> dict[str, Algorithm]:
     """The algorithm of `module` with its default settings, and once with each coefficient of 0.0 set to 0.1.
 
-    >>> from purerl.algos import grpo
-    >>> list(variants(grpo))
-    ['default', 'kl_loss_coef=0.1', 'entropy_coef=0.1']
+    >>> from purerl.algos import deepseek_v3_2
+    >>> list(variants(deepseek_v3_2))
+    ['default', 'kl_loss=0.1']
     """
     off = [field.name for field in attrs.fields(module.Config) if type(field.default) is float and field.default == 0]
     configs = {"default": module.Config(), **{f"{name}=0.1": module.Config(**{name: 0.1}) for name in off}}

@@ -40,10 +40,10 @@ def matrix() -> str:
 
 _INTRODUCTION = """\
 A law is a property that every algorithm must have, whatever it computes. Property-based tests (`nox -s laws`) check
-every law for every algorithm, with each optional term enabled in turn. They test each law and algorithm on four
-batches: two fixed batches, on which every law is known to detect broken algorithms, and two that Hypothesis generates.
-With `PURERL_PROFILE=thorough`, Hypothesis generates two hundred. Slow laws whose result hardly depends on the batch are
-tested on one fixed batch.
+every law for every algorithm, with each optional term enabled in turn, and for random combinations of algorithms and
+[modifiers](modifiers.md). They test each law and algorithm on four batches: two fixed batches, on which every law is
+known to detect broken algorithms, and two that Hypothesis generates. With `PURERL_PROFILE=thorough`, Hypothesis
+generates two hundred. Slow laws whose result hardly depends on the batch are tested on one fixed batch.
 
 If a law cannot hold for an algorithm, its module declares an exemption with a reason. The tests then search for a batch
 that violates the law, and fail if they find none. Another test checks that every setting of every algorithm has an

@@ -20,12 +20,13 @@ from purerl.algos import (
     opd_top_k,
     ppo,
     prime,
-    rloo,
     sft,
     whiten,
 )
 from purerl.algos.algebra import compute_loss, fingerprint, prepare_step, select_rows
+from purerl.algos.modifiers import entropy_bonus, kl_loss, kl_reward
 from purerl.batch import with_fields
+from purerl.composition import with_modifiers
 from purerl.errors import ConfigError
 from purerl.testing import fields_of
 from tests.algos.helpers import (
@@ -66,7 +67,7 @@ def test_integer_and_float_settings_have_the_same_fingerprint():
         (ppo, dict(value_clip=True)),
         (kl_cov, dict(top_fraction=0.0)),
         (dpo, dict(beta=None)),
-        (rloo, dict(entropy_coef=math.inf)),
+        (entropy_bonus, dict(coef=math.inf)),
         (icepop, dict(min_ratio=5.0, max_ratio=0.5)),
         (clip_cov, dict(cov_low=5.0, cov_high=1.0)),
         (opd_top_k, dict(reverse_coef=0.0)),
@@ -87,18 +88,33 @@ def test_error_message_of_a_setting_out_of_bounds():
 
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_reference_is_read_only_if_its_coefficient_is_not_zero(module):
-    coefficients = [name for name in ("kl_loss_coef", "kl_reward_coef") if hasattr(module.Config(), name)]
+    coefficients = [name for name in ("kl_loss", "kl_reward") if hasattr(module.Config(), name)]
     for value in (0.0, 0.1) if coefficients else ():
         algorithm = module.algorithm(module.Config(**dict.fromkeys(coefficients, value)))
         assert ("ref_logp" in fields_of(algorithm)) == (value > 0)
+
+
+@pytest.mark.parametrize("modifier", [kl_loss, kl_reward])
+def test_reference_is_read_only_with_a_kl_penalty(modifier):
+    without = [module.algorithm() for module in MODULES if "ref_logp" not in fields_of(module.algorithm())]
+    penalized = [with_modifiers(algorithm, modifier.Config()) for algorithm in without if accepts(modifier, algorithm)]
+    assert len(penalized) > 30
+    assert all("ref_logp" in fields_of(algorithm) for algorithm in penalized)
+
+
+def accepts(modifier, algorithm) -> bool:
+    try:
+        with_modifiers(algorithm, modifier.Config())
+    except ConfigError:
+        return False
+    return True
 
 
 # --- composition -------------------------------------------------------------------------------------------------
 
 
 def test_ppo_equals_its_definition():
-    config = ppo.Config(kl_reward_coef=0.5, discount=0.9, lambda_=0.8)
-    algorithm = ppo.algorithm(config)
+    algorithm = with_modifiers(ppo.algorithm(ppo.Config(discount=0.9, lambda_=0.8)), kl_reward.Config(coef=0.5))
     batch = example(algorithm)
     action = batch["action"] & batch["mask"].any(-1, keepdim=True)
     reward = torch.where(batch["attention_mask"] & action.any(-1, keepdim=True), batch["reward"], 0)
@@ -156,9 +172,9 @@ def test_kl_cov_penalizes_tokens_selected_over_the_whole_step():
 
 
 def test_entropy_bonus_and_kl_term_use_the_reduction_of_the_surrogate():
-    algorithm = dr_grpo.algorithm(dr_grpo.Config(norm_length=10, kl_loss_coef=0.5, entropy_coef=0.25))
-    batch = with_advantage(algorithm, example(algorithm))
     bare = dr_grpo.algorithm(dr_grpo.Config(norm_length=10))
+    algorithm = with_modifiers(bare, kl_loss.Config(coef=0.5), entropy_bonus.Config(coef=0.25))
+    batch = with_advantage(algorithm, example(algorithm))
     mask, rows = batch["mask"], batch["mask"].any(-1).sum()
     x = (batch["logp"] - batch["ref_logp"])[mask]
     added = 0.5 * ((-x).exp() + x - 1).sum() - 0.25 * batch["entropy"][mask].sum()
@@ -167,7 +183,7 @@ def test_entropy_bonus_and_kl_term_use_the_reduction_of_the_surrogate():
 
 
 def test_compiled_gradients_equal_eager_gradients():
-    algorithm = dr_grpo.algorithm(dr_grpo.Config(kl_loss_coef=0.1))
+    algorithm = with_modifiers(dr_grpo.algorithm(), kl_loss.Config(coef=0.1))
     batch = with_advantage(algorithm, example(algorithm))
 
     def loss(logp: torch.Tensor) -> torch.Tensor:

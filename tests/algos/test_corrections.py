@@ -11,6 +11,7 @@ from tensordict import TensorDict
 
 from purerl.algos import decoupled_ppo, deepseek_v3_2, grpo, k1, k2, k3, kl_cov, ppo, rloo, sapo
 from purerl.algos.algebra import Algorithm, bind, compute_loss, identity, prepare_step
+from purerl.algos.modifiers import entropy_bonus, kl_loss, kl_reward
 from purerl.algos.parts.bypass import bypass_old_logp, use_current_outputs
 from purerl.algos.parts.corrections import (
     banded_ratio,
@@ -26,6 +27,7 @@ from purerl.algos.parts.corrections import (
 )
 from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.batch import collate, with_fields
+from purerl.composition import with_modifiers
 from purerl.testing import check_algorithm, fields_of
 from purerl.testing.outcome import run_objective
 from tests.algos.helpers import advantage_losses_and_gradients, example, loss_of, with_advantage
@@ -165,12 +167,10 @@ def test_rejecting_every_token_gives_a_loss_of_zero():
 
 
 def test_only_the_policy_term_is_weighted():
-    setting = dict(kl_loss_coef=0.3, entropy_coef=0.2)
-    algorithm = with_corrections(
-        grpo.algorithm(grpo.Config(**setting)), sequence_weight(bind(truncated_ratio, ratio_cap=0.0))
-    )
+    plain = with_modifiers(grpo.algorithm(), kl_loss.Config(coef=0.3), entropy_bonus.Config(coef=0.2))
+    algorithm = with_corrections(plain, sequence_weight(bind(truncated_ratio, ratio_cap=0.0)))
     batch = with_advantage(algorithm, example(algorithm))
-    [policy] = grpo.algorithm(grpo.Config(**setting)).objectives
+    [policy] = plain.objectives
     other_terms = policy._replace(terms=policy.terms[1:])
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), loss_of(other_terms, batch))
 
@@ -217,7 +217,7 @@ def test_bypassed_algorithm_can_be_corrected(module):
 def test_bypass_reads_rollout_logp_instead_of_old_logp():
     for module in (grpo, ppo, decoupled_ppo):
         assert "old_logp" not in fields_of(bypass_old_logp(module.algorithm()))
-    plain = ppo.algorithm(ppo.Config(kl_reward_coef=0.1))
+    plain = with_modifiers(ppo.algorithm(), kl_reward.Config(coef=0.1))
     bypassed = bypass_old_logp(plain)
     batch = example(bypassed)
     expected = advantage_losses_and_gradients(plain, with_fields(batch, old_logp=batch["rollout_logp"]))
@@ -243,7 +243,7 @@ def test_objective_with_prepare_still_reads_scored_fields():
 
 
 def test_off_policy_sequence_stays_in_kl_term_and_denominator():
-    plain = grpo.algorithm(grpo.Config(kl_loss_coef=0.5))
+    plain = with_modifiers(grpo.algorithm(), kl_loss.Config(coef=0.5))
     algorithm = mask_off_policy_sequences(plain, delta=0.0)
     batch = with_advantage(algorithm, example(algorithm))
     off_policy = with_fields(batch, rollout_logp=batch["logp"] + 1)
@@ -254,7 +254,7 @@ def test_off_policy_sequence_stays_in_kl_term_and_denominator():
 
 
 def test_deepseek_v3_2_weights_the_kl_term_by_the_ratio():
-    algorithm = deepseek_v3_2.algorithm(deepseek_v3_2.Config(kl_loss_coef=0.5))
+    algorithm = deepseek_v3_2.algorithm(deepseek_v3_2.Config(kl_loss=0.5))
     bare = deepseek_v3_2.algorithm()
     batch = with_advantage(algorithm, example(algorithm))
     mask = batch["mask"]

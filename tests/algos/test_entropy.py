@@ -7,13 +7,15 @@ import torch
 
 from purerl.algos import grpo
 from purerl.algos.algebra import compute_advantages
+from purerl.algos.modifiers import entropy_bonus
 from purerl.algos.parts.entropy import with_adaptive_entropy
 from purerl.batch import with_fields
+from purerl.composition import with_modifiers
 from purerl.testing import check_algorithm
 from tests.algos.helpers import example, loss_of, with_advantage
 
 SETTING = dict(entropy_coef=0.5, target=1.0, step_size=0.25, max_coef=0.75)
-ADAPTIVE = with_adaptive_entropy(grpo.algorithm(grpo.Config(entropy_coef=9.0)), **SETTING)
+ADAPTIVE = with_adaptive_entropy(with_modifiers(grpo.algorithm(), entropy_bonus.Config(coef=9.0)), **SETTING)
 
 
 def batch_with_entropy(entropy: float):
@@ -32,7 +34,8 @@ def test_entropy_coefficient_is_a_state_between_zero_and_the_maximum():
 
 @pytest.mark.parametrize(("entropy", "coefficient"), [(0.1, 0.5), (3.0, 0.0)])
 def test_adaptive_bonus_replaces_the_constant_bonus(entropy: float, coefficient: float):
-    [plain] = grpo.algorithm(grpo.Config(entropy_coef=coefficient)).objectives
+    bonus = [entropy_bonus.Config(coef=coefficient)] if coefficient else []
+    [plain] = with_modifiers(grpo.algorithm(), *bonus).objectives
     batch = with_advantage(ADAPTIVE, batch_with_entropy(entropy))
     torch.testing.assert_close(loss_of(ADAPTIVE.objectives[0], batch), loss_of(plain, batch))
 

@@ -58,6 +58,22 @@ OPTIONS = {
     "sample": EVALUATION_OPTIONS,
     "algo": {},
     "algo list": {"debug": ["--debug"]},
+    "algo show": {
+        "name": ["name"],
+        "settings": ["--set"],
+        "as_json": ["--json"],
+        "cite": ["--cite"],
+        "debug": ["--debug"],
+    },
+    "algo diff": {
+        "first": ["first"],
+        "second": ["second"],
+        "run": ["--run"],
+        "step": ["--step"],
+        "debug": ["--debug"],
+    },
+    "algo presets": {"debug": ["--debug"]},
+    "algo modifiers": {"debug": ["--debug"]},
     "data": {},
     "data inspect": {
         "file": ["file"],

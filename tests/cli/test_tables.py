@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner, Result
 
-from purerl import RunConfig, doctor
+from purerl import RunConfig, doctor, plugins
 from purerl.config.structure import dumps, from_dict
 from purerl.doctor import Finding
 from purerl.recipes import names
@@ -46,8 +46,28 @@ def test_settings_are_listed_with_their_source() -> None:
     assert (epochs.split()[1], epochs.split()[-1]) == ("1", "default")
 
 
+def test_modifiers_are_listed_with_their_settings_and_papers() -> None:
+    lines = _purerl("algo", "modifiers").stdout.splitlines()
+    first = next(k for k, line in enumerate(lines) if line.startswith("  kl_loss "))
+    assert re.split(" {2,}", lines[first].strip()) == [
+        "kl_loss", "A KL penalty against the reference model, in the loss.", "coef = 0.001", "2512.02556"
+    ]  # fmt: skip
+    assert lines[first + 1].strip() == 'estimator = "k3"'
+    assert all(any(line.startswith(f"  {name} ") for line in lines) for name in plugins.names("modifier"))
+
+
+def test_modifiers_of_a_configuration_are_listed_in_their_order() -> None:
+    settings = ("--set", "algorithm.reduction=token_sum", "--set", "algorithm.kl_loss=0.5")
+    rows = [line.split() for line in _purerl("config", "addition", *settings).stdout.splitlines()]
+    values = {row[0]: row[1] for row in rows if row and row[0].startswith("algorithm.")}
+    assert [key for key in values if key.count(".") == 2] == [
+        "algorithm.reduction.by", "algorithm.reduction.length", "algorithm.kl_loss.coef", "algorithm.kl_loss.estimator"
+    ]  # fmt: skip
+    assert (values["algorithm.modifiers"], values["algorithm.kl_loss.coef"]) == ('["reduction",', "0.5")
+
+
 @pytest.mark.parametrize("width", [30, 40, 80, 120, 160, 300])
-@pytest.mark.parametrize("command", ["config", "algo list", "recipes"])
+@pytest.mark.parametrize("command", ["config", "algo list", "algo modifiers", "recipes"])
 def test_no_word_is_lost_at_any_width_of_the_terminal(command: str, width: int) -> None:
     output = CliRunner().invoke(app, command.split(), env={"COLUMNS": str(width), "FORCE_COLOR": "1"}).stdout
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.splitlines()]
@@ -109,6 +129,7 @@ def test_settings_are_completed_with_their_values(tmp_path: Path, monkeypatch: p
     assert _complete("purerl train mine.toml --set max_step").split() == ["max_steps=12"]
     assert _complete("purerl train gsm8k --set model=x --set tes").split() == ["test="]
     assert "trainer.lr=1e-06" in _complete("purerl config gsm8k --set trai").split()
+    assert _complete("purerl train addition --set algorithm.kl_l").split() == ["algorithm.kl_loss=0.001"]
     unknown_recipe = SimpleNamespace(args=[], params={"recipe": "no-such-recipe"})
     assert setting_keys(unknown_recipe, "step") == []
 

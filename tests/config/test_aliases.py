@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -12,7 +13,9 @@ import attrs
 import pyarrow as pa
 import pytest
 
+from purerl.algos.modifiers import kl_loss
 from purerl.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
+from purerl.composition import with_modifiers
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
 from purerl.data.columns import detect_formats
@@ -44,10 +47,15 @@ def _has(kind: Any, parts: list[str]) -> bool:
 
 
 def _has_below(field: Any, parts: list[str]) -> bool:
-    """Whether the value of `field` has the setting `parts`; plugins have those of their Configs, and `kind`."""
+    """Whether the value of `field` has the setting `parts`; plugins have those of their Configs, and `kind`.
+
+    An algorithm also has modifiers: `parts` may be the name of one, or start with it.
+    """
     group = field.metadata.get("plugin")
     if group is None:
         return _has(field.type, parts)
+    if group == "algorithm" and parts and parts[0] in names("modifier"):
+        return _has(find("modifier", parts[0]).Config, parts[1:])
     return parts == ["kind"] or any(_has(find(group, kind).Config, parts) for kind in names(group))
 
 
@@ -87,6 +95,8 @@ def test_settings_in_the_table_of_old_names_exist(old: str, setting: str) -> Non
         ("algorithm.kind=gropo",),
         ("rollout.max_resample_rounds=x",),
         ("algorithm.epsilon",),
+        ("algorithm.kl_loss.epsilon",),
+        ("algorithm.kl_loss=many",),
         ("model.path.length",),
     ],
 )
@@ -149,10 +159,10 @@ def test_new_names_of_metrics_are_documented() -> None:
 
 
 def _loss_terms(kind: str) -> set[str]:
-    """The names of the policy's loss terms of an algorithm, including the KL term if it has one."""
-    module = find("algorithm", kind)
-    coefficients = {"kl_loss_coef": 1.0} if "kl_loss_coef" in attrs.fields_dict(module.Config) else {}
-    algorithm = module.algorithm(module.Config(**coefficients))
+    """The names of the policy's loss terms of an algorithm, including the KL term if it can have one."""
+    algorithm = find("algorithm", kind).algorithm()
+    with suppress(ConfigError):
+        algorithm = with_modifiers(algorithm, kl_loss.Config())
     return {term.name for objective in algorithm.objectives if objective.role == "policy" for term in objective.terms}
 
 
@@ -171,13 +181,18 @@ def _loss_terms(kind: str) -> set[str]:
         ("learning_rate", "TRL's 'learning_rate' is 'trainer.lr' here"),
         ("trainer.learning_rate", "TRL's 'learning_rate' is 'trainer.lr' here"),
         ("epsilon", "TRL's 'epsilon' is 'algorithm.clip_low' and 'algorithm.clip_high' here"),
-        ("beta", "TRL's 'beta' is 'algorithm.kl_loss_coef' (GRPO) or 'algorithm.beta' (DPO) here"),
+        ("beta", "TRL's 'beta' is 'algorithm.kl_loss' (GRPO) or 'algorithm.beta' (DPO) here"),
         ("loss_type", "TRL's 'loss_type' is 'algorithm.kind' here"),
         ("bf16", "TRL's 'bf16' is 'trainer.mixed_precision=bfloat16' here"),
         ("rollout.n", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
         ("actor_rollout_ref.rollout.n", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
         ("optim.lr_warmup_steps", "verl's 'actor.optim.lr_warmup_steps' is 'trainer.warmup_steps' here"),
         ("trainer.max_steps", "it is called 'max_steps' here"),
+        ("algorithm.kl_loss_coef", "it is called 'algorithm.kl_loss' here (it was 'algorithm.kl_loss_coef')"),
+        ("entropy_coef", "TRL's 'entropy_coef' is 'algorithm.entropy_bonus' here"),
+        ("delta", "TRL's 'delta' is 'algorithm.dual_clip' here"),
+        ("actor.loss_agg_mode", "verl's 'actor.loss_agg_mode' is 'algorithm.reduction' here"),
+        ("actor.kl_loss_type", "verl's 'actor.kl_loss_type' is 'algorithm.kl_loss.estimator' here"),
     ],
 )
 def test_suggestion_names_the_setting(key: str, remedy: str) -> None:
@@ -216,7 +231,11 @@ def test_every_name_has_a_suggestion_or_keeps_its_name() -> None:
         ("num_generations=8", "TRL's 'num_generations' is 'rollout.samples_per_prompt' here"),
         ("rollout.n=4", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
         ("actor_rollout_ref.rollout.n=4", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
-        ("algorithm.kl_ctrl.kl_coef=1", "verl's 'algorithm.kl_ctrl.kl_coef' is 'algorithm.kl_reward_coef' here"),
+        ("algorithm.kl_ctrl.kl_coef=1", "verl's 'algorithm.kl_ctrl.kl_coef' is 'algorithm.kl_reward' here"),
+        ("actor.kl_loss_coef=1", "verl's 'actor.kl_loss_coef' is 'algorithm.kl_loss' here"),
+        ("algorithm.kl_loss_coef=1", "it is called 'algorithm.kl_loss' here (it was 'algorithm.kl_loss_coef')"),
+        ("algorithm.entropy_coef=1", "it is called 'algorithm.entropy_bonus' here (it was 'algorithm.entropy_coef')"),
+        ("algorithm.kl_reward_coef=1", "it is called 'algorithm.kl_reward' here (it was 'algorithm.kl_reward_coef')"),
         ("trainer.total_epochs=1", "verl's 'trainer.total_epochs' is 'num_epochs' here"),
         ("critic.lr=1e-3", "it is called 'roles.critic.trainer.lr' here (it was 'critic.lr')"),
         ("judging.workers=2", "it is called 'reward_workers.num_workers' here (it was 'judging.workers')"),

@@ -182,7 +182,7 @@ def test_epochs_may_replace_the_steps_of_every_recipe() -> None:
 
 
 def test_updates_are_counted_for_each_model() -> None:
-    settings = ["algorithm.kind=ppo", "algorithm.kl_reward_coef=0.1", "critic_warmup=10", "ppo_epochs=2"]
+    settings = ["algorithm.kind=ppo", "algorithm.kl_reward=0.1", "critic_warmup=10", "ppo_epochs=2"]
     config = apply(addition(), settings)
     algorithm = algorithm_of(config)
     assert updates_of(config, algorithm, 30) == {"critic": 30 * 8, "policy": 20 * 8, "reference": 0}

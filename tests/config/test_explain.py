@@ -12,7 +12,8 @@ from attrs import evolve
 from purerl import RunConfig
 from purerl.config.explain import Setting, explain
 from purerl.config.overrides import apply
-from purerl.config.structure import dumps, flat, to_dict
+from purerl.config.structure import dumps, to_dict
+from purerl.config.tables import flat
 from purerl.errors import ConfigError
 from purerl.plugins import GROUPS, find, names
 from purerl.recipes import explain_recipe, resolve

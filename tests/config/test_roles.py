@@ -21,7 +21,7 @@ from purerl.settings import Model
 from .test_check import error_of
 
 PPO, OPD = "algorithm.kind=ppo", "algorithm.kind=opd"
-KL = ("algorithm.kind=grpo", "algorithm.kl_loss_coef=0.1")
+KL = ("algorithm.kind=grpo", "algorithm.kl_loss=0.1")
 
 TABLE = """
 [roles.teachers.math]
@@ -94,7 +94,7 @@ def test_a_setting_of_a_role_may_return_to_its_default() -> None:
 
 
 def test_roles_that_are_not_set_are_those_of_the_run() -> None:
-    config = apply(addition(), [PPO, "algorithm.kl_reward_coef=0.1", "roles.critic.model=c"])
+    config = apply(addition(), [PPO, "algorithm.kl_reward=0.1", "roles.critic.model=c"])
     roles = model_roles(config, algorithm_of(config))
     assert {name: role.settings.model.path for name, role in roles.items()} == {
         "critic": "c", "policy": config.model.path, "reference": config.model.path,

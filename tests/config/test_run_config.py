@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from purerl import RunConfig, recipes
+from purerl.composition import Composition
 from purerl.config.check import check
 from purerl.config.overrides import apply
 from purerl.config.structure import digest, dumps, from_dict, to_dict
@@ -64,7 +65,7 @@ def test_defaults_of_a_plugin_can_be_written_and_read(cls: type) -> None:
 
 def test_another_algorithm_starts_from_its_defaults() -> None:
     config = apply(addition(), ["algorithm.kind=rloo", "trainer.lr=1e-4"])
-    assert config.algorithm == find("algorithm", "rloo").Config()
+    assert config.algorithm == Composition(find("algorithm", "rloo").Config())
     assert config.trainer.lr == 1e-4
 
 

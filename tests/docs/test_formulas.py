@@ -32,6 +32,7 @@ def _rows(block: str) -> list[str]:
     [
         # names
         ("A_i", r"A_{i}"),
+        ("A'_it", r"A'_{it}"),
         ("old_logp_it", r"\mathrm{old\_logp}_{it}"),
         ("clip_low", r"\mathrm{clip\_low}"),
         ("mean_g", r"\mathrm{mean}_{g}"),

@@ -21,14 +21,16 @@ from docs.generate.curves import Curves, curves
 from docs.generate.formulas import typeset
 from docs.generate.metrics import metrics
 from purerl.algos import cispo, clip_cov, dpo, forking_tokens, grpo, gspo, gvpo, kl_cov, ppo, prime, rloo, sapo, topr
+from purerl.algos.modifiers import kl_reward
 from purerl.backends.hf import trainer
+from purerl.composition import with_modifiers
 from purerl.config.schema import RunConfig
 from purerl.plugins import find, names
 from purerl.report.meanings import meanings
 from purerl.settings import Model
 from purerl.testing import exemptions, variants
 
-NAMES = names("algorithm")
+NAMES, MODIFIERS = names("algorithm"), names("modifier")
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +64,8 @@ def test_a_page_contains_docstring_settings_and_code(pages, name):
 
 
 def test_parts_of_ppo():
-    assert list(parts(ppo.algorithm(ppo.Config(kl_reward_coef=0.5)))) == [
-        ("on the whole batch", "reward = kl_reward(reward, old_logp, ref_logp, kl_reward_coef=0.5)"),
+    assert list(parts(with_modifiers(ppo.algorithm(), kl_reward.Config(coef=0.5)))) == [
+        ("on the whole batch", "reward = penalized(coef=0.5, estimate=k1)"),
         ("on the whole batch", "gae_advantage(discount=1, lambda_=0.95)"),
         ("on the whole batch", "advantage = whiten(advantage, mask)"),
         ("loss of the critic", "token_mean of clipped_value_loss(value, old_value, returns, value_clip=0.5)"),
@@ -98,20 +100,25 @@ def test_an_algorithm_is_listed_in_its_family(pages, name, family):
     assert section.startswith(f"{family}\n")
 
 
-SECTIONS = ("Loss", "Composition", "Requirements", "Settings", "Usage", "Metrics", "Laws")
+SECTIONS = ("Loss", "Composition", "Requirements", "Settings", "Modifiers", "Usage", "Metrics", "Laws")
 
 
 def test_page_of_grpo_has_all_sections(pages):
     assert re.findall("^## (.*)", pages["grpo"], re.MULTILINE) == [*SECTIONS, "Source code"]
     for line in (
         "| on the whole batch | `advantage = outcome_advantage(estimator=group_normalized_advantage)` |",
-        "| loss of the policy, with `entropy_coef=0.1` | `-0.1 * sequence_mean_of_token_mean of entropy` |",
-        "| a reference | `logp`; with `kl_loss_coef=0.1` |",
         "| `clip_low` | `0.2` | a number at least 0 and at most 1 | lower clip offset: the ratio is clipped",
         "| `policy/clip_fraction` | fraction | Counted tokens whose loss is clipped.",
         "The equations: {py:obj}`group_normalized_advantage <purerl.algos.estimators.group_relative.",
     ):
         assert f"\n{line}" in pages["grpo"]
+
+
+def test_a_page_shows_what_an_optional_term_adds(pages):
+    loss = "with_substituted_fields(function=importance_k3(logp, old_logp, ref_logp), sources="
+    term = f"`0.1 * sequence_mean_of_token_mean of {loss}"
+    assert f"\n| loss of the policy, with `kl_loss=0.1` | {term}" in pages["deepseek_v3_2"]
+    assert "\n| a reference | `logp`; with `kl_loss=0.1` |" in pages["deepseek_v3_2"]
 
 
 def test_a_page_shows_why_the_default_recipe_is_refused(pages):
@@ -174,7 +181,7 @@ def test_every_module_has_a_page():
     every_name = {info.name for info in walk_packages(purerl.__path__, "purerl.")}
     names_found = {name for name in every_name if not name.endswith(".__main__")}
     modules = {name for name in names_found if import_module(name).__doc__}
-    modules -= {f"purerl.algos.{name}" for name in NAMES}
+    modules -= {f"purerl.algos.{name}" for name in NAMES} | {f"purerl.algos.modifiers.{name}" for name in MODIFIERS}
     written = dict(reference.pages())
     assert set(written) == {"index", "settings", "purerl", *modules}
     assert [name for name in modules if f"<{name}>" not in written["index"]] == []
@@ -241,7 +248,7 @@ def test_write_keeps_unchanged_pages_and_deletes_old_ones(pages, tmp_path: Path)
     (tmp_path / "algorithms").mkdir()
     (tmp_path / "algorithms" / "removed.md").write_text("a page of an algorithm that no longer exists")
     generate.write(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"algorithms", "migration", "reference"}
+    assert {path.name for path in tmp_path.iterdir()} == {"algorithms", "migration", "modifiers", "reference"}
     assert {path.stem for path in (tmp_path / "algorithms").iterdir()} == set(pages)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}
     generate.write(tmp_path)

@@ -11,6 +11,7 @@ import pytest
 
 import purerl
 from purerl import recipes
+from purerl.algos.modifiers import kl_loss
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
 
@@ -32,7 +33,7 @@ def test_a_command_is_a_valid_run(command: str, tmp_path: Path, monkeypatch: pyt
     check(config)
     assert config.model.path in command
     if recipe == "my_recipe.py:gsm8k_with_kl":
-        assert config.algorithm.kl_loss_coef == 0.02
+        assert config.algorithm.modifiers == (kl_loss.Config(coef=0.02),)
 
 
 def test_the_python_block_gives_the_runs_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:

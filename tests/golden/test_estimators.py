@@ -29,6 +29,7 @@ from purerl.algos import (
     win_rate_advantage,
 )
 from purerl.algos.estimators.steps import find_steps
+from purerl.algos.estimators.trackers import update_moments
 from purerl.errors import ConfigError
 from tests.golden.helpers import assert_values, f64, ints, logs, mask_of
 
@@ -140,6 +141,15 @@ def test_moving_average_moves_toward_the_scores():
     # 1/8 + 1/2.
     actual = update_moving_average(table, f64(1, 0, 1, 9), ints(0, 0, 1, 1), mask_of("xxx.")[0], decay=0.5)
     assert_values(actual, 0.5, 0.625, 1)
+
+
+def test_moments_of_two_batches_are_those_of_all_scores():
+    """1 and 5, then 3: the means are 3 and 3. 1, 5 and 9: the mean is 5, the squares are 16, 0 and 16."""
+    first = update_moments(*f64(0, 0, 0), f64(1, 99, 5), mask_of("x.x")[0])
+    assert_values(torch.stack(first), 2, 3, 8)
+    assert_values(torch.stack(update_moments(*first, f64(3), mask_of("x")[0])), 3, 3, 8)
+    assert_values(torch.stack(update_moments(*first, f64(9), mask_of("x")[0])), 3, 5, 32)
+    assert_values(torch.stack(update_moments(*first, f64(9), mask_of(".")[0])), 2, 3, 8)
 
 
 def test_weights_have_one_number_per_component_or_none():

@@ -9,7 +9,7 @@ import torch
 
 from purerl.algos import dpo_loss, gvpo_loss, ipo_loss, pair_margin, sppo_loss
 from purerl.algos.flowrl import balance_loss, clipped_row_weight
-from purerl.algos.parts.preferences import pair_mask
+from purerl.algos.parts.preferences import pair_mask, robust_dpo_loss, smoothed_dpo_loss
 from purerl.algos.parts.rows import at_last_action
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
 from tests.golden.helpers import assert_values, f64, gradient_of, ints, mask_of
@@ -59,6 +59,17 @@ def test_dpo_loss_does_not_overflow():
     margin = f64(-1e4, 0.0, 1e4)
     torch.testing.assert_close(dpo_loss(margin, beta=0.5), f64(5e3, math.log(2), 0.0))
     torch.testing.assert_close(gradient_of(lambda x: dpo_loss(x, beta=0.5), margin), f64(-0.5, -0.25, 0.0))
+
+
+def test_smoothed_and_robust_dpo_loss():
+    # sigmoid(log 3) = 3/4, so l(D) = log(4/3) with the gradient -1/4, and l(-D) = log 4 with the gradient 3/4. A label
+    # that is wrong with probability 1/4 has its minimum there.
+    margin, setting = f64(math.log(3) / 2), dict(beta=2.0, smoothing=0.25)
+    right, wrong = math.log(4 / 3), math.log(4)
+    assert_values(smoothed_dpo_loss(margin, **setting), 0.75 * right + 0.25 * wrong)
+    assert_values(gradient_of(lambda x: smoothed_dpo_loss(x, **setting), margin), 0)
+    assert_values(robust_dpo_loss(margin, **setting), (0.75 * right - 0.25 * wrong) / 0.5)
+    assert_values(gradient_of(lambda x: robust_dpo_loss(x, **setting), margin), -2 * (0.75 / 4 + 0.25 * 3 / 4) / 0.5)
 
 
 def test_sppo_loss_has_its_minimum_at_eta_times_the_advantage():

@@ -25,7 +25,7 @@ from purerl.algos import (
     whiten,
     whiten_rows,
 )
-from purerl.algos.parts.groups import group_index
+from purerl.algos.parts.groups import group_index, group_std, group_std_of_others
 from purerl.algos.parts.rows import first_counted, row_mean
 from purerl.algos.parts.whiten import center, standard_deviation
 from tests.golden.helpers import assert_values, f64, gradient_of, ints, mask_of
@@ -70,6 +70,17 @@ def test_group_statistics():
     assert_values(group_token_sum(f64([1, 10], [2, 20], [4, 40], [0, 0]), GROUP), [5, 50], [2, 20], [5, 50], [5, 50])
 
 
+def test_group_standard_deviations():
+    """1, 2 and 6 have deviations with the squares 4, 1, 9. Without 1, 2 or 6 the sum of squares is 8, 12.5 or 0.5."""
+    score, group, counted = f64(1, 8, 2, 99, 6, 3, 3), ints(5, -9, 5, 5, 5, 0, 0), mask_of("xxx.xxx")[0]
+    std, others = group_std(score, group, counted, ddof=1), group_std_of_others(score, group, counted, ddof=1)
+    assert_values(std, *[math.sqrt(7), 0] + [math.sqrt(7)] * 3 + [0, 0])
+    assert_values(others[[0, 1, 2, 4, 5, 6]], math.sqrt(8), 0, math.sqrt(12.5), math.sqrt(0.5), 0, 0)
+    std, others = group_std(score, group, counted, ddof=0), group_std_of_others(score, group, counted, ddof=0)
+    assert_values(std[:2], math.sqrt(14 / 3), 0)
+    assert_values(others[[0, 2, 4]], 2, 2.5, 0.5)
+
+
 def test_row_statistics():
     x, mask = f64([9, 1, 3, 9], [7, 9, 5, 5]), mask_of(".xx.", "....")
     assert_values(row_mean(x, mask), 2, 0)
@@ -82,5 +93,11 @@ def test_batch_statistics():
     x, mask, root = f64([1, 2], [6, 99]), mask_of("xx", "x."), math.sqrt(7)
     assert_values(center(x, mask), [-2, -1], [3, 0])
     assert_values(standard_deviation(x, mask)[None], root)
+    assert_values(standard_deviation(x, mask, ddof=0)[None], math.sqrt(14 / 3))
+    assert_values(
+        whiten(x, mask, eps=1.0, ddof=0),
+        [-2 / (1 + math.sqrt(14 / 3)), -1 / (1 + math.sqrt(14 / 3))],
+        [3 / (1 + math.sqrt(14 / 3)), 0],
+    )
     assert_values(whiten(x, mask), [-2 / root, -1 / root], [3 / root, 0], atol=1e-7)
     assert_values(whiten_rows(f64(1, 2, 6, 99), mask_of("xxx.")[0]), -2 / root, -1 / root, 3 / root, 0, atol=1e-7)

@@ -22,6 +22,7 @@ from purerl.algos import (
     token_ratio,
 )
 from purerl.algos.kl_cov import distance_penalty
+from purerl.algos.parts.surrogates import sequence_product_ratio
 from purerl.algos.parts.values import squared_error
 from purerl.algos.sft import negative_log_likelihood
 from tests.golden.helpers import assert_values, f64, gradient_of, logs, mask_of
@@ -76,6 +77,16 @@ def test_sequence_ratio_is_a_geometric_mean():
     logp, mask = f64([0.4, -0.1, 9.0], [9.0, 9.0, 9.0]), torch.tensor([[True, True, False], [False] * 3])
     ratio = sequence_ratio(logp, torch.zeros_like(logp), mask)
     torch.testing.assert_close(ratio[0, :2], f64(math.exp(0.15), math.exp(0.15)))
+
+
+def test_sequence_product_ratio_is_a_product():
+    # 2 * 3 in the first row. Each token's gradient is the value of the row, at the token alone.
+    logp, mask = logs([2, 3, 99], [5, 5, 5]), MASKS
+    ratio = sequence_product_ratio(logp, torch.zeros_like(logp), mask)
+    assert_values(ratio[0], 6, 6, 6)
+    weight = f64([1, 10, 0], [0, 0, 0])
+    gradient = gradient_of(lambda x: weight * sequence_product_ratio(x, torch.zeros_like(x), mask), logp)
+    assert_values(gradient, [6, 60, 0], [0, 0, 0])
 
 
 def test_soft_gate_surrogate():

@@ -19,17 +19,18 @@ from purerl.algos import (
     tapered_weight,
 )
 from purerl.algos.flowrl import clipped_row_weight
-from purerl.algos.parts.corrections import banded_ratio, off_policy_tokens, truncated_ratio
+from purerl.algos.parts.corrections import banded_ratio, clamped_ratio, off_policy_tokens, truncated_ratio
 from purerl.algos.parts.rows import row_max, row_sum
 from tests.golden.helpers import assert_values, f64, logs, mask_of
 
 ZERO = torch.zeros(1, 3, dtype=torch.float64)
 
 
-def test_clipped_truncated_and_banded_ratios():
+def test_clipped_truncated_banded_and_clamped_ratios():
     assert_values(clipped_weight(logs([0.1, 2, 9]), ZERO, clip_low=0.5, clip_high=4.0), [0.5, 2, 5])
     assert_values(truncated_ratio(f64(0.1, 9), ratio_cap=2.0), 0.1, 2)
     assert_values(banded_ratio(f64(0.1, 2, 9), min_ratio=0.5, max_ratio=5.0), 0, 2, 0)
+    assert_values(clamped_ratio(f64(0.1, 2, 9), min_ratio=0.5, max_ratio=5.0), 0.5, 2, 5)
 
 
 def test_sequence_importance_ratio_is_the_product_of_token_ratios():

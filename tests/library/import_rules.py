@@ -15,15 +15,18 @@ from typing import NamedTuple
 __all__ = ["LAYERS", "Import", "imports", "package_of", "violations"]
 
 LAYERS = (
-    ("types", "errors", "batch", "files", "process", "seeds", "ranks", "settings", "aliases"),
+    ("types", "errors", "batch", "files", "process", "seeds", "ranks", "settings", "aliases", "presets"),
     ("kernels",),
     ("algos",),
     ("protocols", "plugins"),
+    ("composition",),
     ("backends",),
     ("data", "rewards", "rollouts", "store", "tracking"),
     ("evaluation",),
     ("config",),
+    ("description",),
     ("catalog", "testing", "loop", "report"),
+    ("anatomy", "comparison"),
     ("recipes",),
     ("doctor",),
     ("",),  # purerl/__init__.py, which imports the loop lazily

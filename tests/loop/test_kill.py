@@ -13,6 +13,8 @@ import pytest
 from attrs import evolve
 
 from purerl.algos import ppo
+from purerl.algos.modifiers import kl_reward
+from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
 from purerl.store.rollouts import read_rollouts
 
@@ -46,7 +48,7 @@ def _compare(directory: Path, reference: Path) -> None:
 CONFIGS: dict[str, RunConfig] = {
     "grpo": small(),
     "ppo, one step off policy, reference follows the policy": small(
-        algorithm=ppo.Config(kl_reward_coef=0.01),
+        algorithm=Composition(ppo.Config(), (kl_reward.Config(coef=0.01),)),
         rollout=evolve(small().rollout, max_staleness=1),
         roles={"reference": Role(update_every=1, update_mix=0.5)},
     ),

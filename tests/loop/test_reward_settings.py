@@ -99,5 +99,5 @@ def test_two_functions_with_the_same_name_are_refused() -> None:
 
 def test_length_penalty_precedes_the_advantage_of_the_algorithm() -> None:
     config = fake(rollout=evolve(fake().rollout, overlong=Overlong(buffer=2)))
-    assert algorithm_of(fake()) == grpo.algorithm(fake().algorithm)
+    assert algorithm_of(fake()) == grpo.algorithm(fake().algorithm.base)
     assert "_overlong" in describe(algorithm_of(config).advantage.apply)

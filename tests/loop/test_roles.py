@@ -11,8 +11,10 @@ from attrs import evolve
 from torch import Tensor
 
 from purerl.algos import grpo, opd, ppo
+from purerl.algos.modifiers import kl_loss, kl_reward
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.backends.fake.model import BIGRAM, initial_weights
+from purerl.composition import Composition
 from purerl.config.roles import model_roles
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, DataError
@@ -29,7 +31,7 @@ from tests.data.made import write
 from .runs import records, train_until, without_times
 from .small import fake, small_real
 
-KL = grpo.Config(kl_loss_coef=0.1)
+KL = Composition(grpo.Config(), (kl_loss.Config(coef=0.1),))
 
 
 def _bigram(config: RunConfig, model: Model | str, weights: Tensor | None = None) -> Trainer:
@@ -162,7 +164,7 @@ def test_reference_that_follows_the_policy_equals_a_manually_mixed_copy(every: i
 def test_interrupted_run_resumes_with_the_moved_reference(config: Any, tmp_path: Path) -> None:
     settings = config(
         max_steps=4,
-        algorithm=ppo.Config(kl_reward_coef=0.1),
+        algorithm=Composition(ppo.Config(), (kl_reward.Config(coef=0.1),)),
         roles={"reference": Role(update_every=1, update_mix=0.5)},
         evaluate=None,
     )

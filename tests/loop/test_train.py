@@ -14,7 +14,9 @@ from attrs import evolve
 import purerl
 from purerl.algos import dapo, ppo, spo
 from purerl.algos.algebra import compute_advantages, fingerprint
+from purerl.algos.modifiers import kl_reward
 from purerl.backends.fake import generator as fake_generator
+from purerl.composition import Composition
 from purerl.config.check import algorithm_of, updates_of
 from purerl.config.schema import Role, StopWhen
 from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
@@ -134,7 +136,10 @@ def test_step_without_kept_groups_advances_the_learning_rate_schedule(tmp_path: 
     [
         {"evaluate": evolve(fake().evaluate, data="nope.parquet")},
         {"model": Model("/nonexistent")},
-        {"algorithm": ppo.Config(kl_reward_coef=0.1), "roles": {"reference": Role(model="/nonexistent")}},
+        {
+            "algorithm": Composition(ppo.Config(), (kl_reward.Config(coef=0.1),)),
+            "roles": {"reference": Role(model="/nonexistent")},
+        },
     ],
     ids=["problems", "model", "model of a role"],
 )

@@ -75,7 +75,7 @@ def test_strings_and_sections_are_accepted_in_python_and_as_settings(recipe: Any
 
 def test_all_other_settings_are_applied_to_the_returned_configuration() -> None:
     config = resolve("gsm8k", [*REQUIRED, "trainer.lr=1e-5", "algorithm.kind=dr_grpo", "rollout.samples_per_prompt=4"])
-    assert (config.trainer.lr, type(config.algorithm).__module__) == (1e-5, "purerl.algos.dr_grpo")
+    assert (config.trainer.lr, type(config.algorithm.base).__module__) == (1e-5, "purerl.algos.dr_grpo")
     assert config.trainer.warmup_ratio == gsm8k("m", "d.parquet").trainer.warmup_ratio
 
 

@@ -1,4 +1,4 @@
-"""Baselines that persist from batch to batch: tables with one value per prompt or per player.
+"""Statistics that persist from batch to batch: tables with one value per prompt or per player, and moments of scores.
 
 A table is [entries]. `key`, int64 [rows], is the index of each row's entry. All rows of a batch update the table in one
 call, and their order does not matter. Rows that are not `counted` have no effect. With leading axes, a table is [...,
@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from purerl.types import RowBool, RowFloat, RowInt
+from purerl.types import RowBool, RowFloat, RowInt, Scalar
 
-__all__ = ["table_lookup", "update_beta_counts", "update_moving_average"]
+__all__ = ["table_lookup", "update_beta_counts", "update_moments", "update_moving_average"]
 
 
 def table_lookup(table: Tensor, key: RowInt) -> RowFloat:
@@ -69,3 +69,29 @@ def update_beta_counts(
     successes, failures = (_sum_by_entry(alpha, x, key, counted) for x in (success, 1 - success))
     has_rows = rows > 0
     return torch.where(has_rows, decay * alpha, alpha) + successes, torch.where(has_rows, decay * beta, beta) + failures
+
+
+def update_moments(
+    count: Scalar, mean: Scalar, squares: Scalar, score: RowFloat, counted: RowBool
+) -> tuple[Scalar, Scalar, Scalar]:
+    """Update the number of scores, their mean and the sum of their squared deviations, by the counted rows of a batch.
+
+        squares <- squares + sum_i (s_i - m)^2 + count n / (count + n) (m - mean)^2
+        mean    <- mean + n / (count + n) (m - mean)
+        count   <- count + n
+
+    n is the number of counted rows, and m their mean score. Without counted rows nothing changes. The results are those
+    of all scores in one batch. Shapes: `score` and `counted` are [rows], the others are scalars.
+    Source: Chan et al. 1983.
+
+    >>> zero, counted = torch.tensor(0.0), torch.tensor([True, True])
+    >>> moments = update_moments(zero, zero, zero, torch.tensor([1.0, 3.0]), counted)
+    >>> update_moments(*moments, torch.tensor([5.0, 7.0]), counted)
+    (tensor(4.), tensor(4.), tensor(20.))
+    """
+    rows = counted.sum(-1).to(score.dtype)
+    batch_mean = torch.where(counted, score, 0).sum(-1) / rows.clamp(min=1)
+    batch_squares = torch.where(counted, score - batch_mean.unsqueeze(-1), 0).square().sum(-1)
+    total, distance = count + rows, batch_mean - mean
+    share = rows / total.clamp(min=1)
+    return total, mean + share * distance, squares + batch_squares + count * share * distance.square()

@@ -15,9 +15,10 @@ from typing import Any
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Bound, Objective, State, Transform, bind, unchanged
+from purerl.algos.parts.editing import contains
 from purerl.batch import with_fields
 
-__all__ = ["bypass_old_logp", "use_current_outputs"]
+__all__ = ["bypass_old_logp", "is_bypassed", "use_current_outputs"]
 
 _ROLLOUT_SOURCE = (("old_logp", "rollout_logp"),)
 
@@ -33,6 +34,11 @@ def bypass_old_logp(algorithm: Algorithm) -> Algorithm:
         advantage=Transform(algorithm.advantage.init, bind(_apply, apply=algorithm.advantage.apply)),
         objectives=tuple(map(_bypass_objective, algorithm.objectives)),
     )
+
+
+def is_bypassed(loss: Any) -> bool:
+    """Whether `loss`, or a function in it, reads another field instead of `old_logp`."""
+    return contains(loss, lambda bound: bound.function is _with_substituted_fields)
 
 
 def _renamed(reads: tuple[str, ...]) -> tuple[str, ...]:
@@ -89,5 +95,8 @@ def _with_substituted_fields(batch: TensorDict, *, function: Callable, sources: 
 
 
 def _substitute(batch: TensorDict, sources: tuple[tuple[str, str], ...]) -> TensorDict:
+    """Replace fields by their sources. Without its source a field is removed: no function must read the original."""
     present = [(name, source) for name, source in sources if source in batch.keys()]
-    return with_fields(batch, **{name: batch[source].detach() for name, source in present})
+    batch = with_fields(batch, **{name: batch[source].detach() for name, source in present})
+    missing = [name for name, source in sources if name in batch.keys() and source not in batch.keys()]
+    return batch.exclude(*missing) if missing else batch

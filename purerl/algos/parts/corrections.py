@@ -9,6 +9,7 @@ at tokens or rows with a large difference.
     exp(lr_t)                                  the importance ratio of a token
     exp(sum_t lr_t)                            the importance ratio of a row
     truncated_ratio, banded_ratio              weights from a ratio: TIS, IcePop
+    clamped_ratio                              a weight with two bounds
     k1, k2 or k3 of (rollout_logp, old_logp)   the difference at a token, for rejection
     row_sum, row_mean or row_max of it         the difference of a row; exp(-mean k1) is the geometric mean ratio
 
@@ -58,6 +59,7 @@ from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = [
     "banded_ratio",
+    "clamped_ratio",
     "effective_sample_size",
     "mask_off_policy_sequences",
     "off_policy_tokens",
@@ -114,6 +116,20 @@ def banded_ratio(ratio: Tensor, *, min_ratio: float, max_ratio: float) -> Tensor
     tensor([[0., 2., 0.]])
     """
     return torch.where(_is_between(ratio, min_ratio, max_ratio), ratio, 0)
+
+
+def clamped_ratio(ratio: Tensor, *, min_ratio: float, max_ratio: float) -> Tensor:
+    """Compute a weight that is bounded on both sides.
+
+        w = min(max(r, min_ratio), max_ratio)
+
+    Unlike with `banded_ratio`, a token outside of the bounds keeps a weight. Shapes: any; the result has the shape of
+    `ratio`.
+
+    >>> clamped_ratio(torch.tensor([[0.1, 2.0, 9.0]]), min_ratio=0.5, max_ratio=5.0)
+    tensor([[0.5000, 2.0000, 5.0000]])
+    """
+    return ratio.clamp(min_ratio, max_ratio)
 
 
 def _is_between(x: Tensor, low: float, high: float) -> Tensor:

@@ -20,6 +20,8 @@ __all__ = [
     "group_max",
     "group_mean",
     "group_size",
+    "group_std",
+    "group_std_of_others",
     "group_sum",
     "group_token_max",
     "group_token_sum",
@@ -125,3 +127,35 @@ def group_deviation(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloa
     below = torch.where(counted, score - highest, 0)
     size = group_size(counted, group, dtype=score.dtype)
     return torch.where(counted, below - group_sum(below, group) / size, 0)
+
+
+def group_std(score: RowFloat, group: RowInt, counted: RowBool, *, ddof: int) -> RowFloat:
+    """Compute the standard deviation of the scores of each group, with divisor N_g - ddof.
+
+    It is exactly 0 if all scores of a group are equal, or if fewer than two rows are counted. Shapes: [rows] each.
+
+    >>> counted, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 3, 3])
+    >>> group_std(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, counted, ddof=1)
+    tensor([0.5000, 0.5000, 0.5000, 0.5000])
+    """
+    squares = group_sum(group_deviation(score, group, counted).square(), group)
+    return (squares / (group_size(counted, group, dtype=score.dtype) - ddof).clamp(min=1)).sqrt()
+
+
+def group_std_of_others(score: RowFloat, group: RowInt, counted: RowBool, *, ddof: int) -> RowFloat:
+    """Compute, for each row, the standard deviation of the scores of the other rows of its group.
+
+        SS_i    = sum_g (s_j - mean_g)^2 - N_g / (N_g - 1) (s_i - mean_g)^2
+        sigma_i = sqrt(SS_i / (N_g - 1 - ddof))
+
+    SS_i is the sum of the squared deviations of the other rows from their own mean. It is set to 0 if it is at most
+    1e-6 of the sum over all rows of the group: that much is rounding error. Shapes: [rows] each.
+
+    >>> counted, group = torch.tensor([True, True, True, True]), torch.tensor([3, 3, 3, 3])
+    >>> group_std_of_others(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, counted, ddof=1)
+    tensor([0.0000, 0.5774, 0.5774, 0.5774])
+    """
+    size, square = group_size(counted, group, dtype=score.dtype), group_deviation(score, group, counted).square()
+    total = group_sum(square, group)
+    others = total - square * size / (size - 1).clamp(min=1)
+    return (torch.where(others > 1e-6 * total, others, 0) / (size - 1 - ddof).clamp(min=1)).sqrt()

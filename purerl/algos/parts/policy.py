@@ -1,9 +1,8 @@
-"""The objective of a policy: a surrogate, optionally a KL divergence from the reference, optionally an entropy bonus.
+"""The objective of a policy: a surrogate, and a reduction of it.
 
-    loss = reduce(surrogate) + kl_loss_coef * reduce(k3(logp, ref_logp)) - entropy_coef * reduce(entropy)
+    loss = reduce(surrogate)
 
-All terms use the same reduction, so a coefficient has the same effect for every reduction. A term with the coefficient
-0 is left out, and the fields that it reads are not needed.
+Modifiers add other terms: `kl_loss` a KL divergence from the reference, `entropy_bonus` an entropy bonus.
 
 Metrics, each a mean over counted tokens:
 
@@ -14,7 +13,6 @@ Metrics, each a mean over counted tokens:
     clip_fraction      the fraction of tokens that are clipped
     dropped_fraction   the fraction of tokens that the algorithm drops from the policy loss
     entropy            the entropy of the next-token distribution, nats
-    ref_kl             k3 of logp and ref_logp, nats, if the objective has a KL term
 """
 
 from __future__ import annotations
@@ -24,16 +22,17 @@ from collections.abc import Callable, Mapping
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Objective, Term, Weighted, bind, of_fields, read_field, write_field
+from purerl.algos.algebra import Objective, Term, Weighted, bind, of_fields, read_field, unchanged, write_field
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
-from purerl.algos.parts.settings import optional
 from purerl.algos.parts.surrogates import clip_indicator, clip_surrogate, policy_gradient, sequence_ratio, token_ratio
 from purerl.kernels.masks import count_true
 from purerl.types import TokenBool, TokenFloat
 
 __all__ = [
     "approx_kl",
+    "clip_indicator_of",
+    "clip_surrogate_of",
     "clipped_policy",
     "drop_tokens",
     "policy_objective",
@@ -64,25 +63,15 @@ def policy_objective(
     *,
     reads: tuple[str, ...],
     metrics: Mapping[str, Callable[[TensorDict], TokenFloat]],
-    kl_loss_coef: float,
-    entropy_coef: float,
 ) -> Objective:
-    """Return the objective of a policy with any surrogate.
-
-    `reads` and `metrics` are those of the surrogate. The KL term and the entropy bonus add their own.
-    """
-    kl, entropy = of_fields(k3, "logp", "ref_logp"), read_field("entropy")
+    """Return the objective of a policy with any surrogate. `reads` and `metrics` are those of the surrogate."""
     return Objective(
         role="policy",
-        reads=(*reads, *optional(kl_loss_coef, "ref_logp")),
-        outputs=("logp", *optional(entropy_coef, "entropy")),
-        metric_outputs=() if entropy_coef else ("entropy",),
-        terms=(
-            Term("policy", surrogate, reduce),
-            *optional(kl_loss_coef, Term("ref_kl", kl, reduce, weight=kl_loss_coef)),
-            *optional(entropy_coef, Term("entropy", entropy, reduce, weight=-entropy_coef)),
-        ),
-        metrics=token_means(**metrics, entropy=entropy, **dict(optional(kl_loss_coef, ("ref_kl", kl)))),
+        reads=reads,
+        outputs=("logp",),
+        metric_outputs=("entropy",),
+        terms=(Term("policy", surrogate, reduce),),
+        metrics=token_means(**metrics, entropy=read_field("entropy")),
     )
 
 
@@ -92,8 +81,6 @@ def clipped_policy(
     *,
     clip_low: float,
     clip_high: float,
-    kl_loss_coef: float,
-    entropy_coef: float,
 ) -> Objective:
     """Return the objective of a policy with `clip_surrogate` of any ratio.
 
@@ -101,20 +88,20 @@ def clipped_policy(
     """
     keywords = {"ratio": ratio, "clip_low": clip_low, "clip_high": clip_high}
     return policy_objective(
-        bind(_clip_surrogate, **keywords),
+        bind(clip_surrogate_of, **keywords),
         reduce,
         reads=("old_logp", "advantage"),
-        metrics={"approx_kl": approx_kl, "ratio": ratio, "clip_fraction": bind(_clip_indicator, **keywords)},
-        kl_loss_coef=kl_loss_coef,
-        entropy_coef=entropy_coef,
+        metrics={"approx_kl": approx_kl, "ratio": ratio, "clip_fraction": bind(clip_indicator_of, **keywords)},
     )
 
 
-def _clip_surrogate(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
+def clip_surrogate_of(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
+    """Compute `clip_surrogate` of the ratios ratio(batch) and the advantages of `batch`. The result is [rows, time]."""
     return clip_surrogate(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
 
 
-def _clip_indicator(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
+def clip_indicator_of(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
+    """Compute `clip_indicator` of the ratios ratio(batch) and the advantages of `batch`. The result is [rows, time]."""
     return clip_indicator(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
 
 
@@ -123,8 +110,6 @@ def weighted_policy(
     reduce: Callable,
     *,
     behavior: str,
-    kl_loss_coef: float,
-    entropy_coef: float,
 ) -> Objective:
     """Return the objective of a policy with a weighted policy gradient.
 
@@ -137,8 +122,6 @@ def weighted_policy(
         reduce,
         reads=(behavior, "advantage"),
         metrics=dict([_KL_METRICS[behavior], ("weight", weight)]),
-        kl_loss_coef=kl_loss_coef,
-        entropy_coef=entropy_coef,
     )
 
 
@@ -150,15 +133,20 @@ def drop_tokens(policy: Objective, choice: Callable[[TensorDict], TokenBool], *r
     """Return `policy` with a policy loss of 0 at the tokens of choice(batch), bool [rows, time].
 
     The choice is made once, over the whole optimizer step. Dropped tokens stay in the denominators and in the other
-    terms. `reads` are the fields that `choice` reads, besides those of `policy`.
+    terms. `reads` are the fields that `choice` reads, besides those of `policy`. The `prepare` of `policy` runs first.
     """
     first, *other_terms = policy.terms
+    write = write_field("dropped", choice)
     return policy._replace(
-        reads=(*policy.reads, *reads, "dropped"),
+        reads=tuple(dict.fromkeys((*policy.reads, *reads, "dropped"))),
         terms=(first._replace(loss=bind(_zero_dropped, loss=first.loss)), *other_terms),
-        prepare=write_field("dropped", choice),
+        prepare=write if policy.prepare is unchanged else bind(_in_sequence, first=policy.prepare, second=write),
         metrics=bind(_with_dropped_fraction, metrics=policy.metrics),
     )
+
+
+def _in_sequence(batch: TensorDict, *, first: Callable, second: Callable) -> TensorDict:
+    return second(first(batch))
 
 
 def _zero_dropped(batch: TensorDict, *, loss: Callable) -> TokenFloat:

@@ -28,7 +28,15 @@ from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.kernels.masks import any_true
 from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
-__all__ = ["dpo_loss", "ipo_loss", "pair_margin", "pair_mask", "preference_objective"]
+__all__ = [
+    "dpo_loss",
+    "ipo_loss",
+    "pair_margin",
+    "pair_mask",
+    "preference_objective",
+    "robust_dpo_loss",
+    "smoothed_dpo_loss",
+]
 
 
 def pair_margin(logp: TokenFloat, anchor: TokenFloat, chosen: RowBool, group: RowInt, mask: TokenBool) -> RowFloat:
@@ -73,6 +81,30 @@ def dpo_loss(margin: RowFloat, *, beta: float) -> RowFloat:
     Source: DPO (2305.18290, eq. 7).
     """
     return -logsigmoid(beta * margin)
+
+
+def smoothed_dpo_loss(margin: RowFloat, *, beta: float, smoothing: float) -> RowFloat:
+    """Compute the DPO loss of each pair with smoothed labels (cDPO).
+
+        l = -(1 - smoothing) log sigmoid(beta * D) - smoothing log sigmoid(-beta * D)
+
+    This is the expected DPO loss if the label of a pair is wrong with probability `smoothing`. The minimum is at the
+    margin with sigmoid(beta * D) = 1 - smoothing. Shapes: [rows] each, `margin` in nats.
+    Source: Mitchell 2023, "A note on DPO with noisy preferences".
+    """
+    return (1 - smoothing) * dpo_loss(margin, beta=beta) + smoothing * dpo_loss(-margin, beta=beta)
+
+
+def robust_dpo_loss(margin: RowFloat, *, beta: float, smoothing: float) -> RowFloat:
+    """Compute the DPO loss of each pair without the bias of wrong labels.
+
+        l = ((smoothing - 1) log sigmoid(beta * D) + smoothing log sigmoid(-beta * D)) / (1 - 2 smoothing)
+
+    If labels are wrong with probability `smoothing`, the expected value is the DPO loss under correct labels. The loss
+    decreases with the margin without a bound. Shapes: [rows] each, `margin` in nats. Source: robust DPO (2403.00409).
+    """
+    difference = (1 - smoothing) * dpo_loss(margin, beta=beta) - smoothing * dpo_loss(-margin, beta=beta)
+    return difference / (1 - 2 * smoothing)
 
 
 def ipo_loss(margin: RowFloat, *, beta: float) -> RowFloat:

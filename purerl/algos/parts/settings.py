@@ -1,4 +1,4 @@
-"""Fields of an algorithm's `Config`: numbers with bounds, which are checked when the Config is created.
+"""Fields of an algorithm's `Config`: numbers with bounds, and choices, which are checked when the Config is created.
 
 The metadata of a field hold its `help`, its `unit` and `need`, a description of the values that are allowed.
 """
@@ -6,13 +6,14 @@ The metadata of a field hold its `help`, its `unit` and `need`, a description of
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import Attribute, field
 
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, nearest
 
-__all__ = ["integer", "number", "numbers", "optional", "require_below"]
+__all__ = ["choice", "flag", "integer", "number", "numbers", "optional", "require_below"]
 
 
 def number(
@@ -69,6 +70,29 @@ def integer(help: str, default: int, *, min: int, unit: str = "") -> Any:
             raise ConfigError(attribute.name, got=repr(value), need=need, do=_remedy(default))
 
     return field(default=default, validator=check, metadata=_metadata(help, unit, need))
+
+
+def choice(help: str, options: Iterable[str], default: str) -> Any:
+    """Return an attrs field for one of the strings `options`. Raises: ConfigError for any other value."""
+    known = tuple(options)
+    need = f"one of: {', '.join(known)}"
+
+    def check(instance: Any, attribute: Attribute, value: Any) -> None:
+        if value not in known:
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=nearest(str(value), known))
+
+    return field(default=default, validator=check, metadata=_metadata(help, "", need) | {"options": known})
+
+
+def flag(help: str) -> Any:
+    """Return an attrs field for true or false, which is false by default. Raises: ConfigError for any other value."""
+    need = "true or false"
+
+    def check(instance: Any, attribute: Attribute, value: Any) -> None:
+        if type(value) is not bool:
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=_remedy("false"))
+
+    return field(default=False, validator=check, metadata=_metadata(help, "", need))
 
 
 def require_below(config: Any, low: str, high: str) -> None:

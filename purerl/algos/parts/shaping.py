@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Transform, bind, stateless, write_field
+from purerl.algos.algebra import Bound, Transform, bind, stateless, write_field
 from purerl.algos.estimators.components import weighted_sum
 from purerl.algos.parts.rows import at_last_action
 from purerl.batch import with_fields
 from purerl.kernels.masks import count_true
 from purerl.types import RowFloat, TokenFloat
 
-__all__ = ["component_reward", "mask_truncated_rows", "overlong_in_reward", "overlong_penalty"]
+__all__ = [
+    "component_reward",
+    "mask_truncated_rows",
+    "overlong_in_reward",
+    "overlong_penalty",
+    "without_truncated_rows",
+]
 
 
 def overlong_penalty(length: RowFloat, *, max_length: float, buffer: float, factor: float) -> RowFloat:
@@ -69,3 +78,12 @@ These rows then have no effect on losses, denominators and baselines. It must co
 `truncated`.
 Source: overlong filtering in DAPO (2503.14476).
 """
+
+
+def without_truncated_rows(function: Callable[[TensorDict], Any]) -> Bound:
+    """Return `function` on a batch in which `mask_truncated_rows` has masked out rows. Reads `truncated`."""
+    return bind(_without_truncated_rows, function=function)
+
+
+def _without_truncated_rows(batch: TensorDict, *, function: Callable) -> Any:
+    return function(_mask_truncated_rows(batch))

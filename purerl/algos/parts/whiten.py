@@ -24,30 +24,30 @@ def center(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     return _center(x, mask, count_true(mask).sum(-1))
 
 
-def standard_deviation(x: TokenFloat, mask: TokenBool) -> Scalar:
-    """Compute the standard deviation over the counted tokens of the whole batch, with divisor n - 1.
+def standard_deviation(x: TokenFloat, mask: TokenBool, *, ddof: int = 1) -> Scalar:
+    """Compute the standard deviation over the counted tokens of the whole batch, with divisor n - ddof.
 
     It is exactly 0 if all values are equal, or if fewer than two tokens are counted. Shapes: [rows, time] each; the
     result is a scalar.
     """
     tokens = count_true(mask).sum(-1)
-    return _standard_deviation(_center(x, mask, tokens), tokens)
+    return _standard_deviation(_center(x, mask, tokens), tokens, ddof)
 
 
-def whiten(x: TokenFloat, mask: TokenBool) -> TokenFloat:
+def whiten(x: TokenFloat, mask: TokenBool, *, eps: float = EPS, ddof: int = 1) -> TokenFloat:
     """Whiten `x` over the counted tokens of the whole batch. The result is 0 outside of `mask`.
 
-        y_t = (x_t - mean(x)) / (std(x) + 1e-8)
+        y_t = (x_t - mean(x)) / (std(x) + eps)
 
-    The standard deviation has the divisor n - 1. The result is 0 if all values are equal, or if fewer than two tokens
-    are counted. Whitening the parts of a batch separately gives another result. Shapes: [rows, time] each.
+    The standard deviation has the divisor n - ddof. The result is 0 if all values are equal, or if fewer than two
+    tokens are counted. Whitening the parts of a batch separately gives another result. Shapes: [rows, time] each.
 
     >>> whiten(torch.tensor([[1.0, 3.0, 100.0]]), torch.tensor([[True, True, False]]))
     tensor([[-0.7071,  0.7071,  0.0000]])
     """
     tokens = count_true(mask).sum(-1)
     centered = _center(x, mask, tokens)
-    return centered / (_standard_deviation(centered, tokens)[..., None, None] + EPS)
+    return centered / (_standard_deviation(centered, tokens, ddof)[..., None, None] + eps)
 
 
 def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
@@ -69,8 +69,8 @@ def _center(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
     return torch.addcmul(shifted, mean[..., None, None], mask.view(torch.uint8), value=-1)
 
 
-def _standard_deviation(centered: TokenFloat, tokens: Count) -> Scalar:
-    divisor = (tokens - 1).clamp(min=1).double().sqrt().to(centered.dtype)
+def _standard_deviation(centered: TokenFloat, tokens: Count, ddof: int) -> Scalar:
+    divisor = (tokens - ddof).clamp(min=1).double().sqrt().to(centered.dtype)
     return torch.linalg.vector_norm(centered, dim=(-2, -1)) / divisor
 
 

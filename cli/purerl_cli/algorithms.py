@@ -1,0 +1,97 @@
+"""`purerl algo`: the algorithms, their modifiers, and the differences between two of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from purerl_cli.output import with_debug
+
+__all__ = ["algo"]
+
+algo = typer.Typer(help="Algorithms, their modifiers, and what other libraries compute.", no_args_is_help=True)
+
+_SET = typer.Option("--set", metavar="NAME=VALUE", help="Change a setting or a modifier, such as kl_loss=0.01.")
+_Name = Annotated[str, typer.Argument(help="An algorithm, a preset such as grpo@verl, or module:class of your own.")]
+
+
+@algo.command("list")
+@with_debug
+def algo_list() -> None:
+    """List the algorithms: papers, components, and what each of them needs."""
+    from purerl.catalog import catalog
+    from purerl_cli.tables import show_algorithms
+
+    show_algorithms(catalog())
+
+
+@algo.command("modifiers")
+@with_debug
+def algo_modifiers() -> None:
+    """List the modifiers of algorithms: what they do, settings, papers. `--set algorithm.NAME=VALUE` adds one."""
+    from purerl.catalog import modifiers
+    from purerl_cli.tables import show_modifiers
+
+    show_modifiers(modifiers())
+
+
+@algo.command("presets")
+@with_debug
+def algo_presets() -> None:
+    """List the presets: what other libraries compute. `--set algorithm.kind=NAME` chooses one."""
+    from purerl.presets import presets
+    from purerl_cli.tables import show
+
+    rows = (
+        (p.name, f"{p.library} {p.version}", p.summary, p.checked, "\n".join(p.differences)) for p in presets().values()
+    )
+    show("name", "library", "what it is", "checked", "differences", rows=rows)
+
+
+@algo.command("show")
+@with_debug
+def algo_show(
+    name: _Name,
+    settings: Annotated[list[str] | None, _SET] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    cite: Annotated[bool, typer.Option("--cite", help="Print only the sources, with their addresses.")] = False,
+) -> None:
+    """Show an algorithm: its equations, its composition, what it needs, and its settings."""
+    from purerl.anatomy import anatomy
+    from purerl_cli.tables import show
+
+    found = anatomy(name, settings or ())
+    if cite:
+        typer.echo("\n".join(found.citations))
+    elif as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2))
+    else:
+        typer.echo(f"{found.text}\n")
+        show("part", "function", rows=found.parts)
+        show("needs", "what for", rows=found.needs)
+        show("setting", "value", "meaning", rows=found.settings)
+
+
+@algo.command("diff")
+@with_debug
+def algo_diff(
+    first: _Name,
+    second: _Name,
+    run: Annotated[Path | None, typer.Option(help="Compare on the last stored rollouts of this run.")] = None,
+    step: Annotated[int | None, typer.Option(help="The step of these rollouts.")] = None,
+) -> None:
+    """Compare two algorithms part by part: what each difference alone changes on a batch, and all of them together.
+
+    Changes are those of the second algorithm from the first. The batch is generated, unless --run names one.
+    """
+    from purerl.anatomy import algorithm_named
+    from purerl.comparison import compare, example_completions, stored_completions
+    from purerl_cli.tables import show_differences
+
+    ours, theirs = algorithm_named(first), algorithm_named(second)
+    batch = example_completions(ours, theirs) if run is None else stored_completions(run, step, ours, theirs)
+    differences, total = compare(ours, theirs, batch)
+    show_differences(first, second, differences, total)

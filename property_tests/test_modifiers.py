@@ -1,0 +1,56 @@
+"""Algorithms with random modifiers satisfy every law, although no file names them.
+
+``PURERL_PROFILE=thorough`` draws twenty compositions of each algorithm.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis_checks import check_law
+
+from purerl.anatomy import algorithm_named, composition_named
+from purerl.composition import build_algorithm
+from purerl.plugins import kind_of, names
+from purerl.presets import presets
+from purerl.testing import LAWS, Law, exemptions_of, random_composition
+
+SEEDS = range(20) if os.environ.get("PURERL_PROFILE") == "thorough" else range(1)
+COMPOSITIONS = [random_composition(name, seed) for name in names("algorithm") for seed in SEEDS]
+MATRIX = [
+    pytest.param(
+        law, composition, id="-".join([*map(kind_of, (composition.base, *composition.modifiers)), law.__name__])
+    )
+    for composition in COMPOSITIONS
+    for law in LAWS
+    if law.__name__ not in exemptions_of(composition)
+]
+
+
+@pytest.mark.parametrize(("law", "composition"), MATRIX)
+def test_composition_satisfies_law(law: Law, composition):
+    check_law(law, build_algorithm(composition))
+
+
+def test_every_modifier_is_drawn():
+    drawn = {
+        kind_of(modifier)
+        for name in names("algorithm")
+        for seed in range(5)
+        for modifier in random_composition(name, seed).modifiers
+    }
+    assert drawn == set(names("modifier"))
+
+
+@pytest.mark.parametrize(
+    ("law", "name"),
+    [
+        pytest.param(law, name, id=f"{name}-{law.__name__}")
+        for name in presets()
+        for law in LAWS
+        if law.__name__ not in exemptions_of(composition_named(name))
+    ],
+)
+def test_preset_satisfies_law(law: Law, name: str):
+    check_law(law, algorithm_named(name))

@@ -1,0 +1,91 @@
+"""A KL penalty against the reference model, in the loss.
+
+    loss = loss of the algorithm + coef * reduce(kl)
+
+`kl` is an estimate of KL(policy || reference) at each token, from the sampled token alone. It is reduced like the
+policy loss. With x = logp - ref_logp and r = exp(logp - old_logp):
+
+    k2                  x^2 / 2; unbiased gradient
+    k3                  exp(-x) + x - 1; unbiased value. Its gradient is that of KL(reference || policy)
+    straight_through    the value of k3 with the gradient of k2: both are unbiased
+    importance_k3       r k3, with the gradient through r: value and gradient are unbiased also off policy
+    abs                 abs(x); biased
+    k1                  x; its gradient is 0 in expectation, so it only adds noise. For comparisons
+
+The means and gradients are derived in `parts.divergences`. verl names them low_var_kl (k3), kl (k1), mse (k2), abs, and
+k3+ (straight_through). TRL and NeMo-RL use importance_k3.
+
+Sources: Schulman 2020; DeepSeek-V3.2 (2512.02556) for importance_k3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+from tensordict import TensorDict
+
+from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, of_fields
+from purerl.algos.parts.divergences import absolute_log_ratio, importance_k3, k1, k2, k3, straight_through
+from purerl.algos.parts.editing import change_policy, insert_term, policy_of
+from purerl.algos.parts.metrics import token_means
+from purerl.algos.parts.settings import choice, number
+from purerl.types import TokenFloat
+
+__all__ = ["Config", "exemptions", "modify"]
+
+
+def _straight_through(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
+    return straight_through(k3(logp, ref_logp), k2(logp, ref_logp))
+
+
+_ESTIMATORS = {
+    "k3": (k3, "logp", "ref_logp"),
+    "k2": (k2, "logp", "ref_logp"),
+    "straight_through": (_straight_through, "logp", "ref_logp"),
+    "importance_k3": (importance_k3, "logp", "old_logp", "ref_logp"),
+    "abs": (absolute_log_ratio, "logp", "ref_logp"),
+    "k1": (k1, "logp", "ref_logp"),
+}
+
+
+@frozen(kw_only=True)
+class Config:
+    """Settings of the modifier `kl_loss`."""
+
+    coef: float = number("coefficient of the KL penalty", 0.001, above=0)
+    estimator: str = choice("estimate of the KL divergence at a token", _ESTIMATORS, "k3")
+
+
+def modify(config: Config, algorithm: Algorithm) -> Algorithm:
+    """Return `algorithm` with a KL penalty in the loss of the policy.
+
+    Raises: ConfigError for an algorithm that trains no policy, or that has a KL penalty in its loss.
+    """
+    function, *fields = _ESTIMATORS[config.estimator]
+    estimate, reads = of_fields(function, *fields), fields[1:]
+    reduce = policy_of(algorithm).terms[0].reduce
+
+    def penalized(policy: Objective) -> Objective:
+        policy = insert_term(policy, Term("ref_kl", estimate, reduce, weight=config.coef), *reads)
+        outputs = tuple(dict.fromkeys((*policy.outputs, "logp")))
+        return policy._replace(outputs=outputs, metrics=bind(_with_ref_kl, metrics=policy.metrics))
+
+    return change_policy(algorithm, penalized)
+
+
+def exemptions(config: Config) -> dict[str, str]:
+    """The laws that need not hold for an algorithm with this modifier."""
+    if config.estimator == "straight_through":
+        reason = "the gradient of straight_through is that of k2, and not the derivative of its value"
+        return {"gradient_matches_finite_differences": reason}
+    if config.estimator == "k1":
+        return {"reinforce_gradient_on_policy": "the gradient of k1 is 0 in expectation, and not at each token"}
+    return {}
+
+
+_ref_kl = token_means(ref_kl=of_fields(k3, "logp", "ref_logp"))
+
+
+def _with_ref_kl(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
+    return {**metrics(batch), **_ref_kl(batch)}

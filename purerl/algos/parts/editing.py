@@ -1,0 +1,171 @@
+"""Changing one part of an algorithm: what modifiers are made of.
+
+An algorithm is a value of nested tuples and `Bound` functions, so a part of it can be found and replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
+
+from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, _chain_apply, chain
+from purerl.algos.parts.corrections import _correct
+from purerl.algos.parts.shaping import mask_truncated_rows
+from purerl.algos.parts.whiten import whiten
+from purerl.errors import ConfigError
+
+__all__ = [
+    "add_reads",
+    "change_policy",
+    "change_surrogate",
+    "contains",
+    "insert_term",
+    "is_whitened",
+    "map_bound",
+    "masks_truncated_rows",
+    "policy_of",
+    "prepend_transform",
+    "require_advantage",
+    "require_field",
+    "stages_of",
+    "surrogate_of",
+]
+
+
+def map_bound(value: Any, change: Callable[[Bound], Any]) -> Any:
+    """`value` with `change` applied to every `Bound` function in it, inner ones first.
+
+    >>> from purerl.algos.algebra import bind
+    >>> map_bound((bind(max, key=bind(len)),), lambda bound: "len" if bound.function is len else bound)
+    (Bound(function=<built-in function max>, keywords=(('key', 'len'),)),)
+    """
+    if not isinstance(value, tuple):
+        return value
+    items = [map_bound(item, change) for item in value]
+    changed = type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return change(changed) if isinstance(changed, Bound) else changed
+
+
+def contains(value: Any, is_wanted: Callable[[Bound], bool]) -> bool:
+    """Whether `is_wanted` is true for a `Bound` function in `value`.
+
+    >>> from purerl.algos.algebra import bind
+    >>> contains((bind(max, key=bind(len)),), lambda bound: bound.function is len)
+    True
+    """
+    if isinstance(value, Bound) and is_wanted(value):
+        return True
+    return isinstance(value, tuple) and any(contains(item, is_wanted) for item in value)
+
+
+def policy_of(algorithm: Algorithm) -> Objective:
+    """The objective of the policy. Raises ConfigError if there is none."""
+    for objective in algorithm.objectives:
+        if objective.role == "policy":
+            return objective
+    raise ConfigError("has no effect", got="an algorithm that trains no policy", need="an objective of the policy")
+
+
+def surrogate_of(algorithm: Algorithm) -> Term:
+    """The term ``policy`` of the policy's objective. Raises ConfigError if there is none."""
+    terms = policy_of(algorithm).terms
+    for term in terms:
+        if term.name == "policy":
+            return term
+    got = f"the loss {' + '.join(term.name for term in terms)}"
+    raise ConfigError("has no effect", got=got, need="an algorithm with a policy gradient or a surrogate of it")
+
+
+def change_policy(algorithm: Algorithm, change: Callable[[Objective], Objective]) -> Algorithm:
+    """`algorithm` with `change` applied to the objective of the policy. Raises ConfigError as `policy_of`."""
+    policy = policy_of(algorithm)
+    objectives = tuple(change(o) if o is policy else o for o in algorithm.objectives)
+    return algorithm._replace(objectives=objectives)
+
+
+def change_surrogate(algorithm: Algorithm, change: Callable[[Term], Term], *reads: str) -> Algorithm:
+    """`algorithm` with `change` applied to the term ``policy``; `reads` are the fields that the new term also reads.
+
+    Raises: ConfigError as `surrogate_of`.
+    """
+    surrogate = surrogate_of(algorithm)
+
+    def changed(policy: Objective) -> Objective:
+        terms = tuple(change(term) if term is surrogate else term for term in policy.terms)
+        return add_reads(policy._replace(terms=terms), *reads)
+
+    return change_policy(algorithm, changed)
+
+
+def add_reads(part: Any, *reads: str) -> Any:
+    """`part`, an `Algorithm` or an `Objective`, which also reads `reads`."""
+    return part._replace(reads=tuple(dict.fromkeys((*part.reads, *reads))))
+
+
+def insert_term(policy: Objective, term: Term, *reads: str) -> Objective:
+    """`policy` with one more term, which reads `reads`. Raises ConfigError if it has a term of this name."""
+    if any(term.name == other.name for other in policy.terms):
+        raise ConfigError("has no effect", got=f"a loss that has the term {term.name!r}", need="a loss without it")
+    return add_reads(policy._replace(terms=(*policy.terms, term)), *reads)
+
+
+def require_field(algorithm: Algorithm, name: str, need: str) -> None:
+    """Raise ConfigError if the estimator of `algorithm` does not read the field `name`."""
+    if name not in algorithm.reads:
+        raise ConfigError("has no effect", got=f"an algorithm whose advantage does not read {name!r}", need=need)
+
+
+def require_advantage(algorithm: Algorithm) -> None:
+    """Raise ConfigError if the policy loss of `algorithm` does not read the field ``advantage``."""
+    if "advantage" not in policy_of(algorithm).reads:
+        need = "an algorithm that computes advantages"
+        raise ConfigError("has no effect", got="a policy loss without an advantage", need=need)
+
+
+def stages_of(transform: Transform) -> tuple[Transform, ...]:
+    """The transforms that `transform` chains, in their order; a transform that is no chain is its only stage.
+
+    >>> stages_of(chain(chain(mask_truncated_rows), chain())) == (mask_truncated_rows,)
+    True
+    """
+    if not isinstance(transform.apply, Bound) or transform.apply.function is not _chain_apply:
+        return (transform,)
+    inits, applies = dict(transform.init.keywords)["inits"], dict(transform.apply.keywords)["applies"]
+    return tuple(stage for parts in zip(inits, applies, strict=True) for stage in stages_of(Transform(*parts)))
+
+
+def masks_truncated_rows(algorithm: Algorithm) -> bool:
+    """Whether `mask_truncated_rows` is a part of the advantage of `algorithm`."""
+    return contains(algorithm.advantage, lambda bound: bound == mask_truncated_rows.apply)
+
+
+def prepend_transform(algorithm: Algorithm, transform: Transform) -> Algorithm:
+    """`algorithm` with `transform` before the stages of its advantage, but after those that mask rows out.
+
+    Rows that `mask_truncated_rows` or a correction masks out have no effect on `transform` either.
+    """
+    stages = stages_of(algorithm.advantage)
+    first = tuple(takewhile(_is_masking, stages))
+    masks = (mask_truncated_rows,) if masks_truncated_rows(algorithm) and mask_truncated_rows not in first else ()
+    return algorithm._replace(advantage=chain(*first, *masks, transform, *stages[len(first) :]))
+
+
+def _is_masking(stage: Transform) -> bool:
+    return stage == mask_truncated_rows or contains(stage, lambda bound: bound.function is _correct)
+
+
+def is_whitened(transform: Transform) -> bool:
+    """Whether the last stage of `transform` is `whiten` of the field ``advantage``.
+
+    >>> from purerl.algos import grpo, ppo
+    >>> is_whitened(grpo.algorithm().advantage), is_whitened(ppo.algorithm().advantage)
+    (False, True)
+    """
+
+    def is_whitening(bound: Bound) -> bool:
+        keywords = dict(bound.keywords)
+        function, fields = keywords.get("function"), keywords.get("fields")
+        return isinstance(function, Bound) and function.function is whiten and fields == ("advantage", "mask")
+
+    return contains(stages_of(transform)[-1:], is_whitening)

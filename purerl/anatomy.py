@@ -1,0 +1,119 @@
+"""Everything about one algorithm, with its modifiers: for people who want to know what they run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from purerl.algos.algebra import Algorithm, outputs_of, reads_of, roles
+from purerl.batch import FIELDS, STRUCTURE
+from purerl.composition import Composition, build_algorithm, to_composition
+from purerl.config.explain import explain
+from purerl.config.overrides import build
+from purerl.description import parts
+from purerl.plugins import find, kind_of
+from purerl.presets import presets
+from purerl.settings import setting
+
+__all__ = ["Anatomy", "algorithm_named", "anatomy", "composition_named"]
+
+_PAPER = re.compile(r"\d{4}\.\d{5}")
+
+
+@frozen
+class Anatomy:
+    """An algorithm as text.
+
+    text       the documentation of the algorithm, and of each modifier its first sentence
+    parts      (purpose, call) of each function, in the order of a training step
+    needs      (model or field, what is used)
+    settings   (setting, value, meaning)
+    citations  addresses of the papers
+    """
+
+    name: str
+    text: str
+    parts: list[tuple[str, str]]
+    needs: list[tuple[str, str]]
+    settings: list[tuple[str, str, str]]
+    citations: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as nested lists and strings."""
+        return attrs.asdict(self)
+
+
+@frozen
+class _Section:
+    """The section of a configuration that names an algorithm."""
+
+    algorithm: Composition = setting("the algorithm", plugin="algorithm", converter=to_composition)
+
+
+def composition_named(name: str, settings: Iterable[str] = ()) -> Composition:
+    """The algorithm or preset `name` with `settings`, strings NAME=VALUE, as in the configuration of a run."""
+    return build(_Section, [f"algorithm.kind={name}", *(f"algorithm.{text}" for text in settings)]).algorithm
+
+
+def algorithm_named(name: str, settings: Iterable[str] = ()) -> Algorithm:
+    """The algorithm `name`, or the preset, with `settings`, strings NAME=VALUE. Raises ConfigError as `build`."""
+    return build_algorithm(composition_named(name, settings))
+
+
+def anatomy(name: str, settings: Iterable[str] = ()) -> Anatomy:
+    """The anatomy of the algorithm `name`, or of a preset, with `settings`, strings NAME=VALUE.
+
+    Raises: ConfigError for an unknown name or setting, and for a modifier without effect.
+
+    >>> anatomy("grpo@verl").parts[-1][0]
+    'loss of the policy'
+    """
+    composition = composition_named(name, settings)
+    algorithm = build_algorithm(composition)
+    modules = [find("algorithm", kind_of(composition.base))]
+    modules += [find("modifier", kind_of(modifier)) for modifier in composition.modifiers]
+    texts = [inspect.getdoc(module) or "" for module in modules]
+    papers = dict.fromkeys(paper for text in texts for paper in _PAPER.findall(text))
+    return Anatomy(
+        name=name,
+        text="\n\n".join([*_preset(name), texts[0].strip(), *map(_modifier, modules[1:], texts[1:])]),
+        parts=list(parts(algorithm)),
+        needs=list(_needs(algorithm)),
+        settings=_settings(composition),
+        citations=[f"https://arxiv.org/abs/{paper}" for paper in papers],
+    )
+
+
+def _preset(name: str) -> list[str]:
+    preset = presets().get(name)
+    if preset is None:
+        return []
+    head = f"{preset.name}: {preset.library} {preset.version}, {preset.checked}. {preset.summary}"
+    return ["\n".join([head, *(f"- {difference}" for difference in preset.differences)])]
+
+
+def _modifier(module: Any, text: str) -> str:
+    return f"Modifier {module.__name__.rpartition('.')[2]}: {text.partition(chr(10))[0]}"
+
+
+def _needs(algorithm: Algorithm) -> Iterable[tuple[str, str]]:
+    for role in roles(algorithm, FIELDS):
+        yield f"a {role.replace('_', ' ')}", ", ".join(outputs_of(algorithm, role, FIELDS))
+    for name in sorted({*reads_of(algorithm)} - {*STRUCTURE}):
+        if FIELDS[name].is_input:
+            yield name, f"{FIELDS[name].meaning} (written by: {FIELDS[name].writer})"
+
+
+def _settings(composition: Composition) -> list[tuple[str, str, str]]:
+    configs: Mapping[str, Any] = {"": composition.base}
+    configs = {**configs, **{f"{kind_of(modifier)}.": modifier for modifier in composition.modifiers}}
+    return [
+        (f"{above}{setting.key}", setting.value, setting.meaning)
+        for above, config in configs.items()
+        for setting in explain(config, recipe="")
+    ]

@@ -1,0 +1,80 @@
+"""An algorithm with modifiers, as a configuration names it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from purerl.errors import ConfigError
+from purerl.plugins import find, kind_of
+from purerl.settings import in_section, setting, with_key
+
+if TYPE_CHECKING:
+    from purerl.algos.algebra import Algorithm
+
+__all__ = ["Composition", "build_algorithm", "to_composition", "with_modifiers"]
+
+
+@frozen
+class Composition:
+    """The Config of an algorithm, and the Configs of its modifiers, in the order in which they are applied.
+
+    Raises: ConfigError if one of `modifiers` is not the Config of a modifier, or if there are two of a kind.
+
+    >>> from purerl.algos import grpo
+    >>> from purerl.algos.modifiers import kl_loss
+    >>> str(Composition(grpo.Config(), (kl_loss.Config(coef=0.1),)))
+    'grpo + kl_loss'
+    """
+
+    base: Any = setting("the algorithm")
+    modifiers: tuple[Any, ...] = setting(
+        "what changes the algorithm, in this order; `purerl algo modifiers` lists them", default=(), converter=tuple
+    )
+
+    def __attrs_post_init__(self) -> None:
+        for kind, count in Counter(map(kind_of, self.modifiers)).items():
+            with in_section("modifiers", Composition):
+                find("modifier", kind)
+            if count > 1:
+                raise ConfigError("modifiers", got=f"{count} of the kind {kind!r}", need="each kind at most once")
+
+    def __str__(self) -> str:
+        return " + ".join(map(kind_of, (self.base, *self.modifiers)))
+
+
+def to_composition(algorithm: Any) -> Composition:
+    """The Config of an algorithm as a composition without modifiers; a composition is returned."""
+    return algorithm if isinstance(algorithm, Composition) else Composition(algorithm)
+
+
+def build_algorithm(composition: Composition) -> Algorithm:
+    """The algorithm that `composition` describes.
+
+    Raises: ConfigError as `with_modifiers`.
+
+    >>> from purerl.algos import grpo
+    >>> from purerl.algos.modifiers import kl_loss
+    >>> composition = Composition(grpo.Config(), (kl_loss.Config(coef=0.1),))
+    >>> [term.name for term in build_algorithm(composition).objectives[0].terms]
+    ['policy', 'ref_kl']
+    """
+    algorithm = find("algorithm", kind_of(composition.base)).algorithm(composition.base)
+    return with_modifiers(algorithm, *composition.modifiers)
+
+
+def with_modifiers(algorithm: Algorithm, *modifiers: Any) -> Algorithm:
+    """`algorithm`, changed by each of `modifiers`, which are Configs, in their order.
+
+    Raises: ConfigError for a modifier that changes no part of the algorithm. It starts with the kind of the modifier.
+    """
+    for modifier in modifiers:
+        kind = kind_of(modifier)
+        try:
+            algorithm = find("modifier", kind).modify(modifier, algorithm)
+        except ConfigError as error:
+            is_refusal = str(error).startswith("has no effect")
+            raise ConfigError(f"{kind} {error}") if is_refusal else with_key(kind, error, type(modifier)) from error
+    return algorithm

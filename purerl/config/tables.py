@@ -1,0 +1,65 @@
+"""Tables: nested dicts of settings, as they are in a TOML file."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from purerl.errors import ConfigError
+
+__all__ = ["SHORT", "UNSET", "Table", "flat", "read_table", "show"]
+
+Table = dict[str, Any]
+
+UNSET = object()
+"""In a table: a setting that returns to its default."""
+
+SHORT = ""
+"""In the table of a section: the key of a string that was given in place of the section."""
+
+
+def read_table(path: str | Path) -> Table:
+    """The content of the TOML file at `path`. Raises ConfigError if it cannot be read or is not TOML."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read", got=str(error), need="a TOML file") from error
+
+
+def flat(table: Table) -> dict[str, Any]:
+    """The values in `table` and its sub-tables, by dotted key.
+
+    >>> flat({"trainer": {"lr": 0.1, "betas": [0.9, 0.99]}, "seed": 0})
+    {'trainer.lr': 0.1, 'trainer.betas': [0.9, 0.99], 'seed': 0}
+
+    The modifiers of an algorithm are a list of tables, with their kinds. Here they are the list of the kinds, and a
+    sub-table for each of them.
+
+    >>> flat({"algorithm": {"kind": "grpo", "modifiers": [{"kind": "kl_loss", "coef": 0.1}]}})
+    {'algorithm.kind': 'grpo', 'algorithm.modifiers': ['kl_loss'], 'algorithm.kl_loss.coef': 0.1}
+    """
+    values = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            values |= {f"{key}.{k}": v for k, v in flat(value).items()}
+        elif key == "modifiers" and isinstance(value, list) and all(map(_has_kind, value)):
+            sections = {item["kind"]: {name: part for name, part in item.items() if name != "kind"} for item in value}
+            values |= {key: [item["kind"] for item in value], **flat(sections)}
+        else:
+            values[key] = value
+    return values
+
+
+def _has_kind(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("kind"), str)
+
+
+def show(value: Any) -> str:
+    """`value` as JSON, for messages."""
+    if isinstance(value, Mapping) and SHORT in value:
+        rest = {key: item for key, item in value.items() if key != SHORT}
+        return f"{show(value[SHORT])} and {show(rest)}"
+    return json.dumps(value, default=str)

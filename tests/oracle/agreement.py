@@ -1,0 +1,38 @@
+"""Comparison of results with those of another library."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from .compositions import Result
+
+__all__ = ["AGREED", "EXPLAINED", "assert_agree"]
+
+_ROUNDING = {"rtol": 1e-9, "atol": 1e-12}
+
+AGREED: Counter[tuple[str, str]] = Counter()
+"""How many numbers are equal to rounding, by library and kind (values or gradients)."""
+
+EXPLAINED: Counter[tuple[str, str]] = Counter()
+"""How many numbers differ by more than rounding, by library and cause."""
+
+
+def assert_agree(library: str, ours: Result, theirs: Result, *, rtol: float = 0.0, cause: str = "") -> None:
+    """Raise AssertionError if a value or a gradient differs by more than rounding in float64.
+
+    A larger relative difference, up to `rtol`, needs a `cause`.
+    """
+    assert bool(rtol) == bool(cause)
+    tolerance = {"rtol": rtol, "atol": rtol / 100} if cause else _ROUNDING
+    for kind, mine, other in zip(("values", "values", "gradients"), ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, **tolerance)
+        equal = int(_is_equal(mine, other).sum())
+        AGREED[library, kind] += equal
+        EXPLAINED[library, cause] += mine.numel() - equal
+
+
+def _is_equal(mine: Tensor, other: Tensor) -> Tensor:
+    return torch.isclose(mine, other, **_ROUNDING)

@@ -1,0 +1,69 @@
+"""The value and the gradient of an algorithm on a batch of padded completions."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from purerl.algos.algebra import Algorithm, compute_advantages, compute_loss, prepare_step
+from purerl.batch import STRUCTURE, collate, with_fields
+from purerl.composition import build_algorithm
+from purerl.config.schema import RunConfig
+from purerl.config.structure import from_dict, to_dict
+from purerl.recipes.addition import addition
+
+__all__ = ["Result", "algorithm_of", "completions", "result_of"]
+
+
+class Result(NamedTuple):
+    """The advantages [rows, time], the loss, and its gradient with respect to `logp` [rows, time]."""
+
+    advantage: Tensor
+    loss: Tensor
+    gradient: Tensor
+
+
+@functools.cache
+def algorithm_of(preset: str) -> Algorithm:
+    """The algorithm of a preset, through the configuration of a run."""
+    config = from_dict(RunConfig, to_dict(addition()) | {"algorithm": {"kind": preset}})
+    return build_algorithm(config.algorithm)
+
+
+def completions(seed: int, *, prompts: int = 3, samples: int = 4, length: int = 7) -> TensorDict:
+    """Random completions in float64 without prompts: each row has 1 to `length` tokens, and a reward at its end."""
+    rng = torch.Generator().manual_seed(seed)
+    rows: list[dict[str, Any]] = []
+    for row in range(prompts * samples):
+        size = int(torch.randint(1, length + 1, (), generator=rng)) if row else length
+        action = [False] + [True] * size
+        rows.append({"tokens": [1] * (size + 1), "action": action, "row": row, "group": row // samples})
+    batch = collate(rows)
+    shape, action = batch["action"].shape, batch["action"]
+
+    def draw(scale: float) -> Tensor:
+        return scale * torch.randn(shape, generator=rng, dtype=torch.float64)
+
+    old = -draw(1.0).abs() - 0.05
+    last = action & (action.flip(-1).cumsum(-1).flip(-1) == 1)
+    score = torch.randint(0, 3, (len(rows), 1), generator=rng).double() / 2
+    fields = {"old_logp": old, "ref_logp": old + draw(0.3), "rollout_logp": old + draw(0.05), "logp": old + draw(0.3)}
+    fields |= {"reward": score * last, "entropy": draw(1.0).abs(), "temperature": torch.ones(len(rows))}
+    return with_fields(batch, **fields)
+
+
+def result_of(algorithm: Algorithm, batch: TensorDict) -> Result:
+    """Run `algorithm` with one optimizer step of its policy."""
+    inputs = batch.select(*STRUCTURE, *algorithm.reads)
+    _, after = compute_advantages(algorithm, algorithm.advantage.init(), inputs)
+    [policy] = algorithm.objectives
+    written = {name: value for name, value in after.items() if name not in batch.keys() or name == "mask"}
+    step, counts = prepare_step(policy, with_fields(batch, **written))
+    logp = step["logp"].clone().requires_grad_()
+    loss, _ = compute_loss(policy, with_fields(step, logp=logp), counts)
+    [gradient] = torch.autograd.grad(loss, logp)
+    return Result(after["advantage"], loss.detach(), gradient)
