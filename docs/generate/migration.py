@@ -2,6 +2,7 @@
 
 A line of a template that is a comment is replaced by a table:
 
+    <!-- presets -->         the presets of the library
     <!-- datasets -->        the types of data sets of the library
     <!-- rows: SECTION -->   the rows of that section
 
@@ -16,11 +17,12 @@ from pathlib import Path
 
 from docs.generate.markdown import table
 from purerl.aliases import LIBRARIES, Dataset, Library, Row, read_library
+from purerl.presets import presets
 
 __all__ = ["page", "pages"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_TABLE = re.compile(r"^<!-- (datasets|rows: .+) -->$", re.MULTILINE)
+_TABLE = re.compile(r"^<!-- (presets|datasets|rows: .+) -->$", re.MULTILINE)
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -35,13 +37,19 @@ def page(template: str, library: Library) -> str:
 
     Raises: ValueError if the template does not show each section of the library exactly once.
     """
-    tables = {"datasets": _datasets(library)}
+    tables = {"presets": _presets(library), "datasets": _datasets(library)}
     tables |= {f"rows: {section}": _rows(library, section) for section in {row.section for row in library.rows}}
     if sorted(_TABLE.findall(template)) != sorted(tables):
         raise ValueError(f"the template for {library.name} must show each of these once: {', '.join(sorted(tables))}")
     prefixes = ", and ".join(f"`{short}` stands for `{long}`" for short, long in library.prefixes.items())
     text = template.replace("{version}", library.version).replace("{prefixes}", prefixes)
     return _TABLE.sub(lambda match: tables[match[1]], text)
+
+
+def _presets(library: Library) -> str:
+    own = [preset for preset in presets().values() if preset.library == library.name]
+    head = ["setting", "what it is", "what differs nevertheless"]
+    return table(head, ([f"`algorithm.kind={p.name}`", p.summary, "<br>".join(p.differences)] for p in own))
 
 
 def _datasets(library: Library) -> str:
