@@ -33,5 +33,7 @@ def test_a_page_states_version_and_prefixes() -> None:
 def test_a_template_that_does_not_show_each_section_once_is_refused(old: str, new: str) -> None:
     template = (migration._TEMPLATES / "from_trl.md.template").read_text(encoding="utf-8")
     assert old in template
-    with pytest.raises(ValueError, match="the template for TRL must show each of these once: datasets, presets, rows: DPO"):
+    with pytest.raises(
+        ValueError, match="the template for TRL must show each of these once: datasets, presets, rows: DPO"
+    ):
         migration.page(template.replace(old, new), read_library("trl"))

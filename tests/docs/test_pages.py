@@ -248,7 +248,13 @@ def test_write_keeps_unchanged_pages_and_deletes_old_ones(pages, tmp_path: Path)
     (tmp_path / "algorithms").mkdir()
     (tmp_path / "algorithms" / "removed.md").write_text("a page of an algorithm that no longer exists")
     generate.write(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"algorithms", "migration", "modifiers", "presets", "reference"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "algorithms",
+        "migration",
+        "modifiers",
+        "presets",
+        "reference",
+    }
     assert {path.stem for path in (tmp_path / "algorithms").iterdir()} == set(pages)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}
     generate.write(tmp_path)
