@@ -12,9 +12,10 @@ from purerl.algos.modifiers import advantage_scale, advantage_whitening
 from purerl.algos.modifiers.advantage_scale import Config, exemptions, modify
 from purerl.algos.parts.transforms import _outcome_advantage
 from purerl.errors import ConfigError
-from purerl.testing import check_algorithm
 from purerl.testing import exemptions as exemptions_of_module
 from tests.algos.helpers import advantage_losses_and_gradients, example, f64, group_with_rewards, with_advantage
+
+from .laws import check_laws
 
 THIRD, ROOT = 1 / 3, math.sqrt(3)
 
@@ -201,7 +202,7 @@ def test_the_estimator_is_replaced_inside_of_a_chain():
 )
 def test_laws(module, config):
     exempt = {*exemptions_of_module(module), *exemptions(config)}
-    check_algorithm(modify(config, module.algorithm()), batches=3, exempt=exempt)
+    check_laws(modify(config, module.algorithm()), batches=3, exempt=exempt)
 
 
 def test_whitening_before_or_after_gives_the_same_algorithm():

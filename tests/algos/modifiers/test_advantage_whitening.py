@@ -9,8 +9,10 @@ from purerl.algos import dpo, grpo, pf_ppo, ppo, reinforce, reinforce_plus_plus,
 from purerl.algos.modifiers import advantage_clip
 from purerl.algos.modifiers.advantage_whitening import Config, modify
 from purerl.errors import ConfigError
-from purerl.testing import check_algorithm, exemptions
+from purerl.testing import exemptions
 from tests.algos.helpers import advantage_losses_and_gradients, example, with_advantage
+
+from .laws import check_laws
 
 OWN = {"group_independence"}
 
@@ -84,7 +86,7 @@ def test_ddof_is_0_or_1():
 @pytest.mark.parametrize("module", [grpo, reinforce])
 @pytest.mark.parametrize("config", [Config(), Config(ddof=0)])
 def test_laws(module, config):
-    check_algorithm(modify(config, module.algorithm()), batches=3, exempt=OWN | {*exemptions(module)})
+    check_laws(modify(config, module.algorithm()), batches=3, exempt=OWN | {*exemptions(module)})
 
 
 def test_clipping_before_and_after_differ():

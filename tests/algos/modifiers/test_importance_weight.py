@@ -13,8 +13,9 @@ from purerl.algos import dpo, gmpo, grpo, rloo, sft
 from purerl.algos.modifiers import bypass, entropy_bonus, importance_weight, rejection
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
-from purerl.testing import check_algorithm
 from tests.algos.helpers import advantage_losses_and_gradients, example, gradient_of, loss_of, with_advantage
+
+from .laws import check_laws
 
 BAND = dict(how="band", min_ratio=0.7, max_ratio=1.3)
 CLAMP = dict(how="clamp", min_ratio=0.7, max_ratio=1.3)
@@ -172,4 +173,4 @@ def test_laws(base, settings):
     # The gradient is the derivative of the loss for these algorithms, so only the mean over the batch is an exemption.
     exempt = {*importance_weight.exemptions(importance_weight.Config(**settings))}
     exempt -= {"gradient_matches_finite_differences"}
-    check_algorithm(modified(base, **settings), batches=3, exempt=exempt)
+    check_laws(modified(base, **settings), batches=3, exempt=exempt)

@@ -12,8 +12,9 @@ from torch import Tensor
 from purerl.algos import grpo, icepop, ipo, ppo, rloo
 from purerl.algos.modifiers import bypass, rejection
 from purerl.errors import ConfigError
-from purerl.testing import check_algorithm
 from tests.algos.helpers import advantage_losses_and_gradients, example, gradient_of, with_advantage
+
+from .laws import check_laws
 
 MEASURES = {"k1": lambda x: x, "k2": lambda x: x * x / 2, "k3": lambda x: math.exp(-x) + x - 1}
 AGGREGATES = {"row_sum": sum, "row_mean": lambda values: sum(values) / len(values), "row_max": max}
@@ -136,4 +137,4 @@ def test_settings_without_effect_are_refused(settings, message):
 @pytest.mark.parametrize("level", ["token", "row_mean"])
 def test_laws(base, level):
     exempt = {**rejection.EXEMPTIONS, **getattr(base, "EXEMPTIONS", {})}
-    check_algorithm(modified(base, level=level, max_value=0.05), batches=3, exempt=exempt)
+    check_laws(modified(base, level=level, max_value=0.05), batches=3, exempt=exempt)

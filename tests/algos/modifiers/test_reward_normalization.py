@@ -27,7 +27,7 @@ from purerl.algos.modifiers import advantage_scale, kl_reward
 from purerl.algos.modifiers.reward_normalization import EXEMPTIONS, Config, modify
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
-from purerl.testing import check_algorithm, exemptions
+from purerl.testing import exemptions
 from tests.algos.helpers import (
     advantage_losses_and_gradients,
     example,
@@ -36,6 +36,8 @@ from tests.algos.helpers import (
     group_with_rewards,
     with_advantage,
 )
+
+from .laws import check_laws
 
 
 def scores_of(batch: TensorDict) -> torch.Tensor:
@@ -165,12 +167,12 @@ def test_an_algorithm_without_rewards_is_refused():
 @pytest.mark.parametrize("by", ["batch", "running"])
 def test_laws(module, by):
     algorithm = modify(Config(by=by), module.algorithm())
-    check_algorithm(algorithm, batches=3, exempt={*EXEMPTIONS, *exemptions(module)})
+    check_laws(algorithm, batches=3, exempt={*EXEMPTIONS, *exemptions(module)})
 
 
 def test_laws_of_grpo_with_a_kl_penalty():
     algorithm = modify(Config(), kl_reward.modify(kl_reward.Config(coef=0.1), grpo.algorithm()))
-    check_algorithm(algorithm, batches=3, exempt=EXEMPTIONS)
+    check_laws(algorithm, batches=3, exempt=EXEMPTIONS)
 
 
 def test_the_kl_penalty_is_normalized_if_it_is_listed_later():

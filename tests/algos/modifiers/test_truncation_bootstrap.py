@@ -11,8 +11,10 @@ from purerl.algos.modifiers import bypass, mask_truncated, reward_normalization
 from purerl.algos.modifiers.truncation_bootstrap import Config, modify
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
-from purerl.testing import check_algorithm, exemptions
+from purerl.testing import exemptions
 from tests.algos.helpers import advantage_losses_and_gradients, example, with_advantage
+
+from .laws import check_laws
 
 DISCOUNT, LAMBDA = 0.9, 0.7
 
@@ -108,7 +110,7 @@ def test_a_discount_of_0_and_a_second_bootstrap_are_refused(base):
 
 @pytest.mark.parametrize("module", [ppo, vapo, pf_ppo])
 def test_laws(module):
-    check_algorithm(modify(Config(), module.algorithm()), batches=3, exempt=exemptions(module))
+    check_laws(modify(Config(), module.algorithm()), batches=3, exempt=exemptions(module))
 
 
 def test_with_normalized_rewards_the_estimate_is_not_normalized():
