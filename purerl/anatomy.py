@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-import attrs
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, outputs_of, reads_of, roles
-from purerl.batch import FIELDS, STRUCTURE
+from purerl.algos.algebra import Algorithm
 from purerl.composition import Composition, build_algorithm, to_composition
 from purerl.config.explain import explain
 from purerl.config.overrides import build
-from purerl.description import parts
+from purerl.description import needs_of, parts
 from purerl.plugins import find, kind_of
 from purerl.presets import presets
 from purerl.settings import setting
@@ -42,10 +40,6 @@ class Anatomy:
     needs: list[tuple[str, str]]
     settings: list[tuple[str, str, str]]
     citations: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as nested lists and strings."""
-        return attrs.asdict(self)
 
 
 @frozen
@@ -83,7 +77,7 @@ def anatomy(name: str, settings: Iterable[str] = ()) -> Anatomy:
         name=name,
         text="\n\n".join([*_preset(name), texts[0].strip(), *map(_modifier, modules[1:], texts[1:])]),
         parts=list(parts(algorithm)),
-        needs=list(_needs(algorithm)),
+        needs=[(need.name, need.use) for need in needs_of(algorithm)],
         settings=_settings(composition),
         citations=[f"https://arxiv.org/abs/{paper}" for paper in papers],
     )
@@ -101,17 +95,8 @@ def _modifier(module: Any, text: str) -> str:
     return f"Modifier {module.__name__.rpartition('.')[2]}: {text.partition(chr(10))[0]}"
 
 
-def _needs(algorithm: Algorithm) -> Iterable[tuple[str, str]]:
-    for role in roles(algorithm, FIELDS):
-        yield f"a {role.replace('_', ' ')}", ", ".join(outputs_of(algorithm, role, FIELDS))
-    for name in sorted({*reads_of(algorithm)} - {*STRUCTURE}):
-        if FIELDS[name].is_input:
-            yield name, f"{FIELDS[name].meaning} (written by: {FIELDS[name].writer})"
-
-
 def _settings(composition: Composition) -> list[tuple[str, str, str]]:
-    configs: Mapping[str, Any] = {"": composition.base}
-    configs = {**configs, **{f"{kind_of(modifier)}.": modifier for modifier in composition.modifiers}}
+    configs = {"": composition.base, **{f"{kind_of(modifier)}.": modifier for modifier in composition.modifiers}}
     return [
         (f"{above}{setting.key}", setting.value, setting.meaning)
         for above, config in configs.items()

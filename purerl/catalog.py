@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import attrs
 from attrs import frozen
 
 from purerl.algos import algebra
-from purerl.algos.algebra import Algorithm, describe, reads_of, roles
-from purerl.batch import FIELDS
-from purerl.description import short_name
+from purerl.algos.algebra import describe
+from purerl.description import needs_of, short_name
 from purerl.plugins import find, names
 
 __all__ = ["Entry", "ModifierEntry", "catalog", "equations", "modifiers", "sources"]
@@ -73,7 +71,7 @@ def _entry(name: str, module: Any) -> Entry:
         advantage=_short_names(algorithm.select, algorithm.advantage.apply),
         loss=_short_names(*(term.loss for term in terms)),
         reduce=_short_names(*(term.reduce for term in terms)),
-        needs=tuple(_needs(algorithm)),
+        needs=tuple(need.name for need in needs_of(algorithm) if need.name != "a policy"),
     )
 
 
@@ -111,10 +109,3 @@ def equations(*parts: Any) -> tuple[str, ...]:
     addresses = (address for part in parts for address in _FUNCTION.findall(describe(part)))
     combinators = f"{algebra.__name__}."
     return tuple(dict.fromkeys(a for a in addresses if a not in _WRAPPERS and not a.startswith(combinators)))
-
-
-def _needs(algorithm: Algorithm) -> Iterator[str]:
-    yield from (f"a {role.replace('_', ' ')}" for role in roles(algorithm, FIELDS) if role != "policy")
-    for name in sorted(reads_of(algorithm)):
-        if FIELDS[name].is_input:
-            yield name

@@ -19,9 +19,10 @@ from purerl.algos.algebra import (
     keep_all,
     prepare_step,
     select_rows,
+    stages_of,
 )
 from purerl.batch import FIELDS, STRUCTURE, with_fields
-from purerl.description import call_of, steps_of
+from purerl.description import call_of
 from purerl.errors import InputError
 from purerl.store.rollouts import read_batch, stored_steps
 from purerl.testing import example_batch, fields_of
@@ -93,7 +94,7 @@ def _parts(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
     """(part, text) of everything in which algorithms can differ."""
     policy = _policy(algorithm)
     yield "rows that are kept", _NOTHING if algorithm.select is keep_all else call_of(algorithm.select)
-    yield "advantage", "; ".join(steps_of(algorithm.advantage)) or _NOTHING
+    yield "advantage", "; ".join(call_of(stage.apply) for stage in stages_of(algorithm.advantage)) or _NOTHING
     for term in policy.terms:
         factor = "" if abs(term.weight) == 1 else f"{abs(term.weight):g} * "
         yield f"loss: {term.name}", f"{'-' if term.weight < 0 else ''}{factor}{call_of(term.loss)}"

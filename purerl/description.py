@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, keep_all
+from purerl.algos.algebra import Algorithm, Bound, Objective, Term, keep_all, outputs_of, reads_of, roles, stages_of
+from purerl.batch import FIELDS, STRUCTURE
 
-__all__ = ["call_of", "parts", "short_name", "steps_of"]
+__all__ = ["Need", "call_of", "needs_of", "parts", "short_name"]
 
 
 def parts(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
@@ -15,7 +16,7 @@ def parts(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
     if algorithm.select is not keep_all:
         yield "rows that are kept", call_of(algorithm.select)
     yield from _losses(algorithm.before)
-    yield from (("on the whole batch", step) for step in steps_of(algorithm.advantage))
+    yield from (("on the whole batch", call_of(stage.apply)) for stage in stages_of(algorithm.advantage))
     yield from _losses(algorithm.objectives)
 
 
@@ -30,16 +31,6 @@ def _losses(objectives: tuple[Objective, ...]) -> Iterator[tuple[str, str]]:
 def _term(term: Term) -> str:
     factor = "" if term.weight == 1 else f"{term.weight:g} * "
     return f"{factor}{call_of(term.reduce)} of {call_of(term.loss)}"
-
-
-def steps_of(transform: Transform) -> Iterator[str]:
-    """The call of each transform of a chain, in order."""
-    match transform.apply:
-        case Bound(function, (("applies", applies),)) if function.__name__ == "_chain_apply":
-            for apply in applies:
-                yield from steps_of(transform._replace(apply=apply))
-        case apply:
-            yield call_of(apply)
 
 
 def call_of(value: Any) -> str:
@@ -91,3 +82,25 @@ def short_name(address: str) -> str:
     ('clip_surrogate', 'value_loss')
     """
     return address.rpartition(".")[2].lstrip("_").removesuffix("_of")
+
+
+class Need(NamedTuple):
+    """A model that an algorithm needs, with its outputs, or a field that the run has to supply, with its meaning."""
+
+    name: str
+    use: str
+    is_model: bool
+
+
+def needs_of(algorithm: Algorithm) -> Iterator[Need]:
+    """What `algorithm` needs: first the models, then the fields.
+
+    >>> from purerl.algos import grpo
+    >>> [need.name for need in needs_of(grpo.algorithm())]
+    ['a policy', 'reward']
+    """
+    for role in roles(algorithm, FIELDS):
+        yield Need(f"a {role.replace('_', ' ')}", ", ".join(outputs_of(algorithm, role, FIELDS)), is_model=True)
+    for field in (FIELDS[name] for name in sorted({*reads_of(algorithm)} - {*STRUCTURE})):
+        if field.is_input:
+            yield Need(field.name, f"{field.meaning} (written by: {field.writer})", is_model=False)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+import attrs
 import typer
 
 from purerl_cli.output import with_debug
@@ -67,7 +68,7 @@ def algo_show(
     if cite:
         typer.echo("\n".join(found.citations))
     elif as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2))
+        typer.echo(json.dumps(attrs.asdict(found), indent=2))
     else:
         typer.echo(f"{found.text}\n")
         show("part", "function", rows=found.parts)

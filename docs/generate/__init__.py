@@ -5,7 +5,7 @@ modifiers                       a page for each modifier, and the table that doc
 presets                         the page that compares presets with our algorithms
 reference                       a page for each module, and the page of all settings
 migration                       the pages "From TRL" and "From verl"
-composition, curves, metrics    sections of the algorithm pages
+curves, metrics                 sections of the algorithm pages
 expressions, formulas           LaTeX of the formulas in docstrings
 markdown                        tables and links
 """

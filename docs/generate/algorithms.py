@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from docs.generate.composition import parts
 from docs.generate.curves import curves, figure
 from docs.generate.index import index
 from docs.generate.markdown import block, linked, settings, source, table
 from docs.generate.metrics import metrics
 from docs.generate.modifiers import accepted
-from purerl.algos.algebra import Algorithm, outputs_of, reads_of, roles
-from purerl.batch import FIELDS, STRUCTURE
+from purerl.algos.algebra import Algorithm
 from purerl.catalog import Entry, catalog, equations, short_name
 from purerl.config.check import check
+from purerl.description import needs_of, parts
 from purerl.errors import ConfigError
 from purerl.plugins import find
 from purerl.recipes import resolve
@@ -104,12 +103,9 @@ def _requirements(module: Any, algorithm: Algorithm) -> str:
 
 
 def _inputs(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
-    """(name, use) of each model, with its outputs, and of each field that the run has to supply."""
-    for role in roles(algorithm, FIELDS):
-        yield (f"a {role.replace('_', ' ')}", ", ".join(f"`{name}`" for name in outputs_of(algorithm, role, FIELDS)))
-    for field in (FIELDS[name] for name in sorted({*reads_of(algorithm)} - set(STRUCTURE))):
-        if field.is_input:
-            yield (f"`{field.name}`", f"{field.meaning} (written by: {field.writer})")
+    """(name, use) of each model and field that the algorithm needs, with names as code."""
+    for name, use, is_model in needs_of(algorithm):
+        yield (name, ", ".join(f"`{output}`" for output in use.split(", "))) if is_model else (f"`{name}`", use)
 
 
 def _settings(module: Any) -> str:

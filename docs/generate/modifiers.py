@@ -6,18 +6,18 @@ import inspect
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import attrs
 
-from docs.generate.composition import parts
 from docs.generate.markdown import block, default, linked, settings, source, table
-from purerl.algos.algebra import Algorithm
+from purerl.algos.algebra import Algorithm, reads_of
 from purerl.catalog import sources
 from purerl.composition import with_modifiers
+from purerl.description import parts
 from purerl.errors import ConfigError
 from purerl.plugins import find, names
+from purerl.testing import exemptions_of_modifier
 
 __all__ = ["accepted", "overview", "page", "pages"]
 
@@ -108,7 +108,7 @@ def _composition(name: str) -> str:
         if isinstance(modified, Algorithm):
             before = [*parts(find("algorithm", base).algorithm())]
             rows = [(kind, f"`{text}`") for kind, text in parts(modified) if (kind, text) not in before]
-            reads = ", ".join(f"`{field}`" for field in _reads(modified) if field not in _reads(_plain(base)))
+            reads = ", ".join(f"`{field}`" for field in reads_of(modified) if field not in reads_of(_plain(base)))
             more = f"\n\nIt reads these fields in addition: {reads}." if reads else ""
             text = f"What it changes in [{base}](../algorithms/{base}.md):\n\n{table(['part', 'equation'], rows)}{more}"
             return text if rows else ""
@@ -118,11 +118,6 @@ def _composition(name: str) -> str:
 def _plain(name: str) -> Algorithm:
     module = find("algorithm", name)
     return module.algorithm(module.Config())
-
-
-def _reads(algorithm: Algorithm) -> list[str]:
-    objectives = (*algorithm.before, *algorithm.objectives)
-    return [*dict.fromkeys(chain(algorithm.reads, *(objective.reads for objective in objectives)))]
 
 
 def _algorithms(name: str) -> str:
@@ -141,7 +136,7 @@ def _algorithms(name: str) -> str:
 
 def _laws(module: Any) -> str:
     """The laws that need not hold with the default settings of the modifier."""
-    exempt = module.exemptions(module.Config()) if hasattr(module, "exemptions") else getattr(module, "EXEMPTIONS", {})
+    exempt = exemptions_of_modifier(module.Config())
     lines = [f"- `{law}`: {reason}." for law, reason in exempt.items()]
     return "\n".join(["These [laws](../laws.md) need not hold:", "", *lines]) if lines else ""
 

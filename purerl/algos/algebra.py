@@ -55,6 +55,7 @@ __all__ = [
     "reads_of",
     "roles",
     "select_rows",
+    "stages_of",
     "stateless",
     "unchanged",
     "write_field",
@@ -263,6 +264,18 @@ def _chain_apply(state: State, batch: TensorDict, *, applies: tuple[Callable, ..
         substate, batch = apply(substate, batch)
         states.append(substate)
     return tuple(states), batch
+
+
+def stages_of(transform: Transform) -> tuple[Transform, ...]:
+    """The transforms that `transform` chains, in their order; a transform that is no chain is its only stage.
+
+    >>> stages_of(chain(chain(), chain())), stages_of(one := stateless(unchanged)) == (one,)
+    ((), True)
+    """
+    if not isinstance(transform.apply, Bound) or transform.apply.function is not _chain_apply:
+        return (transform,)
+    inits, applies = dict(transform.init.keywords)["inits"], dict(transform.apply.keywords)["applies"]
+    return tuple(stage for parts in zip(inits, applies, strict=True) for stage in stages_of(Transform(*parts)))
 
 
 identity = chain()

@@ -21,7 +21,7 @@ from purerl.testing.check import (
     find_counterexample,
     variants,
 )
-from purerl.testing.compositions import exemptions_of, random_composition
+from purerl.testing.compositions import exemptions_of, exemptions_of_modifier, random_composition
 from purerl.testing.generator import check_generator
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
 from purerl.testing.tracker import check_tracker
@@ -42,6 +42,7 @@ __all__ = [
     "example_batch",
     "exemptions",
     "exemptions_of",
+    "exemptions_of_modifier",
     "fields_of",
     "find_counterexample",
     "layouts",

@@ -12,7 +12,7 @@ from purerl.composition import Composition, build_algorithm
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of, names
 
-__all__ = ["exemptions_of", "random_composition"]
+__all__ = ["exemptions_of", "exemptions_of_modifier", "random_composition"]
 
 _MAX_MODIFIERS = 4
 _ATTEMPTS = 20
@@ -43,9 +43,14 @@ def exemptions_of(composition: Composition) -> Mapping[str, str]:
     """
     exempt = dict(getattr(find("algorithm", kind_of(composition.base)), "EXEMPTIONS", {}))
     for modifier in composition.modifiers:
-        plugin = find("modifier", kind_of(modifier))
-        exempt |= plugin.exemptions(modifier) if hasattr(plugin, "exemptions") else getattr(plugin, "EXEMPTIONS", {})
+        exempt |= exemptions_of_modifier(modifier)
     return exempt
+
+
+def exemptions_of_modifier(modifier: Any) -> Mapping[str, str]:
+    """The laws that an algorithm with this modifier, a Config, need not satisfy, each with a reason."""
+    plugin = find("modifier", kind_of(modifier))
+    return plugin.exemptions(modifier) if hasattr(plugin, "exemptions") else getattr(plugin, "EXEMPTIONS", {})
 
 
 def _is_valid(composition: Composition) -> bool:

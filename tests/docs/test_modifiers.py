@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 import purerl
 from docs.generate import modifiers
-from docs.generate.composition import parts
 from docs.generate.formulas import typeset
 from docs.generate.markdown import default
 from docs.generate.metrics import metrics
@@ -29,6 +28,7 @@ from purerl.composition import with_modifiers
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict, to_dict
+from purerl.description import parts
 from purerl.plugins import find, names
 from purerl.recipes.addition import addition
 from purerl.report.meanings import meanings

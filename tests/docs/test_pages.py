@@ -16,7 +16,6 @@ import torch
 import purerl
 from docs import generate
 from docs.generate import algorithms, reference
-from docs.generate.composition import parts
 from docs.generate.curves import Curves, curves
 from docs.generate.formulas import typeset
 from docs.generate.metrics import metrics
@@ -25,6 +24,7 @@ from purerl.algos.modifiers import kl_reward
 from purerl.backends.hf import trainer
 from purerl.composition import with_modifiers
 from purerl.config.schema import RunConfig
+from purerl.description import parts
 from purerl.plugins import find, names
 from purerl.report.meanings import meanings
 from purerl.settings import Model

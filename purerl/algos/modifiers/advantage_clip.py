@@ -14,8 +14,8 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, bind, chain, stateless, write_field
-from purerl.algos.parts.editing import require_advantage, stages_of
+from purerl.algos.algebra import Algorithm, bind, chain, stages_of, stateless, write_field
+from purerl.algos.parts.editing import require_advantage
 from purerl.algos.parts.settings import number
 from purerl.types import TokenFloat
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, chain, of_fields, stateless, write_field
-from purerl.algos.parts.editing import is_whitened, require_advantage, stages_of
+from purerl.algos.algebra import Algorithm, chain, of_fields, stages_of, stateless, write_field
+from purerl.algos.parts.editing import is_whitened, require_advantage
 from purerl.algos.parts.settings import integer, number
 from purerl.algos.parts.whiten import EPS, whiten
 from purerl.errors import ConfigError

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, chain, identity, keep_all, roles
+from purerl.algos.algebra import Algorithm, Objective, chain, identity, keep_all, roles, stages_of
 from purerl.algos.modifiers.truncation_bootstrap import is_bootstrapped
-from purerl.algos.parts.editing import add_reads, masks_truncated_rows, stages_of
+from purerl.algos.parts.editing import add_reads, masks_truncated_rows
 from purerl.algos.parts.shaping import mask_truncated_rows, without_truncated_rows
 from purerl.batch import FIELDS
 from purerl.errors import ConfigError

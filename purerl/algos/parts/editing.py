@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
-from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, _chain_apply, chain
+from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, chain, stages_of
 from purerl.algos.parts.corrections import _correct
 from purerl.algos.parts.shaping import mask_truncated_rows
 from purerl.algos.parts.whiten import whiten
@@ -28,7 +28,6 @@ __all__ = [
     "prepend_transform",
     "require_advantage",
     "require_field",
-    "stages_of",
     "surrogate_of",
 ]
 
@@ -121,18 +120,6 @@ def require_advantage(algorithm: Algorithm) -> None:
     if "advantage" not in policy_of(algorithm).reads:
         need = "an algorithm that computes advantages"
         raise ConfigError("has no effect", got="a policy loss without an advantage", need=need)
-
-
-def stages_of(transform: Transform) -> tuple[Transform, ...]:
-    """The transforms that `transform` chains, in their order; a transform that is no chain is its only stage.
-
-    >>> stages_of(chain(chain(mask_truncated_rows), chain())) == (mask_truncated_rows,)
-    True
-    """
-    if not isinstance(transform.apply, Bound) or transform.apply.function is not _chain_apply:
-        return (transform,)
-    inits, applies = dict(transform.init.keywords)["inits"], dict(transform.apply.keywords)["applies"]
-    return tuple(stage for parts in zip(inits, applies, strict=True) for stage in stages_of(Transform(*parts)))
 
 
 def masks_truncated_rows(algorithm: Algorithm) -> bool:
