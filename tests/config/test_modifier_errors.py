@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
-from attrs import evolve
 from typer.testing import CliRunner
 
-from purerl.algos import dapo, deepseek_v3_2, grpo, ppo
+from purerl.algos import dapo, deepseek_v3_2, ppo
 from purerl.algos.modifiers import dual_clip, kl_loss
-from purerl.composition import Composition
 from purerl.config.check import check
 from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
-from purerl.recipes.addition import addition
 from purerl_cli.main import app
 from tests.config.own_modifiers import Plain
+
+from .compositions import error_of, recipe_with
 
 OWN = "tests.config.own_modifiers"
 GRPO = "algorithm.kind=grpo"
@@ -31,16 +29,6 @@ LISTED = "\n  need: one that `purerl config` lists\n  do:   did you mean "
 NO = " has no effect\n  got:  "
 DO = "\n  do:   leave algorithm."
 LIST = "\n  need: a list of names, or of sections with their kind\n"
-
-
-def _with(*modifiers: Any, base: Any = None) -> RunConfig:
-    return evolve(addition(), algorithm=Composition(base or grpo.Config(), modifiers))
-
-
-def _error(*settings: str, start: RunConfig | None = None) -> str:
-    with pytest.raises(ConfigError) as error:
-        check(apply(start or addition(), [*settings]))
-    return str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +73,12 @@ def _error(*settings: str, start: RunConfig | None = None) -> str:
     ],
 )  # fmt: skip
 def test_mistakes_are_refused_with_their_key(settings: list[str], message: str) -> None:
-    assert _error(GRPO, *settings).startswith(message)
+    assert error_of(GRPO, *settings).startswith(message)
 
 
 def test_all_mistakes_are_reported_together() -> None:
     settings = ["clip_low=x", "kl_loss.coef=y", "entropy_bonus.cof=1", "dual_clip=z", "cllp=1"]
-    lines = _error(GRPO, *(f"algorithm.{setting}" for setting in settings)).splitlines()
+    lines = error_of(GRPO, *(f"algorithm.{setting}" for setting in settings)).splitlines()
     assert sorted(line for line in lines if not line.startswith(" ")) == [
         "algorithm.clip_low", "algorithm.cllp", "algorithm.dual_clip.ratio", "algorithm.entropy_bonus.cof",
         "algorithm.kl_loss.coef",
@@ -101,18 +89,18 @@ def test_all_mistakes_are_reported_together() -> None:
     ("config", "message"),
     [
         (
-            _with(DUAL(), base=ppo.Config(clip_high=3.0)),
+            recipe_with(DUAL(), base=ppo.Config(clip_high=3.0)),
             f"algorithm.dual_clip{NO}ratio = 3\n  need: above the upper clip bound, 4{DO}dual_clip out",
         ),
         (
-            _with(KL(), base=deepseek_v3_2.Config(kl_loss=0.5)),
+            recipe_with(KL(), base=deepseek_v3_2.Config(kl_loss=0.5)),
             f"algorithm.kl_loss{NO}a loss that has the term 'ref_kl'\n  need: a loss without it{DO}kl_loss out",
         ),
         (
-            apply(_with(base=dapo.Config()), [f'algorithm."{OWN}:Scaled".size=6']),
+            apply(recipe_with(base=dapo.Config()), [f'algorithm."{OWN}:Scaled".size=6']),
             f'algorithm."{OWN}:Scaled".size\n  got:  6.0\n  need: at most 5',
         ),
-        (_with(Plain.Config()), f'algorithm."{OWN}:Plain": this is not possible'),
+        (recipe_with(Plain.Config()), f'algorithm."{OWN}:Plain": this is not possible'),
     ],
 )
 def test_a_refusal_has_the_key_of_the_modifier(config: RunConfig, message: str) -> None:

@@ -27,6 +27,8 @@ from purerl.recipes.addition import addition
 from tests.config.own_modifiers import Plain, Scaled
 from tests.loop.small import fake
 
+from .compositions import error_of, recipe_with
+
 OWN = "tests.config.own_modifiers"
 GRPO = "algorithm.kind=grpo"
 KL, ENTROPY, DUAL = kl_loss.Config, entropy_bonus.Config, dual_clip.Config
@@ -34,16 +36,6 @@ KL, ENTROPY, DUAL = kl_loss.Config, entropy_bonus.Config, dual_clip.Config
 
 def _modifiers(*settings: str, start: RunConfig | None = None) -> tuple[Any, ...]:
     return apply(start or addition(), [*settings]).algorithm.modifiers
-
-
-def _with(*modifiers: Any, base: Any = None) -> RunConfig:
-    return evolve(addition(), algorithm=Composition(base or grpo.Config(), modifiers))
-
-
-def _error(*settings: str, start: RunConfig | None = None) -> str:
-    with pytest.raises(ConfigError) as error:
-        check(apply(start or addition(), [*settings]))
-    return str(error.value)
 
 
 # --- how they are written ------------------------------------------------------------------------------------------
@@ -103,7 +95,7 @@ def test_forms_of_a_modifier(settings: list[str], expected: tuple[Any, ...]) -> 
     ],
 )
 def test_a_setting_changes_the_modifiers_of_a_configuration(settings: list[str], expected: tuple[Any, ...]) -> None:
-    assert _modifiers(*settings, start=_with(KL(coef=0.5, estimator="k2"), ENTROPY())) == expected
+    assert _modifiers(*settings, start=recipe_with(KL(coef=0.5, estimator="k2"), ENTROPY())) == expected
 
 
 @pytest.mark.parametrize(
@@ -132,7 +124,7 @@ def test_a_field_of_the_algorithm_hides_the_modifier_of_its_name() -> None:
     assert apply(addition(), ["algorithm.kind=deepseek_v3_2", "algorithm.kl_loss=0.5"]).algorithm == Composition(
         deepseek_v3_2.Config(kl_loss=0.5)
     )
-    message = _error("algorithm.kind=deepseek_v3_2", "algorithm.kl_loss=0.5", "algorithm.kl_loss.coef=0.5")
+    message = error_of("algorithm.kind=deepseek_v3_2", "algorithm.kl_loss=0.5", "algorithm.kl_loss.coef=0.5")
     assert message.startswith('algorithm.kl_loss\n  got:  0.5 and {"coef": 0.5}\n  need: a number\n')
 
 
@@ -154,21 +146,21 @@ def test_the_section_of_an_algorithm_in_toml(tmp_path: Path) -> None:
 
 
 def test_configurations_are_written_as_a_list_and_read_again() -> None:
-    config = _with(reduction.Config(by="token_sum"), KL(estimator="k2"), Scaled.Config(factor=3))
+    config = recipe_with(reduction.Config(by="token_sum"), KL(estimator="k2"), Scaled.Config(factor=3))
     assert to_dict(config)["algorithm"]["modifiers"] == [
         {"kind": "reduction", "by": "token_sum", "length": 0.0},
         {"kind": "kl_loss", "coef": 0.001, "estimator": "k2"},
         {"kind": f"{OWN}:Scaled", "factor": 3.0, "size": 1.0},
     ]
     assert from_dict(RunConfig, tomllib.loads(dumps(config))) == config
-    assert "modifiers" not in to_dict(_with())["algorithm"]
+    assert "modifiers" not in to_dict(recipe_with())["algorithm"]
 
 
 # --- compositions --------------------------------------------------------------------------------------------------
 
 
 def test_a_config_without_modifiers_is_a_composition() -> None:
-    assert evolve(addition(), algorithm=grpo.Config()) == _with()
+    assert evolve(addition(), algorithm=grpo.Config()) == recipe_with()
     assert to_composition(composition := Composition(grpo.Config(), [KL()])) is composition
     assert composition.modifiers == (KL(),)
     assert hash(composition) == hash(Composition(grpo.Config(), (KL(),)))
@@ -201,11 +193,11 @@ def test_models_that_a_modifier_needs_are_models_of_the_run() -> None:
     def roles(config: RunConfig) -> set[str]:
         return {*model_roles(config, algorithm_of(config))}
 
-    assert roles(_with()) == {"policy"}
-    assert roles(_with(KL())) == roles(_with(kl_reward.Config())) == {"policy", "reference"}
-    check(apply(_with(KL()), ["roles.reference.model=m"]))
+    assert roles(recipe_with()) == {"policy"}
+    assert roles(recipe_with(KL())) == roles(recipe_with(kl_reward.Config())) == {"policy", "reference"}
+    check(apply(recipe_with(KL()), ["roles.reference.model=m"]))
     message = "roles.reference has no effect\n  need: an algorithm that uses it; grpo uses only the policy\n"
-    assert _error("roles.reference.model=m", start=_with()).startswith(message)
+    assert error_of("roles.reference.model=m", start=recipe_with()).startswith(message)
 
 
 # --- a modifier of one's own -------------------------------------------------------------------------------------
@@ -244,7 +236,7 @@ def test_a_file_in_the_working_directory_can_have_a_modifier(tmp_path: Path, mon
 
 
 def test_settings_of_modifiers_are_explained_in_their_order() -> None:
-    settings = explain(_with(reduction.Config(), KL(coef=0.5), Scaled.Config(), Plain.Config()), recipe="recipe")
+    settings = explain(recipe_with(reduction.Config(), KL(coef=0.5), Scaled.Config(), Plain.Config()), recipe="recipe")
     rows = {setting.key: setting for setting in settings if setting.key.startswith("algorithm.")}
     assert [*rows] == [
         "algorithm.kind", "algorithm.clip_low", "algorithm.clip_high", "algorithm.modifiers",
@@ -259,7 +251,9 @@ def test_settings_of_modifiers_are_explained_in_their_order() -> None:
 
 
 def test_explained_settings_give_the_same_configuration() -> None:
-    config = _with(reduction.Config(by="token_sum"), KL(coef=0.5), Scaled.Config(factor=3), Plain.Config(), DUAL())
+    config = recipe_with(
+        reduction.Config(by="token_sum"), KL(coef=0.5), Scaled.Config(factor=3), Plain.Config(), DUAL()
+    )
     settings = [f"{setting.key}={setting.value}" for setting in explain(config, recipe="recipe") if setting.value]
     assert apply(addition(), settings) == config
 
@@ -269,18 +263,18 @@ def test_sources_of_the_settings_of_modifiers(tmp_path: Path) -> None:
     assert (sources["algorithm.modifiers"], sources["algorithm.kl_loss.coef"]) == ("--set", "--set")
     assert (sources["algorithm.kl_loss.estimator"], sources["algorithm.dual_clip.ratio"]) == ("default", "default")
     path = tmp_path / "run.toml"
-    path.write_text(dumps(_with(KL(), DUAL())))
+    path.write_text(dumps(recipe_with(KL(), DUAL())))
     sources = {s.key: s.source for s in explain_recipe(str(path), ["algorithm.dual_clip=4"])}
     assert (sources["algorithm.modifiers"], sources["algorithm.kl_loss.coef"]) == (str(path), str(path))
     assert sources["algorithm.dual_clip.ratio"] == "--set"
 
 
 def test_the_summary_of_a_run_has_its_modifiers() -> None:
-    assert "addition: grpo + kl_loss + dual_clip, 300 steps" in plan(_with(KL(), DUAL())).splitlines()
+    assert "addition: grpo + kl_loss + dual_clip, 300 steps" in plan(recipe_with(KL(), DUAL())).splitlines()
 
 
 def test_flat_tables_have_the_settings_of_each_modifier() -> None:
-    table = flat(to_dict(_with(KL(coef=0.5), Plain.Config())))
+    table = flat(to_dict(recipe_with(KL(coef=0.5), Plain.Config())))
     assert table["algorithm.modifiers"] == ["kl_loss", f"{OWN}:Plain"]
     assert (table["algorithm.kl_loss.coef"], table["algorithm.kl_loss.estimator"]) == (0.5, "k3")
     assert flat({"algorithm": {"modifiers": ["kl_loss"]}, "modifiers": [3]}) == {
@@ -314,7 +308,7 @@ def test_a_run_with_other_modifiers_is_another_run(modifiers: tuple[Any, ...], t
 
 
 def test_differences_name_the_modifier() -> None:
-    assert differences(_with(KL(coef=0.5)), _with(KL(coef=0.25), DUAL())) == [
+    assert differences(recipe_with(KL(coef=0.5)), recipe_with(KL(coef=0.25), DUAL())) == [
         ("algorithm.modifiers", ["kl_loss"], ["kl_loss", "dual_clip"]),
         ("algorithm.kl_loss.coef", 0.5, 0.25),
         ("algorithm.dual_clip.ratio", None, 3.0),

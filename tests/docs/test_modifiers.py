@@ -103,7 +103,7 @@ def test_the_second_of_two_modifiers_of_rewards_runs_first() -> None:
     changed = with_modifiers(grpo.algorithm(), kl_reward.Config(), reward_normalization.Config())
     [first, second, *_] = [text for kind, text in parts(changed) if kind == "on the whole batch"]
     assert first.startswith("normalize_by_batch(")
-    assert second == "reward = penalized(coef=0.001, estimate=k1)"
+    assert second == "reward = kl_reward(reward, old_logp, ref_logp, estimate=k1, kl_reward_coef=0.001)"
 
 
 def test_algorithms_with_a_setting_named_like_a_modifier_are_listed() -> None:

@@ -65,7 +65,7 @@ def test_a_page_contains_docstring_settings_and_code(pages, name):
 
 def test_parts_of_ppo():
     assert list(parts(with_modifiers(ppo.algorithm(), kl_reward.Config(coef=0.5)))) == [
-        ("on the whole batch", "reward = penalized(coef=0.5, estimate=k1)"),
+        ("on the whole batch", "reward = kl_reward(reward, old_logp, ref_logp, estimate=k1, kl_reward_coef=0.5)"),
         ("on the whole batch", "gae_advantage(discount=1, lambda_=0.95)"),
         ("on the whole batch", "advantage = whiten(advantage, mask)"),
         ("loss of the critic", "token_mean of clipped_value_loss(value, old_value, returns, value_clip=0.5)"),

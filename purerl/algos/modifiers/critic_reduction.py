@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, Term, bind
+from purerl.algos.algebra import Algorithm, Objective, Term
+from purerl.algos.modifiers.reduction import check_length, reduction_named
 from purerl.algos.parts import reductions
 from purerl.algos.parts.settings import choice, number
 from purerl.errors import ConfigError
@@ -33,11 +34,7 @@ class Config:
     length: float = number("the constant of constant_norm", 0.0, min=0, unit="tokens")
 
     def __attrs_post_init__(self) -> None:
-        if (self.by == "constant_norm") != (self.length > 0):
-            need = (
-                "a number above 0" if self.by == "constant_norm" else "constant_norm: other reductions have no length"
-            )
-            raise ConfigError("length", got=f"{self.length:g}, with by = {self.by}", need=need)
+        check_length(self.by, self.length)
 
 
 def modify(config: Config, algorithm: Algorithm) -> Algorithm:
@@ -45,8 +42,7 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
     Raises: ConfigError for an algorithm that trains no critic.
     """
-    reduce = getattr(reductions, config.by)
-    reduce = bind(reduce, length=config.length) if config.length else reduce
+    reduce = reduction_named(config.by, config.length)
     if not any(_is_value_loss(o, term) for o in algorithm.objectives for term in o.terms):
         raise ConfigError("has no effect", got="an algorithm without a critic", need="a critic, as in PPO and VAPO")
 

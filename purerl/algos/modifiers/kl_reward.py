@@ -13,21 +13,20 @@ is part of everything that the algorithm computes from rewards. With x = old_log
 Only k1 has this property; the others are there because other libraries offer them. verl's `algorithm.kl_ctrl` is k1 by
 default, NeMo-RL uses k3.
 
+In a list of modifiers, one of rewards that comes later is applied earlier: the penalty is subtracted from its result.
+
 Source: Ziegler et al. 2019 (1909.08593).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from attrs import frozen
-from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, bind, chain, stateless, write_field
+from purerl.algos.algebra import Algorithm, chain
 from purerl.algos.parts.divergences import absolute_log_ratio, k1, k2, k3
 from purerl.algos.parts.editing import add_reads, require_field
 from purerl.algos.parts.settings import choice, number
-from purerl.types import TokenFloat
+from purerl.algos.parts.transforms import kl_in_reward
 
 __all__ = ["Config", "modify"]
 
@@ -48,10 +47,5 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
     Raises: ConfigError for an algorithm whose advantage does not depend on rewards.
     """
     require_field(algorithm, "reward", "an algorithm that computes advantages from rewards")
-    penalized = bind(_penalized, coef=config.coef, estimate=_ESTIMATORS[config.estimator])
-    advantage = chain(stateless(write_field("reward", penalized)), algorithm.advantage)
-    return add_reads(algorithm._replace(advantage=advantage), "old_logp", "ref_logp")
-
-
-def _penalized(batch: TensorDict, *, coef: float, estimate: Callable) -> TokenFloat:
-    return batch["reward"] - coef * estimate(batch["old_logp"], batch["ref_logp"])
+    penalty = kl_in_reward(kl_reward_coef=config.coef, estimate=_ESTIMATORS[config.estimator])
+    return add_reads(algorithm._replace(advantage=chain(penalty, algorithm.advantage)), "old_logp", "ref_logp")

@@ -17,6 +17,8 @@ constant_norm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, Objective, bind
@@ -25,9 +27,8 @@ from purerl.algos.parts.editing import change_policy, surrogate_of
 from purerl.algos.parts.settings import choice, number
 from purerl.errors import ConfigError
 
-__all__ = ["Config", "modify"]
+__all__ = ["Config", "check_length", "modify", "reduction_named"]
 
-_NAMES = tuple(reductions.__all__)
 _TERMS = ("policy", "ref_kl", "entropy")
 
 
@@ -35,15 +36,24 @@ _TERMS = ("policy", "ref_kl", "entropy")
 class Config:
     """Settings of the modifier `reduction`."""
 
-    by: str = choice("the reduction", _NAMES, "token_mean")
+    by: str = choice("the reduction", reductions.__all__, "token_mean")
     length: float = number("the constant of constant_norm", 0.0, min=0, unit="tokens")
 
     def __attrs_post_init__(self) -> None:
-        if (self.by == "constant_norm") != (self.length > 0):
-            need = (
-                "a number above 0" if self.by == "constant_norm" else "constant_norm: other reductions have no length"
-            )
-            raise ConfigError("length", got=f"{self.length:g}, with by = {self.by}", need=need)
+        check_length(self.by, self.length)
+
+
+def check_length(by: str, length: float) -> None:
+    """Raise ConfigError if `length` is set for another reduction than constant_norm, or not set for it."""
+    if (by == "constant_norm") != (length > 0):
+        need = "a number above 0" if by == "constant_norm" else "constant_norm: other reductions have no length"
+        raise ConfigError("length", got=f"{length:g}, with by = {by}", need=need)
+
+
+def reduction_named(by: str, length: float) -> Callable:
+    """The reduction called `by`, with `length` if it has one."""
+    reduce = getattr(reductions, by)
+    return bind(reduce, length=length) if length else reduce
 
 
 def modify(config: Config, algorithm: Algorithm) -> Algorithm:
@@ -51,17 +61,13 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
     Raises: ConfigError for an algorithm without a policy loss, and for a loss that couples the rows of a group.
     """
-    reduce = getattr(reductions, config.by)
-    reduce = bind(reduce, length=config.length) if config.length else reduce
-    before = surrogate_of(algorithm).reduce
+    reduce, before = reduction_named(config.by, config.length), surrogate_of(algorithm).reduce
 
     def reduced(policy: Objective) -> Objective:
         if policy.unit == "group":
             need = "a loss of single tokens"
             raise ConfigError("has no effect", got="a loss that is defined for whole groups", need=need)
-        terms = policy.terms
-        is_changed = [term.name in _TERMS and term.reduce == before for term in terms]
-        pairs = zip(terms, is_changed, strict=True)
-        return policy._replace(terms=tuple(t._replace(reduce=reduce) if new else t for t, new in pairs))
+        terms = (t._replace(reduce=reduce) if t.name in _TERMS and t.reduce == before else t for t in policy.terms)
+        return policy._replace(terms=tuple(terms))
 
     return change_policy(algorithm, reduced)

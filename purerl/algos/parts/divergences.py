@@ -27,6 +27,8 @@ Sources: Schulman, "Approximating KL divergence" (2020); DeepSeek-V3.2 (2512.025
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch.nn.functional import mse_loss
 
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, token_ratio
@@ -152,13 +154,20 @@ def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, targ
     return coefficient * (1 + error * rows / horizon).clamp(min=0)
 
 
-def kl_reward(reward: TokenFloat, logp: TokenFloat, ref_logp: TokenFloat, *, kl_reward_coef: float) -> TokenFloat:
+def kl_reward(
+    reward: TokenFloat,
+    logp: TokenFloat,
+    ref_logp: TokenFloat,
+    *,
+    kl_reward_coef: float,
+    estimate: Callable[[TokenFloat, TokenFloat], TokenFloat] = k1,
+) -> TokenFloat:
     """Subtract a KL penalty from the reward at each token.
 
-        u_t = reward_t - kl_reward_coef * (logp_t - ref_logp_t)
+        u_t = reward_t - kl_reward_coef * estimate(logp_t, ref_logp_t)
 
-    The penalty is the estimate k1: the mean of its sum over a row is the KL divergence of whole sequences, and the
-    policy gradient of this sum is the gradient of that divergence. Shapes: [rows, time] each, `reward` in units of
-    reward, the rest in nats. Source: Ziegler et al. 2019 (1909.08593).
+    The mean of the sum of k1 over a row is the KL divergence of whole sequences, and the policy gradient of this sum is
+    the gradient of that divergence. Shapes: [rows, time] each, `reward` in units of reward, the rest in nats.
+    Source: Ziegler et al. 2019 (1909.08593).
     """
-    return reward - kl_reward_coef * k1(logp, ref_logp)
+    return reward - kl_reward_coef * estimate(logp, ref_logp)

@@ -33,11 +33,10 @@ whiten_advantage = stateless(write_field("advantage", of_fields(whiten, "advanta
 """A transform that replaces `advantage` by `whiten` of it, over the counted tokens of the whole batch."""
 
 
-def kl_in_reward(*, kl_reward_coef: float) -> Transform:
+def kl_in_reward(*, kl_reward_coef: float, estimate: Callable = k1) -> Transform:
     """Return a transform that replaces `reward` by `kl_reward` of it. Reads `reward`, `old_logp` and `ref_logp`."""
-    return stateless(
-        write_field("reward", of_fields(kl_reward, "reward", "old_logp", "ref_logp", kl_reward_coef=kl_reward_coef))
-    )
+    settings = {"kl_reward_coef": kl_reward_coef, "estimate": estimate}
+    return stateless(write_field("reward", of_fields(kl_reward, "reward", "old_logp", "ref_logp", **settings)))
 
 
 def adaptive_kl_in_reward(*, kl_reward_coef: float, target: float, horizon: float) -> Transform:
