@@ -66,10 +66,11 @@ class WorkerPool:
         self._num_workers = num_workers or min(os.cpu_count() or 1, _MAX_DEFAULT_WORKERS)
         self._timeout = timeout
         self._pool: ProcessPool | None = None
-        self._status_directory = tempfile.TemporaryDirectory(prefix="purerl-rewards-")
+        self._status_directory: tempfile.TemporaryDirectory | None = None
 
     def start(self) -> None:
         """Start the worker processes. They load the functions in the background."""
+        self._status_directory = tempfile.TemporaryDirectory(prefix="purerl-rewards-")
         arguments = (tuple(self._max_inputs), self._status_directory.name)
         context = _WorkerContext()
         self._pool = ProcessPool(self._num_workers, initializer=_initialize_worker, initargs=arguments, context=context)
@@ -77,10 +78,11 @@ class WorkerPool:
 
     def close(self) -> None:
         """Terminate the worker processes and everything that they have started."""
-        if self._pool is not None:
-            self._pool.stop()
-            self._pool.join()
-            self._pool = None
+        if self._pool is None:
+            return
+        self._pool.stop()
+        self._pool.join()
+        self._pool = None
         for status_file in Path(self._status_directory.name).iterdir():
             _kill_group(int(status_file.name))
         self._status_directory.cleanup()

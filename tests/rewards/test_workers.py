@@ -103,15 +103,24 @@ def test_row_fails_if_one_of_several_functions_fails() -> None:
         assert [result.reward for result in results if not result.failure] == [1.0, 2.0, 4.0, 5.0]
 
 
-def test_workers_are_terminated_on_exit_even_if_one_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_terminated_on_exit_even_if_they_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_runner("process_id", "loops_forever", timeout=60) as runner:
         pids = {int(result.components["process_id"]) for result in runner(make_inputs(600))}
         before = {pid: _cpu_seconds(pid) for pid in pids}
         _interrupt_when(lambda: any(_cpu_seconds(pid) > before[pid] + 0.1 for pid in pids), monkeypatch)
         with pytest.raises(KeyboardInterrupt):
-            runner(make_inputs(4, 2))
+            runner(make_inputs(4, 0, 2))
     for pid in pids:
         _check_terminates(pid)
+
+
+def test_runner_that_is_never_entered_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    runner = RewardRunner({f"{MODULE}:length": 1.0}, functions={}, timeout=1.0, num_workers=1)
+    assert not list(tmp_path.iterdir())
+    with runner:
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_subprocesses_of_a_call_that_hangs_are_terminated(tmp_path: Path) -> None:
