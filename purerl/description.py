@@ -29,8 +29,9 @@ def _losses(objectives: tuple[Objective, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _term(term: Term) -> str:
-    factor = "" if term.weight == 1 else f"{term.weight:g} * "
-    return f"{factor}{call_of(term.reduce)} of {call_of(term.loss)}"
+    factor = {1.0: "", -1.0: "-"}.get(term.weight, f"{term.weight:g} * ")
+    scales = "".join(f"{name} * " for name in term.scales)
+    return f"{factor}{call_of(term.reduce)} of {scales}{call_of(term.loss)}"
 
 
 def call_of(value: Any) -> str:
@@ -57,6 +58,8 @@ def _call(function: Callable, keywords: dict[str, Any]) -> str:
             return call_of(inner)
         case "_write_field", {"field": field, "function": inner}:
             return f"{field} = {call_of(inner)}"
+        case "_write_coefficient", {"field": field, "adapt": adapt}:
+            return f"{field} = {call_of(adapt)}"
         case "_call_on_fields", {"function": Bound(inner), "fields": (field,)} if inner.__name__ == "_field_value":
             return field
         case "_call_on_fields", {"function": Bound(inner, settings), "fields": fields}:

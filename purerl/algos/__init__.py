@@ -40,6 +40,7 @@ from purerl.algos.estimators.returns import (
 from purerl.algos.estimators.steps import step_relative_advantage
 from purerl.algos.estimators.trackers import table_lookup, update_beta_counts, update_moving_average
 from purerl.algos.parts.actions import move_rewards_to_actions
+from purerl.algos.parts.adaptive import adapt_entropy_coef, adapt_kl_coef
 from purerl.algos.parts.corrections import (
     banded_ratio,
     effective_sample_size,
@@ -50,7 +51,6 @@ from purerl.algos.parts.corrections import (
 from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
 from purerl.algos.parts.divergences import (
     absolute_log_ratio,
-    adapt_kl_coef,
     importance_k3,
     k1,
     k2,
@@ -60,7 +60,6 @@ from purerl.algos.parts.divergences import (
     weighted_k2,
     weighted_k3,
 )
-from purerl.algos.parts.entropy import adapt_entropy_coef
 from purerl.algos.parts.groups import (
     group_deviation,
     group_max,
@@ -69,6 +68,7 @@ from purerl.algos.parts.groups import (
     group_sum,
     group_token_max,
     group_token_sum,
+    prompt_weight,
 )
 from purerl.algos.parts.preferences import dpo_loss, ipo_loss, pair_margin
 from purerl.algos.parts.reductions import (
@@ -180,6 +180,7 @@ __all__ = [
     "policy_gradient",
     "power_weight",
     "ppo_clip",
+    "prompt_weight",
     "resample",
     "row_max",
     "row_mean",

@@ -162,10 +162,11 @@ class Weighted(NamedTuple):
 
 
 class Term(NamedTuple):
-    """One term of a loss: weight * reduce(loss(batch), batch[where], counts).
+    """One term of a loss: weight * reduce(scales * loss(batch), batch[where], counts).
 
     `loss` returns [rows, time]. A loss of whole rows writes its value to each token of the row, and needs a `reduce`
-    that takes the mean over these tokens. `where` names the bool field with the tokens that the term covers.
+    that takes the mean over these tokens. `where` names the bool field with the tokens that the term covers. `scales`
+    names fields [rows] whose product multiplies the loss: coefficients that are a state, and weights of rows.
     """
 
     name: str
@@ -173,6 +174,7 @@ class Term(NamedTuple):
     reduce: Callable[[TokenFloat, TokenBool, Counts], Scalar]
     where: str = "mask"
     weight: float = 1.0
+    scales: tuple[str, ...] = ()
 
 
 def unchanged(batch: TensorDict) -> TensorDict:
@@ -303,10 +305,7 @@ def _zero_field(name: str, value: Tensor, mask: TokenBool, rows: RowBool) -> Ten
 
 
 def select_rows(algorithm: Algorithm, batch: TensorDict) -> RowBool:
-    """Return the rows of the whole batch that `algorithm.select` keeps, as bool [rows].
-
-    `algorithm.select` receives the batch with the same zeros as in `compute_advantages`.
-    """
+    """Return the rows of the whole batch that `algorithm.select` keeps, bool [rows]; zeros are as in an advantage."""
     return algorithm.select(_zero_outside_actions(batch))
 
 
@@ -350,14 +349,20 @@ def compute_loss(
     losses of its parts. The metric ``loss/<term>`` is the value of a term.
     """
     zeroed = {where: zero_outside(part, part[where]) for where in {term.where for term in objective.terms}}
-    losses = [t.weight * t.reduce(t.loss(zeroed[t.where]), part[t.where], counts[t.name]) for t in objective.terms]
+    losses = [t.weight * t.reduce(_loss(t, zeroed[t.where]), part[t.where], counts[t.name]) for t in objective.terms]
     metrics = dict(objective.metrics(zero_outside(part.detach(), part["mask"])))
     for term, loss in zip(objective.terms, losses, strict=True):
-        # A loss is already divided by the counts of the step, so the losses of the parts add up. The weight of a part
-        # is its fraction of the step's rows: the weights of the parts add up to 1.
+        # The losses of the parts add up. So do their weights, which are fractions of the step's rows: to 1.
         fraction = count_true(any_true(part[term.where])).to(loss.dtype) / counts[term.name].rows.clamp(min=1)
         metrics[f"loss/{term.name}"] = Weighted(loss.detach(), fraction)
     return torch.stack(losses).sum(0), metrics
+
+
+def _loss(term: Term, batch: TensorDict) -> TokenFloat:
+    loss = term.loss(batch)
+    for name in term.scales:
+        loss = loss * batch[name].unsqueeze(-1).to(loss.dtype)
+    return loss
 
 
 def merge(*metrics: Mapping[str, Weighted]) -> dict[str, Weighted]:

@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from purerl.algos import k1, k2, k3, kl_reward, leave_one_out_advantage, rloo
-from purerl.algos.algebra import Algorithm, chain, compute_advantages
-from purerl.algos.modifiers import kl_reward as kl_reward_modifier
+from purerl.algos import k1, k2, k3, kl_reward
 from purerl.algos.parts.divergences import importance_k3, straight_through, weighted_k2, weighted_k3
-from purerl.algos.parts.transforms import adaptive_kl_in_reward, outcome_advantage
-from purerl.batch import with_fields
-from purerl.composition import with_modifiers
-from purerl.testing import check_algorithm
-from tests.algos.helpers import example, with_advantage
 
 LOGITS = torch.tensor([0.3, -1.0, 0.9, 0.1], dtype=torch.float64)
 REFERENCE = torch.tensor([0.0, 0.7, -0.4, 1.2], dtype=torch.float64).log_softmax(-1)
@@ -90,43 +83,3 @@ def test_weighted_estimates_are_finite_for_large_log_ratios(estimator):
     actual = estimator(logp, torch.tensor([[1e3, -1e3, 1e3]]), torch.tensor([[1e3, 1e3, -1e3]]))
     assert actual.isfinite().all()
     assert torch.autograd.grad(actual.sum(), logp)[0].isfinite().all()
-
-
-# --- the adaptive coefficient ------------------------------------------------------------------------------------
-
-
-def _penalized(coef: float) -> Algorithm:
-    return with_modifiers(rloo.algorithm(), kl_reward_modifier.Config(coef=coef))
-
-
-def _adaptive() -> Algorithm:
-    plain = _penalized(0.1)
-    adaptive = adaptive_kl_in_reward(kl_reward_coef=0.1, target=1.0, horizon=60.0)
-    return plain._replace(advantage=chain(adaptive, outcome_advantage(leave_one_out_advantage)))
-
-
-def test_adaptive_kl_coefficient_is_the_state():
-    algorithm = _adaptive()
-    batch = example(algorithm)
-    state, after = compute_advantages(algorithm, algorithm.advantage.init(), batch)
-    torch.testing.assert_close(after["advantage"], with_advantage(_penalized(0.1), batch)["advantage"])
-    mask = batch["mask"]
-    rows = int(mask.any(-1).sum())
-    divergence = float((batch["old_logp"] - batch["ref_logp"])[mask].sum()) / rows
-    expected = 0.1 * (1 + min(max(divergence - 1, -0.2), 0.2) * rows / 60)
-    assert float(state[0]) == pytest.approx(expected)
-    _, again = compute_advantages(algorithm, state, batch)
-    torch.testing.assert_close(again["advantage"], with_advantage(_penalized(expected), batch)["advantage"])
-
-
-def test_adaptive_kl_coefficient_does_not_change_without_counted_tokens():
-    algorithm = _adaptive()
-    batch = example(algorithm)
-    state, _ = compute_advantages(
-        algorithm, algorithm.advantage.init(), with_fields(batch, mask=torch.zeros_like(batch["mask"]))
-    )
-    assert float(state[0]) == 0.1
-
-
-def test_adaptive_kl_algorithm_satisfies_the_laws():
-    check_algorithm(_adaptive(), batches=3)

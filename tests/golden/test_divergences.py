@@ -9,6 +9,7 @@ import torch
 
 from purerl.algos import (
     adapt_entropy_coef,
+    adapt_kl_coef,
     importance_k3,
     k1,
     k2,
@@ -21,7 +22,7 @@ from purerl.algos import (
     weighted_k2,
     weighted_k3,
 )
-from purerl.algos.parts.divergences import absolute_log_ratio, adapt_kl_coef
+from purerl.algos.parts.divergences import absolute_log_ratio
 from tests.golden.helpers import assert_values, f64, gradient_of, logs
 
 

@@ -18,6 +18,7 @@ from purerl.algos import (
     group_sum,
     group_token_max,
     group_token_sum,
+    prompt_weight,
     sequence_mean_of_token_mean,
     sequence_mean_of_token_sum,
     token_mean,
@@ -50,6 +51,15 @@ def test_reductions(reduce, expected):
     none = Counts(torch.tensor(0), torch.tensor(0))
     gradient = gradient_of(lambda x: reduce(x, torch.zeros_like(MASK), none), torch.ones(2, 3))
     assert not gradient.any()
+
+
+def test_weights_of_prompts():
+    mask, none = mask_of("xx.", "x..", "...", "xxx", "..."), torch.zeros(2, 3, dtype=torch.bool)
+    group = torch.tensor([5, 5, 5, -9, 8])
+    assert prompt_weight(group, mask).tolist() == [1.0, 1.0, 0.0, 1.0, 0.0], "6 tokens: 3 of each of two prompts"
+    mask[3, 1:] = False
+    assert prompt_weight(group, mask).tolist() == pytest.approx([2 / 3, 2 / 3, 0.0, 2.0, 0.0])
+    assert not prompt_weight(group[:2], none).any()
 
 
 @pytest.mark.parametrize("function", [group_sum, group_max])

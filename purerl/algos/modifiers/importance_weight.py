@@ -1,20 +1,23 @@
 """Importance weights of the policy loss, for rows that were sampled by another policy than the old one.
 
-    k_it = exp(old_logp_it - rollout_logp_it)             if level = token
-           exp(sum_t (old_logp_it - rollout_logp_it))     if level = sequence
-    w_it = min(k_it, max_ratio)                           if how = truncate
+    k_it = exp(sum_t (old_logp_it - rollout_logp_it))     if level = sequence
+           exp(old_logp_it - rollout_logp_it)             else
+    b_it = min(k_it, max_ratio)                           if how = truncate
            k_it                                           if how = band and min_ratio <= k_it <= max_ratio
            0                                              if how = band and k_it is outside
            min(max(k_it, min_ratio), max_ratio)           if how = clamp
+    w_it = exp((1 / n_i) sum_t log b_it)                  if level = geometric_mean
+           b_it                                           else
     l_it = sg(w_it) p_it
 
-p_it is the policy loss of the algorithm at token t of row i. sg() stops the gradient. Exponents are clamped to +-20.
+p_it is the policy loss of the algorithm at token t of row i, which has n_i tokens. sg() stops the gradient. Exponents
+are clamped to +-20.
 
 The rollout policy differs from the old policy, the policy at the start of the update, if the generator uses other
 kernels or another precision than the trainer, or if its weights are some steps old. Only the policy loss is weighted, a
 KL term or an entropy bonus is not. A token with the weight 0 stays in the denominators.
 
-With `normalize`, weights are divided by their mean over the counted tokens of the whole batch, and weights of sequences
+With `normalize`, weights are divided by their mean over the counted tokens of the whole batch, and weights of rows
 by their mean over its rows. If every weight is 0, they stay 0.
 
     truncate     TIS. verl: `rollout_is` with one threshold; TRL: token_truncate, sequence_truncate
@@ -22,6 +25,7 @@ by their mean over its rows. If every weight is 0, they stay 0.
                  sequence_mask
     clamp        OpenRLHF, NeMo-RL; TRL: token_truncate and sequence_truncate with a lower bound
     normalize    verl: `rollout_is_batch_normalize`
+    level        verl: `rollout_is`; with the loss of GMPO, verl's token weights are those of geometric_mean
 
 The metrics `weight`, `weight_square`, `chi2`, `log_perplexity_gap` and `rejected_fraction` are described in
 `parts.corrections`. A `rejection` that comes later in the list of modifiers is applied before the weights are computed.
@@ -44,6 +48,7 @@ from purerl.algos.algebra import Algorithm, Bound, bind
 from purerl.algos.parts.corrections import (
     banded_ratio,
     clamped_ratio,
+    geometric_mean_weight,
     sequence_weight,
     token_weight,
     truncated_ratio,
@@ -68,7 +73,11 @@ def _mean_over_rows(weight: TokenFloat, mask: TokenBool) -> Scalar:
     return row_mean(weight, mask).sum(-1) / any_true(mask).sum(-1).clamp(min=1)
 
 
-_LEVELS = {"token": (token_weight, _mean_over_tokens), "sequence": (sequence_weight, _mean_over_rows)}
+_LEVELS = {
+    "token": (token_weight, _mean_over_tokens),
+    "sequence": (sequence_weight, _mean_over_rows),
+    "geometric_mean": (geometric_mean_weight, _mean_over_rows),
+}
 _WITH_TWO_BOUNDS = {"band": banded_ratio, "clamp": clamped_ratio}
 
 
@@ -76,7 +85,7 @@ _WITH_TWO_BOUNDS = {"band": banded_ratio, "clamp": clamped_ratio}
 class Config:
     """Settings of the modifier `importance_weight`."""
 
-    level: str = choice("what has a ratio: a token, or a row as a whole", _LEVELS, "token")
+    level: str = choice("what has a weight: a token, or a row by its ratio or by its tokens' weights", _LEVELS, "token")
     how: str = choice("weight of a ratio outside of the bounds", ("truncate", *_WITH_TWO_BOUNDS), "truncate")
     max_ratio: float = number("upper bound of the ratio of trainer and generator", 2.0, min=1)
     min_ratio: float = number("lower bound of the ratio, with band or clamp", 0.0, min=0, max=1)

@@ -12,10 +12,17 @@ policy loss. With x = logp - ref_logp and r = exp(logp - old_logp):
     abs                 abs(x); biased
     k1                  x; its gradient is 0 in expectation, so it only adds noise. For comparisons
 
+With `target`, the coefficient adapts. The coefficient of the first batch is `coef`. After each batch, with B rows:
+
+    coef <- coef * (1 + clip(D / target - 1, -0.2, 0.2) * B / horizon)
+
+D is the mean over rows of sum_t (old_logp - ref_logp), and `target` is a divergence of whole rows, in nats. The metric
+`kl_loss_coef` is the coefficient of the batch.
+
 The means and gradients are derived in `parts.divergences`. verl names them low_var_kl (k3), kl (k1), mse (k2), abs, and
 k3+ (straight_through). TRL and NeMo-RL use importance_k3.
 
-Sources: Schulman 2020; DeepSeek-V3.2 (2512.02556) for importance_k3.
+Sources: Schulman 2020; DeepSeek-V3.2 (2512.02556) for importance_k3; Ziegler et al. 2019 (1909.08593) for `target`.
 """
 
 from __future__ import annotations
@@ -26,10 +33,11 @@ from attrs import frozen
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, of_fields
+from purerl.algos.parts.adaptive import adaptive_kl_coefficient
 from purerl.algos.parts.divergences import absolute_log_ratio, importance_k3, k1, k2, k3, straight_through
-from purerl.algos.parts.editing import change_policy, insert_term, policy_of
+from purerl.algos.parts.editing import adapt_term, add_reads, change_policy, insert_term, reduction_of
 from purerl.algos.parts.metrics import token_means
-from purerl.algos.parts.settings import choice, number
+from purerl.algos.parts.settings import choice, number, require_target
 from purerl.types import TokenFloat
 
 __all__ = ["Config", "exemptions", "modify"]
@@ -55,6 +63,11 @@ class Config:
 
     coef: float = number("coefficient of the KL penalty", 0.001, above=0)
     estimator: str = choice("estimate of the KL divergence at a token", _ESTIMATORS, "k3")
+    target: float = number("divergence that the coefficient adapts to; 0: it is constant", 0.0, min=0, unit="nats")
+    horizon: float = number("the larger, the slower the coefficient adapts", 10_000.0, above=0, unit="rows")
+
+    def __attrs_post_init__(self) -> None:
+        require_target(self, "horizon")
 
 
 def modify(config: Config, algorithm: Algorithm) -> Algorithm:
@@ -64,14 +77,18 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
     """
     function, *fields = _ESTIMATORS[config.estimator]
     estimate, reads = of_fields(function, *fields), fields[1:]
-    reduce = policy_of(algorithm).terms[0].reduce
 
     def penalized(policy: Objective) -> Objective:
-        policy = insert_term(policy, Term("ref_kl", estimate, reduce, weight=config.coef), *reads)
+        policy = insert_term(policy, Term("ref_kl", estimate, weight=config.coef, **reduction_of(policy)), *reads)
         outputs = tuple(dict.fromkeys((*policy.outputs, "logp")))
         return policy._replace(outputs=outputs, metrics=bind(_with_ref_kl, metrics=policy.metrics))
 
-    return change_policy(algorithm, penalized)
+    algorithm = change_policy(algorithm, penalized)
+    if not config.target:
+        return algorithm
+    settings = {"coef": config.coef, "target": config.target, "horizon": config.horizon}
+    coefficient = adaptive_kl_coefficient("kl_loss_coef", **settings)
+    return adapt_term(add_reads(algorithm, "old_logp", "ref_logp"), "ref_kl", "kl_loss_coef", coefficient)
 
 
 def exemptions(config: Config) -> dict[str, str]:

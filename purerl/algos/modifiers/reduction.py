@@ -5,14 +5,17 @@
     sequence_mean_of_token_mean   (1 / rows) sum_i (1 / n_i) sum_t l_it
     sequence_mean_of_token_sum    (1 / rows) sum_i sum_t l_it
     constant_norm                 (1 / (rows * length)) sum_i sum_t l_it
+    prompt_mean                   (1 / prompts) sum_g (1 / n_g) sum_(i in g) sum_t l_it
 
-Losses and counts cover only tokens where `mask` is 1; `rows` and `tokens` are numbers of the whole optimizer step.
+Losses and counts cover only tokens where `mask` is 1; `rows`, `tokens` and `prompts` are numbers of the whole optimizer
+step. n_i is the number of tokens of row i, and n_g that of all rows of prompt g in the step. prompt_mean is the formula
+of the DAPO paper, token_mean the code of its authors: they differ if prompts have different numbers of tokens.
 
 A KL term or an entropy bonus that is reduced like the policy loss gets the same new reduction. A term of its own, such
 as the penalty of KL-Cov, keeps its reduction.
 
-Sources: DAPO (2503.14476) for token_mean, GRPO (2402.03300) for sequence_mean_of_token_mean, Dr. GRPO (2503.20783) for
-constant_norm.
+Sources: DAPO (2503.14476) for token_mean and prompt_mean, GRPO (2402.03300) for sequence_mean_of_token_mean, Dr. GRPO
+(2503.20783) for constant_norm.
 """
 
 from __future__ import annotations
@@ -21,22 +24,25 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, bind
+from purerl.algos.algebra import Algorithm, Objective, Term, bind, of_fields, write_field
 from purerl.algos.parts import reductions
-from purerl.algos.parts.editing import change_policy, surrogate_of
+from purerl.algos.parts.editing import add_reads, add_scales, change_policy, surrogate_of
+from purerl.algos.parts.groups import prompt_weight
+from purerl.algos.parts.policy import add_preparation
 from purerl.algos.parts.settings import choice, number
 from purerl.errors import ConfigError
 
 __all__ = ["Config", "check_length", "modify", "reduction_named"]
 
 _TERMS = ("policy", "ref_kl", "entropy")
+_PROMPT_MEAN = "prompt_mean"
 
 
 @frozen(kw_only=True)
 class Config:
     """Settings of the modifier `reduction`."""
 
-    by: str = choice("the reduction", reductions.__all__, "token_mean")
+    by: str = choice("the reduction", (*reductions.__all__, _PROMPT_MEAN), "token_mean")
     length: float = number("the constant of constant_norm", 0.0, min=0, unit="tokens")
 
     def __attrs_post_init__(self) -> None:
@@ -61,13 +67,25 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
     Raises: ConfigError for an algorithm without a policy loss, and for a loss that couples the rows of a group.
     """
-    reduce, before = reduction_named(config.by, config.length), surrogate_of(algorithm).reduce
+    before = surrogate_of(algorithm).reduce
+    is_prompt_mean = config.by == _PROMPT_MEAN
+    reduce = reductions.token_mean if is_prompt_mean else reduction_named(config.by, config.length)
+
+    def changed(term: Term) -> Term:
+        if term.name not in _TERMS or term.reduce != before:
+            return term
+        return add_scales(term._replace(reduce=reduce), *["prompt_weight"] * is_prompt_mean)
 
     def reduced(policy: Objective) -> Objective:
         if policy.unit == "group":
             need = "a loss of single tokens"
             raise ConfigError("has no effect", got="a loss that is defined for whole groups", need=need)
-        terms = (t._replace(reduce=reduce) if t.name in _TERMS and t.reduce == before else t for t in policy.terms)
-        return policy._replace(terms=tuple(terms))
+        policy = policy._replace(terms=tuple(map(changed, policy.terms)))
+        return _with_prompt_weight(policy) if is_prompt_mean else policy
 
     return change_policy(algorithm, reduced)
+
+
+def _with_prompt_weight(policy: Objective) -> Objective:
+    write = write_field("prompt_weight", of_fields(prompt_weight, "group", "mask"))
+    return add_reads(add_preparation(policy, write), "prompt_weight")

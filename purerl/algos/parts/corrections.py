@@ -61,6 +61,7 @@ __all__ = [
     "banded_ratio",
     "clamped_ratio",
     "effective_sample_size",
+    "geometric_mean_weight",
     "mask_off_policy_sequences",
     "off_policy_tokens",
     "reject_rows",
@@ -201,6 +202,21 @@ def sequence_weight(weight: Callable[[Tensor], Tensor]) -> Bound:
 def _sequence_weight(batch: TensorDict, *, weight: Callable) -> TensorDict:
     factor = weight(sequence_importance_ratio(batch["old_logp"], batch["rollout_logp"], batch["mask"]))
     return with_fields(batch, weight=batch["weight"] * broadcast_to_tokens(factor, batch["mask"]))
+
+
+def geometric_mean_weight(weight: Callable[[Tensor], Tensor]) -> Bound:
+    """Return a correction that multiplies `weight` by the geometric mean of `weight(r_t)` over the row.
+
+    r_t is that of `token_weight`. A row with a token of weight 0 has the weight 0. The result is 0 at tokens that are
+    not counted.
+    """
+    return bind(_geometric_mean_weight, weight=weight)
+
+
+def _geometric_mean_weight(batch: TensorDict, *, weight: Callable) -> TensorDict:
+    factors = weight(token_ratio(batch["old_logp"], batch["rollout_logp"]))
+    mean = row_mean(factors.log(), batch["mask"]).exp()
+    return with_fields(batch, weight=batch["weight"] * broadcast_to_tokens(mean, batch["mask"]))
 
 
 def reject_tokens(measure: Callable, *, min_value: float, max_value: float) -> Bound:

@@ -29,14 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, token_ratio
-from purerl.types import Scalar, TokenFloat
+from purerl.types import TokenFloat
 
 __all__ = [
     "absolute_log_ratio",
-    "adapt_kl_coef",
     "importance_k3",
     "k1",
     "k2",
@@ -46,9 +46,6 @@ __all__ = [
     "weighted_k2",
     "weighted_k3",
 ]
-
-MAX_ERROR = 0.2
-"""The bound of the relative error by which `adapt_kl_coef` changes the coefficient (1909.08593)."""
 
 
 def k1(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
@@ -137,29 +134,12 @@ def weighted_k2(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) ->
     return token_ratio(logp, old_logp).detach() * k2(logp, ref_logp)
 
 
-def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, target: float, horizon: float) -> Scalar:
-    """Compute the next coefficient of an adaptive KL penalty.
-
-        c <- c * max(0, 1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon)
-
-    `divergence` and `target` are in nats, `horizon` is in rows. All tensors are scalars.
-    Source: Ziegler et al. 2019 (1909.08593). The maximum with 0 is not in the paper, whose horizon is so long that the
-    factor is never near 0.
-
-    >>> import torch
-    >>> adapt_kl_coef(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50.0), target=6.0, horizon=100.0)
-    tensor(0.5500)
-    """
-    error = (divergence / target - 1).clamp(-MAX_ERROR, MAX_ERROR)
-    return coefficient * (1 + error * rows / horizon).clamp(min=0)
-
-
 def kl_reward(
     reward: TokenFloat,
     logp: TokenFloat,
     ref_logp: TokenFloat,
     *,
-    kl_reward_coef: float,
+    kl_reward_coef: float | Tensor,
     estimate: Callable[[TokenFloat, TokenFloat], TokenFloat] = k1,
 ) -> TokenFloat:
     """Subtract a KL penalty from the reward at each token.
@@ -168,6 +148,6 @@ def kl_reward(
 
     The mean of the sum of k1 over a row is the KL divergence of whole sequences, and the policy gradient of this sum is
     the gradient of that divergence. Shapes: [rows, time] each, `reward` in units of reward, the rest in nats.
-    Source: Ziegler et al. 2019 (1909.08593).
+    The coefficient is a number, or a tensor [rows, 1]. Source: Ziegler et al. 2019 (1909.08593).
     """
     return reward - kl_reward_coef * estimate(logp, ref_logp)

@@ -5,18 +5,22 @@ An algorithm is a value of nested tuples and `Bound` functions, so a part of it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
 from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, chain, stages_of
+from purerl.algos.parts.adaptive import with_coefficient
 from purerl.algos.parts.corrections import _correct
 from purerl.algos.parts.shaping import mask_truncated_rows
 from purerl.algos.parts.whiten import whiten
 from purerl.errors import ConfigError
 
 __all__ = [
+    "adapt_term",
     "add_reads",
+    "add_scales",
     "change_policy",
     "change_surrogate",
     "contains",
@@ -26,6 +30,8 @@ __all__ = [
     "masks_truncated_rows",
     "policy_of",
     "prepend_transform",
+    "reduction_of",
+    "report_coefficient",
     "require_advantage",
     "require_field",
     "surrogate_of",
@@ -107,6 +113,43 @@ def insert_term(policy: Objective, term: Term, *reads: str) -> Objective:
     if any(term.name == other.name for other in policy.terms):
         raise ConfigError("has no effect", got=f"a loss that has the term {term.name!r}", need="a loss without it")
     return add_reads(policy._replace(terms=(*policy.terms, term)), *reads)
+
+
+def reduction_of(policy: Objective) -> dict[str, Any]:
+    """How the first term of `policy` is reduced: arguments of `Term`."""
+    first = policy.terms[0]
+    return {"reduce": first.reduce, "scales": first.scales}
+
+
+def adapt_term(algorithm: Algorithm, name: str, field: str, coefficient: Transform) -> Algorithm:
+    """`algorithm` with the field `field` in place of the absolute weight of the policy's term `name`.
+
+    `coefficient` is the transform that writes `field`.
+    """
+
+    def adapted(policy: Objective) -> Objective:
+        terms = (_with_scale(term, field) if term.name == name else term for term in policy.terms)
+        return policy._replace(terms=tuple(terms))
+
+    return report_coefficient(prepend_transform(change_policy(algorithm, adapted), coefficient), field)
+
+
+def _with_scale(term: Term, field: str) -> Term:
+    return add_scales(term._replace(weight=math.copysign(1.0, term.weight)), field)
+
+
+def add_scales(term: Term, *fields: str) -> Term:
+    """`term` with `fields` among its scales, in the order of their names."""
+    return term._replace(scales=tuple(sorted({*term.scales, *fields})))
+
+
+def report_coefficient(algorithm: Algorithm, field: str) -> Algorithm:
+    """`algorithm` with the metric `field` of the policy: the coefficient of that name."""
+
+    def reported(policy: Objective) -> Objective:
+        return add_reads(policy._replace(metrics=with_coefficient(policy.metrics, field)), field)
+
+    return change_policy(algorithm, reported)
 
 
 def require_field(algorithm: Algorithm, name: str, need: str) -> None:

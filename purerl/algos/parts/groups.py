@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import torch
 
-from purerl.types import RowBool, RowFloat, RowInt, TokenFloat
+from purerl.kernels.masks import any_true, count_true
+from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = [
     "group_deviation",
@@ -25,6 +26,7 @@ __all__ = [
     "group_sum",
     "group_token_max",
     "group_token_sum",
+    "prompt_weight",
 ]
 
 
@@ -159,3 +161,22 @@ def group_std_of_others(score: RowFloat, group: RowInt, counted: RowBool, *, ddo
     total = group_sum(square, group)
     others = total - square * size / (size - 1).clamp(min=1)
     return (torch.where(others > 1e-6 * total, others, 0) / (size - 1 - ddof).clamp(min=1)).sqrt()
+
+
+def prompt_weight(group: RowInt, mask: TokenBool) -> RowFloat:
+    """Compute the factors with which `token_mean` of a whole step is the mean over prompts of the mean over tokens.
+
+        w_i = tokens / (prompts * n_g)    for row i of prompt g
+
+    (1 / tokens) sum_it w_i l_it = (1 / prompts) sum_g (1 / n_g) sum_(i in g) sum_t l_it, with n_g counted tokens in the
+    rows of prompt g. `prompts` is the number of prompts with a counted token; rows of other prompts get 0.
+    Shapes: `group` is [rows], `mask` is [rows, time]; the result is [rows], float64.
+    Source: the objective of DAPO (2503.14476). The authors' code computes `token_mean`.
+
+    >>> mask = torch.tensor([[True, True, True], [True, False, False], [True, True, False]])
+    >>> prompt_weight(torch.tensor([5, 5, 9]), mask)
+    tensor([0.7500, 0.7500, 1.5000], dtype=torch.float64)
+    """
+    counted, tokens = any_true(mask).double(), count_true(mask).double()
+    prompts = (counted / group_sum(counted, group).clamp(min=1)).sum(-1, keepdim=True)
+    return counted * tokens.sum(-1, keepdim=True) / (prompts * group_sum(tokens, group)).clamp(min=1)

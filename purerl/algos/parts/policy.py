@@ -30,6 +30,7 @@ from purerl.kernels.masks import count_true
 from purerl.types import TokenBool, TokenFloat
 
 __all__ = [
+    "add_preparation",
     "approx_kl",
     "clip_indicator_of",
     "clip_surrogate_of",
@@ -136,12 +137,19 @@ def drop_tokens(policy: Objective, choice: Callable[[TensorDict], TokenBool], *r
     terms. `reads` are the fields that `choice` reads, besides those of `policy`. The `prepare` of `policy` runs first.
     """
     first, *other_terms = policy.terms
-    write = write_field("dropped", choice)
+    policy = add_preparation(policy, write_field("dropped", choice))
     return policy._replace(
         reads=tuple(dict.fromkeys((*policy.reads, *reads, "dropped"))),
         terms=(first._replace(loss=bind(_zero_dropped, loss=first.loss)), *other_terms),
-        prepare=write if policy.prepare is unchanged else bind(_in_sequence, first=policy.prepare, second=write),
         metrics=bind(_with_dropped_fraction, metrics=policy.metrics),
+    )
+
+
+def add_preparation(objective: Objective, function: Callable[[TensorDict], TensorDict]) -> Objective:
+    """Return `objective` with `function` after its `prepare`."""
+    first = objective.prepare
+    return objective._replace(
+        prepare=function if first is unchanged else bind(_in_sequence, first=first, second=function)
     )
 
 

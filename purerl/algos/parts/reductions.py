@@ -10,6 +10,8 @@ row i:
     sequence_mean_of_token_sum    (1 / rows) sum_it l_it
     constant_norm                 (1 / (rows * length)) sum_it l_it       the line above, divided by a constant
 
+`purerl.algos.prompt_weight` turns token_mean into a mean over prompts.
+
 `loss` and `mask` are [rows, time], the result is a scalar. `counts.rows` is the number of rows with at least one
 counted token. Without counted tokens, the result and its gradient are 0.
 

@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from attrs import Attribute, field
+from attrs import Attribute, field, fields
 
 from purerl.errors import ConfigError, nearest
 
-__all__ = ["choice", "flag", "integer", "number", "numbers", "optional", "require_below"]
+__all__ = ["choice", "flag", "integer", "number", "numbers", "optional", "require_below", "require_target"]
 
 
 def number(
@@ -100,6 +100,18 @@ def require_below(config: Any, low: str, high: str) -> None:
     if not getattr(config, low) < getattr(config, high):
         need, do = f"a number below {high}, which is {getattr(config, high):g}", f"lower {low} or raise {high}"
         raise ConfigError(low, got=getattr(config, low), need=need, do=do)
+
+
+def require_target(config: Any, *names: str) -> None:
+    """Raise ConfigError if `config` has no target, and one of the settings `names` is not the default.
+
+    These settings say how a coefficient adapts to the setting `target`. With the target 0, it is constant.
+    """
+    for name in names:
+        value, default = getattr(config, name), getattr(fields(type(config)), name).default
+        if not config.target and value != default:
+            need = f"{default:g}: without a target the coefficient is constant, and {name} has no effect"
+            raise ConfigError(name, got=f"{value:g}", need=need, do=f"set target, or leave {name} out")
 
 
 def _remedy(default: object) -> str:

@@ -13,12 +13,12 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Transform, bind, of_fields, stateless, write_field
 from purerl.algos.estimators.returns import discounted_returns, gae
-from purerl.algos.parts.divergences import adapt_kl_coef, k1, kl_reward
+from purerl.algos.parts.divergences import k1, kl_reward
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.whiten import whiten
 from purerl.batch import with_fields
-from purerl.kernels.masks import any_true, count_true
-from purerl.types import Scalar, TokenFloat
+from purerl.kernels.masks import any_true
+from purerl.types import TokenFloat
 
 __all__ = [
     "adaptive_kl_in_reward",
@@ -39,28 +39,14 @@ def kl_in_reward(*, kl_reward_coef: float, estimate: Callable = k1) -> Transform
     return stateless(write_field("reward", of_fields(kl_reward, "reward", "old_logp", "ref_logp", **settings)))
 
 
-def adaptive_kl_in_reward(*, kl_reward_coef: float, target: float, horizon: float) -> Transform:
-    """Return the transform `kl_in_reward` with an adaptive coefficient, which is its state.
-
-    The first coefficient is `kl_reward_coef`. After each batch, `adapt_kl_coef` adapts it to the divergence of that
-    batch: the mean over counted rows of the sum of k1 over their counted tokens. Without counted rows, the coefficient
-    does not change. `target` is in nats, `horizon` in rows. Reads `reward`, `old_logp` and `ref_logp`.
-    """
-    return Transform(
-        bind(_coefficient, kl_reward_coef=kl_reward_coef), bind(_adaptive_kl, target=target, horizon=horizon)
-    )
+def adaptive_kl_in_reward(*, estimate: Callable = k1) -> Transform:
+    """Return `kl_in_reward` with the field `kl_reward_coef` as coefficient. It is read too."""
+    return stateless(write_field("reward", bind(_adaptive_kl_in_reward, estimate=estimate)))
 
 
-def _coefficient(*, kl_reward_coef: float) -> Scalar:
-    return torch.tensor(kl_reward_coef, dtype=torch.float64)
-
-
-def _adaptive_kl(coefficient: Scalar, batch: TensorDict, *, target: float, horizon: float) -> tuple[Scalar, TensorDict]:
-    divergence, mask, reward = k1(batch["old_logp"], batch["ref_logp"]), batch["mask"], batch["reward"]
-    rows = count_true(any_true(mask))
-    mean = torch.where(mask, divergence, 0).sum((-2, -1)) / rows.clamp(min=1)
-    penalized = reward - coefficient.to(reward.dtype) * divergence
-    return adapt_kl_coef(coefficient, mean, rows, target=target, horizon=horizon), with_fields(batch, reward=penalized)
+def _adaptive_kl_in_reward(batch: TensorDict, *, estimate: Callable) -> TokenFloat:
+    coef = batch["kl_reward_coef"].unsqueeze(-1)
+    return kl_reward(batch["reward"], batch["old_logp"], batch["ref_logp"], kl_reward_coef=coef, estimate=estimate)
 
 
 def outcome_advantage(estimator: Callable) -> Transform:

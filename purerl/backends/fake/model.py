@@ -30,15 +30,15 @@ _MODEL_TYPE = "purerl_bigram"
 
 
 def initial_weights(model: Model, vocab_size: int, outputs: Sequence[str] = ()) -> dict[str, Tensor]:
-    """The weights that `export_weights` wrote into the directory `model.path`, or else weights drawn from that name.
+    """The weights that `export_weights` wrote into the directory `model.path`, or else weights drawn from its name.
 
-    So two models with the same path are equal, as they are when both are loaded from files. Heads start at 0.
+    Two models whose paths have the same last part are equal, wherever their run directories are. Heads start at 0.
 
     Raises: ConfigError for weights with another vocabulary.
     """
     table = _exported(Path(model.path))
     if table is None:
-        generator = torch.Generator().manual_seed(zlib.crc32(model.path.encode()))
+        generator = torch.Generator().manual_seed(zlib.crc32(f"bigram{Path(model.path).name}".encode()))
         table = torch.randn(vocab_size, vocab_size, generator=generator)
     if table.shape != (vocab_size, vocab_size):
         raise ConfigError("vocab_size", got=vocab_size, need=f"{len(table)}, as in {model.path!r}")

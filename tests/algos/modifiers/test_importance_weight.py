@@ -32,9 +32,12 @@ def weights_of(batch: TensorDict, level: str = "token", how: str = "truncate", *
     result = torch.zeros_like(batch["old_logp"])
     for i, t in batch["mask"].nonzero().tolist():
         difference = batch["old_logp"][i] - batch["rollout_logp"][i]
-        ratio = math.exp(difference[t] if level == "token" else difference[batch["mask"][i]].sum())
+        ratio = math.exp(difference[batch["mask"][i]].sum() if level == "sequence" else difference[t])
         inside = low <= ratio <= high
         result[i, t] = ratio if inside else 0.0 if how == "band" else min(max(ratio, low), high)
+    if level == "geometric_mean":
+        for row, counted in zip(result, batch["mask"], strict=True):
+            row[counted] = row[counted].prod() ** (1 / max(int(counted.sum()), 1))
     return result
 
 
@@ -53,7 +56,7 @@ def assert_is(algorithm, batch: TensorDict, weight: Tensor) -> None:
     torch.testing.assert_close(gradient, gradient_of(lambda logp: loss_by_hand(batch, weight, logp), batch["logp"]))
 
 
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric_mean"])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_loss_and_gradient_equal_their_definition(level, settings):
     algorithm = modified(level=level, **settings)
@@ -78,12 +81,14 @@ def test_normalized_weights_of_tokens_are_divided_by_their_mean_over_tokens(sett
     assert_is(algorithm, batch, weight / weight[batch["mask"]].mean())
 
 
+@pytest.mark.parametrize("level", ["sequence", "geometric_mean"])
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_normalized_weights_of_sequences_are_divided_by_their_mean_over_rows(settings):
-    algorithm = modified(normalize=True, level="sequence", **settings)
+def test_normalized_weights_of_rows_are_divided_by_their_mean_over_rows(settings, level):
+    algorithm = modified(normalize=True, level=level, **settings)
     batch = example(algorithm)
-    weight = weights_of(batch, "sequence", **settings)
-    assert_is(algorithm, batch, weight / weight.amax(-1)[batch["mask"].any(-1)].mean())
+    weight = weights_of(batch, level, **settings)
+    mean = weight.amax(-1)[batch["mask"].any(-1)].mean()
+    assert_is(algorithm, batch, weight / (mean if mean > 0 else 1))
 
 
 def test_normalized_weights_of_zero_stay_zero():
