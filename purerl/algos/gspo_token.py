@@ -7,8 +7,8 @@ within a row, for example after each turn of a conversation.
     Aw_it = (G_it - mean(G)) / (std(G) + 1e-8)
     l_it  = max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
 
-t + 1 is the next action token of the row. mean(G) and std(G) are over the tokens of the whole batch. The rest is as in
-`gspo`. If all tokens of a row have the same advantage, value and gradient are equal to GSPO's.
+t + 1 is the next action token of the row. mean(G) and std(G) are over the tokens of the whole batch. Ratio and
+reduction are as in `gspo`. If all tokens of a row have the same advantage, value and gradient are equal to GSPO's.
 
 Choices that differ between libraries:
 
