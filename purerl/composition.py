@@ -1,6 +1,6 @@
 """An algorithm with modifiers, as a configuration names it, and as an algorithm is defined by another one.
 
-A module whose algorithm is another one with modifiers has a function `composition` beside its `algorithm`:
+A module whose algorithm is another one with modifiers has a function `composition` beside its `algorithm`::
 
     def composition(config: Config) -> Composition:
         return Composition(grpo.Config(clip_high=config.clip_high), (reduction.Config(by="token_mean"),))

@@ -10,8 +10,8 @@ s_i is the sum of all rewards of row i, before any KL penalty. n_i is its number
 of tokens of the batch. As many rows are drawn as the batch has, with probabilities proportional to weight_i; c_i is how
 often row i is drawn.
 
-The rest is as in `ppo`. The loss of each token of row i is multiplied by copies_i, and no row
-is copied. The mean over the tokens of the whole batch is then the mean over the tokens of the drawn rows.
+The rest is as in `ppo`. The loss of each token of row i is multiplied by copies_i, and no row is copied. The mean over
+the tokens of the whole batch is then the mean over the tokens of the drawn rows.
 
 Choices that differ between libraries:
 
