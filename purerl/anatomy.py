@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attrs import frozen
@@ -13,7 +13,7 @@ from purerl.algos.algebra import Algorithm
 from purerl.composition import Composition, build_algorithm, to_composition
 from purerl.config.explain import explain
 from purerl.config.overrides import build
-from purerl.description import needs_of, parts
+from purerl.description import definitions, formula_of, needs_of, parts
 from purerl.plugins import find, kind_of
 from purerl.presets import presets
 from purerl.settings import setting
@@ -28,6 +28,7 @@ class Anatomy:
     """An algorithm as text.
 
     text       the documentation of the algorithm, and of each modifier its first sentence
+    formulas   the algorithm and its modifiers as a sum, and the definition of each algorithm that is such a sum
     parts      (purpose, call) of each function, in the order of a training step
     needs      (model or field, what is used)
     settings   (setting, value, meaning)
@@ -36,6 +37,7 @@ class Anatomy:
 
     name: str
     text: str
+    formulas: list[str]
     parts: list[tuple[str, str]]
     needs: list[tuple[str, str]]
     settings: list[tuple[str, str, str]]
@@ -76,11 +78,18 @@ def anatomy(name: str, settings: Iterable[str] = ()) -> Anatomy:
     return Anatomy(
         name=name,
         text="\n\n".join([*_preset(name), texts[0].strip(), *map(_modifier, modules[1:], texts[1:])]),
+        formulas=list(_formulas(name, composition)),
         parts=list(parts(algorithm)),
         needs=[(need.name, need.use) for need in needs_of(algorithm)],
         settings=_settings(composition),
         citations=[f"https://arxiv.org/abs/{paper}" for paper in papers],
     )
+
+
+def _formulas(name: str, composition: Composition) -> Iterator[str]:
+    if composition.modifiers:
+        yield f"{name} = {formula_of(composition)}" if name in presets() else formula_of(composition)
+    yield from (f"{kind} = {formula}" for kind, formula in definitions(composition.base))
 
 
 def _preset(name: str) -> list[str]:

@@ -1,4 +1,16 @@
-"""An algorithm with modifiers, as a configuration names it."""
+"""An algorithm with modifiers, as a configuration names it, and as an algorithm is defined by another one.
+
+A module whose algorithm is another one with modifiers has a function `composition` beside its `algorithm`::
+
+    def composition(config: Config) -> Composition:
+        return Composition(grpo.Config(clip_high=config.clip_high), (reduction.Config(by="token_mean"),))
+
+    def algorithm(config: Config = Config()) -> Algorithm:
+        return build_algorithm(composition(config))
+
+`definition` finds it, and `purerl algo show` and the documentation print it. The algorithms of this package and those
+of others do the same.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +26,7 @@ from purerl.settings import in_section, setting, with_key
 if TYPE_CHECKING:
     from purerl.algos.algebra import Algorithm
 
-__all__ = ["Composition", "build_algorithm", "to_composition", "with_modifiers"]
+__all__ = ["Composition", "build_algorithm", "definition", "to_composition", "with_modifiers"]
 
 
 @frozen
@@ -48,6 +60,17 @@ class Composition:
 def to_composition(algorithm: Any) -> Composition:
     """The Config of an algorithm as a composition without modifiers; a composition is returned."""
     return algorithm if isinstance(algorithm, Composition) else Composition(algorithm)
+
+
+def definition(config: Any) -> Composition | None:
+    """The composition that the algorithm with the Config `config` is defined as; None if it is not one.
+
+    >>> from purerl.algos import dapo, grpo
+    >>> str(definition(dapo.Config())), definition(grpo.Config())
+    ('grpo + reduction + group_filter', None)
+    """
+    plugin = find("algorithm", kind_of(config))
+    return plugin.composition(config) if hasattr(plugin, "composition") else None
 
 
 def build_algorithm(composition: Composition) -> Algorithm:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import attrs
+
 from purerl.algos.algebra import Algorithm, Bound, Objective, Term, keep_all, outputs_of, reads_of, roles, stages_of
 from purerl.batch import FIELDS, STRUCTURE
+from purerl.composition import Composition, definition
+from purerl.plugins import kind_of
 
-__all__ = ["Need", "call_of", "needs_of", "parts", "short_name"]
+__all__ = ["Need", "call_of", "definitions", "formula_of", "needs_of", "parts", "short_name"]
 
 
 def parts(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
@@ -85,6 +89,42 @@ def short_name(address: str) -> str:
     ('clip_surrogate', 'value_loss')
     """
     return address.rpartition(".")[2].lstrip("_").removesuffix("_of")
+
+
+def formula_of(composition: Composition) -> str:
+    """`composition` as a sum of an algorithm and its modifiers, with their settings.
+
+    These are the settings that differ from their defaults, and the main field of each modifier.
+
+    >>> from purerl.algos import grpo
+    >>> from purerl.algos.modifiers import bypass, kl_loss
+    >>> formula_of(Composition(grpo.Config(clip_high=0.28), (kl_loss.Config(), bypass.Config())))
+    'grpo(clip_high=0.28) + kl_loss(coef=0.001) + bypass'
+    """
+    return " + ".join(
+        [_plugin(composition.base, main=0), *(_plugin(config, main=1) for config in composition.modifiers)]
+    )
+
+
+def _plugin(config: Any, *, main: int) -> str:
+    """The kind of a Config, with its first `main` settings and those that differ from their defaults."""
+    fields = attrs.fields(type(config))
+    shown = [*fields[:main], *(field for field in fields[main:] if getattr(config, field.name) != field.default)]
+    arguments = ", ".join(_keywords({field.name: getattr(config, field.name) for field in shown}))
+    return f"{kind_of(config)}({arguments})" if arguments else kind_of(config)
+
+
+def definitions(config: Any) -> Iterator[tuple[str, str]]:
+    """(name, formula) of the algorithm with the Config `config`, if it is a composition, and of those it consists of.
+
+    >>> from purerl.algos import luspo
+    >>> list(definitions(luspo.Config()))
+    [('luspo', 'gspo(clip_low=0.002, clip_high=0.0025) + reduction(by=sequence_mean_of_token_sum)')]
+    """
+    composition = definition(config)
+    if composition is not None:
+        yield kind_of(config), formula_of(composition)
+        yield from definitions(composition.base)
 
 
 class Need(NamedTuple):

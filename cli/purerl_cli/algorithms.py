@@ -71,6 +71,8 @@ def algo_show(
         typer.echo(json.dumps(attrs.asdict(found), indent=2))
     else:
         typer.echo(f"{found.text}\n")
+        for formula in found.formulas:
+            typer.echo(formula)
         show("part", "function", rows=found.parts)
         show("needs", "what for", rows=found.needs)
         show("setting", "value", "meaning", rows=found.settings)

@@ -15,15 +15,18 @@ from docs.generate.metrics import metrics
 from docs.generate.modifiers import accepted
 from purerl.algos.algebra import Algorithm
 from purerl.catalog import Entry, catalog, equations, short_name
+from purerl.composition import definition
 from purerl.config.check import check
-from purerl.description import needs_of, parts
+from purerl.description import definitions, needs_of, parts
 from purerl.errors import ConfigError
-from purerl.plugins import find
+from purerl.plugins import find, kind_of, names
 from purerl.recipes import resolve
 from purerl.report.meanings import meanings
 from purerl.testing import LAWS, exemptions, variants
 
 __all__ = ["page", "pages"]
+
+_CODE = re.compile(r"`(\w+)`")
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -56,7 +59,13 @@ def _introduction(module: Any) -> str:
     """The docstring of the module as Markdown. Its first line becomes the title."""
     first, *blocks = re.split(r"\n\n+", inspect.getdoc(module) or "")
     title, _, rest = first.partition(": ")
-    return "\n\n".join([f"# {title}", linked(rest[:1].upper() + rest[1:]), *map(block, blocks)])
+    return "\n\n".join([f"# {title}", linked(rest[:1].upper() + rest[1:]), *map(_with_links, map(block, blocks))])
+
+
+def _with_links(text: str) -> str:
+    """`text` with a link for each name of an algorithm, in "as in `grpo`"."""
+    known = names("algorithm")
+    return _CODE.sub(lambda found: f"[{found[0]}]({found[1]}.md)" if found[1] in known else found[0], text)
 
 
 # --- sections ----------------------------------------------------------------------------------------------------
@@ -80,7 +89,19 @@ def _composition(module: Any, algorithm: Algorithm) -> str:
     units = {objective.unit for objective in (*algorithm.before, *algorithm.objectives)}
     bounds = "keeps the rows of a group together" if "group" in units else "may consist of any rows"
     table_of_parts = table(["part", "equation"], ([kind, f"`{text}`"] for kind, text in rows))
-    return f"{table_of_parts}\n\nThe equations: {', '.join(_equations(algorithm))}. A micro-batch {bounds}."
+    links = f"The equations: {', '.join(_equations(algorithm))}. A micro-batch {bounds}."
+    return "\n\n".join(filter(None, [_definitions(module), table_of_parts, links]))
+
+
+def _definitions(module: Any) -> str:
+    """What the algorithm consists of, if it is another one with modifiers, and links to their pages."""
+    composition = definition(module.Config())
+    if composition is None:
+        return ""
+    lines = [f"- `{name} = {formula}`" for name, formula in definitions(module.Config())]
+    base, modifiers = kind_of(composition.base), map(kind_of, composition.modifiers)
+    links = ", ".join(f"[{name}](../modifiers/{name}.md)" for name in modifiers)
+    return "\n".join([f"It is [{base}]({base}.md) with the modifiers {links}:", "", *lines])
 
 
 def _equations(algorithm: Algorithm) -> Iterator[str]:

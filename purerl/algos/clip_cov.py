@@ -4,8 +4,6 @@ A few tokens cause most of the loss of entropy: those whose log-probability and 
 Clip-Cov removes the policy loss of some of these tokens, chosen at random. Use it if the entropy of the policy
 collapses during training.
 
-    A_i    = (s_i - mean_g) / (std_g + 1e-6)
-    r_it   = exp(logp_it - old_logp_it)
     cov_it = (old_logp_it - mean(old_logp)) (A_i - mean(A))
     l_it   = 0                                                               if token (i, t) is in P
              max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))    else
@@ -15,23 +13,13 @@ P is a random set of max(1, floor(fraction * tokens)) tokens with cov_low < cov_
 of the optimizer step. The field `noise` has a uniform random number for each token: P is the set of candidates with the
 largest noise.
 
-s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
-the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+`tokens` is the number of tokens of the optimizer step. The rest is as in `grpo`. The metric `policy/dropped_fraction`
+is the fraction of tokens in P.
 
 Choices that differ between libraries:
 
 - `clip_low` and `clip_high` are as in the authors' scripts. They are so wide that only ratios above 2 are clipped.
 - Tokens of P stay in the denominator `tokens`.
-- The standard deviation divides by N_g - 1.
-- In a group of one row, every advantage is 0.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
-- `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/dropped_fraction`: fraction of tokens in P.
 
 Differences from the paper:
 
@@ -45,13 +33,14 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, of_fields
-from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import clipped_policy, drop_tokens, token_level_ratio
-from purerl.algos.parts.reductions import token_mean
+from purerl.algos.modifiers import reduction
+from purerl.algos.parts.editing import change_policy
+from purerl.algos.parts.policy import drop_tokens
 from purerl.algos.parts.selection import sampled_covariance_tokens
 from purerl.algos.parts.settings import number, require_below
-from purerl.algos.parts.transforms import outcome_advantage
+from purerl.composition import with_modifiers
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -62,8 +51,8 @@ EXEMPTIONS = {
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of Clip-Cov."""
+class Config(grpo.Config):
+    """Hyperparameters of Clip-Cov: the settings of GRPO with other defaults, and those of P."""
 
     fraction: float = number("fraction of tokens whose policy loss is dropped", 2e-4, above=0, max=1)
     cov_low: float = number("only tokens with a covariance above this are dropped", 1.0)
@@ -77,17 +66,7 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build Clip-Cov from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
     bounds = dict(fraction=config.fraction, cov_low=config.cov_low, cov_high=config.cov_high)
     choice = of_fields(sampled_covariance_tokens, "old_logp", "advantage", "noise", "mask", **bounds)
-    return Algorithm(
-        ("reward",),
-        outcome_advantage(group_normalized_advantage),
-        (drop_tokens(policy, choice, "noise"),),
-        min_group_size=2,
-    )
+    base = with_modifiers(grpo.algorithm(config), reduction.Config(by="token_mean"))
+    return change_policy(base, lambda policy: drop_tokens(policy, choice, "noise"))

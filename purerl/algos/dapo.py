@@ -10,27 +10,15 @@ DAPO is GRPO with three changes:
 
 The loss is
 
-    A_i  = (s_i - mean_g) / (std_g + 1e-6)
-    r_it = exp(logp_it - old_logp_it)
-    l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss = (1 / tokens) sum_it l_it
+    loss = (1 / tokens) sum_it max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
 
-s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
-the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+`tokens` is the number of tokens of the optimizer step. The rest is as in `grpo`.
 
 Choices that differ between libraries:
 
-- The standard deviation divides by N_g - 1.
 - The loss is divided by the tokens of the whole optimizer step, as in the authors' code. The formula of the paper
   divides within each group.
 - A group is dropped if all its scores are equal. The paper drops groups that are all correct or all incorrect.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
-- `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
@@ -42,37 +30,28 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm
-from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import clipped_policy, token_level_ratio
-from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.selection import groups_with_variance
-from purerl.algos.parts.settings import number
-from purerl.algos.parts.transforms import outcome_advantage
+from purerl.algos.modifiers import group_filter, reduction
+from purerl.algos.parts.settings import base_settings, number
+from purerl.composition import Composition, build_algorithm
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["Config", "algorithm", "composition"]
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of DAPO."""
+class Config(grpo.Config):
+    """Hyperparameters of DAPO: the settings of GRPO, with another default."""
 
-    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0)
+
+
+def composition(config: Config) -> Composition:
+    """DAPO as GRPO with modifiers."""
+    modifiers = reduction.Config(by="token_mean"), group_filter.Config(by="variance")
+    return Composition(base_settings(config, grpo.Config), modifiers)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build DAPO from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
-    return Algorithm(
-        ("reward",),
-        outcome_advantage(group_normalized_advantage),
-        (policy,),
-        select=groups_with_variance,
-        min_group_size=2,
-    )
+    return build_algorithm(composition(config))

@@ -5,32 +5,15 @@ several updates old, PPO keeps the policy close to an outdated one. Decoupled PP
 clip are relative to the policy at the start of the update. An importance weight corrects for the policy that sampled
 the rows. Use it for stale rollouts.
 
-    r_it = exp(logp_it - old_logp_it)
     w_it = min(exp(old_logp_it - rollout_logp_it), cap)
-    l_it = sg(w_it) max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
-    policy_loss = (1 / tokens) sum_it l_it
+    policy_loss = (1 / tokens) sum_it sg(w_it) max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
 
-The whitened advantage Aw_it, the critic and the optional terms are as in `ppo`. `tokens` is the number of tokens of the
-optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops the gradient.
+The rest is as in `ppo`. sg() stops the gradient. The metrics of the weights are described in `parts.corrections`.
 
 Choices that differ between libraries:
 
 - The weight multiplies the surrogate. It does not multiply the advantage before whitening, and it does not multiply the
   entropy bonus.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `critic/value_error`: squared error of the critic's estimate, reward^2.
-- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
-- `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/weight`: weight w_it.
-- `policy/weight_square`: square of w_it. weight^2 / weight_square is the effective sample size, as a fraction of the
-  tokens.
-- `policy/chi2`: exp(2 (old_logp_it - rollout_logp_it)) - 1, the variance of the ratio without a bound.
-- `policy/log_perplexity_gap`: rollout_logp_it - old_logp_it, nats.
-- `policy/rejected_fraction`: fraction of tokens that a correction removed from `mask`.
 
 Differences from the papers:
 
@@ -44,25 +27,28 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos import ppo
-from purerl.algos.algebra import Algorithm, bind
-from purerl.algos.parts.corrections import token_weight, truncated_ratio, with_corrections
-from purerl.algos.parts.settings import number
+from purerl.algos.algebra import Algorithm
+from purerl.algos.modifiers import importance_weight
+from purerl.algos.parts.settings import base_settings, number
+from purerl.composition import Composition, build_algorithm
 
-__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "composition"]
 
-EXEMPTIONS = {
-    "group_independence": "advantages are whitened over the whole batch",
-    "reward_shift_invariance": "the critic's estimate does not depend on the shift",
-}
+EXEMPTIONS = ppo.EXEMPTIONS
 
 
 @frozen(kw_only=True)
 class Config(ppo.Config):
     """Hyperparameters of decoupled PPO: the settings of PPO, and `cap`."""
 
-    cap: float = number("maximum of the importance weight of a token", 5.0, above=0)
+    cap: float = number("maximum of the importance weight of a token", 5.0, min=1)
+
+
+def composition(config: Config) -> Composition:
+    """Decoupled PPO as PPO with modifiers."""
+    return Composition(base_settings(config, ppo.Config), (importance_weight.Config(max_ratio=config.cap),))
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build decoupled PPO from `config`."""
-    return with_corrections(ppo.algorithm(config), token_weight(bind(truncated_ratio, ratio_cap=config.cap)))
+    return build_algorithm(composition(config))

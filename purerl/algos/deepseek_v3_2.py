@@ -10,27 +10,15 @@ the policy has changed since the rows were sampled.
            1    else
     c_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
     l_it = M_i c_it + kl_loss * r_it k3(logp_it, ref_logp_it)
-    loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
-The gradient of the KL term goes through both factors, r_it and k3. A row with M_i = 0 stays in the denominators and in
-the mean of its group.
-
-s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
-is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+The rest is as in `grpo`. The gradient of the KL term goes through both factors, r_it and k3. A row with M_i = 0 stays
+in the denominators and in the mean of its group.
 
 Choices that differ between libraries:
 
-- The ratio is relative to the rollout policy (see `parts.bypass`). Before an update, log-probabilities are computed by
-  the reference model only, if `kl_loss` is above 0.
-- In a group of one row, every advantage is 0.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/approx_kl`: k3 estimate of KL(rollout policy || policy), nats.
-- `policy/ratio`: importance ratio r_it, relative to the rollout policy.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
-- `policy/ref_kl`: k3 estimate of KL(policy || reference model), nats; only if `kl_loss` is above 0.
+- The ratio is relative to the rollout policy (see `parts.bypass`), and so are the metrics `policy/ratio` and
+  `policy/approx_kl`. Before an update, log-probabilities are computed by the reference model only, if `kl_loss` is
+  above 0.
 
 Differences from the paper:
 
@@ -43,41 +31,34 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm
-from purerl.algos.estimators.group_relative import group_centered_advantage
-from purerl.algos.modifiers import kl_loss
-from purerl.algos.parts.bypass import bypass_old_logp
-from purerl.algos.parts.corrections import mask_off_policy_sequences
-from purerl.algos.parts.policy import clipped_policy, token_level_ratio
-from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.settings import number
-from purerl.algos.parts.transforms import outcome_advantage
+from purerl.algos.modifiers import advantage_scale, bypass, off_policy_mask
+from purerl.algos.modifiers import kl_loss as kl_penalty
+from purerl.algos.parts.settings import base_settings, number
+from purerl.composition import Composition, build_algorithm
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["Config", "algorithm", "composition"]
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of GRPO as in DeepSeek-V3.2."""
+class Config(grpo.Config):
+    """Hyperparameters of GRPO as in DeepSeek-V3.2: the settings of GRPO, a bound, and a coefficient."""
 
-    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
     delta: float = number(
         "rows with A < 0 are ignored if their mean of rollout_logp - logp exceeds this", 0.1, min=0, unit="nats"
     )
     kl_loss: float = number("coefficient of the KL penalty in the loss (0: no reference model)", 0.0, min=0)
 
 
+def composition(config: Config) -> Composition:
+    """GRPO as in DeepSeek-V3.2 as GRPO with modifiers."""
+    penalty = (kl_penalty.Config(coef=config.kl_loss, estimator="importance_k3"),) if config.kl_loss else ()
+    mask = off_policy_mask.Config(delta=config.delta)
+    modifiers = (advantage_scale.Config(by="none"), mask, *penalty, bypass.Config())
+    return Composition(base_settings(config, grpo.Config), modifiers)
+
+
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build GRPO as in DeepSeek-V3.2 from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        sequence_mean_of_token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
-    base = Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)
-    base = mask_off_policy_sequences(base, delta=config.delta)
-    if config.kl_loss:
-        base = kl_loss.modify(kl_loss.Config(coef=config.kl_loss, estimator="importance_k3"), base)
-    return bypass_old_logp(base)
+    return build_algorithm(composition(config))

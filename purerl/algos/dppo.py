@@ -40,6 +40,8 @@ Differences from the paper:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, of_fields
@@ -49,8 +51,9 @@ from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
 from purerl.algos.parts.weights import binary_tv, divergence_masked_weight
+from purerl.types import TokenFloat
 
-__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "with_divergence"]
 
 EXEMPTIONS = {
     "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss"
@@ -68,19 +71,20 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build DPPO with total variation from `config`."""
+    return with_divergence(binary_tv, config)
+
+
+def with_divergence(divergence: Callable[[TokenFloat, TokenFloat], TokenFloat], config: Config) -> Algorithm:
+    """DPPO with any divergence(logp, rollout_logp) of a token."""
     weight = of_fields(
         divergence_masked_weight,
         "logp",
         "rollout_logp",
         "advantage",
-        divergence=binary_tv,
+        divergence=divergence,
         divergence_low=config.divergence_low,
         divergence_high=config.divergence_high,
         ratio_cap=config.ratio_cap,
     )
-    policy = weighted_policy(
-        weight,
-        token_mean,
-        behavior="rollout_logp",
-    )
+    policy = weighted_policy(weight, token_mean, behavior="rollout_logp")
     return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)

@@ -1,86 +1,35 @@
 """DPPO, divergence PPO, with KL divergence: Qi et al. 2026 (2602.04879).
 
-The importance ratio is a poor measure of how much probability has moved. A rare token can have a large ratio although
-hardly any probability has moved. The ratio of a frequent token can be near 1 although much probability has moved. DPPO
-therefore drops a token if the divergence between the policy and the rollout policy is too large. The divergence is
-estimated from the sampled token: it is the divergence of two distributions with two outcomes, this token and any other
-token. `dppo` uses the total variation instead.
+The divergence whose bounds decide whether a token is dropped is the KL divergence of two distributions with two
+outcomes, the sampled token and any other token. In `dppo` it is the total variation. Its bounds are in other units.
 
-    A_i  = (s_i - mean_g) / (std_g + 1e-6)
-    p_it = exp(logp_it)
-    q_it = exp(rollout_logp_it)
     D_it = q_it log(q_it / p_it) + (1 - q_it) log((1 - q_it) / (1 - p_it))
-    w_it = 0                              if A_i > 0, p_it > q_it, D_it > divergence_high
-           0                              if A_i < 0, p_it < q_it, D_it > divergence_low
-           min(p_it / q_it, ratio_cap)    else
-    loss = -(1 / tokens) sum_it sg(w_it) A_i logp_it
 
-The policy is compared with the rollout policy, not with the policy at the start of the update. The training-inference
-mismatch therefore counts as divergence too.
-
-s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
-the optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops the gradient.
-
-Choices that differ between libraries:
-
-- Every token of the optimizer step has the same weight.
-- The standard deviation divides by N_g - 1.
-- In a group of one row, every advantage is 0.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/sampler_kl`: k3 estimate of KL(rollout policy || policy), nats.
-- `policy/weight`: weight w_it.
-- `policy/entropy`: entropy of the next-token distribution, nats.
-
-Differences from the paper:
-
-1. The ratio is capped at `ratio_cap`, as in the authors' code. The paper has no cap.
+The rest is as in `dppo`.
 """
 
 from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, of_fields
-from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import weighted_policy
-from purerl.algos.parts.reductions import token_mean
+from purerl.algos import dppo
+from purerl.algos.algebra import Algorithm
 from purerl.algos.parts.settings import number
-from purerl.algos.parts.transforms import outcome_advantage
-from purerl.algos.parts.weights import binary_kl, divergence_masked_weight
+from purerl.algos.parts.weights import binary_kl
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {
-    "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss"
-}
+EXEMPTIONS = dppo.EXEMPTIONS
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of DPPO with KL divergence."""
+class Config(dppo.Config):
+    """Hyperparameters of DPPO with KL divergence: the settings of `dppo`, with other defaults."""
 
     divergence_low: float = number("a token with A < 0 is dropped if its divergence exceeds this", 0.05, min=0)
     divergence_high: float = number("a token with A > 0 is dropped if its divergence exceeds this", 0.05, min=0)
-    ratio_cap: float = number("maximum of the ratio", 10.0, above=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build DPPO with KL divergence from `config`."""
-    weight = of_fields(
-        divergence_masked_weight,
-        "logp",
-        "rollout_logp",
-        "advantage",
-        divergence=binary_kl,
-        divergence_low=config.divergence_low,
-        divergence_high=config.divergence_high,
-        ratio_cap=config.ratio_cap,
-    )
-    policy = weighted_policy(
-        weight,
-        token_mean,
-        behavior="rollout_logp",
-    )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return dppo.with_divergence(binary_kl, config)

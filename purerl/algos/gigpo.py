@@ -8,16 +8,11 @@ the score of a whole row cannot show this. No additional rollouts are needed.
     R_ik = sum_{j >= k} discount^(j - k) reward_ij
     S_ik = (R_ik - mean(R)) / (std(R) + 1e-6)
     A_it = E_i + step_coef * S_ik    at the tokens of step k
-    r_it = exp(logp_it - old_logp_it)
     l_it = max(-A_it r_it, -A_it clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
 reward_ij is the reward of step j of row i. mean(R) and std(R) are over the steps of the group that start in the same
 state. A step is a run of action tokens with the same `turn`. `anchor` labels the state at the first token of the step.
-The environment has to supply both fields.
-
-s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
-is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+The environment has to supply both fields. The rest is as in `grpo`.
 
 Choices that differ between libraries:
 
@@ -26,17 +21,7 @@ Choices that differ between libraries:
 - A row can reach the same state twice. A group of one row can therefore have advantages other than 0.
 - Two states are the same if their labels are equal.
 
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
-- `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
-
-Differences from the paper:
-
-1. The KL penalty of the paper is the modifier `kl_loss`.
-2. The loss is a mean over all rows of the optimizer step. The paper first averages within each group.
+The differences from the paper are those of `grpo`.
 """
 
 from __future__ import annotations
@@ -44,11 +29,10 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
+from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, bind, stateless, write_field
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.estimators.steps import step_relative_advantage
-from purerl.algos.parts.policy import clipped_policy, token_level_ratio
-from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number
 from purerl.kernels.masks import any_true
@@ -62,25 +46,19 @@ EXEMPTIONS = {
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of GiGPO."""
+class Config(grpo.Config):
+    """Hyperparameters of GiGPO: the settings of GRPO, and those of the steps."""
 
     step_coef: float = number("weight of the step advantage, relative to the row advantage", 1.0, min=0)
     discount: float = number("what a reward loses with each step that comes before it", 0.95, min=0, max=1)
-    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build GiGPO from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        sequence_mean_of_token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
     advantage = bind(_group_in_group_advantage, step_coef=config.step_coef, discount=config.discount)
-    return Algorithm(("reward", "turn", "anchor"), stateless(write_field("advantage", advantage)), (policy,))
+    return grpo.algorithm(config)._replace(
+        reads=("reward", "turn", "anchor"), advantage=stateless(write_field("advantage", advantage)), min_group_size=1
+    )
 
 
 def _group_in_group_advantage(batch: TensorDict, *, step_coef: float, discount: float) -> TokenFloat:

@@ -9,21 +9,13 @@ factor alpha corrects for this.
     loss  = -(1 / tokens) sum_it A_i logp_it
 
 rows is the number of rows of the whole batch, and varied_rows the number of those whose group has different scores.
-
-s_i is the sum of all rewards of row i. g is its group: the N_g rows of one prompt. `tokens` is the number of tokens of
-the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+`tokens` is the number of tokens of the optimizer step. The rest is as in `rloo`.
 
 Choices that differ between libraries:
 
 - The advantage is not divided by a standard deviation (F_norm of the paper is 1).
 - Every token has the same weight.
 - In a group of one row, every advantage is 0. alpha counts it as a group without variance.
-- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
-  further steps are biased.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
@@ -35,12 +27,12 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, of_fields
+from purerl.algos import rloo
+from purerl.algos.algebra import Algorithm
 from purerl.algos.estimators.group_relative import gpg_advantage
-from purerl.algos.parts.policy import policy_objective
-from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.surrogates import policy_gradient
+from purerl.algos.modifiers import reduction
 from purerl.algos.parts.transforms import outcome_advantage
+from purerl.composition import with_modifiers
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -54,10 +46,5 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build GPG from `config`."""
-    policy = policy_objective(
-        of_fields(policy_gradient, "logp", "advantage"),
-        token_mean,
-        reads=("advantage",),
-        metrics={},
-    )
-    return Algorithm(("reward",), outcome_advantage(gpg_advantage), (policy,), min_group_size=2)
+    base = with_modifiers(rloo.algorithm(), reduction.Config(by="token_mean"))
+    return base._replace(advantage=outcome_advantage(gpg_advantage))

@@ -3,63 +3,41 @@
 GSPO gives every row the same weight, so a token of a long row has less weight than a token of a short one, and the
 policy learns to answer briefly. LUSPO multiplies the loss of a row by its length. Every token then has the same weight.
 
-    A_i    = (s_i - mean_g) / (std_g + 1e-6)
-    dbar_i = (1 / n_i) sum_t (logp_it - old_logp_it)
-    r_it   = exp(sg(dbar_i) + logp_it - sg(logp_it))
-    l_it   = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss   = (1 / rows) sum_i sum_t l_it
+    loss = (1 / rows) sum_i sum_t max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
 
-s_i is the sum of all rewards of row i, and n_i its number of tokens. g is its group: the N_g rows of one prompt. `rows`
-is the number of rows of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1. sg() stops
-the gradient.
+The rest is as in `gspo`. The clip offsets are larger.
 
 Choices that differ between libraries:
 
-- The standard deviation divides by N_g - 1.
-- In a group of one row, every advantage is 0.
 - The loss grows with the length of the rows. The optional KL penalty and entropy bonus are summed in the same way.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
-- `policy/ratio`: importance ratio of the row.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
-
-Differences from the paper:
-
-1. The loss is a mean over all rows of the optimizer step. The paper first averages within each group. Both are equal if
-   all groups have the same size.
 """
 
 from __future__ import annotations
 
 from attrs import frozen
 
+from purerl.algos import gspo
 from purerl.algos.algebra import Algorithm
-from purerl.algos.estimators.group_relative import group_normalized_advantage
-from purerl.algos.parts.policy import clipped_policy, sequence_level_ratio
-from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.settings import number
-from purerl.algos.parts.transforms import outcome_advantage
+from purerl.algos.modifiers import reduction
+from purerl.algos.parts.settings import base_settings, number
+from purerl.composition import Composition, build_algorithm
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["Config", "algorithm", "composition"]
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of LUSPO."""
+class Config(gspo.Config):
+    """Hyperparameters of LUSPO: the settings of GSPO, with other defaults."""
 
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 2e-3, min=0, max=1)
     clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 2.5e-3, min=0)
 
 
+def composition(config: Config) -> Composition:
+    """LUSPO as GSPO with modifiers."""
+    return Composition(base_settings(config, gspo.Config), (reduction.Config(by="sequence_mean_of_token_sum"),))
+
+
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build LUSPO from `config`."""
-    policy = clipped_policy(
-        sequence_level_ratio,
-        sequence_mean_of_token_sum,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return build_algorithm(composition(config))

@@ -5,22 +5,14 @@ the gradient of each row's log-probability. If this norm grows like the length o
 With this baseline and strictly on-policy rows, OPO needs no ratio, no clipping, no KL penalty and no entropy bonus.
 
     A_i  = s_i - sum_g(n_j s_j) / sum_g(n_j)
-    loss = -(1 / rows) sum_i A_i sum_t logp_it
 
-s_j is the total reward of row j, and n_j its number of tokens. sum_g() is over the rows of the group of row i: the rows
-of one prompt. Losses, means and counts cover only tokens where `mask` is 1.
+s_j is the total reward of row j, and n_j its number of tokens. sum_g() is over the rows of the group of row i. The
+rest is as in `rloo`.
 
 Choices that differ between libraries:
 
 - Log-probabilities are summed over tokens, because the baseline is optimal for this sum. The reduction of the authors'
   code is unverified.
-- In a group of one row, every advantage is 0.
-- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
-  further steps are biased.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/entropy`: entropy of the next-token distribution, nats.
 """
 
 from __future__ import annotations
@@ -28,12 +20,10 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, of_fields, stateless, write_field
+from purerl.algos import rloo
+from purerl.algos.algebra import Algorithm, stateless, write_field
 from purerl.algos.estimators.group_relative import length_weighted_advantage
-from purerl.algos.parts.policy import policy_objective
-from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import broadcast_to_tokens
-from purerl.algos.parts.surrogates import policy_gradient
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import TokenFloat
 
@@ -47,15 +37,7 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build OPO from `config`."""
-    policy = policy_objective(
-        of_fields(policy_gradient, "logp", "advantage"),
-        sequence_mean_of_token_sum,
-        reads=("advantage",),
-        metrics={},
-    )
-    return Algorithm(
-        ("reward",), stateless(write_field("advantage", _length_weighted_advantage)), (policy,), min_group_size=2
-    )
+    return rloo.algorithm()._replace(advantage=stateless(write_field("advantage", _length_weighted_advantage)))
 
 
 def _length_weighted_advantage(batch: TensorDict) -> TokenFloat:

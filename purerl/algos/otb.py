@@ -13,19 +13,13 @@ has its own baseline, without a critic.
 G_it is the return: the sum of the rewards of row i from token t on. t counts action tokens. The sums of B_t are over
 the rows of the group (the rows of one prompt) that have a t-th action token. sum_v pi_it(v)^2 is the field
 `sum_pi_squared`: the sum of the squared probabilities of the whole vocabulary. The trainer computes it together with
-`old_logp`. Losses, means and counts cover only tokens where `mask` is 1.
+`old_logp`. The rest is as in `rloo`.
 
 Choices that differ between libraries:
 
 - If only one row of a group has a t-th token, the advantage of this token is 0. In a group of one row, every advantage
   is 0. The authors' code sets the baseline to 0 there, so the advantage is the return.
 - Tokens where `mask` is 0 do not enter the baseline.
-- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
-  further steps are biased.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
@@ -37,12 +31,10 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, of_fields, stateless, write_field
+from purerl.algos import rloo
+from purerl.algos.algebra import Algorithm, stateless, write_field
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
 from purerl.algos.estimators.returns import discounted_returns
-from purerl.algos.parts.policy import policy_objective
-from purerl.algos.parts.reductions import sequence_mean_of_token_sum
-from purerl.algos.parts.surrogates import policy_gradient
 from purerl.types import TokenFloat
 
 __all__ = ["Config", "algorithm"]
@@ -55,14 +47,9 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build OTB from `config`."""
-    policy = policy_objective(
-        of_fields(policy_gradient, "logp", "advantage"),
-        sequence_mean_of_token_sum,
-        reads=("advantage",),
-        metrics={},
-    )
     reads = ("reward", "old_logp", "sum_pi_squared")
-    return Algorithm(reads, stateless(write_field("advantage", _optimal_token_advantage)), (policy,), min_group_size=2)
+    advantage = stateless(write_field("advantage", _optimal_token_advantage))
+    return rloo.algorithm()._replace(reads=reads, advantage=advantage)
 
 
 def _optimal_token_advantage(batch: TensorDict) -> TokenFloat:

@@ -7,13 +7,9 @@ over all sets of k rows of the group. It is computed in closed form, so no sets 
     w_g  = C(m_g, k) / C(N_g, k)
     A_i  = w_g / sqrt(w_g (1 - w_g))                                              if row i is correct
            (w_g - C(m_g - 1, k - 1) / C(N_g - 1, k - 1)) / sqrt(w_g (1 - w_g))    else
-    r_it = exp(logp_it - old_logp_it)
-    l_it = max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss = (1 / rows) sum_i (1 / n_i) sum_t l_it
 
 g is the group of row i: the N_g rows of one prompt. m_g of these rows are incorrect. C() is the binomial coefficient.
-w_g is the probability that a set of k rows contains no correct row. n_i is the number of tokens of row i. Losses, means
-and counts cover only tokens where `mask` is 1.
+w_g is the probability that a set of k rows contains no correct row. The rest is as in `grpo`.
 
 If the policy solves a prompt more often than not, its advantages are close to 0, because nearly every set of k contains
 a correct row.
@@ -24,13 +20,6 @@ Choices that differ between libraries:
 - In a group of k rows or fewer, every advantage is 0. Set `rollout.samples_per_prompt` to more than `k`.
 - In a group in which every set of k rows, or none, contains a correct row, every advantage is 0.
 
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
-- `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
-
 Differences from the paper:
 
 1. `k` is 4 by default, and the loss is GRPO's (unverified).
@@ -40,11 +29,10 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.pass_k import pass_k_advantage
-from purerl.algos.parts.policy import clipped_policy, token_level_ratio
-from purerl.algos.parts.reductions import sequence_mean_of_token_mean
-from purerl.algos.parts.settings import integer, number
+from purerl.algos.parts.settings import integer
 from purerl.algos.parts.transforms import outcome_advantage
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -56,22 +44,13 @@ EXEMPTIONS = {
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of pass@k training."""
+class Config(grpo.Config):
+    """Hyperparameters of pass@k training: the settings of GRPO, and k."""
 
     k: int = integer("number of completions of a set that is rewarded together", 4, min=1, unit="rows")
-    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build pass@k training from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        sequence_mean_of_token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
-    return Algorithm(
-        ("reward",), outcome_advantage(bind(pass_k_advantage, k=config.k)), (policy,), min_group_size=config.k + 1
-    )
+    advantage = outcome_advantage(bind(pass_k_advantage, k=config.k))
+    return grpo.algorithm(config)._replace(advantage=advantage, min_group_size=config.k + 1)

@@ -8,24 +8,16 @@ learns from them. Rows with extreme scores are drawn more often.
 
 s_i is the sum of all rewards of row i, before any KL penalty. n_i is its number of tokens, and `tokens` is the number
 of tokens of the batch. As many rows are drawn as the batch has, with probabilities proportional to weight_i; c_i is how
-often row i is drawn. Losses, means and counts cover only tokens where `mask` is 1.
+often row i is drawn.
 
-The losses of critic and policy are as in `ppo`. The loss of each token of row i is multiplied by copies_i, and no row
-is copied. The mean over the tokens of the whole batch is then the mean over the tokens of the drawn rows.
+The rest is as in `ppo`. The loss of each token of row i is multiplied by copies_i, and no row is copied. The mean over
+the tokens of the whole batch is then the mean over the tokens of the drawn rows.
 
 Choices that differ between libraries:
 
 - The weights are verl's "pow". verl's other weights and the drawing are in `purerl.algos.parts.resampling`.
 - Advantages are whitened before rows are drawn.
 - The random numbers of the draw are the field `noise`, at the first action token of each row.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `critic/value_error`: squared error of the critic's estimate, reward^2.
-- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
-- `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
@@ -42,14 +34,11 @@ from collections.abc import Callable
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, bind, chain, stateless, write_field
-from purerl.algos.parts.policy import clipped_policy, token_level_ratio
-from purerl.algos.parts.reductions import token_mean
+from purerl.algos import ppo
+from purerl.algos.algebra import Algorithm, Objective, bind, chain, stages_of, stateless, write_field
 from purerl.algos.parts.resampling import power_weight, resample
 from purerl.algos.parts.rows import first_counted
 from purerl.algos.parts.settings import number
-from purerl.algos.parts.transforms import gae_advantage, whiten_advantage
-from purerl.algos.parts.values import critic_objective
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, TokenFloat
 
@@ -63,34 +52,21 @@ EXEMPTIONS = {
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of PF-PPO."""
+class Config(ppo.Config):
+    """Hyperparameters of PF-PPO: the settings of PPO, and `power`."""
 
     power: float = number("exponent of abs(score) in the drawing weights", 2.0, min=0)
-    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
-    discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
-    lambda_: float = number("GAE lambda: 0 is the one-step error, 1 the return minus the value", 0.95, min=0, max=1)
-    value_clip: float = number("clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build PF-PPO from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
-    return Algorithm(
-        reads=("reward", "old_value", "noise"),
-        advantage=chain(
-            # The weights use the score without the KL penalty, which is no part of the reward model's score.
-            stateless(write_field("copies", bind(_power_weighted_copies, power=config.power))),
-            gae_advantage(discount=config.discount, lambda_=config.lambda_),
-            whiten_advantage,
-        ),
-        objectives=(multiply_by_copies(critic_objective(value_clip=config.value_clip)), multiply_by_copies(policy)),
+    base = ppo.algorithm(config)
+    # The weights use the score without the KL penalty, which is no part of the reward model's score.
+    copies = stateless(write_field("copies", bind(_power_weighted_copies, power=config.power)))
+    return base._replace(
+        reads=(*base.reads, "noise"),
+        advantage=chain(copies, *stages_of(base.advantage)),
+        objectives=tuple(map(multiply_by_copies, base.objectives)),
     )
 
 

@@ -4,12 +4,10 @@ In self-play, a game can favor one of the players. RAE has one baseline per role
 average of the scores of this role, which is kept from batch to batch.
 
     A_i    = s_i - b_role
-    loss   = -(1 / rows) sum_i A_i sum_t logp_it
     b_role <- decay^n b_role + (1 - decay^n) mean_role
 
 s_i is the sum of all rewards of row i. mean_role is the mean score of the n rows of the role in the batch. b_role is 0
-at first, and it is updated after the advantages are computed. `rows` is the number of rows of the optimizer step.
-Losses, means and counts cover only tokens where `mask` is 1.
+at first, and it is updated after the advantages are computed. The loss is as in `rloo`.
 
 The field `role` is the index of the role, from 0 on. The environment has to supply it. Indices from `roles` on share
 the baselines of earlier ones (`role` modulo `roles`).
@@ -18,12 +16,6 @@ Choices that differ between libraries:
 
 - The baseline is used before it is updated, as in the authors' code. The paper updates it first, so its advantage is
   `decay` times this one.
-- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
-  further steps are biased.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
@@ -39,13 +31,11 @@ from attrs import frozen
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm, Transform, bind, of_fields
+from purerl.algos import rloo
+from purerl.algos.algebra import Algorithm, Transform, bind
 from purerl.algos.estimators.trackers import table_lookup, update_moving_average
-from purerl.algos.parts.policy import policy_objective
-from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import integer, number
-from purerl.algos.parts.surrogates import policy_gradient
 from purerl.batch import with_fields
 from purerl.kernels.masks import any_true
 
@@ -83,10 +73,5 @@ def _role_advantage(table: Tensor, batch: TensorDict, *, decay: float, roles: in
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build RAE from `config`."""
-    policy = policy_objective(
-        of_fields(policy_gradient, "logp", "advantage"),
-        sequence_mean_of_token_sum,
-        reads=("advantage",),
-        metrics={},
-    )
-    return Algorithm(("reward", "role"), role_advantage(decay=config.decay, roles=config.roles), (policy,))
+    advantage = role_advantage(decay=config.decay, roles=config.roles)
+    return rloo.algorithm()._replace(reads=("reward", "role"), advantage=advantage, min_group_size=1)

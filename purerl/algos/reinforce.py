@@ -54,10 +54,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("advantage",),
         metrics={},
     )
-    return Algorithm(
-        reads=("reward",),
-        advantage=chain(
-            return_advantage(discount=config.discount),
-        ),
-        objectives=(policy,),
-    )
+    return Algorithm(("reward",), chain(return_advantage(discount=config.discount)), (policy,))

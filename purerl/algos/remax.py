@@ -6,22 +6,14 @@ high, so a correct completion is not reinforced only because the prompt is easy.
 
     G_it = reward_it + G_{i,t+1}
     A_it = G_it - greedy_score_i
-    loss = -(1 / rows) sum_it A_it logp_it
 
 t + 1 is the next action token of the row. The field `greedy_score` is the score of the greedy (temperature 0)
-completion of the row's prompt. `rows` is the number of rows of the optimizer step. Losses, means and counts cover only
-tokens where `mask` is 1.
+completion of the row's prompt. The loss is as in `reinforce`, with A_it in place of G_it.
 
 Choices that differ between libraries:
 
 - Rewards are not discounted.
 - With the modifier `kl_reward`, the greedy score contains no KL penalty.
-- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
-  further steps are biased.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/entropy`: entropy of the next-token distribution, nats.
 """
 
 from __future__ import annotations
@@ -29,12 +21,9 @@ from __future__ import annotations
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, chain, of_fields, stateless, write_field
-from purerl.algos.parts.policy import policy_objective
-from purerl.algos.parts.reductions import sequence_mean_of_token_sum
+from purerl.algos import reinforce
+from purerl.algos.algebra import Algorithm, chain, stages_of, stateless, write_field
 from purerl.algos.parts.rows import broadcast_to_tokens
-from purerl.algos.parts.surrogates import policy_gradient
-from purerl.algos.parts.transforms import return_advantage
 from purerl.types import TokenFloat
 
 __all__ = ["Config", "algorithm"]
@@ -47,20 +36,9 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build ReMax from `config`."""
-    policy = policy_objective(
-        of_fields(policy_gradient, "logp", "advantage"),
-        sequence_mean_of_token_sum,
-        reads=("advantage",),
-        metrics={},
-    )
-    return Algorithm(
-        reads=("reward", "greedy_score"),
-        advantage=chain(
-            return_advantage(discount=1.0),
-            stateless(write_field("advantage", _minus_greedy_score)),
-        ),
-        objectives=(policy,),
-    )
+    base = reinforce.algorithm()
+    advantage = chain(*stages_of(base.advantage), stateless(write_field("advantage", _minus_greedy_score)))
+    return base._replace(reads=("reward", "greedy_score"), advantage=advantage)
 
 
 def _minus_greedy_score(batch: TensorDict) -> TokenFloat:

@@ -8,20 +8,12 @@ Once the two cannot be distinguished, there is nothing more to learn.
     D_g  = L_chosen - L_rejected
     loss = -(1 / pairs) sum_g log sigmoid(beta * D_g)
 
-L_chosen and L_rejected are the log-ratios of the two rows of pair g. `pairs` is the number of pairs of the optimizer
-step. Losses, means and counts cover only tokens where `mask` is 1.
+The rest is as in `dpo`.
 
 Choices that differ between libraries:
 
 - The opponent is the policy at the start of the update: `old_logp` replaces the reference model of DPO. An update is an
   iteration of the paper.
-- A group that does not have exactly one chosen and one rejected row, each with a counted token, is not a pair. It is
-  left out of the value, the gradient and the denominator.
-
-Metrics, means over the pairs:
-
-- `policy/accuracy`: fraction of pairs with D_g > 0.
-- `policy/margin`: beta * D_g.
 
 Differences from the paper:
 

@@ -7,15 +7,13 @@ no groups without variance.
     v_i   = alpha / (alpha + beta)
     A_i   = s_i - v_i
     Aw_i  = (A_i - mean(A)) / (std(A) + 1e-8)
-    r_it  = exp(logp_it - old_logp_it)
-    l_it  = max(-Aw_i r_it, -Aw_i clip(r_it, 1 - clip_low, 1 + clip_high))
-    loss  = (1 / tokens) sum_it l_it
+    loss  = (1 / tokens) sum_it max(-Aw_i r_it, -Aw_i clip(r_it, 1 - clip_low, 1 + clip_high))
     alpha <- decay * alpha + sum_j s_j
     beta  <- decay * beta + sum_j (1 - s_j)
 
 s_i is the sum of all rewards of row i. alpha and beta are the tracked successes and failures of its prompt, before the
 batch. The sums over j are over the rows of the prompt in the batch. mean(A) and std(A) are over the rows of the batch.
-`tokens` is the number of tokens of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+`tokens` is the number of tokens of the optimizer step. The ratio and the metrics are as in `grpo`.
 
 At first, alpha = beta = 1 / (2 (1 - decay)): a success rate of 1/2, with the weight that the tracker has in the long
 run.
@@ -27,13 +25,6 @@ Choices that differ between libraries:
 
 - The standard deviation divides by the number of rows minus 1. Every row has the same weight in it.
 - If a prompt has several rows in a batch, they have the same baseline, and the earlier counts decay once.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
-- `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
@@ -51,14 +42,15 @@ from attrs import frozen
 from tensordict import TensorDict
 from torch import Tensor
 
+from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, Transform, bind
 from purerl.algos.estimators.trackers import table_lookup, update_beta_counts
-from purerl.algos.parts.policy import clipped_policy, token_level_ratio
-from purerl.algos.parts.reductions import token_mean
+from purerl.algos.modifiers import reduction
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import integer, number
 from purerl.algos.parts.whiten import whiten_rows
 from purerl.batch import with_fields
+from purerl.composition import with_modifiers
 from purerl.kernels.masks import any_true
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "tracked_advantage"]
@@ -70,13 +62,11 @@ EXEMPTIONS = {
 
 
 @frozen(kw_only=True)
-class Config:
-    """Hyperparameters of SPO."""
+class Config(grpo.Config):
+    """Hyperparameters of SPO: the settings of GRPO, and those of the tracker."""
 
     decay: float = number("decay of a prompt's counts per batch in which it is drawn", 0.9, above=0, max=0.999)
     prompts: int = integer("number of prompts that are tracked; the size of the data set", 65536, min=1)
-    clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
 
 
 def tracked_advantage(*, decay: float, prompts: int) -> Transform:
@@ -107,11 +97,6 @@ def _tracked_advantage(
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build SPO from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
     advantage = tracked_advantage(decay=config.decay, prompts=config.prompts)
-    return Algorithm(("reward", "example"), advantage, (policy,))
+    base = with_modifiers(grpo.algorithm(config), reduction.Config(by="token_mean"))
+    return base._replace(reads=("reward", "example"), advantage=advantage, min_group_size=1)

@@ -14,29 +14,18 @@ The losses are
     delta_it = reward_it + discount * V_{i,t+1} - V_it
     A_it     = delta_it + discount * lambda_i * A_{i,t+1}
     Aw_it    = (A_it - mean(A)) / (std(A) + 1e-8)
-    r_it     = exp(logp_it - old_logp_it)
     l_it     = max(-Aw_it r_it, -Aw_it clip(r_it, 1 - clip_low, 1 + clip_high))
-    vc_it    = V_it + clip(v_it - V_it, -value_clip, value_clip)
     critic_loss = (1 / tokens) sum_it 1/2 max((v_it - R_it)^2, (vc_it - R_it)^2)
     policy_loss = (1 / tokens) sum_it l_it - imitation_coef * mean_correct(logp)
 
 V_it is the critic's estimate before the update (`old_value`), and v_it its current estimate. t + 1 is the next action
 token of the row, and n_i its number of action tokens. mean(A) and std(A) are over the tokens of the whole batch.
-mean_correct() is over the tokens of correct rows, those with a total reward above `correct_above`. `tokens` is the
-number of tokens of the optimizer step. Losses, means and counts cover only tokens where `mask` is 1.
+mean_correct() is over the tokens of correct rows, those with a total reward above `correct_above`. The rest is as in
+`ppo`.
 
 Choices that differ between libraries:
 
 - Advantages are whitened over the whole batch of rollouts (unverified).
-- There is no bootstrapping at the end of a row, even if the row is truncated.
-
-Metrics, means over the tokens where `mask` is 1:
-
-- `critic/value_error`: squared error of the critic's estimate, reward^2.
-- `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
-- `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
-- `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:
 
@@ -50,13 +39,13 @@ import torch
 from attrs import frozen
 from tensordict import TensorDict
 
+from purerl.algos import ppo
 from purerl.algos.algebra import Algorithm, Objective, Term, bind, chain, of_fields, stateless
 from purerl.algos.estimators.returns import discounted_returns, gae, length_adaptive_lambda
-from purerl.algos.parts.policy import clipped_policy, token_level_ratio
+from purerl.algos.parts.editing import change_policy
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.transforms import whiten_advantage
-from purerl.algos.parts.values import critic_objective
 from purerl.algos.sft import negative_log_likelihood
 from purerl.batch import with_fields
 
@@ -85,30 +74,16 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build VAPO from `config`."""
     settings = {"discount": config.discount, "trace_alpha": config.trace_alpha, "correct_above": config.correct_above}
-    return Algorithm(
-        reads=("reward", "old_value"),
-        advantage=chain(stateless(bind(_decoupled_gae, **settings)), whiten_advantage),
-        objectives=(critic_objective(value_clip=config.value_clip), _policy(config)),
-    )
+    clips = ppo.Config(clip_low=config.clip_low, clip_high=config.clip_high, value_clip=config.value_clip)
+    base = change_policy(ppo.algorithm(clips), bind(_with_imitation, coef=config.imitation_coef))
+    return base._replace(advantage=chain(stateless(bind(_decoupled_gae, **settings)), whiten_advantage))
 
 
-def _policy(config: Config) -> Objective:
-    policy = clipped_policy(
-        token_level_ratio,
-        token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
-    imitation = Term(
-        "imitation",
-        of_fields(negative_log_likelihood, "logp"),
-        token_mean,
-        where="correct",
-        weight=config.imitation_coef,
-    )
+def _with_imitation(policy: Objective, *, coef: float) -> Objective:
+    loss = of_fields(negative_log_likelihood, "logp")
+    imitation = Term("imitation", loss, token_mean, where="correct", weight=coef)
     return policy._replace(
-        reads=(*policy.reads, *optional(config.imitation_coef, "correct")),
-        terms=(*policy.terms, *optional(config.imitation_coef, imitation)),
+        reads=(*policy.reads, *optional(coef, "correct")), terms=(*policy.terms, *optional(coef, imitation))
     )
 
 

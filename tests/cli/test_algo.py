@@ -23,6 +23,12 @@ def test_algorithm_is_shown_with_its_parts_needs_and_settings() -> None:
     assert "kl_loss.coef" in text
 
 
+def test_definition_of_an_algorithm_is_shown() -> None:
+    lines = _purerl("show", "luspo", "--set", "kl_loss=0.02").stdout.splitlines()
+    assert "luspo + kl_loss(coef=0.02)" in lines
+    assert "luspo = gspo(clip_low=0.002, clip_high=0.0025) + reduction(by=sequence_mean_of_token_sum)" in lines
+
+
 def test_algorithm_is_printed_as_json_and_its_papers_as_addresses() -> None:
     found = json.loads(_purerl("show", "dapo@verl", "--json").stdout)
     assert found["name"] == "dapo@verl"

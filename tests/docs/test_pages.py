@@ -121,6 +121,23 @@ def test_a_page_shows_what_an_optional_term_adds(pages):
     assert "\n| a reference | `logp`; with `kl_loss=0.1` |" in pages["deepseek_v3_2"]
 
 
+def test_a_page_shows_what_an_algorithm_is_defined_as(pages):
+    for line in (
+        "It is [dapo](dapo.md) with the modifiers [high_entropy_tokens](../modifiers/high_entropy_tokens.md):",
+        "- `forking_tokens = dapo + high_entropy_tokens(top_fraction=0.2)`",
+        "- `dapo = grpo(clip_high=0.28) + reduction(by=token_mean) + group_filter(by=variance)`",
+        "| `policy/clip_fraction` | fraction | Counted tokens whose loss is clipped.",
+    ):
+        assert f"\n{line}" in pages["forking_tokens"]
+    assert "It is [" not in pages["grpo"]
+
+
+@pytest.mark.parametrize(("name", "base"), [("icepop", "grpo"), ("pass_k", "grpo"), ("opo", "rloo"), ("pf_ppo", "ppo")])
+def test_a_page_links_to_the_page_of_the_base(pages, name, base):
+    assert f"as in [`{base}`]({base}.md)" in " ".join(pages[name].split())
+    assert f"[`{name}`](" not in pages[name]
+
+
 def test_a_page_shows_why_the_default_recipe_is_refused(pages):
     assert "It takes a recipe of its own." not in pages["ppo"]
     assert (

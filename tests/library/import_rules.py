@@ -15,11 +15,11 @@ from typing import NamedTuple
 __all__ = ["LAYERS", "Import", "imports", "package_of", "violations"]
 
 LAYERS = (
-    ("types", "errors", "batch", "files", "process", "seeds", "ranks", "settings", "aliases", "presets"),
+    ("types", "errors", "batch", "files", "process", "seeds", "ranks", "settings", "aliases", "presets", "plugins"),
+    ("composition",),
     ("kernels",),
     ("algos",),
-    ("protocols", "plugins"),
-    ("composition",),
+    ("protocols",),
     ("backends",),
     ("data", "rewards", "rollouts", "store", "tracking"),
     ("evaluation",),
@@ -32,10 +32,13 @@ LAYERS = (
     ("",),  # purerl/__init__.py, which imports the loop lazily
 )
 
+# A package and one of a higher layer that it may import, but not when the file is imported: for annotations.
+IMPORTS_FOR_ANNOTATIONS = {("composition", "algos")}
+
 # Pure packages may import the standard library and these libraries.
 PURE_IMPORTS = {"torch", "tensordict", "einops", "attrs", "purerl"}
 EXTRA_PURE_IMPORTS = {"batch": {"numpy"}}  # numpy converts nested lists faster than torch
-PURE_PACKAGES = (*LAYERS[0], "kernels", "algos")
+PURE_PACKAGES = (*LAYERS[0], "composition", "kernels", "algos")
 DISTRIBUTED_MODULES = ("torch.distributed", "torch.nn.parallel")
 
 # Libraries that only purerl.backends may import at the top of a file. Other packages import them in functions.
@@ -96,7 +99,8 @@ def package_of(module: Sequence[str]) -> str:
 def _violation(package: str, module: Sequence[str], *, eager: bool) -> str | None:
     name = ".".join(module)
     allowed = PURE_IMPORTS | EXTRA_PURE_IMPORTS.get(package, set()) | sys.stdlib_module_names
-    if module[0] == "purerl_cli" or (module[0] == "purerl" and not _may_import(package, package_of(module))):
+    is_lower = _may_import(package, package_of(module)) or (not eager and _is_for_annotations(package, module))
+    if module[0] == "purerl_cli" or (module[0] == "purerl" and not is_lower):
         return f"{package} imports {name}, which is not in a lower layer"
     if eager and package in PURE_PACKAGES and module[0] not in allowed:
         return f"{package} imports {name}, but a pure package may not"
@@ -111,6 +115,10 @@ def _may_import(package: str, imported: str) -> bool:
     if package == imported or (package in LAYERS[0] and imported in LAYERS[0]):
         return True
     return _layer_index(imported) < _layer_index(package)
+
+
+def _is_for_annotations(package: str, module: Sequence[str]) -> bool:
+    return (package, package_of(module)) in IMPORTS_FOR_ANNOTATIONS
 
 
 def _layer_index(package: str) -> int:

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, chain, of_fields, stages_of, stateless, write_field
+from purerl.algos.algebra import Algorithm, Transform, chain, of_fields, stages_of, stateless, write_field
 from purerl.algos.parts.editing import is_whitened, require_advantage
 from purerl.algos.parts.settings import integer, number
+from purerl.algos.parts.transforms import whiten_advantage
 from purerl.algos.parts.whiten import EPS, whiten
 from purerl.errors import ConfigError
 
@@ -49,6 +50,12 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
     if is_whitened(algorithm.advantage):
         need = "an algorithm that does not whiten its advantage at the end"
         raise ConfigError("has no effect", got="an advantage that is already whitened", need=need)
+    return algorithm._replace(advantage=chain(*stages_of(algorithm.advantage), _whitening(config)))
+
+
+def _whitening(config: Config) -> Transform:
+    """The transform of PPO with the default settings: equal algorithms are equal values."""
+    if config == Config():
+        return whiten_advantage
     whitened = of_fields(whiten, "advantage", "mask", eps=config.eps, ddof=config.ddof)
-    stages = (*stages_of(algorithm.advantage), stateless(write_field("advantage", whitened)))
-    return algorithm._replace(advantage=chain(*stages))
+    return stateless(write_field("advantage", whitened))

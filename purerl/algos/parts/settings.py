@@ -9,11 +9,21 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from attrs import Attribute, field, fields
+from attrs import Attribute, field, fields, fields_dict
 
 from purerl.errors import ConfigError, nearest
 
-__all__ = ["choice", "flag", "integer", "number", "numbers", "optional", "require_below", "require_target"]
+__all__ = [
+    "base_settings",
+    "choice",
+    "flag",
+    "integer",
+    "number",
+    "numbers",
+    "optional",
+    "require_below",
+    "require_target",
+]
 
 
 def number(
@@ -120,6 +130,16 @@ def _remedy(default: object) -> str:
 
 def _metadata(help: str, unit: str, need: str) -> dict[str, str]:
     return {"help": help, "unit": unit, "need": need}
+
+
+def base_settings(config: Any, base: type) -> Any:
+    """The Config `base` with the values that `config`, the Config of an algorithm derived from it, has for its fields.
+
+    >>> from purerl.algos import dapo, grpo
+    >>> base_settings(dapo.Config(), grpo.Config)
+    Config(clip_low=0.2, clip_high=0.28)
+    """
+    return base(**{name: getattr(config, name) for name in fields_dict(base)})
 
 
 def optional(coefficient: float, *items: Any) -> tuple:
