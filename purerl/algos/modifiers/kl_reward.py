@@ -1,9 +1,10 @@
 """A KL penalty against the reference model, in the reward of each token.
 
-    u_it = reward_it - coef * kl_it
+    u_it  = reward_it - coef * kl_it                  if position = reward
+    A'_it = A_it - coef * (kl_it + kl_{i,t+1} + ..)   if position = advantage
 
-`kl_it` is an estimate of KL(policy || reference) at the token, under the policy at the start of the update. The penalty
-is part of everything that the algorithm computes from rewards. With x = old_logp - ref_logp:
+`kl_it` is an estimate of KL(policy || reference) at the token, under the policy at the start of the update. With x =
+old_logp - ref_logp:
 
     k1     x; the policy gradient of its sum over a row is the gradient of the KL divergence of whole sequences
     k2     x^2 / 2
@@ -12,6 +13,12 @@ is part of everything that the algorithm computes from rewards. With x = old_log
 
 Only k1 has this property; the others are there because other libraries offer them. verl's `algorithm.kl_ctrl` is k1 by
 default, NeMo-RL uses k3.
+
+With ``position = "reward"``, the penalty is part of everything that the algorithm computes from rewards: the baseline
+and the standard deviation of a group contain it too. With ``position = "advantage"``, the group is compared by scores
+without the penalty, and each token has the penalties of the tokens from it on in its advantage, as in OpenRLHF. If the
+algorithm whitens its advantage at the end, the penalty is subtracted before. This needs an advantage that is computed
+from the scores of rows.
 
 In a list of modifiers, one of rewards that comes later is applied earlier: the penalty is subtracted from its result.
 
@@ -22,13 +29,14 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, chain
+from purerl.algos.algebra import Algorithm, Transform, chain, stages_of
 from purerl.algos.parts.divergences import absolute_log_ratio, k1, k2, k3
-from purerl.algos.parts.editing import add_reads, require_field
+from purerl.algos.parts.editing import add_reads, contains, is_whitened, require_field
 from purerl.algos.parts.settings import choice, number
-from purerl.algos.parts.transforms import kl_in_reward
+from purerl.algos.parts.transforms import _outcome_advantage, kl_in_advantage, kl_in_reward
+from purerl.errors import ConfigError
 
-__all__ = ["Config", "modify"]
+__all__ = ["Config", "exemptions", "modify"]
 
 _ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3, "abs": absolute_log_ratio}
 
@@ -39,13 +47,36 @@ class Config:
 
     coef: float = number("coefficient of the KL penalty", 0.001, above=0)
     estimator: str = choice("estimate of the KL divergence at a token", _ESTIMATORS, "k1")
+    position: str = choice("where the penalty is subtracted", ("reward", "advantage"), "reward")
 
 
 def modify(config: Config, algorithm: Algorithm) -> Algorithm:
-    """Return `algorithm` with a KL penalty in the reward.
+    """Return `algorithm` with a KL penalty in the reward, or in the advantage.
 
-    Raises: ConfigError for an algorithm whose advantage does not depend on rewards.
+    Raises: ConfigError for an algorithm whose advantage does not depend on rewards, and with position = advantage for
+        one whose advantage is not computed from the scores of rows.
     """
     require_field(algorithm, "reward", "an algorithm that computes advantages from rewards")
-    penalty = kl_in_reward(kl_reward_coef=config.coef, estimate=_ESTIMATORS[config.estimator])
-    return add_reads(algorithm._replace(advantage=chain(penalty, algorithm.advantage)), "old_logp", "ref_logp")
+    settings = {"kl_reward_coef": config.coef, "estimate": _ESTIMATORS[config.estimator]}
+    if config.position == "reward":
+        advantage = chain(kl_in_reward(**settings), algorithm.advantage)
+    else:
+        advantage = _after_baseline(algorithm.advantage, kl_in_advantage(**settings))
+    return add_reads(algorithm._replace(advantage=advantage), "old_logp", "ref_logp")
+
+
+def exemptions(config: Config) -> dict[str, str]:
+    """The laws that need not hold for an algorithm with this modifier."""
+    reason = "the penalty does not change with the scores"
+    names = ("reward_scale_equivariance", "small_groups_have_zero_advantage") if config.position == "advantage" else ()
+    return dict.fromkeys(names, reason)
+
+
+def _after_baseline(advantage: Transform, penalty: Transform) -> Transform:
+    """`advantage` with `penalty` at its end, but before a whitening."""
+    if not contains(advantage, lambda bound: bound.function is _outcome_advantage):
+        got, need = "advantage, with an advantage of tokens", "an advantage of rows, as in GRPO and RLOO"
+        raise ConfigError("position", got=got, need=need, do="set position to reward")
+    stages = stages_of(advantage)
+    end = len(stages) - is_whitened(advantage)
+    return chain(*stages[:end], penalty, *stages[end:])

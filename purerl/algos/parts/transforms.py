@@ -23,6 +23,7 @@ from purerl.types import Scalar, TokenFloat
 __all__ = [
     "adaptive_kl_in_reward",
     "gae_advantage",
+    "kl_in_advantage",
     "kl_in_reward",
     "outcome_advantage",
     "return_advantage",
@@ -37,6 +38,21 @@ def kl_in_reward(*, kl_reward_coef: float, estimate: Callable = k1) -> Transform
     """Return a transform that replaces `reward` by `kl_reward` of it. Reads `reward`, `old_logp` and `ref_logp`."""
     settings = {"kl_reward_coef": kl_reward_coef, "estimate": estimate}
     return stateless(write_field("reward", of_fields(kl_reward, "reward", "old_logp", "ref_logp", **settings)))
+
+
+def kl_in_advantage(*, kl_reward_coef: float, estimate: Callable = k1) -> Transform:
+    """Return a transform that subtracts the KL penalties from a token on from its `advantage`, at each counted token.
+
+    Reads `advantage`, `old_logp` and `ref_logp`.
+    """
+    settings = {"kl_reward_coef": kl_reward_coef, "estimate": estimate}
+    return stateless(write_field("advantage", bind(_kl_in_advantage, **settings)))
+
+
+def _kl_in_advantage(batch: TensorDict, *, kl_reward_coef: float, estimate: Callable) -> TokenFloat:
+    kl = estimate(batch["old_logp"], batch["ref_logp"])
+    penalty = kl_reward_coef * discounted_returns(kl, batch["action"], discount=1.0)
+    return torch.where(batch["mask"], batch["advantage"] - penalty, 0)
 
 
 def adaptive_kl_in_reward(*, kl_reward_coef: float, target: float, horizon: float) -> Transform:
