@@ -10,6 +10,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from purerl.anatomy import algorithm_named
+
 from .agreement import assert_agree
 from .compositions import Result, algorithm_of, completions, result_of
 from .placeholders import add_placeholders
@@ -78,10 +80,11 @@ def _with_advantages(batch: TensorDict, estimator: str) -> Any:
     return result
 
 
-def _policy(batch: TensorDict, estimator: str) -> Result:
+def _policy(batch: TensorDict, estimator: str, **loss_settings: Any) -> Result:
     rows, mask = _with_advantages(batch, estimator), batch["mask"].double()
     logp = batch["logp"].clone().requires_grad_()
-    loss, *_ = losses.PolicyLoss()(logp, batch["old_logp"], rows.advantages, mask)
+    policy_loss = losses.PolicyLoss(**loss_settings)
+    loss, *_ = policy_loss(logp, batch["old_logp"], rows.advantages, mask, batch["rollout_logp"])
     [gradient] = torch.autograd.grad(loss, logp)
     return Result(rows.advantages * mask, loss.detach(), gradient)
 
@@ -99,6 +102,29 @@ def _critic(batch: TensorDict) -> Result:
 def test_preset_has_the_value_and_gradient_of_openrlhf(name: str, seed: int) -> None:
     batch = completions(seed, samples=SAMPLES)
     assert_agree("OpenRLHF", result_of(algorithm_of(f"{name}@openrlhf"), batch), _policy(batch, CASES[name]))
+
+
+# a modifier of grpo@openrlhf, with its settings -> settings of OpenRLHF's policy loss
+_TOKEN, _BOUNDS = {"is_correction_level": "token"}, {"is_correction_threshold": [0.97, 1.04]}
+MODIFIERS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("clip_low=0.1", "clip_high=0.3"): {"clip_eps_low": 0.1, "clip_eps_high": 0.3},
+    ("dual_clip=1.3",): {"dual_clip": 1.3},
+    ("reduction=sequence_mean_of_token_mean",): {"token_level_loss": False},
+    ("importance_weight=token", "importance_weight.how=clamp"): {**_TOKEN, **_BOUNDS, "is_correction_mode": "clip"},
+    ("importance_weight=token", "importance_weight.how=band"): {**_TOKEN, **_BOUNDS, "is_correction_mode": "mask"},
+}
+_RATIOS = ("importance_weight.min_ratio=0.97", "importance_weight.max_ratio=1.04")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("settings", MODIFIERS, ids=" ".join)
+def test_modifier_has_the_value_and_gradient_of_openrlhf(settings: tuple[str, ...], seed: int) -> None:
+    batch = completions(seed, samples=SAMPLES)
+    ratios = _RATIOS if settings[0].startswith("importance_weight") else ()
+    mine = result_of(algorithm_named("grpo@openrlhf", [*settings, *ratios]), batch)
+    difference = {"rtol": 1e-6, "cause": "OpenRLHF adds 1e-8 to the number of tokens of a row"}
+    causes = difference if settings[0].startswith("reduction") else {}
+    assert_agree("OpenRLHF", mine, _policy(batch, "group_norm", **MODIFIERS[settings]), **causes)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -67,9 +67,9 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
 def exemptions(config: Config) -> dict[str, str]:
     """The laws that need not hold for an algorithm with this modifier."""
-    reason = "the penalty does not change with the scores"
-    names = ("reward_scale_equivariance", "small_groups_have_zero_advantage") if config.position == "advantage" else ()
-    return dict.fromkeys(names, reason)
+    if config.position == "reward":
+        return {}
+    return {"small_groups_have_zero_advantage": "a row that is alone in its group has its penalty as the advantage"}
 
 
 def _after_baseline(advantage: Transform, penalty: Transform) -> Transform:
