@@ -1,10 +1,11 @@
 """A KL penalty against the reference model, in the reward of each token.
 
-    u_it  = reward_it - coef * kl_it                  if position = reward
-    A'_it = A_it - coef * (kl_it + kl_{i,t+1} + ..)   if position = advantage
+    u_it  = reward_it - coef * kl_it    if position = reward
+    c_it  = kl_it + c_{i,t+1}
+    A'_it = A_it - coef * c_it          if position = advantage
 
-`kl_it` is an estimate of KL(policy || reference) at the token, under the policy at the start of the update. With x =
-old_logp - ref_logp:
+`kl_it` is an estimate of KL(policy || reference) at the token, under the policy at the start of the update. t + 1 is
+the next action token of the row. With x = old_logp - ref_logp:
 
     k1     x; the policy gradient of its sum over a row is the gradient of the KL divergence of whole sequences
     k2     x^2 / 2
