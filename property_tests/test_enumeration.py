@@ -35,7 +35,14 @@ from purerl.algos import (
 from purerl.algos.algebra import Algorithm, bind, compute_advantages, compute_loss, prepare_step
 from purerl.algos.parts.bypass import bypass_old_logp
 from purerl.algos.parts.corrections import reject_rows, sequence_weight, token_weight, truncated_ratio, with_corrections
-from purerl.algos.parts.divergences import absolute_log_ratio, importance_k3, straight_through, weighted_k2, weighted_k3
+from purerl.algos.parts.divergences import (
+    absolute_log_ratio,
+    importance_k3,
+    on_policy_k3,
+    straight_through,
+    weighted_k2,
+    weighted_k3,
+)
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import at_last_action, row_mean
 from purerl.batch import STRUCTURE, with_fields
@@ -350,6 +357,7 @@ ON_POLICY_ESTIMATORS = {
     "absolute": (unweighted(absolute_log_ratio), 1.75302, REVERSE, 0.76138, 0.85140),
     "straight_through": (k3_with_gradient_of_k2, 1, REVERSE, 1, 1),
     "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
+    "on_policy_k3": (unweighted(on_policy_k3), 1, REVERSE, 1, 1),
     "weighted_k3": (weighted_k3, 1, FORWARD, 1, 1),
     "weighted_k2": (weighted_k2, 1.13385, REVERSE, 1, 1),
 }

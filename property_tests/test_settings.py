@@ -8,8 +8,9 @@ import pytest
 from attrs import frozen
 from test_laws import MODULES
 
-from purerl.algos import grpo
+from purerl.algos import grpo, gspo
 from purerl.algos.algebra import Algorithm
+from purerl.algos.parts.settings import choice, flag
 from purerl.testing import check_settings
 
 
@@ -33,6 +34,23 @@ def test_unused_setting_is_detected():
         algorithm=lambda c: grpo.algorithm(grpo.Config(clip_high=c.clip_high)),
     )
     with pytest.raises(AssertionError, match="unused_setting: the setting 'dual_clip' has no effect on training"):
+        check_settings(module, batches=5)
+
+
+@frozen
+class UnusedChoicesConfig:
+    """A Config with settings that are no numbers, of which the algorithm uses the first."""
+
+    ratio: str = choice("the ratio", ("token", "sequence"), "token")
+    dual_clip: bool = flag("bound the ratio")
+
+
+def test_unused_setting_that_is_no_number_is_detected():
+    algorithms = {"token": grpo.algorithm(), "sequence": gspo.algorithm()}
+    module = SimpleNamespace(
+        __name__="unused_choices", Config=UnusedChoicesConfig, algorithm=lambda c: algorithms[c.ratio]
+    )
+    with pytest.raises(AssertionError, match="unused_choices: the setting 'dual_clip' has no effect on training"):
         check_settings(module, batches=5)
 
 

@@ -27,7 +27,11 @@ Any setting of a preset can be changed: `--set algorithm.kind=grpo@verl --set al
 
 *executed* means that advantages, loss and gradient are compared with the library's own code, in float64 on random
 batches, by `nox -s oracle`. They are equal to rounding, apart from the differences in the table. The advantages of TRL
-are computed inside of its sampling; there the test repeats TRL's formula, and runs its loss."""
+are computed inside of its sampling; there the test repeats TRL's formula, and runs its loss. *read* means that the
+preset was written from the library's code and was not compared with it: a test repeats the formula.
+
+`nox -s oracle` also compares returns, GAE, V-trace, the clipped surrogate, the policy gradient and the entropy with
+rlax, which has functions instead of algorithms, and therefore no presets."""
 
 _EFFECTS = """What each difference changes alone, and all of them together, on one generated batch: 16 prompts with 8
 completions of 8 to 64 tokens, rewards 0 or 1, and a policy whose log-ratios have a standard deviation of 0.1 nats.

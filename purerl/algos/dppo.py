@@ -15,6 +15,9 @@ token. `dppo_kl` uses the KL divergence instead.
            min(p_it / q_it, ratio_cap)    else
     loss = -(1 / tokens) sum_it sg(w_it) A_i logp_it
 
+With ``direction = "any"``, the sign of A_i has no effect on w_it. A token that has moved too far against its advantage
+is dropped too: if p_it > q_it, with the bound divergence_high, and if p_it < q_it, with divergence_low.
+
 The policy is compared with the rollout policy, not with the policy at the start of the update. The training-inference
 mismatch therefore counts as divergence too.
 
@@ -48,15 +51,21 @@ from purerl.algos.algebra import Algorithm, of_fields
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.policy import weighted_policy
 from purerl.algos.parts.reductions import token_mean
-from purerl.algos.parts.settings import number
+from purerl.algos.parts.settings import choice, number
 from purerl.algos.parts.transforms import outcome_advantage
-from purerl.algos.parts.weights import binary_tv, divergence_masked_weight
+from purerl.algos.parts.weights import binary_tv, divergence_banded_weight, divergence_masked_weight
 from purerl.types import TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "with_divergence"]
 
 EXEMPTIONS = {
     "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss"
+}
+
+
+_WEIGHTS = {
+    "advantage": (divergence_masked_weight, "logp", "rollout_logp", "advantage"),
+    "any": (divergence_banded_weight, "logp", "rollout_logp"),
 }
 
 
@@ -67,6 +76,7 @@ class Config:
     divergence_low: float = number("a token with A < 0 is dropped if its divergence exceeds this", 0.15, min=0)
     divergence_high: float = number("a token with A > 0 is dropped if its divergence exceeds this", 0.15, min=0)
     ratio_cap: float = number("maximum of the ratio", 10.0, above=0)
+    direction: str = choice("a token can be dropped if it moved in this direction", _WEIGHTS, "advantage")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
@@ -76,11 +86,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def with_divergence(divergence: Callable[[TokenFloat, TokenFloat], TokenFloat], config: Config) -> Algorithm:
     """DPPO with any divergence(logp, rollout_logp) of a token."""
+    function, *fields = _WEIGHTS[config.direction]
     weight = of_fields(
-        divergence_masked_weight,
-        "logp",
-        "rollout_logp",
-        "advantage",
+        function,
+        *fields,
         divergence=divergence,
         divergence_low=config.divergence_low,
         divergence_high=config.divergence_high,

@@ -138,13 +138,18 @@ def check_settings(module: ModuleType, *, seed: int = 0, batches: int = 60) -> N
 def _changed_configs(module: ModuleType, field: attrs.Attribute) -> list[Any]:
     """Configs with another value of `field`, without the values that the Config refuses."""
     configs = []
-    for value in _candidate_values(field.default):
+    for value in _candidate_values(field):
         with suppress(ConfigError):
             configs.append(module.Config(**{field.name: value}))
     return configs
 
 
-def _candidate_values(value: Any) -> list[Any]:
+def _candidate_values(field: attrs.Attribute) -> list[Any]:
+    value: Any = field.default
+    if "options" in field.metadata:
+        return [option for option in field.metadata["options"] if option != value]
+    if isinstance(value, bool):
+        return [not value]
     if isinstance(value, tuple):
         return [(0.5, 0.2, 0.3)]  # `example_batch` gives additional axes the size 3.
     return [value + 1] if isinstance(value, int) else [value / 4, 3 * value, value + 0.1, value + 0.9, value + 1]

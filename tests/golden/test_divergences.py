@@ -15,6 +15,7 @@ from purerl.algos import (
     k2,
     k3,
     kl_reward,
+    on_policy_k3,
     straight_through,
     teacher_advantage,
     topk_forward_kl,
@@ -76,6 +77,13 @@ def test_weighted_kl_estimates(estimator, value, gradient):
     actual = estimator(logp, zero, zero)
     assert float(actual.detach()) == pytest.approx(value)
     assert float(torch.autograd.grad(actual.sum(), logp)[0]) == pytest.approx(gradient)
+
+
+def test_on_policy_k3_has_the_value_of_k3_and_the_gradient_through_a_ratio_of_one():
+    zero = torch.zeros(1, 1, dtype=torch.float64)  # x = log 2, k3 = x - 1/2, with the gradient 1/2
+    logp = torch.full((1, 1), math.log(2), dtype=torch.float64)
+    assert float(on_policy_k3(logp, zero)) == pytest.approx(math.log(2) - 0.5)
+    assert float(gradient_of(lambda x: on_policy_k3(x, zero), logp)) == pytest.approx(math.log(2) - 0.5 + 0.5)
 
 
 def test_k3_of_a_small_log_ratio_is_accurate_and_not_negative():

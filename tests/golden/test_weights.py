@@ -12,6 +12,7 @@ from purerl.algos import (
     binary_kl,
     binary_tv,
     clipped_weight,
+    divergence_banded_weight,
     divergence_masked_weight,
     effective_sample_size,
     gamma_weight,
@@ -58,6 +59,21 @@ def test_row_sum_and_row_max():
 def test_divergence_masked_weight(p, q, advantage, weight):
     bounds = dict(divergence=binary_tv, divergence_low=0.2, divergence_high=0.2, ratio_cap=2.5)
     assert_values(divergence_masked_weight(logs([p]), logs([q]), f64([advantage]), **bounds), [weight])
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "weight"),
+    [
+        (0.5, 0.25, 0),  # r > 1, and D = 1/4 is above .2: dropped
+        (0.25, 0.5, 0.5),  # r < 1, and D = 1/4 is below .3: not dropped
+        (0.1, 0.5, 0),  # r < 1, and D = .4 is above .3: dropped
+        (0.3, 0.15, 2),  # D = .15 is below .2: not dropped
+        (0.03, 0.01, 2.5),  # the ratio of 3 is capped
+    ],
+)
+def test_divergence_banded_weight(p, q, weight):
+    bounds = dict(divergence=binary_tv, divergence_low=0.3, divergence_high=0.2, ratio_cap=2.5)
+    assert_values(divergence_banded_weight(logs([p]), logs([q]), **bounds), [weight])
 
 
 def test_gamma_weight_of_a_row_with_the_ratio_two():

@@ -9,12 +9,15 @@ from torch import Tensor
 
 from .compositions import Result
 
-__all__ = ["AGREED", "EXPLAINED", "assert_agree"]
+__all__ = ["AGREED", "COMPARED", "EXPLAINED", "assert_agree"]
 
 _ROUNDING = {"rtol": 1e-9, "atol": 1e-12}
 
+COMPARED: Counter[tuple[str, str]] = Counter()
+"""How many numbers were compared, by library and kind (values or gradients)."""
+
 AGREED: Counter[tuple[str, str]] = Counter()
-"""How many numbers are equal to rounding, by library and kind (values or gradients)."""
+"""How many numbers are equal to rounding, by library and kind."""
 
 EXPLAINED: Counter[tuple[str, str]] = Counter()
 """How many numbers differ by more than rounding, by library and cause."""
@@ -30,6 +33,7 @@ def assert_agree(library: str, ours: Result, theirs: Result, *, rtol: float = 0.
     for kind, mine, other in zip(("values", "values", "gradients"), ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, **tolerance)
         equal = int(_is_equal(mine, other).sum())
+        COMPARED[library, kind] += mine.numel()
         AGREED[library, kind] += equal
         EXPLAINED[library, cause] += mine.numel() - equal
 

@@ -20,11 +20,17 @@ __all__ = ["Result", "algorithm_of", "completions", "result_of"]
 
 
 class Result(NamedTuple):
-    """The advantages [rows, time], the loss, and its gradient with respect to `logp` [rows, time]."""
+    """The advantages [rows, time], the loss, and its gradient with respect to `logp` [rows, time].
+
+    For a critic, they are the targets, its loss, and the gradient with respect to `value`.
+    """
 
     advantage: Tensor
     loss: Tensor
     gradient: Tensor
+
+
+_ROLES = {"policy": ("advantage", "logp"), "critic": ("returns", "value")}
 
 
 @functools.cache
@@ -53,17 +59,20 @@ def completions(seed: int, *, prompts: int = 3, samples: int = 4, length: int = 
     score = torch.randint(0, 3, (len(rows), 1), generator=rng).double() / 2
     fields = {"old_logp": old, "ref_logp": old + draw(0.3), "rollout_logp": old + draw(0.05), "logp": old + draw(0.3)}
     fields |= {"reward": score * last, "entropy": draw(1.0).abs(), "temperature": torch.ones(len(rows))}
+    value = draw(1.0)
+    fields |= {"old_value": value, "value": value + draw(0.6)}
     return with_fields(batch, **fields)
 
 
-def result_of(algorithm: Algorithm, batch: TensorDict) -> Result:
-    """Run `algorithm` with one optimizer step of its policy."""
+def result_of(algorithm: Algorithm, batch: TensorDict, role: str = "policy") -> Result:
+    """Run `algorithm` with one optimizer step of the model `role`."""
+    target, output = _ROLES[role]
     inputs = batch.select(*STRUCTURE, *algorithm.reads)
     _, after = compute_advantages(algorithm, algorithm.advantage.init(), inputs)
-    [policy] = algorithm.objectives
+    [objective] = (objective for objective in algorithm.objectives if objective.role == role)
     written = {name: value for name, value in after.items() if name not in batch.keys() or name == "mask"}
-    step, counts = prepare_step(policy, with_fields(batch, **written))
-    logp = step["logp"].clone().requires_grad_()
-    loss, _ = compute_loss(policy, with_fields(step, logp=logp), counts)
-    [gradient] = torch.autograd.grad(loss, logp)
-    return Result(after["advantage"], loss.detach(), gradient)
+    step, counts = prepare_step(objective, with_fields(batch, **written))
+    values = step[output].clone().requires_grad_()
+    loss, _ = compute_loss(objective, with_fields(step, **{output: values}), counts)
+    [gradient] = torch.autograd.grad(loss, values)
+    return Result(after[target], loss.detach(), gradient)

@@ -7,7 +7,8 @@ not of an optimizer step or a micro-batch, so a long row has a larger weight in 
 deviation of n values has the divisor n - ddof. The targets of a critic are not whitened.
 
 verl's `masked_whiten` and ROLL's `whiten_advantages` divide by sqrt(var(A) + 1e-8), with ddof 1. OpenRLHF's and
-NeMo-RL's REINFORCE++ have ddof 0.
+NeMo-RL's REINFORCE++ have ddof 0. An algorithm that whitens its advantage at the end, with ddof 1, gets the settings of
+the modifier.
 
 Sources: the authors' code of PPO (it is not in the paper); Andrychowicz et al. 2020 (2006.05990); REINFORCE++
 (2501.03262).
@@ -44,13 +45,16 @@ class Config:
 def modify(config: Config, algorithm: Algorithm) -> Algorithm:
     """Return `algorithm` with its advantage whitened.
 
-    Raises: ConfigError for an algorithm without an advantage, and if whitening is its last step already.
+    A whitening that is its last step is replaced.
+
+    Raises: ConfigError for an algorithm without an advantage, and if its last step is the same whitening.
     """
     require_advantage(algorithm)
-    if is_whitened(algorithm.advantage):
-        need = "an algorithm that does not whiten its advantage at the end"
+    stages, last, whitened = stages_of(algorithm.advantage), _whitening(config), is_whitened(algorithm.advantage)
+    if whitened and stages[-1] == last:
+        need = "an algorithm that does not whiten its advantage at the end, or another eps or ddof"
         raise ConfigError("has no effect", got="an advantage that is already whitened", need=need)
-    return algorithm._replace(advantage=chain(*stages_of(algorithm.advantage), _whitening(config)))
+    return algorithm._replace(advantage=chain(*(stages[:-1] if whitened else stages), last))
 
 
 def _whitening(config: Config) -> Transform:

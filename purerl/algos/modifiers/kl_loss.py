@@ -9,6 +9,7 @@ policy loss. With x = logp - ref_logp and r = exp(logp - old_logp):
     k3                  exp(-x) + x - 1; unbiased value. Its gradient is that of KL(reference || policy)
     straight_through    the value of k3 with the gradient of k2: both are unbiased
     importance_k3       r k3, with the gradient through r: value and gradient are unbiased also off policy
+    on_policy_k3        importance_k3 with r = exp(logp - sg(logp)): the value of k3, unbiased gradient on policy
     abs                 abs(x); biased
     k1                  x; its gradient is 0 in expectation, so it only adds noise. For comparisons
 
@@ -20,9 +21,11 @@ D is the mean over rows of sum_t (old_logp - ref_logp), and `target` is a diverg
 `kl_loss_coef` is the coefficient of the batch.
 
 The means and gradients are derived in `parts.divergences`. verl names them low_var_kl (k3), kl (k1), mse (k2), abs, and
-k3+ (straight_through). TRL and NeMo-RL use importance_k3.
+k3+ (straight_through). TRL uses importance_k3, and NeMo-RL on_policy_k3. With `use_on_policy_kl_approximation`,
+NeMo-RL's r is relative to the rollout policy, and not to the old policy.
 
-Sources: Schulman 2020; DeepSeek-V3.2 (2512.02556) for importance_k3; Ziegler et al. 2019 (1909.08593) for `target`.
+Sources: Schulman 2020; DeepSeek-V3.2 (2512.02556) for importance_k3; Tang and Munos 2025 (2506.09477) for
+on_policy_k3; Ziegler et al. 2019 (1909.08593) for `target`.
 """
 
 from __future__ import annotations
@@ -34,7 +37,15 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, of_fields
 from purerl.algos.parts.adaptive import adaptive_kl_coefficient
-from purerl.algos.parts.divergences import absolute_log_ratio, importance_k3, k1, k2, k3, straight_through
+from purerl.algos.parts.divergences import (
+    absolute_log_ratio,
+    importance_k3,
+    k1,
+    k2,
+    k3,
+    on_policy_k3,
+    straight_through,
+)
 from purerl.algos.parts.editing import adapt_term, add_reads, change_policy, insert_term, reduction_of
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.settings import choice, number, require_target
@@ -52,6 +63,7 @@ _ESTIMATORS = {
     "k2": (k2, "logp", "ref_logp"),
     "straight_through": (_straight_through, "logp", "ref_logp"),
     "importance_k3": (importance_k3, "logp", "old_logp", "ref_logp"),
+    "on_policy_k3": (on_policy_k3, "logp", "ref_logp"),
     "abs": (absolute_log_ratio, "logp", "ref_logp"),
     "k1": (k1, "logp", "ref_logp"),
 }
@@ -95,6 +107,9 @@ def exemptions(config: Config) -> dict[str, str]:
     """The laws that need not hold for an algorithm with this modifier."""
     if config.estimator == "straight_through":
         reason = "the gradient of straight_through is that of k2, and not the derivative of its value"
+        return {"gradient_matches_finite_differences": reason}
+    if config.estimator == "on_policy_k3":
+        reason = "the gradient flows through a ratio whose value is always 1"
         return {"gradient_matches_finite_differences": reason}
     if config.estimator == "k1":
         return {"reinforce_gradient_on_policy": "the gradient of k1 is 0 in expectation, and not at each token"}

@@ -19,6 +19,9 @@ gradient depends on whether it flows through r:
     weighted_k3     sg(r) k3   KL(pi || ref)   gradient of KL(ref || pi)
     weighted_k2     sg(r) k2   biased          gradient of KL(pi || ref)
 
+`on_policy_k3` is importance_k3 with r = exp(logp - sg(logp)), which is 1: it takes the rows as those of the current
+policy, and needs no `old_logp`.
+
 Log-probabilities are [rows, time], in nats. In k3 and in r, log-ratios are clamped to +-20: beyond that, values are
 constant and gradients are 0.
 
@@ -42,6 +45,7 @@ __all__ = [
     "k2",
     "k3",
     "kl_reward",
+    "on_policy_k3",
     "straight_through",
     "weighted_k2",
     "weighted_k3",
@@ -116,6 +120,21 @@ def importance_k3(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) 
     [rows, time] each, in nats. Source: DeepSeek-V3.2 (2512.02556).
     """
     return token_ratio(logp, old_logp) * k3(logp, ref_logp)
+
+
+def on_policy_k3(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
+    """Compute r k3 with r = exp(logp - sg(logp)), with gradient through r and k3.
+
+    The value is that of k3, because r is 1. The gradient is unbiased for KL(pi || ref) if the current policy sampled
+    the tokens. Shapes: [rows, time] each, in nats. Source: Tang and Munos 2025 (2506.09477).
+
+    >>> import torch
+    >>> logp = torch.tensor([-1.0], requires_grad=True)
+    >>> kl = on_policy_k3(logp, torch.tensor([-2.0]))
+    >>> kl.detach() == k3(logp, torch.tensor([-2.0])), torch.autograd.grad(kl.sum(), logp)[0]
+    (tensor([True]), tensor([1.]))
+    """
+    return importance_k3(logp, logp.detach(), ref_logp)
 
 
 def weighted_k3(logp: TokenFloat, old_logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:

@@ -11,18 +11,18 @@ from collections.abc import Callable
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Transform, bind, of_fields, stateless, write_field
+from purerl.algos.algebra import Bound, Transform, bind, of_fields, stateless, write_field
 from purerl.algos.estimators.returns import discounted_returns, gae
 from purerl.algos.parts.divergences import k1, kl_reward
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.whiten import whiten
 from purerl.batch import with_fields
 from purerl.kernels.masks import any_true
-from purerl.types import TokenFloat
+from purerl.types import RowFloat, TokenFloat
 
 __all__ = [
-    "adaptive_kl_in_reward",
     "gae_advantage",
+    "kl_in_advantage",
     "kl_in_reward",
     "outcome_advantage",
     "return_advantage",
@@ -33,20 +33,40 @@ whiten_advantage = stateless(write_field("advantage", of_fields(whiten, "advanta
 """A transform that replaces `advantage` by `whiten` of it, over the counted tokens of the whole batch."""
 
 
-def kl_in_reward(*, kl_reward_coef: float, estimate: Callable = k1) -> Transform:
-    """Return a transform that replaces `reward` by `kl_reward` of it. Reads `reward`, `old_logp` and `ref_logp`."""
-    settings = {"kl_reward_coef": kl_reward_coef, "estimate": estimate}
-    return stateless(write_field("reward", of_fields(kl_reward, "reward", "old_logp", "ref_logp", **settings)))
+def kl_in_reward(*, kl_reward_coef: float | str, estimate: Callable = k1) -> Transform:
+    """Return a transform that replaces `reward` by `kl_reward` of it.
+
+    `kl_reward_coef` is a number, or the name of a field [rows]. Reads `reward`, `old_logp`, `ref_logp`, and this field.
+    """
+    return stateless(write_field("reward", _penalized(kl_reward_coef, estimate)))
 
 
-def adaptive_kl_in_reward(*, estimate: Callable = k1) -> Transform:
-    """Return `kl_in_reward` with the field `kl_reward_coef` as coefficient. It is read too."""
-    return stateless(write_field("reward", bind(_adaptive_kl_in_reward, estimate=estimate)))
+def _penalized(coef: float | str, estimate: Callable) -> Bound:
+    fields = ("reward", "old_logp", "ref_logp")
+    if isinstance(coef, str):
+        return of_fields(_adaptive_kl_reward, *fields, coef, estimate=estimate)
+    return of_fields(kl_reward, *fields, kl_reward_coef=coef, estimate=estimate)
 
 
-def _adaptive_kl_in_reward(batch: TensorDict, *, estimate: Callable) -> TokenFloat:
-    coef = batch["kl_reward_coef"].unsqueeze(-1)
-    return kl_reward(batch["reward"], batch["old_logp"], batch["ref_logp"], kl_reward_coef=coef, estimate=estimate)
+def _adaptive_kl_reward(
+    reward: TokenFloat, logp: TokenFloat, ref_logp: TokenFloat, coef: RowFloat, *, estimate: Callable
+) -> TokenFloat:
+    return kl_reward(reward, logp, ref_logp, kl_reward_coef=coef.unsqueeze(-1), estimate=estimate)
+
+
+def kl_in_advantage(*, kl_reward_coef: float | str, estimate: Callable = k1) -> Transform:
+    """Return a transform that subtracts the KL penalties from a token on from its `advantage`, at each counted token.
+
+    `kl_reward_coef` is as in `kl_in_reward`. Reads `advantage`, `old_logp`, `ref_logp`, and this field.
+    """
+    return stateless(write_field("advantage", bind(_kl_in_advantage, reward=_penalized(kl_reward_coef, estimate))))
+
+
+def _kl_in_advantage(batch: TensorDict, *, reward: Callable) -> TokenFloat:
+    penalties = reward(with_fields(batch, reward=torch.zeros_like(batch["advantage"])))
+    return torch.where(
+        batch["mask"], batch["advantage"] + discounted_returns(penalties, batch["action"], discount=1.0), 0
+    )
 
 
 def outcome_advantage(estimator: Callable) -> Transform:

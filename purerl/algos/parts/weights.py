@@ -25,6 +25,7 @@ __all__ = [
     "binary_kl",
     "binary_tv",
     "clipped_weight",
+    "divergence_banded_weight",
     "divergence_masked_weight",
     "gamma_weight",
     "tapered_weight",
@@ -100,6 +101,30 @@ def divergence_masked_weight(
     is_far = torch.where(advantage > 0, distance > divergence_high, distance > divergence_low)
     is_forward = advantage * (logp - rollout_logp) > 0
     return torch.where(is_far & is_forward, 0, token_ratio(logp, rollout_logp).clamp(max=ratio_cap))
+
+
+def divergence_banded_weight(
+    logp: TokenFloat,
+    rollout_logp: TokenFloat,
+    *,
+    divergence: Callable[[TokenFloat, TokenFloat], TokenFloat],
+    divergence_low: float,
+    divergence_high: float,
+    ratio_cap: float,
+) -> TokenFloat:
+    """Compute the weight of DPPO with a mask that does not depend on the advantage.
+
+        r = exp(logp - rollout_logp)
+        w = 0                    if r > 1, D > divergence_high
+            0                    if r < 1, D > divergence_low
+            min(r, ratio_cap)    else
+
+    A token that has moved too far against its advantage is dropped too. Shapes: [rows, time] each.
+    Source: prime-rl's loss with `binary_tv`.
+    """
+    distance, ratio = divergence(logp, rollout_logp), token_ratio(logp, rollout_logp)
+    is_far = torch.where(ratio > 1, distance > divergence_high, distance > divergence_low)
+    return torch.where(is_far, 0, ratio.clamp(max=ratio_cap))
 
 
 def binary_tv(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:

@@ -63,10 +63,20 @@ def test_a_whitened_advantage_is_refused(module):
     assert str(caught.value) == (
         "has no effect\n"
         "  got:  an advantage that is already whitened\n"
-        "  need: an algorithm that does not whiten its advantage at the end"
+        "  need: an algorithm that does not whiten its advantage at the end, or another eps or ddof"
     )
-    with pytest.raises(ConfigError, match="already whitened"):
-        modify(Config(ddof=0), modify(Config(), grpo.algorithm()))
+
+
+def test_a_whitening_with_other_settings_is_replaced():
+    base, config = grpo.algorithm(), Config(eps=1e-3, ddof=0)
+    assert modify(config, modify(Config(), base)) == modify(config, base)
+    batch = example(ppo.algorithm())
+    mask, replaced = batch["mask"], modify(config, ppo.algorithm())
+    tokens = with_advantage(ppo.algorithm(), batch)["advantage"][mask]
+    # The advantage of PPO is whitened with ddof 1 and 1e-8. Its mean is 0, and its standard deviation with ddof 0:
+    std = ((len(tokens) - 1) / len(tokens)) ** 0.5
+    torch.testing.assert_close(with_advantage(replaced, batch)["advantage"][mask], tokens / std, rtol=5e-3, atol=0)
+    assert not torch.allclose(with_advantage(replaced, batch)["advantage"][mask], tokens, rtol=5e-3)
 
 
 @pytest.mark.parametrize("module", [dpo, sft])
