@@ -9,6 +9,7 @@ from typing import Annotated
 import attrs
 import typer
 
+from purerl_cli.garbage import without_collections
 from purerl_cli.output import with_debug
 
 __all__ = ["algo"]
@@ -21,16 +22,18 @@ _Name = Annotated[str, typer.Argument(help="An algorithm, a preset such as grpo@
 
 @algo.command("list")
 @with_debug
+@without_collections()
 def algo_list() -> None:
-    """List the algorithms: papers, components, and what each of them needs."""
-    from purerl.catalog import catalog
+    """List the algorithms: what each of them is, and what it needs."""
+    from purerl.catalog import FAMILIES, catalog
     from purerl_cli.tables import show_algorithms
 
-    show_algorithms(catalog())
+    show_algorithms(FAMILIES, catalog())
 
 
 @algo.command("modifiers")
 @with_debug
+@without_collections()
 def algo_modifiers() -> None:
     """List the modifiers of algorithms: what they do, settings, papers. `--set algorithm.NAME=VALUE` adds one."""
     from purerl.catalog import modifiers
@@ -41,6 +44,7 @@ def algo_modifiers() -> None:
 
 @algo.command("presets")
 @with_debug
+@without_collections()
 def algo_presets() -> None:
     """List the presets: what other libraries compute. `--set algorithm.kind=NAME` chooses one."""
     from purerl.presets import presets
@@ -54,6 +58,7 @@ def algo_presets() -> None:
 
 @algo.command("show")
 @with_debug
+@without_collections()
 def algo_show(
     name: _Name,
     settings: Annotated[list[str] | None, _SET] = None,
@@ -78,6 +83,7 @@ def algo_show(
 
 @algo.command("diff")
 @with_debug
+@without_collections()
 def algo_diff(
     first: _Name,
     second: _Name,

@@ -18,6 +18,7 @@ from purerl_cli.algorithms import algo
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
 from purerl_cli.evaluate import evaluate, sample
+from purerl_cli.garbage import exit_without_collections
 from purerl_cli.options import Command
 from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
 from purerl_cli.report import report
@@ -151,4 +152,5 @@ def main() -> None:
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.path.insert(0, str(Path.cwd()))
+    exit_without_collections()
     app()

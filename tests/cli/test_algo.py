@@ -1,17 +1,46 @@
-"""`purerl algo show`, `purerl algo diff` and `purerl algo presets`."""
+"""`purerl algo list`, `purerl algo show`, `purerl algo diff` and `purerl algo presets`."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from purerl import plugins
 from purerl_cli.main import app
 
 
 def _purerl(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["algo", *arguments], env={"COLUMNS": "160"})
+
+
+def _listed(width: int) -> list[str]:
+    """The lines of `purerl algo list` in a terminal with `width` columns."""
+    variables = {"COLUMNS": str(width), "FORCE_COLOR": "1"}
+    output = CliRunner().invoke(app, ["algo", "list"], env=variables).stdout
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in output.splitlines()]
+
+
+def test_list_of_algorithms_fits_on_one_screen() -> None:
+    lines, names = _listed(100), plugins.names("algorithm")
+    assert max(map(len, lines)) <= 100
+    assert len(lines) <= len(names) + 20
+    assert sorted(line.split()[0] for line in lines[1:] if re.match("  [a-z]", line)) == names
+    assert max(map(len, _listed(80))) <= 80
+
+
+def test_list_says_what_an_algorithm_is_and_what_it_needs_in_words() -> None:
+    rows = {line.split()[0]: re.split(" {2,}", line.strip())[1:] for line in _purerl("list").stdout.splitlines()}
+    assert rows["grpo"] == ["group relative policy optimization"]
+    assert rows["ppo"] == ["proximal policy optimization, with a critic", "critic"]
+    assert rows["dpo"] == ["direct preference optimization", "reference, pairs"]
+    assert rows["prime"][1] == "reward model, reference"
+    assert rows["opd"][1] == "teacher"
+    assert [name for name, cells in rows.items() if cells[1:] == ["environment"]] == ["rae", "gigpo"]
+    words = {name: row[0] for name, row in rows.items() if name in plugins.names("algorithm")}
+    assert [name for name, text in words.items() if text.lower().replace("-", "_") == name] == []
 
 
 def test_algorithm_is_shown_with_its_parts_needs_and_settings() -> None:
