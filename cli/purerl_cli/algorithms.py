@@ -9,6 +9,7 @@ from typing import Annotated
 import attrs
 import typer
 
+from purerl.errors import ConfigError
 from purerl_cli.garbage import without_collections
 from purerl_cli.output import with_debug
 
@@ -89,16 +90,32 @@ def algo_diff(
     second: _Name,
     run: Annotated[Path | None, typer.Option(help="Compare on the last stored rollouts of this run.")] = None,
     step: Annotated[int | None, typer.Option(help="The step of these rollouts.")] = None,
+    batch: Annotated[Path | None, typer.Option(help="Compare on the batch in this file of rollouts.")] = None,
 ) -> None:
     """Compare two algorithms part by part: what each difference alone changes on a batch, and all of them together.
 
-    Changes are those of the second algorithm from the first. The batch is generated, unless --run names one.
+    Changes are those of the second algorithm from the first. The batch is generated, unless --run or --batch names one.
     """
+    _check_sources(run, step, batch)
     from purerl.anatomy import algorithm_named
-    from purerl.comparison import compare, example_completions, stored_completions
+    from purerl.comparison import compare, example_completions, read_completions, stored_completions
     from purerl_cli.tables import show_differences
 
     ours, theirs = algorithm_named(first), algorithm_named(second)
-    batch = example_completions(ours, theirs) if run is None else stored_completions(run, step, ours, theirs)
-    differences, total = compare(ours, theirs, batch)
+    if run is not None:
+        completions = stored_completions(run, step, ours, theirs)
+    elif batch is not None:
+        completions = read_completions(batch, ours, theirs)
+    else:
+        completions = example_completions(ours, theirs)
+    differences, total = compare(ours, theirs, completions)
     show_differences(first, second, differences, total)
+
+
+def _check_sources(run: Path | None, step: int | None, batch: Path | None) -> None:
+    """Refuse options that contradict each other. Nothing has been imported yet."""
+    if run is not None and batch is not None:
+        raise ConfigError("a batch", got="--run and --batch", need="one of them", do="leave out the other one")
+    if step is not None and run is None:
+        need = "--run, the directory of the run that has this step"
+        raise ConfigError("--step", got=f"step {step} without --run", need=need, do="add --run, or leave out --step")

@@ -149,25 +149,15 @@ def show_modifiers(entries: Iterable[ModifierEntry]) -> None:
 
 def show_differences(first: str, second: str, differences: Sequence[Difference], total: Effect) -> None:
     """Print the parts in which two algorithms differ, and the effect of each alone and of all together."""
+    from purerl.comparison import effect_texts
+
     if not differences:
         typer.echo(f"{first} and {second} are the same algorithm.")
         return
     show("part", first, second, rows=((d.part, d.first, d.second) for d in differences))
     effects = [*((f"only {difference.part}", difference.effect) for difference in differences), ("all of them", total)]
     head = ("change", "advantages", "loss", "gradient norm", "cosine")
-    show(*head, rows=((name, *_effect_cells(effect)) for name, effect in effects), wrap=False)
-
-
-def _effect_cells(effect: Effect | None) -> tuple[str, str, str, str]:
-    if effect is None:
-        return ("not alone", "", "", "")
-    before, after = effect.loss
-    return (
-        f"{effect.advantage:.1%}",
-        f"{before:.4g} -> {after:.4g}",
-        f"x {effect.gradient_norm:.4g}",
-        f"{effect.cosine:.4f}",
-    )
+    show(*head, rows=((name, *effect_texts(effect)) for name, effect in effects), wrap=False)
 
 
 def show_recipes(recipes: Iterable[tuple[str, str, Iterable[str]]]) -> None:

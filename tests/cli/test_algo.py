@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from purerl import plugins
+from purerl.loop.train import train
 from purerl_cli.main import app
+from tests.loop.small import fake
 
 
 def _purerl(*arguments: str) -> Result:
@@ -71,6 +74,26 @@ def test_difference_of_two_algorithms() -> None:
     assert _purerl("diff", "grpo", "grpo").stdout == "grpo and grpo are the same algorithm.\n"
 
 
+def test_difference_on_a_batch_in_a_file(tmp_path: Path) -> None:
+    run = train(fake(max_steps=1, num_minibatches=2), directory=tmp_path / "run").directory
+    on_file = _purerl("diff", "grpo", "dapo", "--batch", str(run / "rollouts" / "000001.parquet"))
+    assert on_file.exit_code == 0
+    assert "all of them" in on_file.stdout
+    assert on_file.stdout == _purerl("diff", "grpo", "dapo", "--run", str(run), "--step", "1").stdout
+    assert on_file.stdout != _purerl("diff", "grpo", "dapo").stdout
+    refused = _purerl("diff", "grpo", "dpo", "--batch", str(run / "rollouts" / "000001.parquet"))
+    assert refused.exit_code == 2
+    assert "000001.parquet'\n  got:  no column ref_logp, chosen\n  need: ref_logp: under the ref" in refused.stderr
+    assert "\n  do:   use the rollouts of a run that has these fields, or a generated batch" in refused.stderr
+
+
+def test_number_that_is_not_defined_is_a_dash() -> None:
+    lines = _purerl("diff", "dpo", "grpo").stdout.splitlines()
+    [row] = [line.split() for line in lines if line.startswith("  all of them")]
+    assert row[3] == "-"
+    assert "nan" not in " ".join(lines)
+
+
 def test_presets_are_listed() -> None:
     text = _purerl("presets").stdout
     assert "grpo@verl" in text
@@ -82,6 +105,18 @@ def test_presets_are_listed() -> None:
     [
         (("show", "grppo"), "error: algorithm.kind: unknown algorithm 'grppo'\n  do:   did you mean 'grpo'?"),
         (("show", "sft", "--set", "dual_clip=3"), "error: dual_clip has no effect\n  got:  the loss nll"),
+        (
+            ("diff", "grpo", "dapo", "--run", "a", "--batch", "b.parquet"),
+            "error: a batch\n  got:  --run and --batch\n  need: one of them\n  do:   leave out the other one",
+        ),
+        (
+            ("diff", "grpo", "dapo", "--step", "3"),
+            "error: --step\n  got:  step 3 without --run\n  need: --run, the",
+        ),
+        (
+            ("diff", "grpo", "dapo", "--batch", "none.parquet"),
+            "error: data set 'none.parquet'\n  got:  no such file\n  need: a .parquet or .jsonl file",
+        ),
         (("diff", "grpo", "grpo@verll"), "error: algorithm.kind: unknown preset 'grpo@verll'"),
     ],
 )

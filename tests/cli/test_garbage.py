@@ -13,12 +13,18 @@ from purerl_cli.garbage import without_collections
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_collector_is_off_in_the_block_and_as_before_after_it(enabled: bool) -> None:
+    seen = []
+
+    @without_collections()
+    def fail() -> None:
+        seen.append(gc.isenabled())
+        raise ValueError("no")
+
     (gc.enable if enabled else gc.disable)()
     try:
-        with pytest.raises(ValueError, match="no"), without_collections():
-            assert not gc.isenabled()
-            raise ValueError("no")
-        assert gc.isenabled() == enabled
+        with pytest.raises(ValueError, match="no"):
+            fail()
+        assert (seen, gc.isenabled()) == ([False], enabled)
     finally:
         gc.enable()
 
