@@ -70,6 +70,7 @@ OPTIONS = {
         "second": ["second"],
         "run": ["--run"],
         "step": ["--step"],
+        "batch": ["--batch"],
         "debug": ["--debug"],
     },
     "algo presets": {"debug": ["--debug"]},
