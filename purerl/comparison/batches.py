@@ -117,6 +117,9 @@ def _check_columns(path: Path, table: pa.Table, needed: tuple[str, ...]) -> None
         meanings = "; ".join(f"{name}: {FIELDS[name].meaning}" for name in missing)
         do = "use the rollouts of a run that has these fields, or a generated batch: neither --run nor --batch"
         raise InputError(subject, got=f"no column {', '.join(missing)}", need=meanings, do=do)
+    if len(steps := table.column("step").unique() if "step" in columns else ()) > 1:
+        do = "name the file of one step; groups of several steps have the same labels"
+        raise InputError(subject, got=f"{len(steps)} steps", need="the rows of one step", do=do)
     for name in (name for name in columns if name in FIELDS):
         depth, leaf, nulls = _contents(table.column(name).combine_chunks())
         if nulls:

@@ -215,6 +215,14 @@ def test_file_of_rollouts_is_the_batch_of_its_run(tmp_path: Path) -> None:
     assert "advantage" not in batch.keys()
 
 
+def test_rows_of_several_steps_are_refused(tmp_path: Path) -> None:
+    path = _write(tmp_path / "rows.jsonl", step=3)
+    assert len(read_completions(path, GRPO)) == 2
+    path.write_text(path.read_text().replace('"step": 3', '"step": 4', 1))
+    with pytest.raises(InputError, match="got:  2 steps\n  need: the rows of one step\n  do:   name the file"):
+        read_completions(path, GRPO)
+
+
 def test_rejected_tokens_of_a_stored_batch_are_counted_again(tmp_path: Path) -> None:
     path = _write(tmp_path / "rows.jsonl", mask=None)
     rows = [json.loads(line) for line in path.read_text().splitlines()]

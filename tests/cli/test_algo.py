@@ -55,6 +55,12 @@ def test_algorithm_is_shown_with_its_parts_needs_and_settings() -> None:
     assert "kl_loss.coef" in text
 
 
+def test_papers_and_components_that_the_list_leaves_out_are_shown() -> None:
+    text = _purerl("show", "ppo").stdout
+    for part in ("PPO, proximal policy optimization", "1707.06347", "gae_advantage", "clipped_value_loss", "a critic"):
+        assert part in text
+
+
 def test_algorithm_is_printed_as_json_and_its_papers_as_addresses() -> None:
     found = json.loads(_purerl("show", "dapo@verl", "--json").stdout)
     assert found["name"] == "dapo@verl"
