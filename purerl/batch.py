@@ -39,7 +39,8 @@ __all__ = [
 class Field(NamedTuple):
     """One field of the batch.
 
-    A field that a model computes has a `source`: the role of the model, and its output.
+    A field that a model computes has a `source`: the role of the model, and its output. A field that not every run can
+    have names what the run needs for it in `requires`.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Field(NamedTuple):
     writer: str
     meaning: str
     source: tuple[str, ...] = ()
+    requires: str = ""
 
     @property
     def is_input(self) -> bool:
@@ -68,6 +70,11 @@ def _scored(name: str, unit: str, meaning: str, role: str, output: str, axes: st
     return Field(name, axes, _I if unit == "id" else _F, unit, "score", meaning, (role, output))
 
 
+def _observed(name: str, axes: str, unit: str, meaning: str) -> Field:
+    """A field that an environment provides."""
+    return Field(name, axes, _I, unit, "an environment", meaning, requires="environment")
+
+
 # Python's floats have 64 bits.
 _NUMPY_DTYPES = {torch.bool: np.bool_, torch.int64: np.int64, torch.float32: np.float64}
 
@@ -81,12 +88,12 @@ SCHEMA: tuple[Field, ...] = (
     Field("row", _ROW, _I, "label", "loop", "identity of the row"),
     Field("group", _ROW, _I, "label", "loop", "rows of the same prompt have the same label"),
     Field("example", _ROW, _I, "index", "loop", "index in the data set"),
-    Field("role", _ROW, _I, "index", "an environment", "environment and player of the row, as one number"),
-    Field("turn", _TOKEN, _I, "index", "an environment", "turn of the token"),
-    Field("anchor", _TOKEN, _I, "label", "an environment", "state of the environment when the turn started"),
-    Field("chosen", _ROW, _B, "", "data", "the preferred row of a pair"),
+    _observed("role", _ROW, "index", "environment and player of the row, as one number"),
+    _observed("turn", _TOKEN, "index", "turn of the token"),
+    _observed("anchor", _TOKEN, "label", "state of the environment when the turn started"),
+    Field("chosen", _ROW, _B, "", "data", "the preferred row of a pair", requires="pairs"),
     Field("reward", _TOKEN, _F, "reward", "rewards", "an outcome reward is on the last action token"),
-    Field("components", "rows k", _F, "reward", "rewards", "value of each of k rewards"),
+    Field("components", "rows k", _F, "reward", "rewards", "value of each of k rewards", requires="several rewards"),
     Field("greedy_score", _ROW, _F, "reward", "rewards", "reward of the greedy completion of the row's prompt"),
     Field("score", _ROW, _F, "reward", "rewards", "the sum of the row's rewards, for objectives that read it"),
     Field("teacher_index", _ROW, _I, "index", "loop", "which of several teachers scores the row"),

@@ -12,7 +12,7 @@ from purerl.batch import FIELDS, STRUCTURE
 from purerl.composition import Composition, definition
 from purerl.plugins import kind_of
 
-__all__ = ["Need", "call_of", "definitions", "formula_of", "needs_of", "parts", "short_name"]
+__all__ = ["Need", "call_of", "definitions", "factor_of", "formula_of", "needs_of", "parts", "short_name"]
 
 
 def parts(algorithm: Algorithm) -> Iterator[tuple[str, str]]:
@@ -33,9 +33,13 @@ def _losses(objectives: tuple[Objective, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _term(term: Term) -> str:
-    factor = {1.0: "", -1.0: "-"}.get(term.weight, f"{term.weight:g} * ")
-    scales = "".join(f"{name} * " for name in term.scales)
-    return f"{factor}{call_of(term.reduce)} of {scales}{call_of(term.loss)}"
+    return f"{call_of(term.reduce)} of {factor_of(term)}{call_of(term.loss)}"
+
+
+def factor_of(term: Term) -> str:
+    """What multiplies the loss of `term`: its weight, and its scales."""
+    weight = {1.0: "", -1.0: "-"}.get(term.weight, f"{term.weight:g} * ")
+    return weight + "".join(f"{name} * " for name in term.scales)
 
 
 def call_of(value: Any) -> str:

@@ -179,7 +179,13 @@ def _addresses(group: str) -> Mapping[str, str]:
     root = Path(__file__).parent
     modules = (path.relative_to(root).with_suffix("").parts for path in root.glob(pattern) if _defines(path, builder))
     own = {parts[depth]: ".".join(("purerl", *parts)) for parts in modules}
-    return {entry.name: entry.value for entry in entry_points(group=entry_point_group)} | own
+    return {entry.name: entry.value for entry in _entry_points().select(group=entry_point_group)} | own
+
+
+@cache
+def _entry_points() -> Any:  # its type depends on the version of Python
+    """The entry points of all installed distributions. Finding them reads a file of each distribution."""
+    return entry_points()
 
 
 def _defines(path: Path, builder: str) -> bool:

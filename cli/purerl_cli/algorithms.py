@@ -9,6 +9,8 @@ from typing import Annotated
 import attrs
 import typer
 
+from purerl.errors import ConfigError
+from purerl_cli.garbage import without_collections
 from purerl_cli.output import with_debug
 
 __all__ = ["algo"]
@@ -21,16 +23,18 @@ _Name = Annotated[str, typer.Argument(help="An algorithm, a preset such as grpo@
 
 @algo.command("list")
 @with_debug
+@without_collections()
 def algo_list() -> None:
-    """List the algorithms: papers, components, and what each of them needs."""
-    from purerl.catalog import catalog
+    """List the algorithms: what each of them is, and what it needs."""
+    from purerl.catalog import FAMILIES, catalog
     from purerl_cli.tables import show_algorithms
 
-    show_algorithms(catalog())
+    show_algorithms(FAMILIES, catalog())
 
 
 @algo.command("modifiers")
 @with_debug
+@without_collections()
 def algo_modifiers() -> None:
     """List the modifiers of algorithms: what they do, settings, papers. `--set algorithm.NAME=VALUE` adds one."""
     from purerl.catalog import modifiers
@@ -41,6 +45,7 @@ def algo_modifiers() -> None:
 
 @algo.command("presets")
 @with_debug
+@without_collections()
 def algo_presets() -> None:
     """List the presets: what other libraries compute. `--set algorithm.kind=NAME` chooses one."""
     from purerl.presets import presets
@@ -54,6 +59,7 @@ def algo_presets() -> None:
 
 @algo.command("show")
 @with_debug
+@without_collections()
 def algo_show(
     name: _Name,
     settings: Annotated[list[str] | None, _SET] = None,
@@ -80,21 +86,38 @@ def algo_show(
 
 @algo.command("diff")
 @with_debug
+@without_collections()
 def algo_diff(
     first: _Name,
     second: _Name,
     run: Annotated[Path | None, typer.Option(help="Compare on the last stored rollouts of this run.")] = None,
     step: Annotated[int | None, typer.Option(help="The step of these rollouts.")] = None,
+    batch: Annotated[Path | None, typer.Option(help="Compare on the batch in this file of rollouts.")] = None,
 ) -> None:
     """Compare two algorithms part by part: what each difference alone changes on a batch, and all of them together.
 
-    Changes are those of the second algorithm from the first. The batch is generated, unless --run names one.
+    Changes are those of the second algorithm from the first. The batch is generated, unless --run or --batch names one.
     """
+    _check_sources(run, step, batch)
     from purerl.anatomy import algorithm_named
-    from purerl.comparison import compare, example_completions, stored_completions
+    from purerl.comparison import compare, example_completions, read_completions, stored_completions
     from purerl_cli.tables import show_differences
 
     ours, theirs = algorithm_named(first), algorithm_named(second)
-    batch = example_completions(ours, theirs) if run is None else stored_completions(run, step, ours, theirs)
-    differences, total = compare(ours, theirs, batch)
+    if run is not None:
+        completions = stored_completions(run, step, ours, theirs)
+    elif batch is not None:
+        completions = read_completions(batch, ours, theirs)
+    else:
+        completions = example_completions(ours, theirs)
+    differences, total = compare(ours, theirs, completions)
     show_differences(first, second, differences, total)
+
+
+def _check_sources(run: Path | None, step: int | None, batch: Path | None) -> None:
+    """Refuse options that contradict each other. Nothing has been imported yet."""
+    if run is not None and batch is not None:
+        raise ConfigError("a batch", got="--run and --batch", need="one of them", do="leave out the other one")
+    if step is not None and run is None:
+        need = "--run, the directory of the run that has this step"
+        raise ConfigError("--step", got=f"step {step} without --run", need=need, do="add --run, or leave out --step")

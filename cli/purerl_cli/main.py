@@ -18,6 +18,7 @@ from purerl_cli.algorithms import algo
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
 from purerl_cli.evaluate import evaluate, sample
+from purerl_cli.garbage import exit_without_collections, without_collections
 from purerl_cli.options import Command
 from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
 from purerl_cli.report import report
@@ -92,6 +93,7 @@ def train(
 
 @app.command()
 @with_debug
+@without_collections()
 def recipes() -> None:
     """List the recipes and what each of them needs."""
     from purerl.config.plan import needs
@@ -105,6 +107,7 @@ def recipes() -> None:
 
 @app.command()
 @with_debug
+@without_collections()
 def config(
     recipe: Recipe = "addition",
     settings: Settings = None,
@@ -151,4 +154,5 @@ def main() -> None:
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.path.insert(0, str(Path.cwd()))
+    exit_without_collections()
     app()

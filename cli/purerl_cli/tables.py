@@ -6,7 +6,8 @@ If the output is not a terminal, nothing is wrapped and there are no colors, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import typer
@@ -89,10 +90,52 @@ def _setting_paragraph(head: Sequence[str], cells: Sequence[Text]) -> Renderable
     return Group(Text.assemble(assignment, "  (", source, ")"), Padding(meaning, (0, 0, 0, 4)))
 
 
-def show_algorithms(entries: Iterable[Entry]) -> None:
-    """Print algorithms: papers, components, and what each of them needs."""
-    rows = ((e.name, e.title, *map("\n".join, (e.papers, e.advantage, e.loss, e.reduce, e.needs))) for e in entries)
-    show("name", "title", "papers", "advantage", "loss", "reduction", "needs", rows=rows)
+def show_algorithms(families: Mapping[str, str], entries: Sequence[Entry]) -> None:
+    """Print algorithms, family by family: the name, what it is, and what it needs that not every run has.
+
+    If the terminal is too narrow for columns, what it is and what it needs are below the name.
+    """
+    rows = {family: [_algorithm_cells(entry) for entry in entries if entry.family == family] for family in families}
+    headings = {name: Text.assemble((name, "bold"), f": {families[name]}") for name, members in rows.items() if members}
+    console = Console(highlight=False)
+    widths = _algorithm_widths([_ALGORITHM_HEAD, *chain.from_iterable(rows.values())], console)
+    if not console.is_terminal:
+        console.width = max(console.width, sum(widths) + 6, *map(len, headings.values()))
+    if len(widths) > 1:
+        console.print(_algorithm_grid([_ALGORITHM_HEAD], widths), style="bold")
+    for name, heading in headings.items():
+        console.print(heading, _algorithm_grid(rows[name], widths), sep="\n")
+    console.print("`purerl algo show NAME` shows equations, papers, components and settings.")
+
+
+_ALGORITHM_HEAD = ("name", "what it is", "needs")
+
+
+def _algorithm_widths(rows: Sequence[Sequence[str]], console: Console) -> tuple[int, ...]:
+    """The widths of the three columns on `console`, or one width if it is too narrow for them."""
+    name, summary, needs = (max(map(len, column)) for column in zip(*rows, strict=True))
+    margins = 2 + 2 * 2
+    if not console.is_terminal or name + summary + needs + margins <= console.width:
+        return name, summary, needs
+    needs = max(len(need) for row in rows for need in row[2].split(", ")) + 1
+    summary = min(summary, console.width - name - needs - margins)
+    return (name, summary, needs) if summary >= _MIN_WRAPPED_WIDTH else (console.width - 2,)
+
+
+def _algorithm_cells(entry: Entry) -> tuple[str, str, str]:
+    return entry.name, entry.summary, ", ".join(entry.requires)
+
+
+def _algorithm_grid(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> RenderableType:
+    """Rows in columns of `widths`; with one width, the cells of a row are below each other."""
+    grid = Table.grid(*(Column(width=width, overflow="fold") for width in widths), padding=(0, 2, 0, 0))
+    for name, *others in rows:
+        if len(widths) > 1:
+            grid.add_row(name, *others)
+        else:
+            below = (Padding(Text(cell), (0, 0, 0, 2)) for cell in others if cell)
+            grid.add_row(Group(Text(name), *below))
+    return Padding(grid, (0, 0, 0, 2))
 
 
 def show_modifiers(entries: Iterable[ModifierEntry]) -> None:
@@ -106,25 +149,15 @@ def show_modifiers(entries: Iterable[ModifierEntry]) -> None:
 
 def show_differences(first: str, second: str, differences: Sequence[Difference], total: Effect) -> None:
     """Print the parts in which two algorithms differ, and the effect of each alone and of all together."""
+    from purerl.comparison import effect_texts
+
     if not differences:
         typer.echo(f"{first} and {second} are the same algorithm.")
         return
     show("part", first, second, rows=((d.part, d.first, d.second) for d in differences))
     effects = [*((f"only {difference.part}", difference.effect) for difference in differences), ("all of them", total)]
     head = ("change", "advantages", "loss", "gradient norm", "cosine")
-    show(*head, rows=((name, *_effect_cells(effect)) for name, effect in effects), wrap=False)
-
-
-def _effect_cells(effect: Effect | None) -> tuple[str, str, str, str]:
-    if effect is None:
-        return ("not alone", "", "", "")
-    before, after = effect.loss
-    return (
-        f"{effect.advantage:.1%}",
-        f"{before:.4g} -> {after:.4g}",
-        f"x {effect.gradient_norm:.4g}",
-        f"{effect.cosine:.4f}",
-    )
+    show(*head, rows=((name, *effect_texts(effect)) for name, effect in effects), wrap=False)
 
 
 def show_recipes(recipes: Iterable[tuple[str, str, Iterable[str]]]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from docs.generate.markdown import table
 from purerl.anatomy import algorithm_named
-from purerl.comparison import Effect, compare, example_completions
+from purerl.comparison import compare, effect_texts, example_completions
 from purerl.presets import Preset, presets
 
 __all__ = ["pages"]
@@ -64,12 +64,6 @@ def _section(preset: Preset) -> Iterator[str]:
     if not differences:
         yield f"The same as `{kind}` with its default settings."
         return
-    head = ["part", f"`{kind}`", f"`{preset.name}`", "advantages", "gradient norm", "cosine"]
-    rows = [[d.part, f"`{d.first}`", f"`{d.second}`", *_cells(d.effect)] for d in differences]
-    yield table(head, [*rows, ["all of them", "", "", *_cells(total)]])
-
-
-def _cells(effect: Effect | None) -> list[str]:
-    if effect is None:
-        return ["not alone", "", ""]
-    return [f"{effect.advantage:.1%}", f"{effect.gradient_norm:.3f}", f"{effect.cosine:.4f}"]
+    head = ["part", f"`{kind}`", f"`{preset.name}`", "advantages", "loss", "gradient norm", "cosine"]
+    rows = [[d.part, f"`{d.first}`", f"`{d.second}`", *effect_texts(d.effect)] for d in differences]
+    yield table(head, [*rows, ["all of them", "", "", *effect_texts(total)]])

@@ -1,4 +1,4 @@
-"""Clip-Cov: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models (2505.22617).
+"""Clip-Cov, no loss for tokens of high covariance: Cui et al. 2025 (2505.22617).
 
 A few tokens cause most of the loss of entropy: those whose log-probability and advantage have a large covariance.
 Clip-Cov removes the policy loss of some of these tokens, chosen at random. Use it if the entropy of the policy

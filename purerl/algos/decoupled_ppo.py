@@ -1,4 +1,4 @@
-"""Decoupled PPO: Hilton et al. 2021 (2110.00641), and for language models AReaL, Fu et al. 2025 (2505.24298).
+"""Decoupled PPO, PPO for stale rollouts: Hilton et al. 2021 (2110.00641); AReaL, Fu et al. 2025 (2505.24298).
 
 In PPO, the old policy has two functions: it sampled the rows, and the new policy must stay close to it. If the rows are
 several updates old, PPO keeps the policy close to an outdated one. Decoupled PPO separates the two. The ratio and its

@@ -1,4 +1,4 @@
-"""FlowRL: Zhu et al. 2025, Matching Reward Distributions for LLM Reasoning (2509.15207).
+"""FlowRL, matching the distribution of rewards: Zhu et al. 2025 (2509.15207).
 
 FlowRL does not maximize the reward. It trains the policy to sample each completion with a probability proportional to
 p_ref * exp(beta * reward), where p_ref is its probability under the reference model. The normalizer of this

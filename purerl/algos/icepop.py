@@ -1,4 +1,4 @@
-"""IcePop: Ling Team 2025, Every Step Evolves, the technical report of Ring-1T (2510.18855).
+"""IcePop, GRPO with a band of mismatch ratios: Ling Team 2025, report of Ring-1T (2510.18855).
 
 IcePop is GRPO with a correction for the training-inference mismatch, which is large for mixture-of-experts models. Each
 token is weighted by the ratio of the probabilities that the trainer and the generator compute for it. Tokens whose

@@ -1,4 +1,4 @@
-"""KL-Cov: Cui et al. 2025, The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models (2505.22617).
+"""KL-Cov, a KL penalty for tokens of high covariance: Cui et al. 2025 (2505.22617).
 
 A few tokens cause most of the loss of entropy: those whose log-probability and advantage have a large covariance.
 KL-Cov penalizes the distance of these tokens from the old policy. Nothing is clipped. Use it if the entropy of the

@@ -1,4 +1,4 @@
-"""REINFORCE: Williams 1992, Simple Statistical Gradient-Following Algorithms.
+"""REINFORCE, the plain policy gradient: Williams 1992, Simple Statistical Gradient-Following Algorithms.
 
 REINFORCE is the plain policy gradient: the log-probability of each token is weighted by the return that follows it. It
 needs no baseline, no group and no critic. It is unbiased. Its variance is high, and the other algorithms reduce it.

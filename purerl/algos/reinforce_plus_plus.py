@@ -1,4 +1,4 @@
-"""REINFORCE++: Hu 2025 (2501.03262).
+"""REINFORCE++, PPO without critic and groups: Hu 2025 (2501.03262).
 
 REINFORCE++ is PPO without a critic and without groups. One completion per prompt is enough. The advantage of a token is
 the return that follows it, whitened over the whole batch. Every token has a KL penalty against a reference model in its

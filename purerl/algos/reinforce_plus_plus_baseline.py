@@ -1,4 +1,4 @@
-"""REINFORCE++ with a baseline: Hu 2025 (2501.03262).
+"""REINFORCE++ with the group mean as a baseline: Hu 2025 (2501.03262).
 
 REINFORCE++ for several completions per prompt. The mean of the group is subtracted from the score of a row, so that
 easy and hard prompts have the same level. The result is whitened over the whole batch. It is not divided by the

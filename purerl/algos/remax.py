@@ -1,4 +1,4 @@
-"""ReMax: Li et al. 2023 (2310.10505).
+"""ReMax, REINFORCE minus the greedy reward: Li et al. 2023 (2310.10505).
 
 ReMax is REINFORCE with a baseline that costs one more completion per prompt: the score of the greedy completion. The
 baseline does not depend on the sampled completion, so the gradient stays unbiased. For an easy prompt the baseline is

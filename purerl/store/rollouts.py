@@ -24,6 +24,7 @@ __all__ = [
     "read_rollouts",
     "read_table",
     "stored_steps",
+    "to_batch",
     "token_columns",
     "total_reward",
     "write_rollouts",
@@ -106,10 +107,14 @@ def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
 
 def read_batch(folder: Path, step: int) -> TensorDict:
     """The batch of `step`, as it was written."""
+    return to_batch(read_table(folder, step))
+
+
+def to_batch(table: pa.Table) -> TensorDict:
+    """The batch in the columns of `table` that are fields of the schema."""
     from purerl.batch import FIELDS, collate
 
-    names = [name for name in read_table(folder, step).column_names if name in FIELDS]
-    return collate([{name: row[name] for name in names} for row in read_rollouts(folder, step)])
+    return collate(table.select([name for name in table.column_names if name in FIELDS]).to_pylist())
 
 
 def read_metadata(folder: Path, step: int) -> Metadata:

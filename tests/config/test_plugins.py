@@ -56,9 +56,11 @@ def entry_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     new = EntryPoint("mine", f"{HERE}:Nested", "purerl.trainers")
     taken = EntryPoint("hf", f"{HERE}:Outside", "purerl.trainers")
     points = EntryPoints([new, taken])
-    monkeypatch.setattr(plugins, "entry_points", lambda group: points.select(group=group))
+    monkeypatch.setattr(plugins, "entry_points", lambda: points)
+    plugins._entry_points.cache_clear()
     plugins._addresses.cache_clear()
     yield
+    plugins._entry_points.cache_clear()
     plugins._addresses.cache_clear()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 
@@ -59,3 +60,31 @@ plugins.find("algorithm", "grpo")
 print((time.process_time() - middle) / (middle - start))
 """
     assert any(float(_run(code)) < 0.1 for _ in range(5))
+
+
+def _cpu_time(*arguments: str) -> float:
+    """The CPU time of a process of Python, from its start to its exit."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_comparing_two_algorithms_takes_less_time_than_a_process_that_only_imports_torch_and_tensordict() -> None:
+    """The garbage collector, which such a process runs, takes more time than everything that the command computes."""
+    command = ("-m", "purerl_cli", "algo", "diff", "grpo", "dapo")
+    assert any(_cpu_time(*command) < 0.85 * _cpu_time("-c", "import torch, tensordict") for _ in range(3))
+
+
+def test_comparing_two_algorithms_loads_no_heavy_library() -> None:
+    code = """
+import sys, torch, tensordict
+preloaded = set(sys.modules)
+from typer.testing import CliRunner
+from purerl_cli.main import app
+assert CliRunner().invoke(app, ["algo", "diff", "grpo", "dapo"]).exit_code == 0
+print(*{name.partition(".")[0] for name in set(sys.modules) - preloaded})
+"""
+    loaded = set(_run(code).split())
+    assert "purerl" in loaded
+    assert loaded & (HEAVY_LIBRARIES | {"datasets", "hypothesis", "scipy", "sklearn", "pandas"}) == set()
