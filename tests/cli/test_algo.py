@@ -50,7 +50,7 @@ def test_algorithm_is_shown_with_its_parts_needs_and_settings() -> None:
     text = _purerl("show", "grpo", "--set", "kl_loss=0.02").stdout
     assert text.startswith("GRPO, group relative policy optimization: ")
     assert "A_i  = (s_i - mean_g) / (std_g + 1e-6)" in text
-    assert "0.02 * sequence_mean_of_token_mean of k3(logp, ref_logp)" in text
+    assert "sequence_mean_of_token_mean of 0.02 * k3(logp, ref_logp)" in text
     assert "a reference" in text
     assert "kl_loss.coef" in text
 

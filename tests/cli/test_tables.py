@@ -52,7 +52,7 @@ def test_modifiers_are_listed_with_their_settings_and_papers() -> None:
     assert re.split(" {2,}", lines[first].strip()) == [
         "kl_loss", "A KL penalty against the reference model, in the loss.", "coef = 0.001", "2512.02556"
     ]  # fmt: skip
-    assert lines[first + 1].strip() == 'estimator = "k3"'
+    assert lines[first + 1].split() == ["estimator", "=", '"k3"', "2506.09477"]
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in plugins.names("modifier"))
 
 
@@ -61,7 +61,8 @@ def test_modifiers_of_a_configuration_are_listed_in_their_order() -> None:
     rows = [line.split() for line in _purerl("config", "addition", *settings).stdout.splitlines()]
     values = {row[0]: row[1] for row in rows if row and row[0].startswith("algorithm.")}
     assert [key for key in values if key.count(".") == 2] == [
-        "algorithm.reduction.by", "algorithm.reduction.length", "algorithm.kl_loss.coef", "algorithm.kl_loss.estimator"
+        "algorithm.reduction.by", "algorithm.reduction.length", "algorithm.kl_loss.coef", "algorithm.kl_loss.estimator",
+        "algorithm.kl_loss.target", "algorithm.kl_loss.horizon",
     ]  # fmt: skip
     assert (values["algorithm.modifiers"], values["algorithm.kl_loss.coef"]) == ('["reduction",', "0.5")
 

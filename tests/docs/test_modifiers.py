@@ -155,7 +155,7 @@ def test_page_of_kl_loss() -> None:
     for line in (
         "`--set algorithm.kl_loss=VALUE` adds the modifier with this value of `coef`. `--set algorithm.kl_loss.NAME=",
         "What it changes in [grpo](../algorithms/grpo.md):",
-        "| loss of the policy | `0.001 * sequence_mean_of_token_mean of k3(logp, ref_logp)` |",
+        "| loss of the policy | `sequence_mean_of_token_mean of 0.001 * k3(logp, ref_logp)` |",
         "It reads these fields in addition: `ref_logp`.",
     ):
         assert f"\n{line}" in page

@@ -116,7 +116,7 @@ def test_page_of_grpo_has_all_sections(pages):
 
 def test_a_page_shows_what_an_optional_term_adds(pages):
     loss = "with_substituted_fields(function=importance_k3(logp, old_logp, ref_logp), sources="
-    term = f"`0.1 * sequence_mean_of_token_mean of {loss}"
+    term = f"`sequence_mean_of_token_mean of 0.1 * {loss}"
     assert f"\n| loss of the policy, with `kl_loss=0.1` | {term}" in pages["deepseek_v3_2"]
     assert "\n| a reference | `logp`; with `kl_loss=0.1` |" in pages["deepseek_v3_2"]
 
