@@ -94,7 +94,7 @@ def test_k3_of_a_small_log_ratio_is_accurate_and_not_negative():
 
 
 def test_kl_coefficient_never_becomes_negative():
-    actual = adapt_kl_coef(torch.tensor(0.5), torch.tensor(0.0), torch.tensor(256.0), target=6.0, horizon=50.0)
+    actual = adapt_kl_coef(torch.tensor(0.5), torch.tensor(0.0), torch.tensor(256), target=6.0, horizon=50.0)
     assert float(actual) == 0.0
 
 
@@ -115,7 +115,7 @@ def test_absolute_log_ratio():
     ("divergence", "expected"), [(6.0, 0.5), (6.6, 0.525), (60.0, 0.55), (5.7, 0.4875), (-9.0, 0.45)]
 )
 def test_kl_coefficient_changes_by_at_most_a_fifth(divergence, expected):
-    actual = adapt_kl_coef(torch.tensor(0.5), torch.tensor(divergence), torch.tensor(50.0), target=6.0, horizon=100.0)
+    actual = adapt_kl_coef(torch.tensor(0.5), torch.tensor(divergence), torch.tensor(50), target=6.0, horizon=100.0)
     assert float(actual) == pytest.approx(expected)
 
 

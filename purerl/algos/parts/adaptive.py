@@ -15,7 +15,7 @@ from purerl.algos.algebra import Bound, Transform, Weighted, bind
 from purerl.algos.parts.divergences import k1
 from purerl.batch import with_fields
 from purerl.kernels.masks import any_true, count_true
-from purerl.types import Scalar
+from purerl.types import Count, Scalar
 
 __all__ = [
     "MAX_ERROR",
@@ -34,7 +34,7 @@ MAX_ERROR = 0.2
 # --- equations ---------------------------------------------------------------------------------------------------
 
 
-def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, target: float, horizon: float) -> Scalar:
+def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Count, *, target: float, horizon: float) -> Scalar:
     """Compute the next coefficient of an adaptive KL penalty.
 
         c <- c * max(0, 1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon)
@@ -43,7 +43,7 @@ def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Scalar, *, targ
     Source: Ziegler et al. 2019 (1909.08593). The maximum with 0 is not in the paper, whose horizon is so long that the
     factor is never near 0.
 
-    >>> adapt_kl_coef(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50.0), target=6.0, horizon=100.0)
+    >>> adapt_kl_coef(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50), target=6.0, horizon=100.0)
     tensor(0.5500)
     """
     error = (divergence / target - 1).clamp(-MAX_ERROR, MAX_ERROR)
