@@ -41,8 +41,8 @@ class Config:
         "reduction of the entropy; policy: that of the policy loss", (_SAME, "token_mean", "token_sum"), _SAME
     )
     target: float = number("entropy that the coefficient adapts to; 0: it is constant", 0.0, min=0, unit="nats")
-    step_size: float = number("change of the coefficient after a batch, with a target", 1e-4, above=0)
-    max_coef: float = number("largest coefficient, with a target", 5e-3, above=0)
+    step_size: float = number("change of the coefficient after a batch, with a target", 0.005, above=0)
+    max_coef: float = number("largest coefficient, with a target", 1.0, above=0)
 
     def __attrs_post_init__(self) -> None:
         require_target(self, "step_size", "max_coef")

@@ -134,9 +134,9 @@ def test_order_of_an_adaptive_penalty_and_a_reduction_has_no_effect():
     [
         (kl_loss, dict(horizon=60.0), "horizon\n  got:  60\n  need: 10000: without a target"),
         (kl_reward, dict(horizon=60.0), "horizon\n"),
-        (entropy_bonus, dict(step_size=1.0), "step_size\n"),
-        (entropy_bonus, dict(max_coef=1.0), "max_coef\n"),
-        (entropy_bonus, dict(coef=1.0, target=0.2), "max_coef\n  got:  0.005\n  need: at least coef, which is 1"),
+        (entropy_bonus, dict(step_size=0.5), "step_size\n"),
+        (entropy_bonus, dict(max_coef=0.5), "max_coef\n"),
+        (entropy_bonus, dict(coef=2.0, target=0.2), "max_coef\n  got:  1\n  need: at least coef, which is 2"),
     ],
 )
 def test_setting_without_effect_is_refused(module, settings, message):
