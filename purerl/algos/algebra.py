@@ -361,7 +361,7 @@ def compute_loss(
 def _loss(term: Term, batch: TensorDict) -> TokenFloat:
     loss = term.loss(batch)
     for name in term.scales:
-        loss = loss * batch[name].unsqueeze(-1).to(loss.dtype)
+        loss = loss * batch[name].unsqueeze(-1)
     return loss
 
 

@@ -23,14 +23,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attrs import frozen
+from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, Term, bind, of_fields, write_field
+from purerl.algos.algebra import Algorithm, Objective, Term, bind, write_field
 from purerl.algos.parts import reductions
 from purerl.algos.parts.editing import add_reads, add_scales, change_policy, surrogate_of
 from purerl.algos.parts.groups import prompt_weight
 from purerl.algos.parts.policy import add_preparation
 from purerl.algos.parts.settings import choice, number
 from purerl.errors import ConfigError
+from purerl.types import RowFloat
 
 __all__ = ["Config", "check_length", "modify", "reduction_named"]
 
@@ -87,5 +89,11 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
 
 def _with_prompt_weight(policy: Objective) -> Objective:
-    write = write_field("prompt_weight", of_fields(prompt_weight, "group", "mask"))
+    write = write_field("prompt_weight", bind(_prompt_weight_of))
     return add_reads(add_preparation(policy, write), "prompt_weight")
+
+
+def _prompt_weight_of(batch: TensorDict) -> RowFloat:
+    """All float fields of a batch have the same dtype."""
+    dtypes = (value.dtype for value in batch.values() if value.is_floating_point())
+    return prompt_weight(batch["group"], batch["mask"]).to(next(dtypes))
