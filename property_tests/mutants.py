@@ -11,9 +11,10 @@ import attrs
 import torch
 
 from purerl.algos import dpo, grpo
-from purerl.algos.algebra import Algorithm, Term, Weighted, stateless, write_field
+from purerl.algos.algebra import Algorithm, Term, Weighted, of_fields, stateless, write_field
 from purerl.algos.estimators.group_relative import group_centered_advantage, singleton_score
 from purerl.algos.parts.divergences import k3
+from purerl.algos.parts.groups import prompt_weight
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_sum
 from purerl.algos.parts.whiten import whiten
 from purerl.batch import with_fields
@@ -274,7 +275,16 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
         "field_written_into_argument": (_with_transform(written_into_argument), "written_into_argument"),
     },
     "no_hidden_state": {"dropout": (_with_term(loss=dropout), "gradient of logp")},
-    "dtype_preserved": {"bool_times_float": (_with_row_advantage(sign_of_score), "field advantage: got torch.float32")},
+    "dtype_preserved": {
+        "bool_times_float": (_with_row_advantage(sign_of_score), "field advantage: got torch.float32"),
+        "field_of_another_dtype": (
+            _with_objective(
+                prepare=write_field("prompt_weight", of_fields(prompt_weight, "group", "mask")),
+                reads=(*POLICY.reads, "prompt_weight"),
+            ),
+            "field prompt_weight: got torch.float64",
+        ),
+    },
     "picklable": {
         "lambda": (_with_term(loss=lambda batch: batch["logp"]), "PicklingError: "),
         "repr_with_address": (_with_objective(prepare=ReprWithAddress()), "fingerprint in another process"),

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, describe, fingerprint
+from purerl.algos.algebra import Algorithm, Objective, describe, fingerprint, prepare_step
 from purerl.batch import STRUCTURE
 from purerl.testing.laws.law import assert_same, law
 from purerl.testing.other_process import fingerprint_in_other_process
-from purerl.testing.outcome import flatten_tensors, run
+from purerl.testing.outcome import flatten_tensors, run, steps
 from purerl.testing.perturbations import cast
 
 __all__ = [
@@ -109,12 +109,15 @@ def no_hidden_state(algorithm: Algorithm, batch: TensorDict) -> None:
 def dtype_preserved(algorithm: Algorithm, batch: TensorDict) -> None:
     """Every float result has the dtype of the float fields of the batch, except the state of the transform.
 
-    A cast to float32 would hide errors in tests that run in float64. Common violation: a Python float times a bool or
-    integer tensor, which gives float32.
+    So has every field that is written before an optimizer step: a trainer refuses batches of two dtypes. A cast to
+    float32 would hide errors in tests that run in float64. Common violation: a Python float times a bool or integer
+    tensor, which gives float32.
     """
     for dtype in (torch.float32, torch.float64):
         rows, totals, metrics = run(algorithm, cast(batch, dtype))
-        for name, value in {**rows, **totals, **metrics}.items():
+        prepared = [prepare_step(objective, step)[0] for objective, step in steps(algorithm, cast(batch, dtype))]
+        written = {f"field {name}": value for step in prepared for name, value in step.items()}
+        for name, value in {**written, **rows, **totals, **metrics}.items():
             is_preserved = value.dtype == dtype or not value.is_floating_point() or name.startswith("state")
             assert is_preserved, f"{name}: got {value.dtype}, expected {dtype}, the dtype of the batch"
 
