@@ -75,7 +75,7 @@ def read_completions(path: Path, *algorithms: Algorithm) -> TensorDict:
 
     The current policy is the one at the start of the update, unless there is a column `logp`: `logp` is `old_logp`, or
     `rollout_logp` without it. In the same way `value` is `old_value`, and `entropy` is `old_entropy`. Fields that an
-    algorithm has written are ignored, and tokens that a correction has rejected are counted again.
+    algorithm has written are ignored.
 
     Raises: DataError if there is no such file or it cannot be read; InputError if columns that `algorithms` read are
     missing or have another type; BatchError if the values do not follow the schema.
@@ -85,8 +85,6 @@ def read_completions(path: Path, *algorithms: Algorithm) -> TensorDict:
     _check_columns(path, table, needed)
     batch = to_batch(table)
     batch = with_fields(batch, **{name: value.double() for name, value in batch.items() if value.is_floating_point()})
-    if "rejected" in batch.keys():
-        batch = with_fields(batch, mask=batch["mask"] | batch["rejected"])
     batch = batch.exclude(*(name for name in batch.keys() if FIELDS[name].writer in ("estimator", "prepare")))
     names = [name for name in ("logp", *needed) if name not in batch.keys()]
     batch = with_fields(batch, **{name: batch[_source(name, batch.keys())] for name in names})

@@ -22,7 +22,10 @@ __all__ = ["Learner", "Step"]
 
 @frozen
 class Step:
-    """What one step produced. Without kept rows `batch` is None and no model has changed."""
+    """What one step produced. Without kept rows `batch` is None and no model has changed.
+
+    `batch` has the fields that the computation of advantages read, with their values before it, and those it added.
+    """
 
     state: LoopState
     batch: TensorDict | None
@@ -67,11 +70,12 @@ class Learner:
             names = [name for name in names if name not in batch.keys() or FIELDS[name].source[0] in trained]
             batch = score(self.trainers, batch, names)
         with clock("advantage"):
-            transform, batch = compute_advantages(algorithm, state.transform, batch)
+            transform, computed = compute_advantages(algorithm, state.transform, batch)
         with clock("update"):
-            reports |= update(self.trainers, batch, objectives, schedule, state.step)
-        metrics = {**metrics, **means(reports), **batch_metrics(batch)}
-        return Step(evolve(state, step=state.step + 1, transform=transform), batch, trajectories, metrics)
+            reports |= update(self.trainers, computed, objectives, schedule, state.step)
+        metrics = {**metrics, **means(reports), **batch_metrics(computed)}
+        whole = with_fields(computed, **dict(batch.items()))
+        return Step(evolve(state, step=state.step + 1, transform=transform), whole, trajectories, metrics)
 
     def _collated(self, trajectories: Sequence[Trajectory], state: LoopState) -> TensorDict:
         batch = collate([trajectory.fields for trajectory in trajectories])

@@ -12,10 +12,11 @@ import torch
 from attrs import evolve
 
 import purerl
-from purerl.algos import dapo, ppo, spo
+from purerl.algos import dapo, ppo, reinforce_plus_plus, spo
 from purerl.algos.algebra import compute_advantages, fingerprint
-from purerl.algos.modifiers import kl_reward
+from purerl.algos.modifiers import kl_reward, mask_truncated, rejection
 from purerl.backends.fake import generator as fake_generator
+from purerl.batch import STRUCTURE
 from purerl.composition import Composition
 from purerl.config.check import algorithm_of, updates_of
 from purerl.config.schema import Role, StopWhen
@@ -62,6 +63,19 @@ def test_advantages_can_be_computed_again_from_the_rollouts_of_a_step(tmp_path: 
         assert torch.equal(computed["advantage"], batch["advantage"])
     _, computed = compute_advantages(algorithm, read_metadata(folder, 1).state, batch.exclude("advantage"))
     assert not torch.equal(computed["advantage"], batch["advantage"]), "the state changes from step to step"
+
+
+def test_advantages_with_changed_rewards_and_rejected_rows_can_be_computed_again(tmp_path: Path) -> None:
+    modifiers = (mask_truncated.Config(), rejection.Config(), kl_reward.Config(coef=0.5, target=0.01))
+    config = fake(algorithm=Composition(reinforce_plus_plus.Config(), modifiers), max_steps=2)
+    folder = train(config, directory=tmp_path / "run").directory / "rollouts"
+    algorithm = algorithm_of(config)
+    for step in (1, 2):
+        batch = read_batch(folder, step)
+        inputs = batch.select(*STRUCTURE, *algorithm.reads)
+        _, computed = compute_advantages(algorithm, read_metadata(folder, step).state, inputs)
+        assert torch.equal(computed["advantage"], batch["advantage"])
+    assert not torch.equal(computed["reward"], batch["reward"]), "the rewards of the file have no KL penalty"
 
 
 def test_generator_one_step_off_policy_has_the_weights_of_the_step_before(tmp_path: Path) -> None:
