@@ -25,7 +25,7 @@ from purerl.comparison import (
     stored_completions,
 )
 from purerl.composition import with_modifiers
-from purerl.errors import DataError, InputError
+from purerl.errors import BatchError, DataError, InputError
 from purerl.loop.train import train
 from tests.loop.small import fake
 
@@ -223,6 +223,20 @@ def test_rows_of_several_steps_are_refused(tmp_path: Path) -> None:
         read_completions(path, GRPO)
 
 
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"reward": None}, InputError, "got:  no column reward\n  need: reward: an outcome reward is on the last"),
+        ({"old_logp": None}, InputError, "got:  no column logp, old_logp\n  need: logp: under the current model"),
+        ({"action": None, "group": None}, InputError, "got:  no column action, mask, group\n"),
+        ({"reward": 1.0}, InputError, "column 'reward' of batch .*\n  got:  double\n  need: a list of float32, an out"),
+        ({"group": "a"}, InputError, "column 'group' of batch .*\n  got:  string\n  need: int64, rows of the"),
+        ({"reward": [None, 1.0]}, InputError, "column 'reward' of batch .*\n  got:  2 nulls\n  need: a value in"),
+        ({"reward": [1.0]}, BatchError, "field 'reward' of row 0\n  got:  1 values\n  need: 3, one per token"),
+        ({"action": [1, 1, 1], "tokens": [1, 1, 1], "reward": [0, 0, 0], "old_logp": [-1.0, -1.0, -1.0]}, BatchError,
+         "an action token at position 0"),
+    ],
+)  # fmt: skip
 def test_file_that_is_no_batch_is_refused(
     changes: dict[str, Any], error: type[InputError], message: str, tmp_path: Path
 ) -> None:
