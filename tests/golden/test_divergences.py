@@ -93,9 +93,9 @@ def test_k3_of_a_small_log_ratio_is_accurate_and_not_negative():
     torch.testing.assert_close(actual, x.square() / 2 - x**3 / 6, rtol=1e-3, atol=2e-10)
 
 
-def test_kl_coefficient_never_becomes_negative():
+def test_kl_coefficient_is_at_most_halved_and_never_stays_at_0():
     actual = adapt_kl_coef(torch.tensor(0.5), torch.tensor(0.0), torch.tensor(256), target=6.0, horizon=50.0)
-    assert float(actual) == 0.0
+    assert float(actual) == 0.25
 
 
 @pytest.mark.parametrize(("entropy", "expected"), [(0.1, 0.625), (0.2, 0.5), (0.3, 0.375)])

@@ -15,7 +15,7 @@ policy loss. With x = logp - ref_logp and r = exp(logp - old_logp):
 
 With `target`, the coefficient adapts. The coefficient of the first batch is `coef`. After each batch, with B rows:
 
-    coef <- coef * (1 + clip(D / target - 1, -0.2, 0.2) * B / horizon)
+    coef <- coef * max(1/2, 1 + clip(D / target - 1, -0.2, 0.2) * B / horizon)
 
 D is the mean over rows of sum_t (old_logp - ref_logp), and `target` is a divergence of whole rows, in nats. The metric
 `kl_loss_coef` is the coefficient of the batch.

@@ -23,7 +23,7 @@ from the scores of rows.
 
 With `target`, the coefficient adapts. The coefficient of the first batch is `coef`. After each batch, with B rows:
 
-    coef <- coef * (1 + clip(D / target - 1, -0.2, 0.2) * B / horizon)
+    coef <- coef * max(1/2, 1 + clip(D / target - 1, -0.2, 0.2) * B / horizon)
 
 D is the mean over rows of sum_t x_t, whatever the estimator, and `target` is a divergence of whole rows, in nats. The
 metric `kl_reward_coef` is the coefficient of the batch.

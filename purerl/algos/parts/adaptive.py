@@ -19,6 +19,7 @@ from purerl.types import Count, Scalar
 
 __all__ = [
     "MAX_ERROR",
+    "MIN_FACTOR",
     "adapt_entropy_coef",
     "adapt_kl_coef",
     "adaptive_coefficient",
@@ -30,6 +31,9 @@ __all__ = [
 MAX_ERROR = 0.2
 """The bound of the relative error by which `adapt_kl_coef` changes the coefficient (1909.08593)."""
 
+MIN_FACTOR = 0.5
+"""The smallest factor by which `adapt_kl_coef` changes the coefficient."""
+
 
 # --- equations ---------------------------------------------------------------------------------------------------
 
@@ -37,17 +41,17 @@ MAX_ERROR = 0.2
 def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Count, *, target: float, horizon: float) -> Scalar:
     """Compute the next coefficient of an adaptive KL penalty.
 
-        c <- c * max(0, 1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon)
+        c <- c * max(1/2, 1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon)
 
     `divergence` and `target` are in nats, `horizon` is in rows. All tensors are scalars.
-    Source: Ziegler et al. 2019 (1909.08593). The maximum with 0 is not in the paper, whose horizon is so long that the
-    factor is never near 0.
+    Source: Ziegler et al. 2019 (1909.08593). The bound 1/2 is not in the paper, whose horizon is so long that the
+    factor is always near 1. A factor of 0 would end the adaptation: the coefficient would stay 0.
 
     >>> adapt_kl_coef(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50), target=6.0, horizon=100.0)
     tensor(0.5500)
     """
     error = (divergence / target - 1).clamp(-MAX_ERROR, MAX_ERROR)
-    return coefficient * (1 + error * rows / horizon).clamp(min=0)
+    return coefficient * (1 + error * rows / horizon).clamp(min=MIN_FACTOR)
 
 
 def adapt_entropy_coef(
