@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,8 +31,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "GRPO",
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
     ),
+    "bnpo": ("GRPO", {"loss_type": "bnpo"}),
+    "cispo": ("GRPO", {"loss_type": "cispo", "epsilon_high": 5.0}),
+    "sapo": ("GRPO", {"loss_type": "sapo"}),
+    "luspo": (
+        "GRPO",
+        {"loss_type": "luspo", "importance_sampling_level": "sequence", "epsilon": 2e-3, "epsilon_high": 2.5e-3},
+    ),
+    "vespo": ("GRPO", {"loss_type": "vespo", "use_vllm": True, "vllm_importance_sampling_correction": True}),
     "rloo": ("RLOO", {}),
 }
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Iterator[None]:
+    """TRL makes tensors of the default dtype from numbers. Here they are float64, so that rounding hides nothing."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
 
 
 def _settings(trainer: str, changes: dict[str, Any]) -> SimpleNamespace:
@@ -39,6 +57,7 @@ def _settings(trainer: str, changes: dict[str, Any]) -> SimpleNamespace:
     fields = getattr(trl, f"{trainer}Config").__dataclass_fields__
     names = {*changes, "loss_type", "beta", "epsilon", "epsilon_high", "delta", "scale_rewards", "entropy_coef"}
     names |= {"importance_sampling_level", "top_entropy_quantile", "off_policy_mask_threshold"}
+    names |= {"use_vllm", *(name for name in fields if name.startswith(("sapo_", "vespo_")))}
     defaults = {name: fields[name].default for name in names if name in fields}
     return SimpleNamespace(**defaults | {"use_bias_correction_kl": True, "steps_per_generation": 1} | changes)
 
@@ -69,11 +88,11 @@ def _trl(batch: TensorDict, trainer: str, changes: dict[str, Any]) -> Result:
         accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
         model=SimpleNamespace(training=True),
         aux_loss_enabled=False,
-        use_vllm=False,
         current_gradient_accumulation_steps=1,
         use_adaptive_entropy=False,
         _entropy_bonus_enabled=False,
         _metrics=defaultdict(lambda: defaultdict(list)),
+        get_gamma_weights=trl.GRPOTrainer.get_gamma_weights,
         _get_per_token_logps_and_entropies=lambda *_, **__: (logp, batch["entropy"], None),
     )
     stub.epsilon_high = settings.epsilon if settings.epsilon_high is None else settings.epsilon_high
@@ -89,6 +108,9 @@ def _trl(batch: TensorDict, trainer: str, changes: dict[str, Any]) -> Result:
         "ref_per_token_logps": batch["ref_logp"],
         "num_items_in_batch": completion_mask.sum(),
     }
+    if settings.use_vllm:
+        log_ratio = torch.where(mask, batch["old_logp"] - batch["rollout_logp"], 0)
+        inputs["importance_sampling_ratio"] = log_ratio.exp()
     loss = getattr(trl, f"{trainer}Trainer")._compute_loss(stub, None, inputs)
     [gradient] = torch.autograd.grad(loss, logp)
     return Result(advantage.unsqueeze(-1) * completion_mask, loss.detach(), gradient)
