@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.parts.divergences import k1
+from purerl.presets import presets
 
 from .agreement import assert_agree
 from .compositions import Result, algorithm_of, completions, result_of
@@ -121,3 +122,7 @@ def _trl(batch: TensorDict, trainer: str, changes: dict[str, Any]) -> Result:
 def test_preset_has_the_value_and_gradient_of_trl(name: str, seed: int) -> None:
     batch = completions(seed, samples=SAMPLES)
     assert_agree("TRL", result_of(algorithm_of(f"{name}@trl"), batch), _trl(batch, *CASES[name]))
+
+
+def test_every_executed_preset_of_trl_is_compared() -> None:
+    assert {p.name for p in presets().values() if p.library == "TRL"} == {f"{name}@trl" for name in CASES}
