@@ -63,6 +63,8 @@ def completions(seed: int, *, prompts: int = 3, samples: int = 4, length: int = 
     value = draw(1.0)
     fields |= {"old_value": value, "value": value + draw(0.6)}
     fields |= {"greedy_score": draw(1.0)[:, 0], "sum_pi_squared": old.exp() ** 2 + 0.1 * draw(1.0).sigmoid()}
+    # Two rewards of different sizes, for algorithms that do not read their sum.
+    fields["components"] = torch.cat([score, 3 * draw(1.0)[:, :1].round()], -1)
     return with_fields(batch, **fields)
 
 

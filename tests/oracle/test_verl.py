@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -58,6 +59,21 @@ def _in_pairs(batch: TensorDict) -> TensorDict:
 _PASS_K = partial(core_algos.compute_grpo_passk_outcome_advantage, config={"norm_adv_by_std_in_grpo": False})
 _GRPO = core_algos.compute_grpo_outcome_advantage
 
+
+def _gdpo(token_level_rewards: Tensor, response_mask: Tensor, index: np.ndarray, components: Tensor) -> Any:
+    """verl's GDPO. It reads the rewards of a row from a batch, at the last token; the batch has no prompts."""
+    keys, last = ["first", "second"], response_mask.sum(-1).long()
+    attention = torch.arange(response_mask.shape[1]) <= last.unsqueeze(-1)
+    return core_algos.compute_gdpo_outcome_advantage(
+        token_level_rewards,
+        response_mask,
+        index,
+        config={"gdpo_reward_keys": keys},
+        non_tensor_batch=dict(zip(keys, components.T.numpy(), strict=True)),
+        batch={"prompts": torch.zeros(len(index), 0), "attention_mask": attention},
+    )
+
+
 CASES: dict[str, Case] = {
     "ppo": Case(core_algos.compute_gae_advantage_return),
     "grpo": Case(_GRPO),
@@ -67,6 +83,7 @@ CASES: dict[str, Case] = {
     "opo": Case(core_algos.compute_opo_outcome_advantage),
     "otb": Case(core_algos.compute_optimal_token_baseline_advantage, change=_in_pairs),
     "pass_k_leave_one_out": Case(_PASS_K),
+    "gdpo": Case(_gdpo),
     "reinforce_plus_plus": Case(core_algos.compute_reinforce_plus_plus_outcome_advantage),
     "reinforce_plus_plus_baseline": Case(core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage),
     "gspo": Case(_GRPO, core_algos.compute_policy_loss_gspo, {"loss_agg_mode": "seq-mean-token-mean"}),
@@ -90,6 +107,7 @@ def _advantage_and_returns(batch: TensorDict, estimator: Callable) -> tuple[Tens
         "reward_baselines": batch["greedy_score"],
         "old_log_probs": batch["old_logp"],
         "sum_pi_squared": batch["sum_pi_squared"],
+        "components": batch["components"],
         "gamma": 1.0,
         "lam": 1.0,
         "config": SimpleNamespace(gamma=1.0),
@@ -125,6 +143,7 @@ _TOKENS = {"rtol": 1e-6, "cause": "verl adds 1e-8 to the number of tokens of a r
 DIFFERENCES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"), _WHITENING),
     **dict.fromkeys(("gspo", "sapo", "gmpo"), _TOKENS),
+    "gdpo": {"rtol": 1e-5, "cause": "verl normalizes each reward in float32"},
     "otb": {"rtol": 1e-6, "cause": "verl adds 1e-8 to the sum of the weights of returns"},
 }
 
