@@ -22,7 +22,8 @@ __all__ = ["Result", "algorithm_of", "completions", "result_of"]
 class Result(NamedTuple):
     """The advantages [rows, time], the loss, and its gradient with respect to `logp` [rows, time].
 
-    For a critic, they are the targets, its loss, and the gradient with respect to `value`.
+    For a critic, they are the targets, its loss, and the gradient with respect to `value`. An algorithm that learns from
+    pairs has no advantages: the tensor is empty.
     """
 
     advantage: Tensor
@@ -84,4 +85,5 @@ def result_of(algorithm: Algorithm, batch: TensorDict, role: str = "policy") -> 
     values = step[output].clone().requires_grad_()
     loss, _ = compute_loss(objective, with_fields(step, **{output: values}), counts)
     [gradient] = torch.autograd.grad(loss, values)
-    return Result(after[target], loss.detach(), gradient)
+    written = after[target] if target in after.keys() else values.new_zeros(0)
+    return Result(written.detach(), loss.detach(), gradient)
