@@ -22,8 +22,8 @@ __all__ = ["Result", "algorithm_of", "completions", "result_of"]
 class Result(NamedTuple):
     """The advantages [rows, time], the loss, and its gradient with respect to `logp` [rows, time].
 
-    For a critic, they are the targets, its loss, and the gradient with respect to `value`. An algorithm that learns from
-    pairs has no advantages: the tensor is empty.
+    For a critic, they are the targets, its loss, and the gradient with respect to `value`. If there are no advantages,
+    as with pairs, the tensor is empty.
     """
 
     advantage: Tensor
