@@ -63,13 +63,23 @@ def _dataset(dataset: Dataset) -> list[str]:
 
 def _rows(library: Library, section: str) -> str:
     rows = [row for row in library.rows if row.section == section]
-    return table([library.name, "purerl", "difference"], map(_row, rows))
+    return table([library.name, "purerl", "difference"], (_row(library, row) for row in rows))
 
 
-def _row(row: Row) -> list[str]:
+def _row(library: Library, row: Row) -> list[str]:
     kind = "" if row.kind == "setting" else f" ({row.kind})"
     condition = f" with {_code(row.requires)}" if row.requires else ""
-    return [_code(row.names) + kind + condition, _code(row.settings), row.note]
+    notes = filter(None, [row.note, _exact(library, row)])
+    return [_code(row.names) + kind + condition, _code(row.settings), "<br>".join(notes)]
+
+
+def _exact(library: Library, row: Row) -> str:
+    """Which settings compute what the library computes, and the differences of their preset."""
+    if not row.exact:
+        return ""
+    preset = presets()[row.exact[0].partition("=")[2]]
+    differences = " ".join(preset.differences) or "No difference is known."
+    return f"As in {library.name}: {_code(row.exact)}. {differences}"
 
 
 def _code(names: tuple[str, ...]) -> str:

@@ -43,6 +43,7 @@ class Row(NamedTuple):
     requires   further settings of the other library that the row assumes
     settings   "key", "key=value", or a function as "module:name"
     note       what differs; may be empty
+    exact      settings that compute what the library computes: a preset of the library, and changes to it; may be empty
     kind       what `names` are
     """
 
@@ -51,7 +52,11 @@ class Row(NamedTuple):
     requires: tuple[str, ...]
     settings: tuple[str, ...]
     note: str
-    kind: Literal["setting", "function", "class"]
+    exact: tuple[str, ...]
+    kind: Literal["setting", "function", "class", "recipe"]
+
+
+_OPTIONAL = {"requires": (), "note": "", "exact": (), "kind": "setting"}
 
 
 class Library(NamedTuple):
@@ -73,7 +78,7 @@ def read_library(name: str) -> Library:
         version=table["version"],
         prefixes=table.get("prefixes", {}),
         datasets=tuple(_make(Dataset, {"extra_columns": ()} | row) for row in table["dataset"]),
-        rows=tuple(_make(Row, {"requires": (), "note": "", "kind": "setting"} | row) for row in table["row"]),
+        rows=tuple(_make(Row, _OPTIONAL | row) for row in table["row"]),
     )
 
 

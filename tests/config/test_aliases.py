@@ -21,6 +21,7 @@ from purerl.config.schema import RunConfig
 from purerl.data.columns import detect_formats
 from purerl.errors import ConfigError
 from purerl.plugins import find, locate, names
+from purerl.presets import presets
 from purerl.recipes import resolve
 
 ROWS = [(name, row) for name in LIBRARIES for row in read_library(name).rows]
@@ -77,6 +78,22 @@ def _problems(settings: tuple[str, ...]) -> list[str]:
 def test_settings_in_the_tables_of_other_libraries_exist(name: str, row: Row, setting: str) -> None:
     values = row.settings if "=" in setting else (setting,)
     assert _problems(values) == [], f"{name}.toml, {row.names}"
+
+
+@pytest.mark.parametrize(("name", "row"), [(name, row) for name, row in ROWS if row.exact])
+def test_exact_settings_are_a_preset_of_the_library_with_the_algorithm_of_the_row(name: str, row: Row) -> None:
+    assert _problems(row.exact) == []
+    key, _, kind = row.exact[0].partition("=")
+    preset = presets()[kind]
+    assert (key, preset.library) == ("algorithm.kind", read_library(name).name)
+    assert row.settings[0].removeprefix("algorithm.kind=") in (preset.algorithm["kind"], kind.partition("@")[0])
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_presets_of_a_library_are_in_its_table(name: str) -> None:
+    library = read_library(name)
+    shown = {row.exact[0].partition("=")[2] for row in library.rows if row.exact}
+    assert {preset.name for preset in presets().values() if preset.library == library.name} == shown
 
 
 @pytest.mark.parametrize(

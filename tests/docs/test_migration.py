@@ -6,6 +6,7 @@ import pytest
 
 from docs.generate import migration
 from purerl.aliases import LIBRARIES, read_library
+from purerl.presets import presets
 
 PAGES = dict(migration.pages())
 
@@ -15,7 +16,9 @@ def test_a_page_shows_every_row(name: str) -> None:
     library, lines = read_library(name), PAGES[f"from_{name}"].splitlines()
     for row in library.rows:
         shown = [line for line in lines if all(f"`{text}`" in line for text in (*row.names, *row.settings))]
-        assert any(row.note in line for line in shown), row
+        shown = [line for line in shown if row.note in line and all(f"`{text}`" in line for text in row.exact)]
+        differences = presets()[row.exact[0].partition("=")[2]].differences if row.exact else ()
+        assert any(all(text in line for text in differences) for line in shown), row
     for dataset in library.datasets:
         assert any(line.startswith(f"| {dataset.type} | `{dataset.columns[0]}`") for line in lines), dataset
 

@@ -22,7 +22,8 @@ __all__ = ["Result", "algorithm_of", "completions", "result_of"]
 class Result(NamedTuple):
     """The advantages [rows, time], the loss, and its gradient with respect to `logp` [rows, time].
 
-    For a critic, they are the targets, its loss, and the gradient with respect to `value`.
+    For a critic, they are the targets, its loss, and the gradient with respect to `value`. If there are no advantages,
+    as with pairs, the tensor is empty.
     """
 
     advantage: Tensor
@@ -57,11 +58,20 @@ def completions(seed: int, *, prompts: int = 3, samples: int = 4, length: int = 
     old = -draw(1.0).abs() - 0.05
     last = action & (action.flip(-1).cumsum(-1).flip(-1) == 1)
     score = torch.randint(0, 3, (len(rows), 1), generator=rng).double() / 2
-    fields = {"old_logp": old, "ref_logp": old + draw(0.3), "rollout_logp": old + draw(0.05), "logp": old + draw(0.3)}
+    fields = {"old_logp": old, "ref_logp": old + draw(0.3), "rollout_logp": old + draw(0.05)}
+    fields["logp"] = old + _with_outliers(draw(0.3))
     fields |= {"reward": score * last, "entropy": draw(1.0).abs(), "temperature": torch.ones(len(rows))}
     value = draw(1.0)
     fields |= {"old_value": value, "value": value + draw(0.6)}
+    fields |= {"greedy_score": draw(1.0)[:, 0], "sum_pi_squared": old.exp() ** 2 + 0.1 * draw(1.0).sigmoid()}
+    # Two rewards of different sizes, for algorithms that do not read their sum.
+    fields["components"] = torch.cat([score, 3 * draw(1.0)[:, :1].round()], -1)
     return with_fields(batch, **fields)
+
+
+def _with_outliers(log_ratio: Tensor) -> Tensor:
+    """One ratio of twenty is above 5 or below 1/5, so that every bound of a ratio has an effect."""
+    return log_ratio + 5 * log_ratio**3
 
 
 def result_of(algorithm: Algorithm, batch: TensorDict, role: str = "policy") -> Result:
@@ -75,4 +85,5 @@ def result_of(algorithm: Algorithm, batch: TensorDict, role: str = "policy") -> 
     values = step[output].clone().requires_grad_()
     loss, _ = compute_loss(objective, with_fields(step, **{output: values}), counts)
     [gradient] = torch.autograd.grad(loss, values)
-    return Result(after[target], loss.detach(), gradient)
+    written = after[target] if target in after.keys() else values.new_zeros(0)
+    return Result(written.detach(), loss.detach(), gradient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.parts.divergences import k1
+from purerl.batch import with_fields
+from purerl.presets import presets
 
 from .agreement import assert_agree
 from .compositions import Result, algorithm_of, completions, result_of
@@ -30,8 +33,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "GRPO",
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
     ),
+    "bnpo": ("GRPO", {"loss_type": "bnpo"}),
+    "cispo": ("GRPO", {"loss_type": "cispo", "epsilon_high": 5.0}),
+    "sapo": ("GRPO", {"loss_type": "sapo"}),
+    "luspo": (
+        "GRPO",
+        {"loss_type": "luspo", "importance_sampling_level": "sequence", "epsilon": 2e-3, "epsilon_high": 2.5e-3},
+    ),
+    "vespo": ("GRPO", {"loss_type": "vespo", "use_vllm": True, "vllm_importance_sampling_correction": True}),
     "rloo": ("RLOO", {}),
 }
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Iterator[None]:
+    """TRL makes tensors of the default dtype from numbers. Here they are float64, so that rounding hides nothing."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
 
 
 def _settings(trainer: str, changes: dict[str, Any]) -> SimpleNamespace:
@@ -39,6 +59,7 @@ def _settings(trainer: str, changes: dict[str, Any]) -> SimpleNamespace:
     fields = getattr(trl, f"{trainer}Config").__dataclass_fields__
     names = {*changes, "loss_type", "beta", "epsilon", "epsilon_high", "delta", "scale_rewards", "entropy_coef"}
     names |= {"importance_sampling_level", "top_entropy_quantile", "off_policy_mask_threshold"}
+    names |= {"use_vllm", *(name for name in fields if name.startswith(("sapo_", "vespo_")))}
     defaults = {name: fields[name].default for name in names if name in fields}
     return SimpleNamespace(**defaults | {"use_bias_correction_kl": True, "steps_per_generation": 1} | changes)
 
@@ -69,11 +90,11 @@ def _trl(batch: TensorDict, trainer: str, changes: dict[str, Any]) -> Result:
         accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
         model=SimpleNamespace(training=True),
         aux_loss_enabled=False,
-        use_vllm=False,
         current_gradient_accumulation_steps=1,
         use_adaptive_entropy=False,
         _entropy_bonus_enabled=False,
         _metrics=defaultdict(lambda: defaultdict(list)),
+        get_gamma_weights=trl.GRPOTrainer.get_gamma_weights,
         _get_per_token_logps_and_entropies=lambda *_, **__: (logp, batch["entropy"], None),
     )
     stub.epsilon_high = settings.epsilon if settings.epsilon_high is None else settings.epsilon_high
@@ -89,6 +110,9 @@ def _trl(batch: TensorDict, trainer: str, changes: dict[str, Any]) -> Result:
         "ref_per_token_logps": batch["ref_logp"],
         "num_items_in_batch": completion_mask.sum(),
     }
+    if settings.use_vllm:
+        log_ratio = torch.where(mask, batch["old_logp"] - batch["rollout_logp"], 0)
+        inputs["importance_sampling_ratio"] = log_ratio.exp()
     loss = getattr(trl, f"{trainer}Trainer")._compute_loss(stub, None, inputs)
     [gradient] = torch.autograd.grad(loss, logp)
     return Result(advantage.unsqueeze(-1) * completion_mask, loss.detach(), gradient)
@@ -99,3 +123,50 @@ def _trl(batch: TensorDict, trainer: str, changes: dict[str, Any]) -> Result:
 def test_preset_has_the_value_and_gradient_of_trl(name: str, seed: int) -> None:
     batch = completions(seed, samples=SAMPLES)
     assert_agree("TRL", result_of(algorithm_of(f"{name}@trl"), batch), _trl(batch, *CASES[name]))
+
+
+# preset -> settings of TRL's DPO trainer that differ from its defaults
+PREFERENCE_CASES: dict[str, dict[str, Any]] = {
+    "dpo": {"loss_types": ["sigmoid"]},
+    "robust_dpo": {"loss_types": ["robust"], "label_smoothing": 0.1},
+}
+
+
+def _trl_preference(batch: TensorDict, changes: dict[str, Any]) -> Result:
+    """TRL's loss of pairs, which has all chosen rows before all rejected ones."""
+    order = torch.cat([batch["chosen"].nonzero(), (~batch["chosen"]).nonzero()]).squeeze(-1)
+    mask, logp = batch["mask"], batch["logp"].clone().requires_grad_()
+    fields = trl.DPOConfig.__dataclass_fields__
+    names = ("beta", "label_smoothing", "ld_alpha", "f_divergence_type")
+    stub = SimpleNamespace(
+        **{name: fields[name].default for name in names} | changes,
+        accelerator=SimpleNamespace(device="cpu", gather=lambda x: x, gather_for_metrics=lambda x: x),
+        model=SimpleNamespace(training=False),
+        aux_loss_enabled=False,
+        precompute_ref_logps=True,
+        loss_weights=[1.0],
+        use_weighting=False,
+        _total_train_tokens=0,
+        _metrics=defaultdict(lambda: defaultdict(list)),
+    )
+    log_probs = torch.where(mask, logp, 0)[order]
+    outputs = SimpleNamespace(log_probs=log_probs, entropy=log_probs, mean_logits=log_probs, is_top1=log_probs > 0)
+    ref_chosen, ref_rejected = torch.where(mask, batch["ref_logp"], 0)[order].sum(-1).chunk(2)
+    inputs = {"input_ids": batch["tokens"][order], "completion_mask": mask[order].long()}
+    inputs |= {"ref_chosen_logps": ref_chosen, "ref_rejected_logps": ref_rejected}
+    loss = trl.DPOTrainer._compute_loss(stub, lambda **_: outputs, inputs, return_outputs=False)
+    [gradient] = torch.autograd.grad(loss, logp)
+    return Result(logp.new_zeros(0), loss.detach(), gradient)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", PREFERENCE_CASES)
+def test_preset_of_pairs_has_the_value_and_gradient_of_trl(name: str, seed: int) -> None:
+    batch = completions(seed, prompts=6, samples=2)
+    batch = with_fields(batch, chosen=batch["row"] % 2 == seed % 2)
+    assert_agree("TRL", result_of(algorithm_of(f"{name}@trl"), batch), _trl_preference(batch, PREFERENCE_CASES[name]))
+
+
+def test_every_executed_preset_of_trl_is_compared() -> None:
+    compared = {f"{name}@trl" for name in (*CASES, *PREFERENCE_CASES)}
+    assert {preset.name for preset in presets().values() if preset.library == "TRL"} == compared

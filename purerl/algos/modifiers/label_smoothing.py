@@ -9,7 +9,7 @@ expected loss under wrong labels. It has its minimum at a finite margin, with si
 loss of robust DPO is unbiased: its expected value under wrong labels is the loss of DPO under correct ones. It has no
 lower bound.
 
-TRL: `label_smoothing`, with the loss types sigmoid and robust. SPIN has the loss of DPO too.
+TRL: `label_smoothing`, with the loss type robust. TRL 1.16 has no cDPO. SPIN has the loss of DPO too.
 
 Sources: cDPO, Mitchell 2023, A note on DPO with noisy preferences; robust DPO (2403.00409).
 """
