@@ -63,7 +63,7 @@ def report_errors(*, debug: bool, hint: str = "") -> Iterator[None]:
     and is not caught. With `debug`, every error is printed with its traceback.
     """
     try:
-        with _raise_on_sigterm(), _unwrap_interruption():
+        with _raise_on_signals(), _unwrap_interruption():
             yield
             sys.stdout.flush()
     except PurerlError as error:
@@ -99,21 +99,37 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM. It stops a run in the same way as Ctrl-C."""
 
 
+_INTERRUPTIONS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: _Terminated}
+_SECONDS_UNTIL_REPEATED = 10.0
+
+
 @contextmanager
-def _raise_on_sigterm() -> Iterator[None]:
-    """Raise an exception in the block on SIGTERM, so that the terminal is restored and worker processes end."""
+def _raise_on_signals() -> Iterator[None]:
+    """Raise an exception in the block on SIGTERM and SIGINT, so that the terminal is restored and worker processes end.
+
+    Python and C++ ignore exceptions in some places, for example in finalizers. The exception is therefore raised again
+    every `_SECONDS_UNTIL_REPEATED`, until the block ends. A SIGINT that the parent process ignores stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield
         return
-    previous = signal.signal(signal.SIGTERM, _raise_terminated)
+    replaced = (signal.SIG_DFL, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in (*_INTERRUPTIONS, signal.SIGALRM)}
+    for number in _INTERRUPTIONS:
+        if before[number] in replaced:
+            signal.signal(number, _raise_interruption)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _raise_terminated(number: int, frame: object) -> None:
-    raise _Terminated
+def _raise_interruption(number: int, frame: object) -> None:
+    signal.signal(signal.SIGALRM, lambda _, frame: _raise_interruption(number, frame))
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS_UNTIL_REPEATED)
+    raise _INTERRUPTIONS[signal.Signals(number)]
 
 
 @contextmanager

@@ -28,7 +28,9 @@ def run_in_terminal(
     os.close(process_end)
     output, deadline = b"", time.monotonic() + _TIMEOUT
     try:
-        while time.monotonic() < deadline:
+        while True:
+            text = output.decode(errors="replace").replace("\r\n", "\n")
+            assert time.monotonic() < deadline, f"the command did not exit; its last output: {text[-3000:]!r}"
             if not select.select([own_end], [], [], 0.5)[0]:
                 continue
             with contextlib.suppress(OSError):  # the process has closed its end
@@ -36,8 +38,7 @@ def run_in_terminal(
                     output += new_output
                     on_output(process, output.decode(errors="replace"))
                     continue
-            break
-        return output.decode(errors="replace").replace("\r\n", "\n"), process.wait(timeout=10)
+            return text, process.wait(timeout=10)
     finally:
         process.kill()
         os.close(own_end)

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from io import BytesIO
 from pathlib import Path
@@ -197,6 +198,30 @@ def test_signal_restores_the_terminal_and_keeps_the_checkpoint(
     assert "Traceback" not in output
     assert newest(checkpoints) is not None
     assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(("sign", "status", "word"), SIGNALS)
+def test_signal_whose_exception_a_library_ignores_is_repeated(
+    sign: signal.Signals, status: int, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored = []
+
+    def run(*args: object, **kwargs: object) -> None:
+        try:
+            signal.raise_signal(sign)
+        except KeyboardInterrupt as error:
+            ignored.append(error)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            time.sleep(0.01)
+
+    monkeypatch.setattr("purerl_cli.output._SECONDS_UNTIL_REPEATED", 0.05)
+    monkeypatch.setattr(purerl, "train", run, raising=False)
+    before = signal.getsignal(sign), signal.getsignal(signal.SIGALRM)
+    result = _train()
+    assert (result.exit_code, result.stderr, len(ignored)) == (status, f"{word}; {HINT}\n", 1)
+    assert (signal.getsignal(sign), signal.getsignal(signal.SIGALRM)) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(("sign", "status", "word"), SIGNALS)

@@ -97,7 +97,8 @@ def test_remax_subtracts_the_score_of_the_greedy_completion_of_the_current_polic
     run = train(evolve(config, trainer=evolve(config.trainer, lr=1e-2, lr_scheduler="constant")), directory=tmp_path)
     rows = _last_rollouts(run)
     assert all(len({a for a, m in zip(row["advantage"], row["mask"], strict=True) if m}) == 1 for row in rows)
-    baselines = {row["prompt"]: sum(row["reward"]) - row["advantage"][-1] for row in rows}
+    scores = [sum(row["reward"]) - penalty * (sum(row["action"]) == 2) for row in rows]
+    baselines = {row["prompt"]: score - row["advantage"][-1] for row, score in zip(rows, scores, strict=True)}
     assert baselines == _greedy_scores(tmp_path, 4, baselines, penalty)
     assert baselines != _greedy_scores(tmp_path, 3, baselines, penalty)
 
