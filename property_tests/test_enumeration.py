@@ -35,14 +35,7 @@ from purerl.algos import (
 from purerl.algos.algebra import Algorithm, bind, compute_advantages, compute_loss, prepare_step
 from purerl.algos.parts.bypass import bypass_old_logp
 from purerl.algos.parts.corrections import reject_rows, sequence_weight, token_weight, truncated_ratio, with_corrections
-from purerl.algos.parts.divergences import (
-    absolute_log_ratio,
-    importance_k3,
-    on_policy_k3,
-    straight_through,
-    weighted_k2,
-    weighted_k3,
-)
+from purerl.algos.parts import divergences
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import at_last_action, row_mean
 from purerl.batch import STRUCTURE, with_fields
@@ -344,7 +337,7 @@ def unweighted(estimator: Callable) -> Callable:
 
 
 def k3_with_gradient_of_k2(logp: Tensor, old_logp: Tensor, ref_logp: Tensor) -> Tensor:
-    return straight_through(k3(logp, ref_logp), k2(logp, ref_logp))
+    return divergences.straight_through(k3(logp, ref_logp), k2(logp, ref_logp))
 
 
 REVERSE, FORWARD = 0, 1
@@ -354,21 +347,21 @@ REVERSE, FORWARD = 0, 1
 ON_POLICY_ESTIMATORS = {
     "k2": (unweighted(k2), 1.13385, REVERSE, 1, 1),
     "k3": (unweighted(k3), 1, FORWARD, 1, 1),
-    "absolute": (unweighted(absolute_log_ratio), 1.75302, REVERSE, 0.76138, 0.85140),
+    "absolute": (unweighted(divergences.absolute_log_ratio), 1.75302, REVERSE, 0.76138, 0.85140),
     "straight_through": (k3_with_gradient_of_k2, 1, REVERSE, 1, 1),
-    "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
-    "on_policy_k3": (unweighted(on_policy_k3), 1, REVERSE, 1, 1),
-    "weighted_k3": (weighted_k3, 1, FORWARD, 1, 1),
-    "weighted_k2": (weighted_k2, 1.13385, REVERSE, 1, 1),
+    "importance_k3": (divergences.importance_k3, 1, REVERSE, 1, 1),
+    "on_policy_k3": (unweighted(divergences.on_policy_k3), 1, REVERSE, 1, 1),
+    "weighted_k3": (divergences.weighted_k3, 1, FORWARD, 1, 1),
+    "weighted_k2": (divergences.weighted_k2, 1.13385, REVERSE, 1, 1),
 }
 
 OFF_POLICY_ESTIMATORS = {
     "k2": (unweighted(k2), 1.00222, REVERSE, 0.83595, 0.92152),
     "k3": (unweighted(k3), 0.95744, FORWARD, 0.81532, 0.89880),
-    "absolute": (unweighted(absolute_log_ratio), 1.55382, REVERSE, 0.20359, 0.20642),
-    "importance_k3": (importance_k3, 1, REVERSE, 1, 1),
-    "weighted_k3": (weighted_k3, 1, FORWARD, 1, 1),
-    "weighted_k2": (weighted_k2, 1.09824, REVERSE, 1, 1),
+    "absolute": (unweighted(divergences.absolute_log_ratio), 1.55382, REVERSE, 0.20359, 0.20642),
+    "importance_k3": (divergences.importance_k3, 1, REVERSE, 1, 1),
+    "weighted_k3": (divergences.weighted_k3, 1, FORWARD, 1, 1),
+    "weighted_k2": (divergences.weighted_k2, 1.09824, REVERSE, 1, 1),
 }
 
 

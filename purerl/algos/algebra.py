@@ -305,7 +305,7 @@ def _zero_field(name: str, value: Tensor, mask: TokenBool, rows: RowBool) -> Ten
 
 
 def select_rows(algorithm: Algorithm, batch: TensorDict) -> RowBool:
-    """Return the rows of the whole batch that `algorithm.select` keeps, bool [rows]; zeros are as in an advantage."""
+    """Return the rows that `algorithm.select` keeps, bool [rows]. Floats are set to 0 as in `compute_advantages`."""
     return algorithm.select(_zero_outside_actions(batch))
 
 
@@ -352,7 +352,7 @@ def compute_loss(
     losses = [t.weight * t.reduce(_loss(t, zeroed[t.where]), part[t.where], counts[t.name]) for t in objective.terms]
     metrics = dict(objective.metrics(zero_outside(part.detach(), part["mask"])))
     for term, loss in zip(objective.terms, losses, strict=True):
-        # The losses of the parts add up. So do their weights, which are fractions of the step's rows: to 1.
+        # The losses of the parts add up to that of the step. Their weights, fractions of its rows, add up to 1.
         fraction = count_true(any_true(part[term.where])).to(loss.dtype) / counts[term.name].rows.clamp(min=1)
         metrics[f"loss/{term.name}"] = Weighted(loss.detach(), fraction)
     return torch.stack(losses).sum(0), metrics

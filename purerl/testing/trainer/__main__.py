@@ -46,8 +46,8 @@ def main(modules: Sequence[str]) -> None:
 def _exit_now() -> None:
     """End the process with exit code 0, without the finalization of the interpreter.
 
-    Sharded modules keep threads of gloo alive. One that releases a tensor during the finalization waits for the
-    interpreter, which then ends the thread, and C++ aborts the process: exit code -6 after all checks have passed.
+    A rank with a sharded module was once aborted during the finalization, with exit code -6 after all checks had
+    passed. The likely cause is a thread of gloo that still runs and releases a tensor then.
     """
     sys.stdout.flush()
     sys.stderr.flush()
