@@ -42,8 +42,14 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Examples, oracles, messages and library rules; the examples in docstrings."""
-    _python(session, "pytest", *_PARALLEL, *_BY_FILE, *session.posargs)
+    """Examples, oracles, messages and library rules; the examples in docstrings. Without the tests of `training`."""
+    _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", "not training", *session.posargs)
+
+
+@nox.session
+def training(session: nox.Session) -> None:
+    """The default recipe and a task for each family of algorithms, trained until the policy has learned."""
+    _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", "training", "tests/recipes", *session.posargs)
 
 
 @nox.session

@@ -33,9 +33,9 @@ from purerl.algos import (
     vespo,
 )
 from purerl.algos.algebra import Algorithm, bind, compute_advantages, compute_loss, prepare_step
+from purerl.algos.parts import divergences
 from purerl.algos.parts.bypass import bypass_old_logp
 from purerl.algos.parts.corrections import reject_rows, sequence_weight, token_weight, truncated_ratio, with_corrections
-from purerl.algos.parts import divergences
 from purerl.algos.parts.reductions import sequence_mean_of_token_sum
 from purerl.algos.parts.rows import at_last_action, row_mean
 from purerl.batch import STRUCTURE, with_fields

@@ -25,11 +25,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return train(addition(), directory=tmp_path_factory.mktemp("addition") / "run")
 
 
+@pytest.mark.training
 def test_rl_raises_the_accuracy_on_held_out_problems(run: Summary) -> None:
     assert run.before["eval/accuracy"] < 0.4
     assert run.after["eval/accuracy"] > 0.9
 
 
+@pytest.mark.training
 def test_the_exported_model_adds(run: Summary) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -42,6 +44,7 @@ def test_the_exported_model_adds(run: Summary) -> None:
     assert correct / len(problems) > 0.85
 
 
+@pytest.mark.training
 def test_shuffled_rewards_do_not_raise_the_accuracy(run: Summary, tmp_path: Path) -> None:
     config = evolve(addition(), algorithm=shuffled.Config(), max_steps=80)
     claim_directory(tmp_path / "run", config).release()

@@ -42,7 +42,7 @@ from purerl.store.settings import Checkpoint
 from . import shuffled
 from .copying import copying, correct_digits
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.training]
 
 LEARNED, NOT_LEARNED = 0.6, 0.25
 
