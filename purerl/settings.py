@@ -154,6 +154,12 @@ class Model:
     attention: str = setting(
         "transformers' attention implementation: sdpa, eager, flash_attention_2, ...", default="sdpa"
     )
+    fingerprint: str = setting(
+        "how a run notices that the files of a model have changed since it started; sampled: digests of parts of large "
+        "files; full: of all bytes",
+        default="sampled",
+        **one_of("sampled", "full"),
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.dtype not in _DTYPES:

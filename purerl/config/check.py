@@ -119,10 +119,14 @@ def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
     check_roles(config, algorithm, updates=updates_of(config, algorithm, config.max_steps))
     for name, role in model_roles(config, algorithm).items():
         model = role.settings.model
-        if model.revision is not None and (model.path.startswith("{run}") or Path(model.path).is_dir()):
-            key = "model" if model == config.model else f"roles.{name}.model"
+        key = "model" if model == config.model else f"roles.{name}.model"
+        is_directory = model.path.startswith("{run}") or Path(model.path).is_dir()
+        if model.revision is not None and is_directory:
             need = f"the name of a model on the hub; {model.path!r} is a directory"
             raise no_effect(f"{key}.revision", model.revision, need)
+        if model.fingerprint == "full" and not is_directory:
+            need = f"a directory; of a model on the hub, such as {model.path!r}, the commit is recorded"
+            raise no_effect(f"{key}.fingerprint", model.fingerprint, need)
 
 
 def _check_steps(config: RunConfig, algorithm: Algorithm, kind: str) -> None:

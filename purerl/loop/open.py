@@ -14,7 +14,7 @@ from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer
 from purerl.config.check import algorithm_of, updates_of
 from purerl.config.roles import ModelRole, model_roles, teacher_names
-from purerl.config.schema import Role, RunConfig
+from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
 from purerl.data.examples import indices_of_draws, read_examples
 from purerl.data.limits import check_answer_lengths, check_lengths, check_problem_lengths, min_limit
@@ -22,6 +22,7 @@ from purerl.data.open import RunData, check_sources, file_digests, open_data, op
 from purerl.errors import ConfigError
 from purerl.evaluation.results import metrics
 from purerl.files import atomic_directory
+from purerl.loop.base_models import identify_models, map_models, pin_commits
 from purerl.loop.evaluate import attempt_problems
 from purerl.loop.rewards import RunRewards, check_columns
 from purerl.loop.run import Clock
@@ -57,8 +58,9 @@ _RUN = "{run}"  # in a path: the run directory
 class Run:
     """Everything that a run has opened.
 
-    `config` has resolved paths. `max_steps` is the number of steps, also if `config` has a number of epochs. `evaluate`
-    returns the metrics of the generator's weights at a step. `files` has a digest of each data file.
+    `config` has resolved paths, and the commits of models on the hub. `max_steps` is the number of steps, also if
+    `config` has a number of epochs. `evaluate` returns the metrics of the generator's weights at a step. `files` has a
+    digest of each data file, and `models` the fingerprint of the model of each role.
     """
 
     config: RunConfig
@@ -70,6 +72,7 @@ class Run:
     rewards: RewardRunner
     data: RunData
     files: Mapping[str, str]
+    models: Mapping[str, Mapping[str, Any]]
     generator: Generator | None
 
     @property
@@ -104,15 +107,8 @@ def resolve_paths(config: RunConfig, root: Path) -> RunConfig:
     def at(path: str) -> str:
         return path.replace(_RUN, str(root))
 
-    def role_at(role: Role | Mapping[str, Role]) -> Any:
-        if not isinstance(role, Role):
-            return {name: role_at(part) for name, part in role.items()}
-        return evolve(role, model=role.model and evolve(role.model, path=at(role.model.path)))
-
     return evolve(
-        config,
-        model=evolve(config.model, path=at(config.model.path)),
-        roles={name: role_at(role) for name, role in config.roles.items()},
+        map_models(config, lambda model: evolve(model, path=at(model.path))),
         data=evolve(config.data, files=tuple(map(at, config.data.files))),
         evaluate=config.evaluate and evolve(config.evaluate, data={k: at(v) for k, v in config.evaluate.data.items()}),
     )
@@ -151,6 +147,8 @@ def max_steps_of(config: RunConfig, num_examples: int) -> int:
 def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction]) -> Run:
     """Open everything that `config` names; `functions` are reward functions that were passed as objects."""
     algorithm = algorithm_of(config)
+    models = identify_models(model_roles(config, algorithm), directory)
+    config = pin_commits(config, model_roles(config, algorithm), models)
     roles, runner = model_roles(config, algorithm), reward_runner(config, functions)
     problems = config.evaluate.data.values() if config.evaluate else ()
     files = file_digests([*config.data.files, *problems])
@@ -171,6 +169,7 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
         rewards=runner,
         data=data,
         files=files,
+        models=models,
         generator=generator,
     )
     _check_row_lengths(run)

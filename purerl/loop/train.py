@@ -159,7 +159,7 @@ def _finish(config: RunConfig, directory: RunDirectory, functions: Mapping[str, 
 
 def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> dict[str, Any]:
     """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
-    directory.write_data({"max_steps": run.max_steps, **run.data.counts}, run.files)
+    directory.write_data({"max_steps": run.max_steps, **run.data.counts}, run.files, run.models)
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)

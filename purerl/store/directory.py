@@ -3,7 +3,8 @@
 config.toml          the configuration, after its digest; a started run refuses another configuration
 prepared/            files written by `prepare_data`
 initial_run/         the run directory of the initial run
-data.json            number of steps, number of training rows, number of rows left out, and digests of the data files
+data.json            number of steps, number of training rows, number of rows left out, digests of the data files, and
+                     fingerprints of the models that the run started from
 tokenizer/           the tokenizer in Hugging Face's format
 metrics.jsonl        one line per step; step 0 is before the first update
 rollouts/            one Parquet file per step
@@ -126,16 +127,22 @@ class RunDirectory:
             if int(path.stem) > step:
                 path.unlink()
 
-    def write_data(self, facts: Mapping[str, Any], files: Mapping[str, str]) -> None:
-        """Write `facts` about the run's data, and digests of its files."""
-        write_atomically(self._data, json.dumps({**facts, "files": files}, indent=2) + "\n")
+    @property
+    def models(self) -> dict[str, Any]:
+        """The fingerprints of the models that the run started from, by role; empty if it has not started."""
+        return self._recorded("models", {})
+
+    def write_data(self, facts: Mapping[str, Any], files: Mapping[str, str], models: Mapping[str, Any]) -> None:
+        """Write `facts` about the run's data, digests of its files, and fingerprints of its models by role."""
+        content = {**facts, "files": files, "models": models}
+        write_atomically(self._data, json.dumps(content, indent=2) + "\n")
 
     def check_data(self, files: Mapping[str, str]) -> None:
         """Refuse data files whose content has changed since the run started; their names may change.
 
         Raises: RunDirectoryError.
         """
-        before = json.loads(self._data.read_text()).get("files", files) if self._data.exists() else files
+        before = self._recorded("files", files)
         if list(files.values()) == list(before.values()):
             return
         changed = sorted({path for path, _ in files.items() ^ before.items()})
@@ -145,6 +152,9 @@ class RunDirectory:
             need="the same files, to resume the run",
             do="restore them, name another directory, or discard the run with --fresh",
         )
+
+    def _recorded(self, name: str, default: Any) -> Any:
+        return json.loads(self._data.read_text()).get(name, default) if self._data.exists() else default
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished."""
