@@ -18,6 +18,7 @@ from purerl.config.modifiers import key_of
 from purerl.config.roles import check_roles, model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
+from purerl.debugging.settings import check_debug
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import check_evaluation
 from purerl.plugins import find, kind_of, locate
@@ -79,6 +80,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     _check_steps(config, algorithm, kind)
     _check_sampling(config, algorithm, kind)
     check_trackers(config.trackers)
+    check_debug(config.debug, config.max_steps)
     check_rewards(config.rewards, config.gates, config.reward_workers, functions or {})
     if config.prepare_data is not None:
         locate(config.prepare_data)

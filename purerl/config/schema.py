@@ -19,6 +19,7 @@ from attrs.converters import optional
 
 from purerl.composition import Composition, to_composition
 from purerl.data.settings import Data, to_data
+from purerl.debugging.settings import Debug
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate
 from purerl.rewards.settings import Reward, RewardWorkers, to_rewards
@@ -118,6 +119,7 @@ class RunConfig:
     trackers: tuple[Any, ...] = setting(
         "what records the run beside its directory: wandb, tensorboard, ...", default=(), plugin="tracker"
     )
+    debug: Debug = setting("what is written for debugging", factory=Debug)
     stop_when: StopWhen | None = setting("when to stop the run early", default=None)
     initial_run: RunConfig | None = setting(
         "a run that is done first, in {run}/initial_run; its model is {run}/initial_run/final", default=None

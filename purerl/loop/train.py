@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import differences, digest, dumps, read_toml, to_dict
 from purerl.config.tables import flat
 from purerl.data.open import summary
+from purerl.debugging.profiler import profiled
+from purerl.debugging.settings import Debug
+from purerl.debugging.stacks import stacks_after
 from purerl.errors import ConfigError, RunDirectoryError, nearest
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.metrics import time_metrics
@@ -113,7 +116,7 @@ def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> Ru
 def _unchangeable(config: RunConfig) -> RunConfig:
     """`config` without the settings that may change when a run is resumed."""
     initial_run = config.initial_run and _unchangeable(config.initial_run)
-    return evolve(config, trackers=(), reward_workers=RewardWorkers(), initial_run=initial_run)
+    return evolve(config, trackers=(), reward_workers=RewardWorkers(), debug=Debug(), initial_run=initial_run)
 
 
 def _train(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction], *, fresh: bool) -> Summary:
@@ -173,10 +176,19 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
         names = {name for record in directory.records() for name in record}
         _check_stop(config.stop_when, names)
         while not _is_over(record, run.max_steps, config.stop_when):
-            state, record = advance(run, state, directory, trackers)
+            with _debugged(config.debug, directory.path, state.step + 1):
+                state, record = advance(run, state, directory, trackers)
             names.update(record)
             _check_stop(config.stop_when, names)
     return record
+
+
+@contextmanager
+def _debugged(settings: Debug, folder: Path, step: int) -> Iterator[None]:
+    """Record the block, which is `step`, as `settings` say, in files in `folder`."""
+    stacks = stacks_after(settings.stack_dump_after, folder / "stacks.txt", step)
+    with stacks, profiled(settings, folder / "profile", step):
+        yield
 
 
 def _resume(run: Run, directory: RunDirectory) -> tuple[LoopState, dict[str, Any]]:

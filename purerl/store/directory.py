@@ -11,6 +11,8 @@ rollouts/            one Parquet file per step
 reward_errors.jsonl  rows on which a reward function failed, and why; only if there are any
 checkpoints/         one directory per checkpoint
 trackers/            files of trackers
+profile/             profiles of the steps in debug.profile_steps
+stacks.txt           stacks of threads in steps that took longer than debug.stack_dump_after
 identity             the identity of the run for trackers
 final/               the trained policy in Hugging Face's format
 summary.json         written last: the run is finished
@@ -47,6 +49,8 @@ _CONTENT = (
     "rollouts",
     "reward_errors.jsonl",
     "trackers",
+    "profile",
+    "stacks.txt",
     "identity",
     "final",
     "config.toml",
@@ -247,6 +251,6 @@ def _refuse(path: Path, changes: Sequence[tuple[str, Any, Any]]) -> None:
         raise RunDirectoryError(
             f"{str(path)!r} contains a run with another configuration",
             got="; ".join(f"{key}: {before!r} there, {now!r} now" for key, before, now in changes),
-            need="the same settings, except for trackers and reward_workers",
+            need="the same settings, except for trackers, reward_workers and debug",
             do="use the same settings, name another directory, or discard the run with --fresh",
         )

@@ -21,7 +21,7 @@ LAYERS = (
     ("algos",),
     ("protocols",),
     ("backends",),
-    ("data", "rewards", "rollouts", "store", "tracking"),
+    ("data", "rewards", "rollouts", "store", "tracking", "debugging"),
     ("evaluation",),
     ("config",),
     ("description",),

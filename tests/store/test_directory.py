@@ -59,7 +59,7 @@ def test_only_trackers_and_reward_workers_may_change(tmp_path: Path) -> None:
         "checkpoint": Checkpoint(every=7),
     }
     for name, value in others.items():
-        need = "the same settings, except for trackers and reward_workers"
+        need = "the same settings, except for trackers, reward_workers and debug"
         with pytest.raises(RunDirectoryError, match=f"(?s)got:  {name}.*need: {need}"):
             claim_directory(tmp_path, evolve(tracked, **{name: value}))
 
