@@ -42,14 +42,20 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Examples, oracles, messages and library rules; the examples in docstrings. Without the tests of `training`."""
-    _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", "not training", *session.posargs)
+    """Examples, oracles, messages and library rules; the examples in docstrings. Without `training` and `soak`."""
+    _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", "not training and not soak", *session.posargs)
 
 
 @nox.session
 def training(session: nox.Session) -> None:
     """The default recipe and a task for each family of algorithms, trained until the policy has learned."""
     _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", "training", "tests/recipes", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Runs of eight kinds, killed 200 times in total and resumed; -- --kills N for another number."""
+    _python(session, "pytest", *_PARALLEL, "-m", "soak", "tests/loop/test_kill.py", "--kills", "200", *session.posargs)
 
 
 @nox.session

@@ -9,6 +9,10 @@ import torch
 torch.set_num_threads(1)  # two, beside other work, take up to eight times as long
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=20, help="number of SIGKILLs in the tests marked soak")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first, so that no core waits for one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}

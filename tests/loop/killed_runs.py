@@ -1,0 +1,117 @@
+"""Eight kinds of small runs that are killed and resumed, and the comparison with an uninterrupted run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from purerl.algos import dapo, dpo, grpo, opd, ppo, prime, remax, sft
+from purerl.algos.modifiers import entropy_bonus, kl_reward
+from purerl.composition import Composition
+from purerl.config.schema import Role, RunConfig
+from purerl.recipes.addition import character_tokenizer
+from purerl.store.rollouts import read_rollouts, stored_steps
+from tests.data.made import write
+
+from .killed import run
+from .runs import records, without_times
+from .small import fake, small, small_real
+
+__all__ = ["KINDS", "check_equal", "kill_until_finished"]
+
+
+def _ppo(folder: Path) -> RunConfig:
+    return small(
+        algorithm=Composition(ppo.Config(), (kl_reward.Config(coef=0.01),)),
+        rollout=evolve(small().rollout, max_staleness=1),
+        roles={"reference": Role(update_every=1, update_mix=0.5)},
+    )
+
+
+def _sft(folder: Path) -> RunConfig:
+    return small_real(algorithm=sft.Config(), rollout=None, max_steps=4)
+
+
+def _dpo(folder: Path) -> RunConfig:
+    pairs = [{"prompt": f"{k}+{k}=", "chosen": f"{2 * k}", "rejected": "+"} for k in range(9)]
+    data = write(folder / "pairs.parquet", pairs)
+    offline = {"rollout": None, "generator": None, "rewards": (), "evaluate": None}
+    return small_real(algorithm=dpo.Config(), data=data, max_steps=None, num_epochs=2, **offline)
+
+
+def _dapo(folder: Path) -> RunConfig:
+    """Groups are sampled again until they have variance, and a coefficient adapts."""
+    adaptive = entropy_bonus.Config(coef=0.01, target=10.0)
+    rollout = evolve(fake().rollout, max_resample_rounds=2)
+    gates = ("tests.loop.rewards:first_is_even",)
+    return fake(algorithm=Composition(dapo.Config(), (adaptive,)), rollout=rollout, gates=gates, max_steps=6)
+
+
+def _remax(folder: Path) -> RunConfig:
+    """A greedy baseline, and evaluations with several samples of each problem."""
+    evaluate = evolve(fake().evaluate, samples_per_prompt=2, temperature=1.0)
+    return fake(algorithm=remax.Config(), evaluate=evaluate, num_minibatches=1, max_steps=6)
+
+
+def _prime(folder: Path) -> RunConfig:
+    """Two trained models, and rewards that are functions of random numbers."""
+    rewards = ("tests.loop.rewards:digits", "tests.loop.random_rewards:drawn")
+    return fake(algorithm=prime.Config(), rewards=rewards, max_steps=6)
+
+
+def _distillation(folder: Path) -> RunConfig:
+    """The fake engine draws the weights of a model from its path, so the teacher differs from the policy."""
+    character_tokenizer().save_pretrained(folder / "teacher")
+    return fake(algorithm=opd.Config(), roles={"teacher": Role(model=str(folder / "teacher"))}, max_steps=6)
+
+
+KINDS: Mapping[str, Callable[[Path], RunConfig]] = {
+    "grpo": lambda folder: small(algorithm=grpo.Config()),
+    "ppo, one step off policy, reference follows the policy": _ppo,
+    "sft": _sft,
+    "dpo, two epochs": _dpo,
+    "dapo, resampled groups, adaptive entropy": _dapo,
+    "remax, several samples in evaluations": _remax,
+    "prime, random rewards": _prime,
+    "distillation": _distillation,
+}
+
+
+def kill_until_finished(
+    config: RunConfig, directory: Path, moments: Iterator[dict[str, Any]], *, max_kills: int = 1000
+) -> int:
+    """Start the run until it is finished, and kill it each time at the next of `moments`; return how often.
+
+    After `max_kills` it is not killed any more.
+    """
+    kills = 0
+    # A run may be killed just after it has been marked as finished.
+    while not (directory / "summary.json").exists():
+        code = run(config, directory, **(next(moments) if kills < max_kills else {}))
+        assert code in (0, -9)
+        kills += code == -9
+    return kills
+
+
+def check_equal(directory: Path, reference: Path) -> None:
+    """Everything that both runs have written is equal, except for times."""
+    outcome, expected = _outcome(directory), _outcome(reference)
+    assert outcome.keys() == expected.keys()
+    for name, value in expected.items():
+        assert outcome[name] == value, name
+
+
+def _outcome(directory: Path) -> dict[str, Any]:
+    """Everything that a run writes, except for times."""
+    outcome: dict[str, Any] = {}
+    for name, part in {"initial": directory / "initial_run", "run": directory}.items():
+        if part.exists():
+            outcome[f"{name} metrics"] = without_times(records(part))
+            files = sorted((part / "final").iterdir())
+            outcome[f"{name} model"] = {file.name: file.read_bytes() for file in files}
+            outcome[f"{name} checkpoints"] = sorted(path.name for path in (part / "checkpoints").iterdir())
+    folder = directory / "rollouts"
+    return outcome | {"rollouts": {step: read_rollouts(folder, step) for step in stored_steps(folder)}}
