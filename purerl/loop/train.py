@@ -164,10 +164,11 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)
+    identity = directory.identity
     title, note = f"{config.algorithm}, {config.model.path}", summary(run.data.counts)
     with run.rewards, open_console(config.name, run.max_steps, title=title, note=note) as trackers:
         state, record = _resume(run, directory)
-        info = partial(RunInfo, config.name, directory.identity, settings=flat(to_dict(config)), first=record["step"])
+        info = partial(RunInfo, config.name, identity, settings=flat(to_dict(config)), first=record["step"])
         folder = directory.path / "trackers"
         add_trackers(trackers, config.trackers, folder=folder, run_info=info, every=config.checkpoint.every)
         trackers.log(record)

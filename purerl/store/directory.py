@@ -29,7 +29,7 @@ from typing import IO, Any
 
 from attrs import define, field
 
-from purerl.errors import RunDirectoryError
+from purerl.errors import InputError, RunDirectoryError
 from purerl.files import remove, write_atomically
 from purerl.store.lines import read_lines
 from purerl.store.records import sync_records
@@ -234,7 +234,7 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
         content = f"# {digest}\n{document}"
         stored = (path / "config.toml").read_text(encoding="utf-8") if _is_run(path) else None
         if stored is not None and stored != content and _has_started(path):
-            _refuse(path, changes(path / "config.toml"))
+            _refuse(path, _stored_changes(path / "config.toml", changes))
         if stored != content and directory.summary is None:
             write_atomically(path / "config.toml", content)
     except BaseException:
@@ -302,6 +302,14 @@ def _check_folders(directory: RunDirectory) -> None:
                 need="a directory of the run, because a run removes old files there",
                 do="replace it by a directory; the whole run directory may be in another place, or be a link",
             )
+
+
+def _stored_changes(path: Path, changes: Changes) -> Sequence[tuple[str, Any, Any]]:
+    try:
+        return changes(path)
+    except InputError as error:
+        do = "restore it, name another directory, or discard the run with --fresh"
+        raise RunDirectoryError(f"{str(path)!r} is damaged", got=error, need="a configuration", do=do) from error
 
 
 def _refuse(path: Path, changes: Sequence[tuple[str, Any, Any]]) -> None:
