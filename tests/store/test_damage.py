@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from purerl.errors import CheckpointError, EngineError
-from purerl.store.checkpoint import clean, commit, newest
+from purerl.store.checkpoint import clean, commit, newest, restore
 
 from .damage import DAMAGES, flip
 
@@ -148,6 +148,17 @@ def test_digest_of_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> None
     with pytest.raises(EngineError, match="got:  policy/weight\n"):
         _commit(tmp_path, 1, Reporting({"weight": "sha256:0"}))
     assert newest(tmp_path) is None
+
+
+def test_state_of_the_loop_that_executes_code_is_refused(tmp_path: Path) -> None:
+    class Command:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.system, (f"touch {tmp_path}/executed",)
+
+    path = commit(tmp_path, 1, {"step": Command()}, {}, keep=1)
+    with pytest.raises(CheckpointError, match="loop.pt' cannot be loaded"):
+        restore(path, {})
+    assert not (tmp_path / "executed").exists()
 
 
 # --- links, the user's own files, permissions -----------------------------------------------------------------------
