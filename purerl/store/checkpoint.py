@@ -2,8 +2,9 @@
 
 The name of a directory is the number of its step. A directory without a manifest was being written or removed when the
 run died; it is removed before the next checkpoint is written. The manifest has the digest of each file. A checkpoint
-whose files have changed since is damaged: it is not loaded, and stays until there are newer ones. Directories with
-other names, and other files in a checkpoint, are left alone. If a checkpoint is a link, only the link is ever removed.
+whose files have changed since is damaged: it is not loaded, and it is renamed when the run resumes from an older one.
+Directories with other names, and other files in a checkpoint, are left alone. If a checkpoint is a link, only the link
+is ever removed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import torch
 
 from purerl.digests import DigestWriter
 from purerl.errors import CheckpointError
-from purerl.files import follow_umask, sync, sync_tree
+from purerl.files import follow_umask, remove, sync, sync_tree
 from purerl.protocols import Trainer
 from purerl.store.manifest import LOOP_FILE, find_damage, has_all_files, is_committed, uncommit, write_manifest
 
-__all__ = ["clean", "commit", "newest", "restore", "step_of"]
+__all__ = ["clean", "commit", "newest", "restore", "set_aside", "step_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def commit(folder: Path, step: int, state: Mapping[str, Any], trainers: Mapping[
     except OSError as error:
         shutil.rmtree(path, ignore_errors=True)
         raise _not_written(path, error) from error
-    clean(folder, step, keep=keep)
+    clean(folder, keep=keep)
     return path
 
 
@@ -76,17 +77,28 @@ def _not_written(path: Path, error: OSError) -> CheckpointError:
     )
 
 
-def clean(folder: Path, step: int, *, keep: int) -> None:
-    """Remove uncommitted checkpoints, and all that are older than the newest `keep` up to `step`.
-
-    Later ones stay: they could not be used, and the run will replace them. No file is verified.
-    """
+def clean(folder: Path, *, keep: int) -> None:
+    """Remove uncommitted checkpoints, and all that are older than the newest `keep`. No file is verified."""
     num_complete = 0
     for path in _newest_first(folder):
         if not is_committed(path) or num_complete == keep:
             _remove(path)
-        elif step_of(path) <= step:
+        else:
             num_complete += has_all_files(path)
+
+
+def set_aside(folder: Path, *, after: int) -> None:
+    """Rename checkpoints of steps after `after`, because the run resumes before them. A warning names each of them.
+
+    Otherwise they could be taken for checkpoints of the steps that are done again, if these have other checkpoints.
+    """
+    for path in filter(is_committed, _newest_first(folder)):
+        if step_of(path) > after:
+            unused = path.with_name(f"{path.name}.unused")
+            remove(unused)
+            path.rename(unused)
+            sync(folder)
+            _LOG.warning("the run resumes before checkpoint %s, which is renamed to %s", path, unused.name)
 
 
 def newest(folder: Path, problem: Callable[[int], str | None] = lambda step: None) -> Path | None:

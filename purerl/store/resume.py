@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from pathlib import Path
 
-from purerl.store.checkpoint import clean, newest, step_of
+from purerl.store.checkpoint import clean, newest, set_aside, step_of
 from purerl.store.directory import RunDirectory
 from purerl.store.records import find_gap, warn_of_missing_rollouts
 
@@ -32,10 +32,11 @@ def find_checkpoint(directory: RunDirectory) -> Path | None:
 def rewind_to(path: Path | None, directory: RunDirectory, *, keep: int) -> None:
     """Remove what was recorded after the checkpoint at `path` (None: everything), because it is done again.
 
-    Uncommitted checkpoints, and all that are older than the newest `keep`, are removed too. A warning says which
-    rollouts of the steps before are missing.
+    Later checkpoints are renamed. Uncommitted ones, and all that are older than the newest `keep`, are removed. A
+    warning says which rollouts of the steps before are missing.
     """
     step = -1 if path is None else step_of(path)
-    clean(directory.checkpoints, step, keep=keep)
+    set_aside(directory.checkpoints, after=step)
+    clean(directory.checkpoints, keep=keep)
     directory.rewind(step)
     warn_of_missing_rollouts(directory.records(), directory.rollouts)

@@ -64,7 +64,8 @@ def test_run_with_a_damaged_checkpoint_resumes_from_the_one_before(
 ) -> None:
     flip(run / "checkpoints" / "000004" / file)
     _resume(run, finished)
-    (message,) = caplog.messages
+    message, renamed = caplog.messages
+    assert renamed.endswith("which is renamed to 000004.unused")
     assert message.startswith(f"checkpoint {run}/checkpoints/000004 cannot be used: {file} ")
     assert message.endswith(f"{run}/checkpoints/000002 is used instead")
     assert newest(run / "checkpoints") == run / "checkpoints" / "000006"

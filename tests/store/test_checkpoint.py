@@ -57,7 +57,7 @@ def test_checkpoint_without_a_manifest_is_not_loaded_and_removed(tmp_path: Path)
     (last / "manifest.json").unlink()
     assert newest(tmp_path) == first
     assert last.exists(), "another process may be writing it"
-    clean(tmp_path, 1, keep=2)
+    clean(tmp_path, keep=2)
     assert _names(tmp_path) == {"000001"}
 
 
@@ -71,7 +71,7 @@ def test_unknown_files_and_directories_are_ignored_and_not_removed(tmp_path: Pat
         shutil.copytree(path, tmp_path / name)
     unknown = _names(tmp_path) - {path.name}
     for step in (2, 3):
-        clean(tmp_path, step - 1, keep=2)
+        clean(tmp_path, keep=2)
         assert newest(tmp_path) == tmp_path / f"{step - 1:06d}"
         _commit(tmp_path, step)
     assert _names(tmp_path) == unknown | {"000002", "000003"}
@@ -106,7 +106,7 @@ def _synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_missing_directory_has_no_checkpoint(tmp_path: Path) -> None:
-    clean(tmp_path / "checkpoints", 0, keep=2)
+    clean(tmp_path / "checkpoints", keep=2)
     assert newest(tmp_path / "checkpoints") is None
 
 

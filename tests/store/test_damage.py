@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from purerl.errors import CheckpointError, EngineError
-from purerl.store.checkpoint import clean, commit, newest, restore
+from purerl.store.checkpoint import clean, commit, newest, restore, set_aside
 
 from .damage import DAMAGES, flip
 
@@ -50,8 +50,19 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     (message,) = caplog.messages
     assert message.startswith(f"checkpoint {last} cannot be used: {file} ")
     assert message.endswith(f"; {first} is used instead")
-    clean(tmp_path, 1, keep=1)
-    assert last.exists(), "only an uncommitted checkpoint is removed"
+    set_aside(tmp_path, after=1)
+    clean(tmp_path, keep=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001", "000002.unused"]
+
+
+def test_checkpoints_after_the_one_that_is_used_are_renamed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (1, 2, 3):
+        _commit(tmp_path, step)
+    (tmp_path / "000003.unused").mkdir()
+    set_aside(tmp_path, after=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000001", "000002.unused", "000003.unused"]
+    assert (tmp_path / "000003.unused" / "manifest.json").exists()
+    assert f"the run resumes before checkpoint {tmp_path}/000002, which is renamed to 000002.unused" in caplog.messages
 
 
 @pytest.mark.parametrize("file", FILES[1:])
