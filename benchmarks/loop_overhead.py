@@ -102,6 +102,7 @@ def measure(folder: Path, steps: int) -> list[dict[str, float]]:
         for method in methods:
             setattr(owner, method, timed(getattr(owner, method), times, part))
     state = LoopState(transform=run.learner.algorithm.advantage.init())
+    directory.log({"step": 0})
     for _ in range(steps):
         times.clear()
         start = time.process_time()

@@ -128,6 +128,7 @@ def run_purerl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     directory = claim_directory(folder / f"run{os.getpid()}", config, fresh=True)
     run = open_run(config, directory, {config.rewards[0].function: reward})
     state, measured = LoopState(transform=run.learner.algorithm.advantage.init()), []
+    directory.log({"step": 0})
     for _ in range(steps):
         start = time.process_time()
         state, record = advance(run, state, directory, Trackers())

@@ -5,13 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from purerl.errors import RunDirectoryError
 
-__all__ = ["REFUSALS", "atomic_directory", "explain_refusals", "sync", "sync_tree", "write_atomically"]
+__all__ = [
+    "REFUSALS",
+    "atomic_directory",
+    "explain_refusals",
+    "follow_umask",
+    "remove",
+    "sync",
+    "sync_tree",
+    "write_atomically",
+]
 
 REFUSALS = frozenset(
     getattr(errno, name) for name in ("EACCES", "EDQUOT", "EFBIG", "EIO", "ENOSPC", "ENOTDIR", "EPERM", "EROFS")
@@ -20,6 +30,9 @@ REFUSALS = frozenset(
 
 _NO_DIRECTORY = frozenset(getattr(errno, name) for name in ("EEXIST", "EISDIR", "ELOOP", "ENAMETOOLONG", "ENOENT"))
 """Error numbers of a path that cannot be a directory. Inside an existing directory they are bugs of purerl."""
+
+_REPLACED = frozenset(getattr(errno, name) for name in ("EEXIST", "EISDIR", "ELOOP", "ENOTEMPTY"))
+"""Error numbers of a file of the run in whose place there is something else, such as a directory."""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -35,33 +48,77 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """A directory to fill, which replaces `path` at the end of the block."""
+    """A directory to fill, which replaces `path` at the end of the block. The directory above it must exist."""
     partial = path.with_name(path.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    remove(partial)
+    partial.mkdir()
     yield partial
+    follow_umask(partial)
     sync_tree(partial)
-    shutil.rmtree(path, ignore_errors=True)
+    remove(path)
     os.replace(partial, path)
     sync(path.parent)
 
 
+def remove(path: Path) -> None:
+    """Remove the file, the directory or the link at `path`, if it exists. What a link points to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def follow_umask(path: Path) -> None:
+    """Give files in the new directory `path` that only their owner can read the permissions of any new file.
+
+    Libraries such as safetensors write into a temporary file, whose permissions do not depend on the umask.
+    """
+    with (probe := path / ".permissions").open("w") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    probe.unlink()
+    for entry in path.rglob("*"):
+        if (
+            entry.is_file()
+            and not entry.is_symlink()
+            and stat.S_IMODE(entry.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
+        ):
+            entry.chmod(mode)
+
+
 @contextmanager
 def explain_refusals(path: Path) -> Iterator[None]:
-    """Raise RunDirectoryError if the file system refuses something in or at the directory `path`."""
+    """Raise RunDirectoryError if the file system refuses something in or at the directory `path`.
+
+    Also if the directory has been deleted, or if there is something else in the place of one of its files.
+    """
     try:
         yield
     except OSError as error:
-        above = error.filename is not None and path.is_relative_to(str(error.filename))
-        inside = error.filename is None or str(error.filename).startswith(str(path))
-        if not (error.errno in REFUSALS and (inside or above)) and not (error.errno in _NO_DIRECTORY and above):
+        if (explained := _explain(path, error)) is None:
             raise
-        raise RunDirectoryError(
+        raise explained from error
+
+
+def _explain(path: Path, error: OSError) -> RunDirectoryError | None:
+    above = error.filename is not None and path.is_relative_to(str(error.filename))
+    inside = error.filename is None or str(error.filename).startswith(str(path))
+    if (error.errno in REFUSALS and (inside or above)) or (error.errno in _NO_DIRECTORY and above):
+        return RunDirectoryError(
             f"run directory {str(path)!r} cannot be written",
             got=str(error),
             need="a directory with free space, and permission to write there",
             do="free space, fix the permissions, or name another directory; a run that had started will resume",
-        ) from error
+        )
+    if error.filename is None or not inside:
+        return None
+    if error.errno == errno.ENOENT and not path.is_dir():
+        got, do = "it was deleted or moved during the run", "move it back, and start the run again to resume it"
+        return RunDirectoryError(f"run directory {str(path)!r}", got=got, do=do)
+    if error.errno in _REPLACED:
+        need = "the files and directories that the run wrote"
+        do = "restore them, name another directory, or discard the run with --fresh"
+        return RunDirectoryError(f"run directory {str(path)!r} is damaged", got=str(error), need=need, do=do)
+    return None
 
 
 def sync_tree(path: Path) -> None:

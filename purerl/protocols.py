@@ -250,10 +250,13 @@ class Trainer(Protocol):
         """
         ...
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path) -> Mapping[str, str] | None:
         """Write everything that `load` needs to resume bit for bit into the existing directory `path`.
 
-        `path` is one directory that every rank sees. The caller makes sure that the files reach the disk.
+        `path` is one directory that every rank sees. The caller makes sure that the files reach the disk. The result is
+        the digest of each file that this rank has written, by its path in `path` with ``/``, computed from what was
+        written (`purerl.digests`). A file without a digest is read again by the caller, so None is right too.
+
         Raises: OSError if a file cannot be written.
         """
         ...

@@ -35,9 +35,8 @@ def test_refusal_in_or_at_the_directory_is_an_error_of_the_run_directory(error: 
 @pytest.mark.parametrize(
     "error",
     [
-        FileNotFoundError(errno.ENOENT, "No such file or directory", "/runs/a/data.json"),
-        IsADirectoryError(errno.EISDIR, "Is a directory", "/runs/a/metrics.jsonl"),
         FileNotFoundError(errno.ENOENT, "No such file or directory"),
+        IsADirectoryError(errno.EISDIR, "Is a directory", "/data/rows.parquet"),
         PermissionError(errno.EACCES, "Permission denied", "/data/rows.parquet"),
         ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
     ],
@@ -46,6 +45,50 @@ def test_other_errors_are_not_changed(error: OSError) -> None:
     with pytest.raises(OSError, match=error.strerror) as caught, explain_refusals(Path("/runs/a")):
         raise error
     assert caught.value is error
+
+
+def test_missing_file_of_an_existing_directory_is_not_explained(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), explain_refusals(tmp_path):
+        (tmp_path / "data.json").read_text()
+
+
+def test_deleted_directory_is_an_error_of_the_run_directory(tmp_path: Path) -> None:
+    message = "got:  it was deleted or moved during the run"
+    with pytest.raises(RunDirectoryError, match=message), explain_refusals(tmp_path / "run"):
+        (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_directory_in_the_place_of_a_file_is_an_error_of_the_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    message = r"is damaged\n  got:  .*Is a directory: '.*metrics.jsonl'"
+    with pytest.raises(RunDirectoryError, match=message), explain_refusals(tmp_path):
+        (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_link_in_the_place_of_a_directory_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
+    (target := tmp_path / "target").mkdir()
+    (target / "mine").touch()
+    (tmp_path / "final").symlink_to(target)
+    (tmp_path / "final.partial").symlink_to(target)
+    with atomic_directory(tmp_path / "final") as folder:
+        (folder / "new").touch()
+    assert [path.name for path in (tmp_path / "final").iterdir()] == ["new"]
+    assert [path.name for path in target.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_files_of_a_directory_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
+    from safetensors.torch import save_file
+
+    before = os.umask(umask)
+    try:
+        with atomic_directory(tmp_path / "final") as folder:
+            save_file({"a": torch.zeros(1)}, folder / "a.safetensors")
+            (folder / "script").touch(mode=0o700)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "final").iterdir()}
+    assert modes == {"a.safetensors": mode, "script": 0o700}
 
 
 def test_errors_of_safetensors_and_torch_become_os_errors(tmp_path: Path) -> None:

@@ -130,10 +130,10 @@ def evaluation_of_model(
 def evaluation_of_run(directory: Path, changes: Mapping[str, Any]) -> Evaluation:
     """The evaluation of a run's model with the settings of the run, except for `changes` of the section ``evaluate``.
 
-    The model of an unfinished run is the policy of its newest checkpoint; the run may be in progress.
+    The model of an unfinished run is the policy of its newest whole checkpoint; the run may be in progress.
 
-    Raises: RunDirectoryError if there is no run or no checkpoint yet; ConfigError and DataError as
-    `evaluation_of_model`.
+    Raises: RunDirectoryError if there is no run or no checkpoint yet; CheckpointError if all checkpoints are damaged;
+    ConfigError and DataError as `evaluation_of_model`.
     """
     config = _stored_config(directory)
     checkpoint = None if (directory / "summary.json").exists() else _newest_checkpoint(directory)

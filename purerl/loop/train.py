@@ -31,8 +31,9 @@ from purerl.protocols import RunInfo, Tracker, Trainer
 from purerl.rewards.adapters import RewardFunction, name_of
 from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.seeds import derive_seed, restored_generators
-from purerl.store.checkpoint import commit, newest_and_clean, restore
+from purerl.store.checkpoint import commit, restore
 from purerl.store.directory import RunDirectory, claim
+from purerl.store.resume import find_checkpoint, rewind_to
 from purerl.store.rollouts import Metadata, total_reward, write_rollouts
 from purerl.tracking.open import add_trackers, open_console
 
@@ -166,10 +167,11 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)
+    identity = directory.identity
     title, note = f"{config.algorithm}, {config.model.path}", summary(run.data.counts)
     with run.rewards, open_console(config.name, run.max_steps, title=title, note=note) as trackers:
         state, record = _resume(run, directory)
-        info = partial(RunInfo, config.name, directory.identity, settings=flat(to_dict(config)), first=record["step"])
+        info = partial(RunInfo, config.name, identity, settings=flat(to_dict(config)), first=record["step"])
         folder = directory.path / "trackers"
         add_trackers(trackers, config.trackers, folder=folder, run_info=info, every=config.checkpoint.every)
         trackers.log(record)
@@ -193,10 +195,10 @@ def _debugged(settings: Debug, folder: Path, step: int) -> Iterator[None]:
 
 def _resume(run: Run, directory: RunDirectory) -> tuple[LoopState, dict[str, Any]]:
     """Resume from the newest checkpoint. If there is none, start with an evaluation of the initial policy."""
-    path = newest_and_clean(directory.checkpoints, keep=run.config.checkpoint.keep)
+    path = find_checkpoint(directory)
     initial = LoopState(transform=run.learner.algorithm.advantage.init())
     state = LoopState(**restore(path, run.trainers)) if path else initial
-    directory.rewind(state.step if path else -1)
+    rewind_to(path, directory, keep=run.config.checkpoint.keep)
     run.load_weights(state.step, Clock())
     if path is None:
         directory.log({"step": 0} | run.evaluate(step=0))
@@ -220,6 +222,7 @@ def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracke
     if is_evaluated:
         with clock("evaluate"):
             record |= run.evaluate(step=number)
+    directory.check_lock()
     trained = _store(run, state, step, directory, clock)
     record |= time_metrics(clock, record.get("rollout/tokens", trained))
     directory.log(record)
@@ -227,6 +230,7 @@ def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracke
         tracker.completions(number, rows)
     tracker.log(record)
     if is_saved or _is_over(record, run.max_steps, config.stop_when):
+        directory.sync(range(number - config.checkpoint.every + 1, number + 1))
         saved = asdict(step.state, recurse=False)
         commit(directory.checkpoints, number, saved, run.trainers, keep=config.checkpoint.keep)
     return step.state, record

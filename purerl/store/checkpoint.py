@@ -1,107 +1,167 @@
 """Checkpoints: a directory each, committed by the manifest that is written into it last.
 
-The name of a directory is the number of its step. A directory without a manifest was being written when the run died;
-it is removed before the next checkpoint is written. If files of the manifest are missing or have another size, the
-checkpoint is damaged: it is not loaded, and stays until there are newer ones. Directories with other names, and other
-files in a checkpoint, are left alone.
+The name of a directory is the number of its step. A directory without a manifest was being written or removed when the
+run died; it is removed before the next checkpoint is written. The manifest has the digest of each file. A checkpoint
+whose files have changed since is damaged: it is not loaded, and it is renamed when the run resumes from an older one.
+Directories with other names, and other files in a checkpoint, are left alone. If a checkpoint is a link, only the link
+is ever removed.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import logging
 import shutil
-from collections.abc import Mapping
-from io import BytesIO
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
+from purerl.digests import DigestWriter
 from purerl.errors import CheckpointError
-from purerl.files import sync, sync_tree, write_atomically
+from purerl.files import follow_umask, remove, sync, sync_tree
 from purerl.protocols import Trainer
+from purerl.store.manifest import LOOP_FILE, find_damage, has_all_files, is_committed, uncommit, write_manifest
 
-__all__ = ["commit", "newest", "newest_and_clean", "restore"]
+__all__ = ["clean", "commit", "newest", "restore", "set_aside", "step_of"]
 
-_MANIFEST, _LOOP = "manifest.json", "loop.pt"
+_LOG = logging.getLogger(__name__)
 
 
 def commit(folder: Path, step: int, state: Mapping[str, Any], trainers: Mapping[str, Trainer], *, keep: int) -> Path:
     """Save the `state` of the loop after `step`, and all trainers; then remove all but the newest `keep` checkpoints.
 
-    `state` has numbers, strings, tensors, and lists, tuples and dicts of them.
+    `state` has numbers, strings, tensors, and lists, tuples and dicts of them. Digests are computed while files are
+    written. Only files of trainers that return no digests are read again.
 
     Raises: CheckpointError if it cannot be written. It is removed then, and earlier checkpoints are unchanged.
     """
     path = folder / f"{step:06d}"
     try:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
+        folder.mkdir(exist_ok=True)
+        path.mkdir()
+        digests = {}
         for role, trainer in trainers.items():
             (path / role).mkdir(parents=True)
-            trainer.save(path / role)
-        torch.save(dict(state), (saved := BytesIO()))
-        (path / _LOOP).write_bytes(saved.getvalue())
+            digests |= {f"{role}/{name}": digest for name, digest in (trainer.save(path / role) or {}).items()}
+        digests[LOOP_FILE] = _write_state(path / LOOP_FILE, state)
+        follow_umask(path)
         sync_tree(path)
-        write_atomically(path / _MANIFEST, json.dumps({"step": step, "files": _sizes(path)}, indent=2))
+        write_manifest(path, step, digests)
         sync(folder)
     except OSError as error:
         shutil.rmtree(path, ignore_errors=True)
-        before = newest_and_clean(folder, keep=keep)
-        resumes = f"from {str(before)!r}, which is kept" if before else "from the start, because there is no checkpoint"
-        raise CheckpointError(
-            f"checkpoint {str(path)!r} cannot be written",
-            got=str(error),
-            need="space on the disk, and permission to write there",
-            do=f"free space or fix the permissions; the same command resumes {resumes}",
-        ) from error
-    newest_and_clean(folder, keep=keep)
+        raise _not_written(path, error) from error
+    clean(folder, keep=keep)
     return path
 
 
-def newest_and_clean(folder: Path, *, keep: int) -> Path | None:
-    """The newest complete checkpoint; None if there is none.
+def _write_state(path: Path, state: Mapping[str, Any]) -> str:
+    """Write the state of the loop; return the digest of the file."""
+    with path.open("wb") as file:
+        writer = DigestWriter(file)
+        torch.save(dict(state), writer)  # pyright: ignore[reportArgumentType] - it needs only write and flush
+    return writer.digest
 
-    Uncommitted checkpoints, and all that are older than the newest `keep`, are removed.
-    """
-    complete = []
+
+def _not_written(path: Path, error: OSError) -> CheckpointError:
+    before = next((other for other in _newest_first(path.parent) if has_all_files(other)), None)
+    resumes = f"from {str(before)!r}, which is kept" if before else "from the start, because there is no checkpoint"
+    return CheckpointError(
+        f"checkpoint {str(path)!r} cannot be written",
+        got=str(error),
+        need="space on the disk, and permission to write there",
+        do=f"free space or fix the permissions; the same command resumes {resumes}",
+    )
+
+
+def clean(folder: Path, *, keep: int) -> None:
+    """Remove uncommitted checkpoints, and all that are older than the newest `keep`. No file is verified."""
+    num_complete = 0
     for path in _newest_first(folder):
-        if len(complete) == keep or not (path / _MANIFEST).exists():
-            shutil.rmtree(path)
-        elif _is_whole(path):
-            complete.append(path)
-    return complete[0] if complete else None
+        if not is_committed(path) or num_complete == keep:
+            _remove(path)
+        else:
+            num_complete += has_all_files(path)
 
 
-def newest(folder: Path) -> Path | None:
-    """The newest complete checkpoint; None if there is none. Nothing is removed: another process may be writing."""
-    return next(filter(_is_whole, _newest_first(folder)), None)
+def set_aside(folder: Path, *, after: int) -> None:
+    """Rename checkpoints of steps after `after`, because the run resumes before them. A warning names each of them.
+
+    Otherwise they could be taken for checkpoints of the steps that are done again, if these have other checkpoints.
+    """
+    for path in filter(is_committed, _newest_first(folder)):
+        if step_of(path) > after:
+            unused = path.with_name(f"{path.name}.unused")
+            remove(unused)
+            path.rename(unused)
+            sync(folder)
+            _LOG.warning("the run resumes before checkpoint %s, which is renamed to %s", path, unused.name)
+
+
+def newest(folder: Path, problem: Callable[[int], str | None] = lambda step: None) -> Path | None:
+    """The newest whole checkpoint, all of whose files are verified; None if there is no checkpoint.
+
+    `problem` says why the checkpoint of a step cannot be used for another reason, or None. A warning names each newer
+    checkpoint that is not used. Nothing is removed: another process may be writing.
+
+    Raises: CheckpointError if there are checkpoints, but none can be used.
+    """
+    problems: dict[Path, str] = {}
+    for path in filter(is_committed, _newest_first(folder)):
+        found = find_damage(path) or problem(step_of(path))
+        if not is_committed(path):  # another process has removed it meanwhile, because there is a newer one
+            return newest(folder, problem)
+        if found is None:
+            for other, reason in problems.items():
+                _LOG.warning("checkpoint %s cannot be used: %s; %s is used instead", other, reason, path)
+            return path
+        problems[path] = found
+    if problems:
+        raise CheckpointError(
+            f"no checkpoint in {str(folder)!r} can be used",
+            got="; ".join(f"{path.name}: {reason}" for path, reason in problems.items()),
+            need="one of them, and the metrics up to it, as they were written",
+            do="restore them from a copy, or discard the run with purerl train --fresh",
+        )
+    return None
 
 
 def restore(path: Path, trainers: Mapping[str, Trainer]) -> dict[str, Any]:
-    """Load the checkpoint at `path` into `trainers`; return the state of the loop."""
-    state = torch.load(path / _LOOP, weights_only=True)
+    """Load the checkpoint at `path` into `trainers`; return the state of the loop. `newest` has verified its files.
+
+    Raises: CheckpointError if it cannot be loaded, or does not fit.
+    """
+    try:
+        state = torch.load(path / LOOP_FILE, weights_only=True)
+    except (RuntimeError, EOFError, UnpicklingError) as error:
+        need = "a file that this version of purerl has written"
+        raise CheckpointError(f"{str(path / LOOP_FILE)!r} cannot be loaded", got=str(error), need=need) from error
     for role, trainer in trainers.items():
         trainer.load(path / role)
     return state
 
 
-def _sizes(path: Path) -> dict[str, int]:
-    files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith(_MANIFEST))
-    return {str(file.relative_to(path)): file.stat().st_size for file in files}
+def step_of(path: Path) -> int:
+    """The step of the checkpoint at `path`."""
+    return int(path.name)
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """The directories of steps in `folder`, complete or not."""
-    paths = [path for path in folder.glob("*") if re.fullmatch("[0-9]+", path.name) and path.is_dir()]
-    return sorted(paths, key=lambda path: int(path.name), reverse=True)
+    """The directories of steps in `folder`, complete or not. Other names than those of `commit` are the user's own."""
+    paths = [path for path in folder.glob("*") if path.name.isdecimal() and path.name == f"{step_of(path):06d}"]
+    return sorted(filter(Path.is_dir, paths), key=step_of, reverse=True)
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether the manifest belongs to this step, and every file in it exists with its size."""
-    try:
-        manifest = json.loads((path / _MANIFEST).read_text())
-        sizes = {name: (path / name).stat().st_size for name in manifest["files"]}
-    except (FileNotFoundError, ValueError):
-        return False
-    return (manifest["step"], manifest["files"]) == (int(path.name), sizes)
+def _remove(path: Path) -> None:
+    """Remove the checkpoint at `path`, if there is one; of a link only the link.
+
+    The manifest is removed first. A checkpoint that is removed in part is then an uncommitted one.
+    """
+    if path.is_symlink():
+        path.unlink()
+    elif path.is_dir():
+        uncommit(path)
+        shutil.rmtree(path)

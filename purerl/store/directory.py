@@ -23,18 +23,20 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import secrets
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from attrs import define, field
 
-from purerl.errors import RunDirectoryError
-from purerl.files import write_atomically
+from purerl.errors import InputError, RunDirectoryError
+from purerl.files import remove, write_atomically
 from purerl.store.lines import read_lines
+from purerl.store.records import sync_records
+from purerl.store.rollouts import rollouts_path, stored_steps
 
 __all__ = ["RunDirectory", "claim"]
 
@@ -97,21 +99,43 @@ class RunDirectory:
 
     @property
     def identity(self) -> str:
-        """A unique identity, created when it is first used."""
+        """A unique identity, created when it is first used. Raises RunDirectoryError if its file is damaged."""
         path = self.path / "identity"
         if not path.exists():
             write_atomically(path, secrets.token_hex(8))
-        return path.read_text()
+        text = path.read_text(errors="replace")
+        if re.fullmatch("[0-9a-zA-Z]+", text) is None:
+            do = "restore it, or remove it: trackers then record the rest of the run as another run"
+            raise _damaged(path, text, "letters and digits", do)
+        return text
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The summary of the finished run; None if it is not finished."""
+        """The summary of the finished run; None if it is not finished. Raises RunDirectoryError if it is damaged."""
         path = self.path / "summary.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        do = "remove it, and start the run again: it resumes from its last checkpoint, and is finished once more"
+        return _read_json(path, do) if path.exists() else None
+
+    def check_lock(self) -> None:
+        """Raise RunDirectoryError if the directory was deleted, moved or replaced since this process has locked it."""
+        if not _is_same_file(self._lock, self.path / "lock"):
+            raise RunDirectoryError(
+                f"run directory {str(self.path)!r}",
+                got="its file lock was deleted or replaced: the directory is gone, or another process works on it",
+                need="the directory for this process alone, until the run ends",
+                do="do not delete the directory or its lock during a run; the same command resumes what is there",
+            )
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append a line to the metrics."""
+        """Append a line to the metrics, which have the line of the step before. Raises RunDirectoryError."""
+        if record["step"] > 0 and not self.metrics.is_file():
+            do = "restore it, and start the run again to resume it, or discard the run with --fresh"
+            raise RunDirectoryError(f"{str(self.metrics)!r} was deleted during the run", do=do)
         _append(self.metrics, record)
+
+    def sync(self, steps: Iterable[int]) -> None:
+        """Flush the metrics, the failures of reward functions, and the rollouts of `steps` to the disk."""
+        sync_records(self.path, (self.metrics, self.failures), self.rollouts, steps)
 
     def log_failure(self, record: Mapping[str, Any]) -> None:
         """Append a line to the failures of reward functions."""
@@ -127,12 +151,11 @@ class RunDirectory:
             if path.exists():
                 lines = [json.dumps(record) + "\n" for record in read_lines(path) if record["step"] <= step]
                 write_atomically(path, "".join(lines)) if lines else path.unlink()
-        for path in self.rollouts.glob("*.parquet"):
-            if int(path.stem) > step:
-                path.unlink()
+        for later in filter(step.__lt__, stored_steps(self.rollouts)):
+            rollouts_path(self.rollouts, later).unlink()
 
     @property
-    def models(self) -> dict[str, Any]:
+    def models(self) -> Mapping[str, Any]:
         """The fingerprints of the models that the run started from, by role; empty if it has not started."""
         return self._recorded("models", {})
 
@@ -157,8 +180,13 @@ class RunDirectory:
             do="restore them, name another directory, or discard the run with --fresh",
         )
 
-    def _recorded(self, name: str, default: Any) -> Any:
-        return json.loads(self._data.read_text()).get(name, default) if self._data.exists() else default
+    def _recorded(self, name: str, default: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A table of data.json; `default` if it was not written."""
+        do = "restore it, or remove it to resume the run with the data files and models as they are"
+        stored = _read_json(self._data, do).get(name, default) if self._data.exists() else default
+        if not isinstance(stored, Mapping):
+            raise _damaged(self._data, str(stored), "digests of the data files, and fingerprints of the models", do)
+        return stored
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished."""
@@ -174,6 +202,22 @@ def _append(path: Path, record: Mapping[str, Any]) -> None:
         file.write(json.dumps(record) + "\n")
 
 
+def _read_json(path: Path, do: str) -> dict[str, Any]:
+    """The JSON object in the file at `path`. Raises RunDirectoryError if there is none."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise _damaged(path, text, "a JSON object", do)
+    return value
+
+
+def _damaged(path: Path, text: str, need: str, do: str) -> RunDirectoryError:
+    return RunDirectoryError(f"{str(path)!r} is damaged", got=repr(text[:60]), need=need, do=do)
+
+
 def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bool) -> RunDirectory:
     """Lock the directory at `path` for a run; with `fresh`, discard the run that it contains.
 
@@ -182,23 +226,26 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
 
     A run that has not started, for example because its data were refused, is replaced by any other run.
 
-    Raises: RunDirectoryError if another process works there, if the directory contains something that is not a run, or
-    a started run with another configuration.
+    Raises: RunDirectoryError if another process works there, if the directory contains something that is not a run, a
+    started run with another configuration, or a link in which a run removes files.
     """
     if path.exists() and not path.is_dir():
         raise RunDirectoryError(f"run directory {str(path)!r}", got="a file", need="a directory, or a new path")
     if unknown := _unknown_entries(path):
         got, need = "other files: " + ", ".join(sorted(unknown)[:5]), "a run, or an empty directory"
-        raise RunDirectoryError(f"run directory {str(path)!r}", got=got, need=need, do="name another directory")
+        has_run = {"metrics.jsonl", "checkpoints"}.intersection(unknown)
+        do = "restore its config.toml, or name another directory" if has_run else "name another directory"
+        raise RunDirectoryError(f"run directory {str(path)!r}", got=got, need=need, do=do)
     path.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(path, _lock(path))
     try:
         if fresh:
             _remove_run(path)
+        _check_folders(directory)
         content = f"# {digest}\n{document}"
         stored = (path / "config.toml").read_text(encoding="utf-8") if _is_run(path) else None
         if stored is not None and stored != content and _has_started(path):
-            _refuse(path, changes(path / "config.toml"))
+            _refuse(path, _stored_changes(path / "config.toml", changes))
         if stored != content and directory.summary is None:
             write_atomically(path / "config.toml", content)
     except BaseException:
@@ -226,24 +273,54 @@ def _has_started(path: Path) -> bool:
 
 
 def _lock(path: Path) -> IO[str]:
-    file = (path / "lock").open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    """The file lock of the directory `path`, locked. It is opened again if it was replaced in the meantime."""
+    while True:
+        file = (path / "lock").open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            is_busy = isinstance(error, BlockingIOError)
+            got = "another process works on it" if is_busy else f"it cannot be locked: {error}"
+            do = "wait for it, or name another directory" if is_busy else "name a directory in another file system"
+            raise RunDirectoryError(f"run directory {str(path)!r}", got=got, do=do) from error
+        if _is_same_file(file, path / "lock"):
+            return file
         file.close()
-        do = "wait for it, or name another directory"
-        raise RunDirectoryError(f"run directory {str(path)!r}", got="another process works on it", do=do) from error
-    return file
+
+
+def _is_same_file(file: IO[str], path: Path) -> bool:
+    """Whether the open `file` is the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return False
 
 
 def _remove_run(path: Path) -> None:
     """Remove what a run creates, and nothing else. After an interruption the run starts from the beginning."""
     for name in _CONTENT:
-        entry = path / name
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink(missing_ok=True)
+        remove(path / name)
+
+
+def _check_folders(directory: RunDirectory) -> None:
+    """Refuse links in whose targets a run would remove its old files: they may belong to something else."""
+    for path in (directory.checkpoints, directory.rollouts):
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise RunDirectoryError(
+                f"{str(path)!r}",
+                got="a link" if path.is_symlink() else "a file",
+                need="a directory of the run, because a run removes old files there",
+                do="replace it by a directory; the whole run directory may be in another place, or be a link",
+            )
+
+
+def _stored_changes(path: Path, changes: Changes) -> Sequence[tuple[str, Any, Any]]:
+    try:
+        return changes(path)
+    except InputError as error:
+        do = "restore it, name another directory, or discard the run with --fresh"
+        raise RunDirectoryError(f"{str(path)!r} is damaged", got=error, need="a configuration", do=do) from error
 
 
 def _refuse(path: Path, changes: Sequence[tuple[str, Any, Any]]) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "read_metadata",
     "read_rollouts",
     "read_table",
+    "rollouts_path",
     "stored_steps",
     "to_batch",
     "token_columns",
@@ -56,9 +57,9 @@ def write_rollouts(
     columns |= {name: _column(batch, name, offsets) for name in names}
     facts = {"schema": str(SCHEMA_VERSION), "algorithm": metadata.algorithm, "state": _packed(metadata.state)}
     table = pa.table(columns).replace_schema_metadata({_PREFIX + name: value for name, value in facts.items()})
-    path = folder / f"{step:06d}.parquet"
+    path = rollouts_path(folder, step)
     partial = path.with_suffix(".partial")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     pyarrow.parquet.write_table(table, partial)
     os.replace(partial, path)
     return path
@@ -88,16 +89,22 @@ def _packed(state: Any) -> bytes:
     return packed.getvalue()
 
 
+def rollouts_path(folder: Path, step: int) -> Path:
+    """The file with the rollouts of `step`."""
+    return folder / f"{step:06d}.parquet"
+
+
 def stored_steps(folder: Path) -> list[int]:
-    """The steps that have rollouts in `folder`, in order; none if the folder does not exist."""
-    return sorted(int(path.stem) for path in folder.glob("*.parquet"))
+    """The steps that have rollouts in `folder`, in order; none if there is no folder. Other files are ignored."""
+    steps = [int(path.stem) for path in folder.glob("*.parquet") if path.stem.isdecimal()]
+    return sorted(step for step in steps if rollouts_path(folder, step).is_file())
 
 
 def read_table(folder: Path, step: int) -> pa.Table:
     """The rollouts of `step` as an Arrow table."""
     import pyarrow.parquet
 
-    return pyarrow.parquet.read_table(folder / f"{step:06d}.parquet")
+    return pyarrow.parquet.read_table(rollouts_path(folder, step))
 
 
 def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
@@ -122,7 +129,7 @@ def read_metadata(folder: Path, step: int) -> Metadata:
     import pyarrow.parquet
     import torch
 
-    facts = pyarrow.parquet.read_schema(folder / f"{step:06d}.parquet").metadata
+    facts = pyarrow.parquet.read_schema(rollouts_path(folder, step)).metadata
     state = torch.load(BytesIO(facts[f"{_PREFIX}state".encode()]), weights_only=True)
     return Metadata(facts[f"{_PREFIX}algorithm".encode()].decode(), state)
 

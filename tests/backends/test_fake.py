@@ -101,7 +101,7 @@ def test_damaged_or_unsuitable_checkpoint_is_refused(tmp_path):
     make_trainer(("value",)).save(tmp_path)
     with pytest.raises(CheckpointError, match="do not fit"):
         make_trainer(("logp",)).load(tmp_path)
-    (tmp_path / "weights.pt").write_bytes(b"nonsense")
+    (tmp_path / "weights.safetensors").write_bytes(b"nonsense")
     with pytest.raises(CheckpointError, match="no weights can be read"):
         make_trainer(("logp",)).load(tmp_path)
 

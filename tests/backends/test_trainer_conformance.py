@@ -327,6 +327,16 @@ def any_directory_is_a_checkpoint(true, self, path):
     return None
 
 
+@mutant("reported_digests_are_those_of_the_files", HFTrainer, "save")
+def digests_are_of_other_content(true, self, path):
+    return dict.fromkeys(true(self, path), f"sha256:{0:064d}")
+
+
+@mutant("reported_digests_are_those_of_the_files", HFTrainer, "save")
+def digests_are_of_other_files(true, self, path):
+    return {f"policy/{name}": digest for name, digest in true(self, path).items()}
+
+
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     return Case(**conformance(tmp_path_factory.mktemp("models")))

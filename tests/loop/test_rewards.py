@@ -228,6 +228,7 @@ def test_finished_run_has_ended_its_workers(tmp_path: Path) -> None:
 
 def test_rewind_removes_the_failures_of_later_steps(tmp_path: Path) -> None:
     directory = claim_directory(tmp_path / "run", fake())
+    directory.log({"step": 0})
     for step in (1, 2, 3):
         directory.log({"step": step})
         directory.log_failure({"step": step})

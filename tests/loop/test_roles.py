@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from safetensors.torch import load_file
 from torch import Tensor
 
 from purerl.algos import grpo, opd, ppo
@@ -151,7 +152,7 @@ def test_reference_that_follows_the_policy_equals_a_manually_mixed_copy(every: i
         reference = _bigram(config, initial, mixed)
         assert torch.allclose(batch["ref_logp"], reference.score(batch, ("logp",))["logp"], atol=1e-5)
         weights = {
-            role: torch.load(directory / "checkpoints" / f"{step:06d}" / role / "weights.pt", weights_only=True)[BIGRAM]
+            role: load_file(directory / "checkpoints" / f"{step:06d}" / role / "weights.safetensors")[BIGRAM]
             for role in ("policy", "reference")
         }
         if step % every == 0:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from safetensors.torch import load_file
 from torch import Tensor
 
 from purerl.algos import ppo
@@ -90,8 +91,8 @@ def test_only_the_critic_is_trained_during_critic_warmup(tmp_path: Path) -> None
     def weights(role: str) -> list[Tensor]:
         """The policy's table or the critic's head, before the first step and after each step."""
         name = BIGRAM if role == "policy" else "value_head.weight"
-        paths = [summary.directory / "checkpoints" / f"{k:06d}" / role / "weights.pt" for k in range(1, 5)]
-        return [initial[name], *(torch.load(path, weights_only=True)[name] for path in paths)]
+        paths = [summary.directory / "checkpoints" / f"{k:06d}" / role / "weights.safetensors" for k in range(1, 5)]
+        return [initial[name], *(load_file(path)[name] for path in paths)]
 
     def changed(role: str) -> list[bool]:
         values = weights(role)

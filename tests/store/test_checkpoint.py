@@ -1,10 +1,11 @@
-"""A checkpoint has exactly the files of its manifest, otherwise it is not loaded."""
+"""Writing, finding and removing checkpoints. Damaged ones: test_damage.py."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from purerl.errors import CheckpointError
-from purerl.store.checkpoint import commit, newest, newest_and_clean, restore
+from purerl.store.checkpoint import clean, commit, newest, restore
 
 
 class Number:
@@ -48,27 +49,16 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         _commit(tmp_path, step)
     assert _names(tmp_path) == {"000002", "000003"}
-    assert newest_and_clean(tmp_path, keep=2) == tmp_path / "000003"
+    assert newest(tmp_path) == tmp_path / "000003"
 
 
-@pytest.mark.parametrize("damage", ["no manifest", "incomplete manifest", "short file", "missing file"])
-def test_damaged_checkpoint_is_never_loaded(tmp_path: Path, damage: str) -> None:
-    _commit(tmp_path, 1)
-    last = _commit(tmp_path, 2)
-    manifest = last / "manifest.json"
-    if damage == "no manifest":
-        manifest.unlink()
-    elif damage == "incomplete manifest":
-        manifest.write_text(manifest.read_text()[:9])
-    elif damage == "short file":
-        (last / "loop.pt").write_bytes((last / "loop.pt").read_bytes()[:-1])
-    else:
-        (last / "policy" / "value").unlink()
-    assert newest(tmp_path) == newest_and_clean(tmp_path, keep=2) == tmp_path / "000001"
-    assert last.exists() == manifest.exists(), "only an uncommitted checkpoint is removed"
-    for step in (3, 4):
-        _commit(tmp_path, step)
-    assert _names(tmp_path) == {"000003", "000004"}
+def test_checkpoint_without_a_manifest_is_not_loaded_and_removed(tmp_path: Path) -> None:
+    first, last = _commit(tmp_path, 1), _commit(tmp_path, 2)
+    (last / "manifest.json").unlink()
+    assert newest(tmp_path) == first
+    assert last.exists(), "another process may be writing it"
+    clean(tmp_path, keep=2)
+    assert _names(tmp_path) == {"000001"}
 
 
 def test_unknown_files_and_directories_are_ignored_and_not_removed(tmp_path: Path) -> None:
@@ -81,14 +71,14 @@ def test_unknown_files_and_directories_are_ignored_and_not_removed(tmp_path: Pat
         shutil.copytree(path, tmp_path / name)
     unknown = _names(tmp_path) - {path.name}
     for step in (2, 3):
-        assert newest(tmp_path) == newest_and_clean(tmp_path, keep=2) == tmp_path / f"{step - 1:06d}"
+        clean(tmp_path, keep=2)
+        assert newest(tmp_path) == tmp_path / f"{step - 1:06d}"
         _commit(tmp_path, step)
     assert _names(tmp_path) == unknown | {"000002", "000003"}
 
 
 def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
     for step in (999_999, 1_000_000, 1_000_001):
-        assert newest_and_clean(tmp_path, keep=2) == newest(tmp_path)
         assert _commit(tmp_path, step) == newest(tmp_path)
     assert _names(tmp_path) == {"1000000", "1000001"}
 
@@ -116,13 +106,16 @@ def _synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_missing_directory_has_no_checkpoint(tmp_path: Path) -> None:
-    assert newest(tmp_path / "checkpoints") is newest_and_clean(tmp_path / "checkpoints", keep=2) is None
+    clean(tmp_path / "checkpoints", keep=2)
+    assert newest(tmp_path / "checkpoints") is None
 
 
-def test_manifest_lists_every_file(tmp_path: Path) -> None:
+def test_manifest_lists_every_file_with_its_digest(tmp_path: Path) -> None:
     path = _commit(tmp_path, 1)
     manifest = json.loads((path / "manifest.json").read_text())
-    assert manifest == {"step": 1, "files": {"loop.pt": (path / "loop.pt").stat().st_size, "policy/value": 3}}
+    files = {name: (path / name).read_bytes() for name in ("loop.pt", "policy/value")}
+    digests = {name: {"size": len(b), "digest": f"sha256:{sha256(b).hexdigest()}"} for name, b in files.items()}
+    assert manifest == {"step": 1, "ranks": {"0": digests}}
 
 
 @pytest.mark.parametrize("earlier", [True, False])
@@ -141,5 +134,5 @@ def test_checkpoint_that_cannot_be_written_is_removed_and_earlier_ones_stay(tmp_
         "  need: space on the disk, and permission to write there\n"
         f"  do:   free space or fix the permissions; the same command resumes {resumes}"
     )
-    assert newest_and_clean(tmp_path, keep=2) == path
+    assert newest(tmp_path) == path
     assert _names(tmp_path) == ({"000001"} if earlier else set())

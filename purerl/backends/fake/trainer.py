@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from attrs import field, frozen
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from purerl.settings import Model
 
 __all__ = ["Config", "FakeTrainer", "build", "capabilities", "conformance"]
 
-_FILE = "weights.pt"
+_FILE = "weights.safetensors"
 
 
 @frozen(kw_only=True)
@@ -103,12 +104,12 @@ class FakeTrainer:
         self._weights = copies
 
     def save(self, path: Path) -> None:
-        self._ranks.on_first(lambda: torch.save(self._weights, path / _FILE))
+        self._ranks.on_first(lambda: (path / _FILE).write_bytes(save(self._weights)))
 
     def load(self, path: Path) -> None:
         try:
-            weights = torch.load(path / _FILE, weights_only=True)
-        except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+            weights = load_file(path / _FILE)
+        except (OSError, SafetensorError) as error:
             raise CheckpointError(f"no weights can be read from {str(path)!r}", got=str(error)) from error
         shapes = [{name: list(value.shape) for name, value in group.items()} for group in (weights, self._weights)]
         if shapes[0] != shapes[1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from purerl.digests import DigestWriter
 from purerl.errors import CheckpointError
 
 __all__ = ["check_fit", "os_errors", "read", "write"]
@@ -20,13 +22,33 @@ _WEIGHTS, _STATE = "weights.safetensors", "state.pt"
 _MAX_SHOWN = 5
 
 
-def write(path: Path, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write `weights` and `state` into the directory `path`. Raises OSError if that fails."""
+def write(path: Path, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> dict[str, str]:
+    """Write `weights` and `state` into the directory `path`; return the digest of each file, by its name.
+
+    Digests are those of the data in memory: no data are read from the disk.
+
+    Raises: OSError if a file cannot be written.
+    """
     from safetensors.torch import save_file
 
+    weights = {name: weight.cpu().contiguous() for name, weight in weights.items()}
     with os_errors(), (path / _STATE).open("wb") as file:  # given a path, torch would not say why it cannot write
-        save_file({name: weight.cpu().contiguous() for name, weight in weights.items()}, path / _WEIGHTS)
-        torch.save(state, file)
+        save_file(weights, path / _WEIGHTS)
+        writer = DigestWriter(file)
+        torch.save(state, writer)  # pyright: ignore[reportArgumentType] - it needs only write and flush
+    return {_WEIGHTS: _digest_of_weights(path / _WEIGHTS, weights), _STATE: writer.digest}
+
+
+def _digest_of_weights(path: Path, weights: Mapping[str, Tensor]) -> str:
+    """The digest of the safetensors file at `path` with `weights`, of which only the header is read."""
+    writer = DigestWriter()
+    with path.open("rb") as file:
+        writer.write(length := file.read(8))
+        writer.write(header := file.read(int.from_bytes(length, "little")))
+    layout = {name: entry["data_offsets"] for name, entry in json.loads(header).items() if name in weights}
+    for name in sorted(layout, key=layout.__getitem__):
+        writer.write(weights[name].flatten().view(torch.uint8).numpy())
+    return writer.digest
 
 
 @contextmanager

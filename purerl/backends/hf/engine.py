@@ -198,13 +198,15 @@ class HFTrainer:
         copy_into(self.module.model, weights, mix=mix)
         self.replaced = True
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path) -> dict[str, str]:
         saved = self.parameters if self.replaced else self.trained
         weights = {name: value.detach() for name, value in full_tensors(saved)}
         moments = self.optimizer.state_dict()["state"] if self.optimizer else {}
         moments = {index: dict(full_tensors(state)) for index, state in moments.items()}
         state = {"moments": moments, "position": self.position, "replaced": self.replaced}
-        self.ranks.on_first(lambda: write(path, weights, state))
+        digests: dict[str, str] = {}
+        self.ranks.on_first(lambda: digests.update(write(path, weights, state)))
+        return digests
 
     @torch.no_grad()
     def load(self, path: Path) -> None:

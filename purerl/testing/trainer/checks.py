@@ -13,6 +13,7 @@ from torch import Tensor
 from purerl.algos.algebra import Weighted
 from purerl.backends.weights import TensorWeights
 from purerl.batch import with_fields
+from purerl.digests import digest_of
 from purerl.errors import CheckpointError, EngineError, InputError
 from purerl.protocols import Metrics, Trainer
 from purerl.ranks import current_ranks
@@ -337,6 +338,18 @@ def an_invalid_checkpoint_is_refused(case: Case) -> None:
     raise AssertionError("an empty directory was loaded")
 
 
+def reported_digests_are_those_of_the_files(case: Case) -> None:
+    """The digests that `save` returns, if any, are those of files that it has written."""
+    for build in _builds(case):
+        trainer = build()
+        with shared_directory() as directory:
+            digests = trainer.save(directory) or {}
+            files = {name for name in digests if (directory / name).is_file()}
+            wrong = [name for name in digests if name not in files or digest_of(directory / name) != digests[name]]
+            wrong = current_ranks().gather(wrong)
+        assert not any(wrong), f"save returned wrong digests, by rank: {wrong}"
+
+
 def an_exported_trainer_can_be_closed(case: Case) -> None:
     """`export` writes files, and `close` succeeds afterwards."""
     with shared_directory() as directory, closing(case.build()) as trainer:
@@ -367,6 +380,7 @@ _OPEN = (
     a_loaded_trainer_resumes_exactly,
     scores_follow_the_weights,
     an_invalid_checkpoint_is_refused,
+    reported_digests_are_those_of_the_files,
 )
 
 CHECKS = (*map(closing_trainers, _OPEN), an_exported_trainer_can_be_closed)

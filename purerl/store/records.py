@@ -1,0 +1,58 @@
+"""What a run has recorded about its steps, compared with a checkpoint: the lines of its metrics, and its rollouts.
+
+A checkpoint after step s needs the metrics of every step up to s, so that a resumed run has no gap. It does not need
+the rollouts: old ones may have been deleted to save space.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from purerl.files import sync
+from purerl.store.rollouts import rollouts_path, stored_steps
+
+__all__ = ["find_gap", "format_steps", "sync_records", "warn_of_missing_rollouts"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def sync_records(directory: Path, files: Iterable[Path], rollouts: Path, steps: Iterable[int]) -> None:
+    """Flush `files`, which are in `directory`, and the `rollouts` of `steps` to the disk, as far as they exist."""
+    stored = [rollouts_path(rollouts, step) for step in steps]
+    for path in (*files, *stored, rollouts, directory):
+        if path.exists():
+            sync(path)
+
+
+def find_gap(recorded: Collection[int], step: int) -> str | None:
+    """Why metrics of the steps `recorded` do not go with a checkpoint after `step`; None if they do.
+
+    >>> find_gap([0, 1, 2, 3], 2) is None, find_gap([0, 1, 5], 4)
+    (True, 'metrics.jsonl has no lines of steps 2 to 4')
+    """
+    missing = sorted({*range(step + 1)}.difference(recorded))
+    return f"metrics.jsonl has no lines of steps {format_steps(missing)}" if missing else None
+
+
+def warn_of_missing_rollouts(records: Sequence[Mapping[str, Any]], rollouts: Path) -> None:
+    """Warn if there are no `rollouts` of steps that have stored some according to their `records`."""
+    stored = set(stored_steps(rollouts))
+    missing = [record["step"] for record in records if "time/store" in record and record["step"] not in stored]
+    if missing:
+        what = "%s has no rollouts of steps %s; the run does not need them, but reports and comparisons do"
+        _LOG.warning(what, rollouts, format_steps(missing))
+
+
+def format_steps(steps: Sequence[int]) -> str:
+    """Steps in ascending order, as ranges.
+
+    >>> format_steps([1, 2, 3, 7, 9, 10])
+    '1 to 3, 7, 9 to 10'
+    """
+    first = [steps[0], *(after for before, after in pairwise(steps) if after != before + 1)]
+    last = [*(before for before, after in pairwise(steps) if after != before + 1), steps[-1]]
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True))

@@ -1,0 +1,42 @@
+"""Where a run resumes: the newest checkpoint that is whole, and whose metrics are there."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+
+from purerl.store.checkpoint import clean, newest, set_aside, step_of
+from purerl.store.directory import RunDirectory
+from purerl.store.records import find_gap, warn_of_missing_rollouts
+
+__all__ = ["find_checkpoint", "rewind_to"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def find_checkpoint(directory: RunDirectory) -> Path | None:
+    """The newest checkpoint that is whole, and up to which the metrics have every step; None if there is none yet.
+
+    Warnings say which newer checkpoints cannot be used, or that a run without checkpoint starts again.
+
+    Raises: CheckpointError if there are checkpoints, but none can be used.
+    """
+    steps = [record["step"] for record in directory.records()]
+    path = newest(directory.checkpoints, partial(find_gap, steps))
+    if path is None and any(steps):
+        _LOG.warning("there is no checkpoint yet: the run starts again, and repeats its first %d steps", max(steps))
+    return path
+
+
+def rewind_to(path: Path | None, directory: RunDirectory, *, keep: int) -> None:
+    """Remove what was recorded after the checkpoint at `path` (None: everything), because it is done again.
+
+    Later checkpoints are renamed. Uncommitted ones, and all that are older than the newest `keep`, are removed. A
+    warning says which rollouts of the steps before are missing.
+    """
+    step = -1 if path is None else step_of(path)
+    set_aside(directory.checkpoints, after=step)
+    clean(directory.checkpoints, keep=keep)
+    directory.rewind(step)
+    warn_of_missing_rollouts(directory.records(), directory.rollouts)
