@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -40,6 +39,7 @@ from purerl.rollouts.observed import Observed, OnCompletion
 from purerl.seeds import restored_generators
 from purerl.settings import Model
 from purerl.store.checkpoint import newest
+from purerl.strict_json import to_json
 
 __all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
 
@@ -245,4 +245,4 @@ def write_json(path: Path, evaluation: Evaluation, results: Mapping[str, Sequenc
     facts = {"model": model, "seed": evaluation.seed, "settings": settings}
     data = {name: as_json(problems, evaluation.settings) for name, problems in results.items()}
     content = facts | {"metrics": metrics(results, evaluation.settings), "data": data}
-    write_atomically(path, json.dumps(content, indent=2) + "\n")
+    write_atomically(path, to_json(content, indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from textwrap import indent
 
 from attrs import define
@@ -49,12 +50,13 @@ class FailureLimit:
         self.count += 1
         self._first = self._first or failure
         rows = max(self.expected, self.scored)
-        if self.count > tolerated(self.max_rate, rows):
+        limit = tolerated(self.max_rate, rows)
+        if self.count > limit:
             what = "reward functions failed on too many completions; the first failure:"
             raise RewardError(
                 f"{what}\n{describe_failure(self._first)}",
-                got=f"{self.count} of {rows}; the others are not scored",
-                need=f"at most {self.max_rate:g} of them",
+                got=f"{self.count} of {rows} already",
+                need=f"at most {math.floor(limit)}, with max_failure_rate = {self.max_rate:g}",
                 do=self.do,
             )
 

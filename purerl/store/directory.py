@@ -32,6 +32,7 @@ from attrs import define, field
 from purerl.errors import RunDirectoryError
 from purerl.files import write_atomically
 from purerl.store.lines import read_lines
+from purerl.strict_json import to_json
 
 __all__ = ["RunDirectory", "claim"]
 
@@ -120,7 +121,7 @@ class RunDirectory:
         """Remove everything after `step` (-1: everything), because it is about to be done again."""
         for path in (self.metrics, self.failures):
             if path.exists():
-                lines = [json.dumps(record) + "\n" for record in read_lines(path) if record["step"] <= step]
+                lines = [to_json(record) + "\n" for record in read_lines(path) if record["step"] <= step]
                 write_atomically(path, "".join(lines)) if lines else path.unlink()
         for path in self.rollouts.glob("*.parquet"):
             if int(path.stem) > step:
@@ -128,7 +129,7 @@ class RunDirectory:
 
     def write_data(self, facts: Mapping[str, Any], files: Mapping[str, str]) -> None:
         """Write `facts` about the run's data, and digests of its files."""
-        write_atomically(self._data, json.dumps({**facts, "files": files}, indent=2) + "\n")
+        write_atomically(self._data, to_json({**facts, "files": files}, indent=2) + "\n")
 
     def check_data(self, files: Mapping[str, str]) -> None:
         """Refuse data files whose content has changed since the run started; their names may change.
@@ -148,7 +149,7 @@ class RunDirectory:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished."""
-        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_atomically(self.path / "summary.json", to_json(summary, indent=2) + "\n")
 
     def release(self) -> None:
         """Unlock the directory."""
@@ -157,7 +158,7 @@ class RunDirectory:
 
 def _append(path: Path, record: Mapping[str, Any]) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write(to_json(record) + "\n")
 
 
 def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bool) -> RunDirectory:

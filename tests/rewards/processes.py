@@ -7,7 +7,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["check_terminates", "cpu_seconds", "is_alive", "wait_until"]
+__all__ = ["check_terminates", "child_guards", "cpu_seconds", "is_alive", "wait_until"]
+
+
+def child_guards() -> list[int]:
+    """The process ids of the children of this process that are guards of worker processes."""
+    return [pid for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")) if _is_guard(pid)]
+
+
+def _is_guard(pid: int) -> bool:
+    try:
+        is_child = int(_status(pid)[1]) == os.getpid()
+        return is_child and b"purerl.rewards.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def check_terminates(pid: int, *, seconds: float = 15.0) -> None:

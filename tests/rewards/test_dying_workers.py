@@ -18,7 +18,7 @@ from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardRunner
 
-from .processes import check_terminates, is_alive, wait_until
+from .processes import check_terminates, child_guards, is_alive, wait_until
 from .test_workers import MODULE, ROOT, failure_kinds, make_inputs, open_runner
 
 
@@ -60,6 +60,7 @@ def test_all_workers_killed_at_once_fail_only_the_rows_that_they_were_scoring(tm
 
 def test_workers_killed_between_two_calls_are_replaced() -> None:
     with open_runner("process_id") as runner:
+        assert len(child_guards()) == 2
         pids = {int(result.components["process_id"]) for result in runner(make_inputs(600))}
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
