@@ -158,5 +158,4 @@ def _work(connection: int, status: int, max_memory: int | None, *, unused: tuple
     except BaseException:  # noqa: BLE001 -- a forked process must not return
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stdout.flush()
         os._exit(exit_code)

@@ -27,6 +27,7 @@ __all__ = ["INTERNAL_FILES", "Failure", "FailureKind", "Outcome", "call_reward",
 INTERNAL_FILES = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "guard", "outcomes", "worker"))
 """Files whose frames are removed from tracebacks, because they only call the reward functions."""
 _MAX_TRACEBACK_CHARACTERS = 4000
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 FailureKind = Literal["raised", "ran out of memory", "returned an invalid value", "timed out", "died"]
 
@@ -80,15 +81,16 @@ def call_reward(
 
 @contextmanager
 def _received_signals() -> Iterator[list[int]]:
-    """The interruptions and terminations that this process receives during the block, except for ignored ones.
+    """The signals that stop this process and arrive during the block, except for ignored ones.
 
-    Only the main thread receives signals. In any other thread the list stays empty.
+    SIGALRM is one of them, because the command line raises an interruption that was ignored again with it. Only the
+    main thread receives signals. In any other thread the list stays empty.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
 
     def handle(number: int, frame: Any) -> None:
@@ -101,7 +103,8 @@ def _received_signals() -> Iterator[list[int]]:
         yield received
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)
 
 
 def _call(reward: LoadedReward, inputs: Sequence[RewardInput], signals: Sequence[int]) -> Any:

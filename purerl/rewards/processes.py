@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.spawn import get_command_line
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +59,10 @@ class Worker:
         code = _CODE.format(path=[path or str(Path.cwd()) for path in sys.path], arguments=arguments)
         # The session of its own keeps Ctrl-C in a terminal away from the guard and the worker.
         self._guard = subprocess.Popen(  # noqa: S603 -- this interpreter
-            [sys.executable, "-c", code], pass_fds=descriptors, stdin=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, *_interpreter_flags(), "-c", code],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
         theirs.close()
         os.close(sentinel)
@@ -103,6 +107,11 @@ class Worker:
         self.connection.close()
         self._status.close()
         return Death(int(index or IDLE), bool(stack), _user_frames(stack), exit_code)
+
+
+def _interpreter_flags() -> list[str]:
+    """The flags of this interpreter, such as -O and -X utf8, as `multiprocessing` passes them on."""
+    return get_command_line()[1:-3]
 
 
 def end_all(workers: Iterable[Worker]) -> None:

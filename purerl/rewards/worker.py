@@ -9,8 +9,10 @@ from __future__ import annotations
 import faulthandler
 import math
 import os
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -74,6 +76,8 @@ def work(connection: int, status: int) -> None:
             run.send(message)
             task = run.recv()
             message = _score(rewards[task.function], task, status_file)
+            with suppress(Exception):
+                sys.stdout.flush()  # what a function has printed is not lost when the worker is killed
     except (EOFError, ConnectionError):
         return
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from purerl.errors import RewardError
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardRunner
+from purerl.rewards.runner import RewardResult, RewardRunner
 
 from .processes import check_terminates, child_guards, is_alive, wait_until
 from .test_workers import MODULE, ROOT, failure_kinds, make_inputs, open_runner
@@ -124,7 +125,7 @@ def test_daemon_of_a_healthy_worker_ends_with_the_runner(tmp_path: Path) -> None
 SCRIPT = """
 import os, time
 from purerl.rewards.adapters import RewardInput
-from purerl.rewards.runner import RewardRunner
+from purerl.rewards.runner import RewardResult, RewardRunner
 with RewardRunner({{"{module}:starts_daemon": 1.0}}, functions={{}}, timeout=60.0, num_workers=1) as runner:
     if {forks} and os.fork() == 0:  # it inherits every connection, and keeps them open
         time.sleep(60)
@@ -173,25 +174,53 @@ def test_memory_limit_fails_the_row_that_exceeds_it_and_names_the_limit() -> Non
 # --- signals -----------------------------------------------------------------------------------------------------
 
 
-def test_keyboard_interrupt_in_this_process_is_a_failure_unless_a_signal_raised_it() -> None:
-    def raises(completion: str, example: object) -> float:
-        raise KeyboardInterrupt("not by the user")
+def _call_here(function: Callable[..., float]) -> RewardResult:
+    """The result of a function that is called in this process."""
+    (result,) = RewardRunner({"m:f": 1.0}, functions={"m:f": function}, timeout=5.0, num_workers=None)(make_inputs(1))
+    return result
 
+
+@pytest.fixture
+def _default_handlers() -> Iterator[None]:
+    """Python's handler of SIGINT, and one of SIGALRM as the command line has after an interruption that was ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_default_handlers")
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_exception_of_any_class_in_this_process_is_a_failure(exception: type[BaseException]) -> None:
+    def raises(completion: str, example: object) -> float:
+        raise exception("not by the user")
+
+    result = _call_here(raises)
+    assert result.failure.kind == "raised"
+    assert result.failure.traceback.endswith(f"{exception.__name__}: not by the user\n")
+
+
+@pytest.mark.usefixtures("_default_handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+def test_interruption_by_a_signal_stops_the_run(number: signal.Signals) -> None:
     def interrupted(completion: str, example: object) -> float:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         return 1.0
 
-    before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        (result,) = RewardRunner({"m:raises": 1.0}, functions={"m:raises": raises}, timeout=5.0, num_workers=None)(
-            make_inputs(1)
-        )
-        assert result.failure.kind == "raised"
-        assert result.failure.traceback.endswith("KeyboardInterrupt: not by the user\n")
-        runner = RewardRunner({"m:f": 1.0}, functions={"m:f": interrupted}, timeout=5.0, num_workers=None)
-        with pytest.raises(KeyboardInterrupt):
-            runner(make_inputs(1))
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        _call_here(interrupted)
+    assert signal.getsignal(number) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("_default_handlers")
+def test_alarm_of_a_function_is_its_own() -> None:
+    """Some functions limit their time with SIGALRM, and with an exception that is not an Exception."""
+
+    def late(completion: str, example: object) -> float:
+        signal.signal(signal.SIGALRM, lambda number, frame: sys.exit("late"))
+        signal.raise_signal(signal.SIGALRM)
+        return 1.0
+
+    assert _call_here(late).failure.traceback.endswith("SystemExit: late\n")
