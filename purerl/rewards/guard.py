@@ -43,9 +43,10 @@ def main(run: int, connection: int, sentinel: int, status: int, max_memory: int 
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     stopped: list[int] = []
     wakeup = _wake_up_on_signals(stopped)
+    guard = os.getpid()
     worker = os.fork()
     if worker == 0:
-        _work(connection, status, max_memory, unused=(sentinel, *wakeup))
+        _work(guard, connection, status, max_memory, unused=(sentinel, *wakeup))
     poller = select.poll()
     poller.register(wakeup[0], select.POLLIN)
     poller.register(connection, 0)  # reports only that the run has closed its end
@@ -131,9 +132,8 @@ def _children() -> Iterator[int]:
                 yield int(path.parent.name)
 
 
-def _work(connection: int, status: int, max_memory: int | None, *, unused: tuple[int, ...]) -> NoReturn:
-    """Become the worker: a process in a session of its own, which is killed if the guard is killed."""
-    guard = os.getppid()
+def _work(guard: int, connection: int, status: int, max_memory: int | None, *, unused: tuple[int, ...]) -> NoReturn:
+    """Become the worker: a process in a session of its own, which is killed if the process `guard` is killed."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, *_STOP_SIGNALS):
@@ -147,9 +147,7 @@ def _work(connection: int, status: int, max_memory: int | None, *, unused: tuple
     exit_code = 1
     try:
         if max_memory is not None:
-            import resource
-
-            resource.setrlimit(resource.RLIMIT_DATA, (max_memory * 2**20,) * 2)
+            _limit_memory(max_memory * 2**20)
         from purerl.rewards.worker import work
 
         if os.getppid() == guard:
@@ -159,3 +157,12 @@ def _work(connection: int, status: int, max_memory: int | None, *, unused: tuple
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(exit_code)
+
+
+def _limit_memory(size: int) -> None:
+    """Limit the data memory of this process to `size` bytes, or to less if that is its limit already."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -54,6 +54,7 @@ class Worker:
         self._status = tempfile.TemporaryFile(prefix="purerl-rewards-")  # noqa: SIM115 -- open until the worker has ended
         ours, theirs = socket.socketpair()
         self.sentinel, sentinel = os.pipe()
+        os.set_blocking(self.sentinel, False)
         descriptors = (theirs.fileno(), sentinel, self._status.fileno())
         arguments = ", ".join(map(repr, (os.getpid(), *descriptors, max_memory)))
         code = _CODE.format(path=[path or str(Path.cwd()) for path in sys.path], arguments=arguments)
@@ -100,7 +101,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._guard.kill()
             self._guard.wait()
-        written = os.read(self.sentinel, 16)
+        written = b""
+        with suppress(BlockingIOError):
+            written = os.read(self.sentinel, 16)
         exit_code = int(written) if written[-1:].isdigit() else self._guard.returncode
         index, _, stack = os.pread(self._status.fileno(), 2**20, 0).decode(errors="replace").partition("\n")
         os.close(self.sentinel)

@@ -171,6 +171,13 @@ def test_memory_limit_fails_the_row_that_exceeds_it_and_names_the_limit() -> Non
         assert failure_kinds(runner(make_inputs(3, 2))) == {}, "without a limit"
 
 
+def test_worker_that_dies_with_a_memory_limit_names_the_limit() -> None:
+    weights = {f"{MODULE}:aborts": 1.0}
+    with RewardRunner(weights, functions={}, timeout=30.0, num_workers=1, max_memory=256) as runner:
+        (result,) = runner(make_inputs(1, 0))
+    assert result.failure.traceback.endswith("exit code -6; it could use 256 MiB of memory\n")
+
+
 # --- signals -----------------------------------------------------------------------------------------------------
 
 
