@@ -59,6 +59,30 @@ def test_all_workers_killed_at_once_fail_only_the_rows_that_they_were_scoring(tm
         assert failure_kinds(runner(inputs)) == {}
 
 
+def test_all_workers_killed_at_once_while_only_one_is_scoring(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    (first / "go").touch()
+
+    def kill_all() -> None:
+        assert wait_until(lambda: any(second.iterdir()))
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        (second / "go").touch()
+
+    with open_runner("waits_for_file", timeout=60.0) as runner:
+        inputs = [RewardInput(str(k), str(k), {"folder": str(first)}) for k in range(20)]
+        assert wait_until(lambda: bool(runner(inputs)) and len({path.suffix for path in first.glob("*.*")}) == 2)
+        pids = {int(path.suffix[1:]) for path in first.glob("*.*")}
+        killer = threading.Thread(target=kill_all)
+        killer.start()
+        results = runner([RewardInput("0", "0", {"folder": str(second)})])
+        killer.join()
+        assert failure_kinds(results) == {0: "died"}
+        assert failure_kinds(runner(inputs)) == {}
+
+
 def test_workers_killed_between_two_calls_are_replaced() -> None:
     with open_runner("process_id") as runner:
         assert len(child_guards()) == 2
