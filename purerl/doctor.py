@@ -30,7 +30,6 @@ REQUIRED = {
     "cattrs": "reading and writing settings",
     "jinja2": "chat templates",
     "numpy": "arrays between libraries",
-    "pebble": "worker processes of reward functions",
     "pyarrow": "data and rollouts as Parquet",
     "rich": "the console",
     "safetensors": "weights on disk",

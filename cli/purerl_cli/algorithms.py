@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import attrs
 import typer
 
 from purerl.errors import ConfigError
+from purerl.strict_json import to_json
 from purerl_cli.garbage import without_collections
 from purerl_cli.output import with_debug
 
@@ -74,7 +74,7 @@ def algo_show(
     if cite:
         typer.echo("\n".join(found.citations))
     elif as_json:
-        typer.echo(json.dumps(attrs.asdict(found), indent=2))
+        typer.echo(to_json(attrs.asdict(found), indent=2))
     else:
         typer.echo(f"{found.text}\n")
         for formula in found.formulas:

@@ -16,7 +16,7 @@ from purerl.rewards.runner import RewardResult
 from purerl.rollouts.complete import complete
 from purerl.seeds import derive_seed
 
-__all__ = ["attempt_problems", "request_key"]
+__all__ = ["attempt_problems", "num_attempts", "request_key"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,6 +61,11 @@ def attempt_problems(
         columns = zip(indices, prompts, rows, strict=True)
         results[name] = [Problem(index, prompt.text, row) for index, prompt, row in columns]
     return results
+
+
+def num_attempts(problems: Mapping[str, DataSet], settings: Evaluate) -> int:
+    """The number of completions of an evaluation."""
+    return sum(len(data.indices) for data in problems.values()) * settings.samples_per_prompt
 
 
 def request_key(name: str, index: int, attempt: int) -> str:

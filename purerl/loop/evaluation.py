@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -26,18 +25,21 @@ from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
-from purerl.loop.evaluate import attempt_problems
+from purerl.loop.evaluate import attempt_problems, num_attempts
+from purerl.loop.failures import FailureLimit, describe_failure
 from purerl.loop.open import max_steps_of, open_generator, open_run_data, open_trainer, resolve_paths, reward_runner
-from purerl.loop.rewards import check_columns, check_failures, describe_failure
+from purerl.loop.rewards import check_columns
 from purerl.process import frozen_objects
 from purerl.protocols import Trainer
 from purerl.rewards.adapters import RewardFunction, RewardInput, name_of
+from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult, RewardRunner
 from purerl.rewards.settings import RewardWorkers
 from purerl.rollouts.observed import Observed, OnCompletion
 from purerl.seeds import restored_generators
 from purerl.settings import Model
 from purerl.store.checkpoint import newest
+from purerl.strict_json import to_json
 
 __all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
 
@@ -199,6 +201,8 @@ def run_evaluation(
     EngineError if the generator failed.
     """
     engine = open_generator(evaluation.generator, evaluation.model, evaluation.seed)
+    rows = num_attempts(evaluation.problems, evaluation.settings)
+    failures = FailureLimit(evaluation.max_failure_rate, "fix the function", expected=rows)
     with closing(Observed(engine, on_completion)) as generator:
         limit, new_tokens = generator.capabilities.max_sequence_length, evaluation.settings.max_tokens
         check_problem_lengths(evaluation.chat, evaluation.problems, new_tokens=new_tokens, limit=limit)
@@ -212,18 +216,25 @@ def run_evaluation(
                 evaluation.settings,
                 generator=generator,
                 chat=evaluation.chat,
-                rewards=partial(_results, evaluation.rewards, evaluation.max_failure_rate),
+                rewards=partial(_results, evaluation.rewards, failures),
                 seed=evaluation.seed,
             )
 
 
-def _results(runner: RewardRunner, max_failure_rate: float, inputs: Sequence[RewardInput]) -> list[RewardResult]:
-    results = runner(inputs)
-    check_failures(results, max_failure_rate, do="fix the function")
-    failures = [result.failure for result in results if result.failure]
-    if failures:
-        what = "a reward function failed on %d of %d completions, which are left out; the first failure:\n%s"
-        _LOG.warning(what, len(failures), len(results), describe_failure(failures[0]))
+def _results(runner: RewardRunner, failures: FailureLimit, inputs: Sequence[RewardInput]) -> list[RewardResult]:
+    """The results of the completions of one data set. The first failure is shown at once, the number at the end."""
+
+    def on_failure(source: RewardInput, failure: Failure) -> None:
+        if failures.count == 0:
+            what = "a reward function failed on a completion, which is left out; the first failure:\n%s"
+            _LOG.warning(what, describe_failure(failure))
+        failures.add(failure)
+
+    failures.scored += len(inputs)
+    results = runner(inputs, on_failure)
+    if count := sum(result.failure is not None for result in results):
+        what = "a reward function failed on %d of %d completions, which are left out"
+        _LOG.warning(what, count, len(results))
     return results
 
 
@@ -234,4 +245,4 @@ def write_json(path: Path, evaluation: Evaluation, results: Mapping[str, Sequenc
     facts = {"model": model, "seed": evaluation.seed, "settings": settings}
     data = {name: as_json(problems, evaluation.settings) for name, problems in results.items()}
     content = facts | {"metrics": metrics(results, evaluation.settings), "data": data}
-    write_atomically(path, json.dumps(content, indent=2) + "\n")
+    write_atomically(path, to_json(content, indent=2) + "\n")

@@ -23,7 +23,7 @@ from purerl.errors import ConfigError
 from purerl.evaluation.results import metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
-from purerl.loop.evaluate import attempt_problems
+from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.rewards import RunRewards, check_columns
 from purerl.loop.run import Clock
 from purerl.loop.sources import Demonstrations, PolicyRollouts, Preferences, Sampler, Source
@@ -219,12 +219,10 @@ def _evaluate(
 ) -> dict[str, float]:
     if config.evaluate is None or generator is None:
         return {}
-    score, seed = partial(rewards, step=step), config.seed
+    score = rewards.of_step(step, rows=num_attempts(data.problems, config.evaluate))
     results = attempt_problems(
-        data.problems, config.evaluate, generator=generator, chat=data.chat, rewards=score, seed=seed
+        data.problems, config.evaluate, generator=generator, chat=data.chat, rewards=score, seed=config.seed
     )
-    problems = (problem for attempted in results.values() for problem in attempted)
-    rewards.check([attempt.result for problem in problems for attempt in problem.attempts])
     return metrics(results, config.evaluate)
 
 
@@ -233,7 +231,12 @@ def reward_runner(config: RunConfig, functions: Mapping[str, RewardFunction]) ->
     weights = {reward.function: reward.weight for reward in config.rewards}
     workers = config.reward_workers
     return RewardRunner(
-        weights, config.gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
+        weights,
+        config.gates,
+        functions=functions,
+        timeout=workers.timeout,
+        num_workers=workers.num_workers,
+        max_memory=workers.max_memory,
     )
 
 

@@ -18,7 +18,7 @@ from purerl.batch import collate
 from purerl.data.chat import Chat, Prompt, TokenizedExample
 from purerl.data.examples import DataSet, Example, indices_of_draws, prompts_at, rows_at, tokenized_at
 from purerl.loop.metrics import reward_metrics
-from purerl.loop.rewards import RunRewards
+from purerl.loop.rewards import RunRewards, StepRewards
 from purerl.loop.run import Clock, LoopState, Trajectory
 from purerl.protocols import Completion, Generator, Request, Sampling
 from purerl.rewards.adapters import RewardInput
@@ -94,6 +94,7 @@ class PolicyRollouts:
         kept: list[Trajectory] = []
         sampled: list[Trajectory] = []
         greedy: dict[int, RewardResult] = {}
+        rewards = self.rewards.of_step(state.step + 1)
         for _ in range(1 + self.settings.max_resample_rounds):
             count = self.sampler.batch_size - _number_of_groups(kept)
             draws, state = self.sampler.draw(state.num_draws, count), evolve(state, num_draws=state.num_draws + count)
@@ -101,12 +102,11 @@ class PolicyRollouts:
                 requests = self._requests(draws)
                 completions = complete(self.generator, self.sampler.chat.tokenizer, requests)
             with clock("reward"):
-                trajectories = self._trajectories(draws, requests, completions, step=state.step + 1)
+                trajectories = self._trajectories(draws, requests, completions, rewards)
             if "greedy_score" in reads_of(self.algorithm):
                 with clock("generate"):
-                    greedy |= self._greedy_results(draws, step=state.step + 1)
+                    greedy |= self._greedy_results(draws, rewards)
             sampled += trajectories
-            self.rewards.check([*(trajectory.result for trajectory in sampled), *greedy.values()])
             kept += self._selected(trajectories)
             if _number_of_groups(kept) == self.sampler.batch_size:
                 break
@@ -144,26 +144,25 @@ class PolicyRollouts:
         draws: Sequence[Draw],
         requests: Sequence[Request],
         completions: Sequence[tuple[Completion, str]],
-        *,
-        step: int,
+        rewards: StepRewards,
     ) -> list[Trajectory]:
         samples = self.settings.samples_per_prompt
         origins = [draw for draw in draws for _ in range(samples)]
         keys, texts = [request.key for request in requests], [text for _, text in completions]
-        columns = zip(origins, requests, completions, self._results(keys, origins, texts, step=step), strict=True)
+        columns = zip(origins, requests, completions, self._results(keys, origins, texts, rewards), strict=True)
         rows = enumerate(columns, start=draws[0].number * samples)
         return [
             _rollout(self.sampler.row_fields(draw) | {"row": row}, draw, request, *completed, result)
             for row, (draw, request, completed, result) in rows
         ]
 
-    def _greedy_results(self, draws: Sequence[Draw], *, step: int) -> dict[int, RewardResult]:
+    def _greedy_results(self, draws: Sequence[Draw], rewards: StepRewards) -> dict[int, RewardResult]:
         """The reward result of each draw's greedy completion by its number, penalty included."""
         first = [request for request in self._requests(draws) if request.key.endswith("/0")]
         greedy = [evolve(request, sampling=evolve(request.sampling, temperature=0.0)) for request in first]
         completions = complete(self.generator, self.sampler.chat.tokenizer, greedy)
         keys, texts = [f"{draw.number}/greedy" for draw in draws], [text for _, text in completions]
-        results = self._results(keys, draws, texts, step=step)
+        results = self._results(keys, draws, texts, rewards)
         penalties = self._penalties([len(completion.tokens) for completion, _ in completions])
         return {
             draw.number: evolve(result, weighted_components=parts and {**parts, "length penalty": penalty})
@@ -172,14 +171,14 @@ class PolicyRollouts:
         }
 
     def _results(
-        self, keys: Sequence[str], draws: Sequence[Draw], texts: Sequence[str], *, step: int
+        self, keys: Sequence[str], draws: Sequence[Draw], texts: Sequence[str], rewards: StepRewards
     ) -> list[RewardResult]:
         """The reward results of `texts`, completions of `draws`. The seed of a call depends on its key."""
         inputs = [
             RewardInput(key, text, draw.example, derive_seed(self.sampler.seed, "reward", key))
             for key, draw, text in zip(keys, draws, texts, strict=True)
         ]
-        return self.rewards(inputs, step=step)
+        return rewards(inputs)
 
     def _penalties(self, lengths: Sequence[int]) -> list[float]:
         """The penalty for the length of completions with so many tokens."""

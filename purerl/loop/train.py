@@ -24,6 +24,7 @@ from purerl.errors import ConfigError, RunDirectoryError, nearest
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
+from purerl.loop.records import is_reached, to_record
 from purerl.loop.run import Clock, LoopState, Trajectory
 from purerl.loop.step import Step
 from purerl.process import frozen_objects, torch_threads
@@ -201,7 +202,7 @@ def _resume(run: Run, directory: RunDirectory) -> tuple[LoopState, dict[str, Any
     rewind_to(path, directory, keep=run.config.checkpoint.keep)
     run.load_weights(state.step, Clock())
     if path is None:
-        directory.log({"step": 0} | run.evaluate(step=0))
+        directory.log({"step": 0} | to_record(run.evaluate(step=0), directory.path))
     return state, directory.records()[-1]
 
 
@@ -213,7 +214,7 @@ def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracke
     with clock("step"):
         before_update = partial(run.load_weights, state.step, clock) if max_staleness else lambda: None
         step = run.learner.step(state, run.source, clock, before_update=before_update)
-        record = {"step": number, **step.metrics}
+        record = to_record({"step": number, **step.metrics}, directory.path)
         is_last = _is_over(record, run.max_steps, config.stop_when)
         is_evaluated = config.evaluate is not None and (is_last or number % config.evaluate.every == 0)
         _follow_policy(run.trainers, run.roles, number, clock)
@@ -221,7 +222,7 @@ def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracke
             run.load_weights(number, clock)
     if is_evaluated:
         with clock("evaluate"):
-            record |= run.evaluate(step=number)
+            record |= to_record(run.evaluate(step=number), directory.path)
     directory.check_lock()
     trained = _store(run, state, step, directory, clock)
     record |= time_metrics(clock, record.get("rollout/tokens", trained))
@@ -257,8 +258,7 @@ def _follow_policy(trainers: Mapping[str, Trainer], roles: Mapping[str, ModelRol
 
 
 def _is_over(record: Mapping[str, Any], max_steps: int, stop_when: StopWhen | None) -> bool:
-    reached = stop_when is not None and record.get(stop_when.metric, -float("inf")) >= stop_when.at_least
-    return record["step"] >= max_steps or reached
+    return record["step"] >= max_steps or is_reached(stop_when, record)
 
 
 def _check_stop(stop_when: StopWhen | None, names: Collection[str]) -> None:
@@ -283,4 +283,4 @@ def _shown(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
 
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in record.items() if name.startswith("eval/")}
+    return {name: value for name, value in record.items() if name.startswith("eval/") and value is not None}

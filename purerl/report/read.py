@@ -121,8 +121,9 @@ def _as_string(value: Any) -> str:
 
 
 def _last_values(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The value of each metric in the last record that contains it."""
-    return {name: round_number(value) for record in records for name, value in record.items()}
+    """The value of each metric in the last record that contains it. In the files, null stands for NaN and infinity."""
+    values = {name: value for record in records for name, value in record.items()}
+    return {name: "not finite" if value is None else round_number(value) for name, value in values.items()}
 
 
 def _phase_seconds(records: Sequence[dict[str, Any]]) -> dict[str, float]:

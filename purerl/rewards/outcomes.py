@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import io
 import math
-import re
+import resource
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
-from numbers import Real
 from threading import Thread
 from typing import Any, Literal
 
 from attrs import frozen
 
 from purerl.rewards.adapters import LoadedReward, RewardInput
+from purerl.rewards.components import to_components
 from purerl.seeds import seed_everything
 
-__all__ = ["INTERNAL_FILES", "Failure", "FailureKind", "Outcome", "call_reward", "short_name", "shorten"]
+__all__ = ["INTERNAL_FILES", "Failure", "FailureKind", "Outcome", "call_reward", "failure_of_exception", "shorten"]
 
-INTERNAL_FILES = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "outcomes", "workers"))
+INTERNAL_FILES = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "guard", "outcomes", "worker"))
 """Files whose frames are removed from tracebacks, because they only call the reward functions."""
 _MAX_TRACEBACK_CHARACTERS = 4000
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
-FailureKind = Literal["raised", "returned an invalid value", "timed out", "died"]
+FailureKind = Literal["raised", "ran out of memory", "returned an invalid value", "timed out", "died"]
 
 
 @frozen
@@ -57,30 +60,62 @@ def call_reward(
     Awaitables run concurrently, each for at most `timeout` seconds. `before_call` gets the index of the first input of
     each call, and -1 before the awaitables run. No call starts after ``time.monotonic()`` has reached `stop_at`, except
     the first one: the result then covers only the first inputs.
+
+    A KeyboardInterrupt or SystemExit is a failure like any other exception, unless this process got a signal during the
+    call. Then it is raised here.
     """
     returned: list[tuple[int, Any]] = []
     max_inputs = reward.convention.max_inputs
-    for start in range(0, len(inputs), max_inputs):
-        if returned and time.monotonic() > stop_at:
-            break
-        before_call(start)
-        batch = inputs[start : start + max_inputs]
-        returned.append((len(batch), _call(reward, batch)))
+    with _received_signals() as signals:
+        for start in range(0, len(inputs), max_inputs):
+            if returned and time.monotonic() > stop_at:
+                break
+            before_call(start)
+            batch = inputs[start : start + max_inputs]
+            returned.append((len(batch), _call(reward, batch, signals)))
     before_call(-1)
     values = _await_all(reward.name, [value for _, value in returned], timeout)
     outcomes = (_parse(reward, value, count) for (count, _), value in zip(returned, values, strict=True))
     return [outcome for batch_outcomes in outcomes for outcome in batch_outcomes]
 
 
-def _call(reward: LoadedReward, inputs: Sequence[RewardInput]) -> Any:
+@contextmanager
+def _received_signals() -> Iterator[list[int]]:
+    """The signals that stop this process and arrive during the block, except for ignored ones.
+
+    SIGALRM is one of them, because the command line raises an interruption that was ignored again with it. Only the
+    main thread receives signals. In any other thread the list stays empty.
+    """
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    handlers = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def handle(number: int, frame: Any) -> None:
+        received.append(number)
+        handlers[signal.Signals(number)](number, frame)
+
+    try:
+        for number in handlers:
+            signal.signal(number, handle)
+        yield received
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)
+
+
+def _call(reward: LoadedReward, inputs: Sequence[RewardInput], signals: Sequence[int]) -> Any:
     seed_everything(inputs[0].seed)
     try:
         returned = reward.convention.call(reward.function, inputs)
         return list(returned) if isinstance(returned, Iterator) else returned
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 -- every exception of a reward function is a failure of its rows
-        return _failure_of_exception(reward.name, error)
+    except BaseException as error:
+        if signals and not isinstance(error, Exception):
+            raise
+        return failure_of_exception(reward.name, error)
 
 
 def _parse(reward: LoadedReward, returned: Any, count: int) -> list[Outcome]:
@@ -93,35 +128,28 @@ def _parse(reward: LoadedReward, returned: Any, count: int) -> list[Outcome]:
 
 
 def _make_outcome(name: str, value: Any) -> Outcome:
-    """Convert a returned number to one component, named after its function. A mapping has several components.
-
-    >>> _make_outcome("module:Class.length", 3)
-    {'length': 3.0}
-    """
-    if value is None:
-        return None
-    components = value if isinstance(value, Mapping) else {short_name(name): value}
-    # Scalars of numpy and torch have the shape () and a method item().
-    numbers = {
-        str(key): number.item() if getattr(number, "shape", None) == () else number
-        for key, number in components.items()
-    }
-    if not all(isinstance(number, Real) and math.isfinite(number) for number in numbers.values()):
-        need = "a number, a mapping of names to numbers, or None"
-        return Failure(name, "returned an invalid value", f"returned {value!r:.200}; need {need}")
-    return {key: float(number) for key, number in numbers.items()}
+    try:
+        return None if value is None else to_components(name, value)
+    except ValueError as error:
+        return Failure(name, "returned an invalid value", str(error))
 
 
-def short_name(name: str) -> str:
-    """The last part of the name of a reward function: ``module:Class.length`` becomes ``length``."""
-    return re.split("[:.]", name)[-1]
-
-
-def _failure_of_exception(name: str, error: BaseException) -> Failure:
+def failure_of_exception(name: str, error: BaseException) -> Failure:
+    """The failure of the reward function `name`, which has raised `error`."""
     exception = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in exception.stack if not frame.filename.endswith(INTERNAL_FILES)]
     exception.stack = traceback.StackSummary.from_list(frames)
-    return Failure(name, "raised", shorten("".join(exception.format())))
+    text = shorten("".join(exception.format()))
+    if isinstance(error, MemoryError):
+        return Failure(name, "ran out of memory", text + _describe_memory_limit())
+    return Failure(name, "raised", text)
+
+
+def _describe_memory_limit() -> str:
+    """A line with the memory limit of this process; empty if it has none."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_in_mib = limit // 2**20
+    return "" if limit == resource.RLIM_INFINITY else f"the process may use {limit_in_mib:,} MiB of memory\n"
 
 
 def shorten(text: str, max_characters: int = _MAX_TRACEBACK_CHARACTERS) -> str:
@@ -161,20 +189,33 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _gather(name: str, awaitables: Sequence[Any], timeout: float) -> list[Any]:
-    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
+    tasks = [asyncio.ensure_future(_await(name, awaitable)) for awaitable in awaitables]
     await asyncio.wait(tasks, timeout=timeout)
-    return [_task_result(name, task, timeout) for task in tasks]
+    return [_task_result(name, *pair, timeout) for pair in zip(tasks, awaitables, strict=True)]
 
 
-def _task_result(name: str, task: asyncio.Future[Any], timeout: float) -> Any:
-    if not task.done():
-        stack = io.StringIO()
-        if isinstance(task, asyncio.Task):
-            task.print_stack(file=stack)
-        task.cancel()
-        message = f"{name} did not finish within {timeout:g} seconds\n{stack.getvalue()}"
-        return Failure(name, "timed out", shorten(message))
-    if task.cancelled():
+async def _await(name: str, awaitable: Any) -> Any:
+    """The result of `awaitable`, or a failure. asyncio would end the event loop on KeyboardInterrupt and SystemExit."""
+    try:
+        return await awaitable
+    except asyncio.CancelledError:
         return Failure(name, "raised", f"{name} cancelled itself")
-    error = task.exception()
-    return task.result() if error is None else _failure_of_exception(name, error)
+    except BaseException as error:  # noqa: BLE001 -- every exception of a reward function is a failure of its row
+        return failure_of_exception(name, error)
+
+
+def _task_result(name: str, task: asyncio.Future[Any], awaitable: Any, timeout: float) -> Any:
+    if task.done():
+        return task.result()
+    message = f"{name} did not finish within {timeout:g} seconds\n{_awaiting_stack(awaitable)}"
+    task.cancel()
+    return Failure(name, "timed out", shorten(message))
+
+
+def _awaiting_stack(awaitable: Any) -> str:
+    """The stack of a coroutine that awaits another one, which awaits a third, and so on."""
+    frames = []
+    while (frame := getattr(awaitable, "cr_frame", None)) is not None:
+        frames.append((frame, frame.f_lineno))
+        awaitable = awaitable.cr_await
+    return "".join(traceback.StackSummary.extract(iter(frames)).format())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import Self
 
@@ -11,17 +13,23 @@ from attrs import field, frozen
 
 from purerl.errors import ConfigError
 from purerl.rewards.adapters import (
+    LoadedReward,
     RewardFunction,
     RewardInput,
     alternative_columns,
     as_reward,
+    is_async,
     load_reward,
     required_columns,
 )
-from purerl.rewards.outcomes import Failure, Outcome, call_reward, short_name
+from purerl.rewards.components import check_names, check_number, is_valid_number, short_name
+from purerl.rewards.outcomes import Failure, Outcome, call_reward
+from purerl.rewards.worker import TIME_SLICE
 from purerl.rewards.workers import WorkerPool
 
-__all__ = ["RewardResult", "RewardRunner", "combine", "fractions"]
+__all__ = ["OnFailure", "RewardResult", "RewardRunner", "combine", "fractions"]
+
+OnFailure = Callable[[RewardInput, Failure], None]
 
 
 @frozen
@@ -50,7 +58,8 @@ def combine(outcomes: Mapping[str, Outcome], weights: Mapping[str, float], gates
                  0                                                                otherwise
 
     A gate is a reward function that must return at least 1; otherwise the reward is 0. Functions that are not in
-    `weights` contribute nothing to the sum. If a function failed or returned None, there is no reward.
+    `weights` contribute nothing to the sum. If a function failed or returned None, there is no reward. A sum that
+    float32 cannot hold is a failure.
 
     The values of components with equal names are added up. There is one exception: if several functions have the same
     short name, the component named after each of them gets the full name of its function.
@@ -76,7 +85,15 @@ def combine(outcomes: Mapping[str, Outcome], weights: Mapping[str, float], gates
                 weighted_components[component] = weighted_components.get(component, 0.0) + weights[name] * value
     if any(value < 1 for name in gates for value in values[name].values()):
         weighted_components = dict.fromkeys(weighted_components, 0.0)
-    return RewardResult(components, weighted_components)
+    result = RewardResult(components, weighted_components)
+    if is_valid_number(sum(map(abs, (*components.values(), *weighted_components.values())))):
+        return result
+    sums = {**components, **weighted_components, "the weighted sum": result.reward or 0.0}
+    too_large = [f"{name} is {value:g}" for name, value in sums.items() if not is_valid_number(value)]
+    if not too_large:
+        return result
+    message = f"float32 cannot hold the sum: {', '.join(too_large)}\n"
+    return RewardResult(failure=Failure(", ".join(outcomes), "returned an invalid value", message))
 
 
 @cache
@@ -113,6 +130,7 @@ class RewardRunner:
                  async functions. All other names are loaded and run in worker processes
     timeout      time limit of one call, in seconds
     num_workers  number of worker processes; None for the default of `WorkerPool`
+    max_memory   memory limit of each worker process, in MiB; None for no limit
     """
 
     def __init__(
@@ -123,12 +141,16 @@ class RewardRunner:
         functions: Mapping[str, RewardFunction],
         timeout: float,
         num_workers: int | None,
+        max_memory: int | None = None,
     ):
         self._names = tuple(dict.fromkeys((*weights, *gates)))
+        check_names(self._names)
+        self._components: set[str] = set()
         self._weights, self._gates, self._timeout = weights, gates, timeout
         self._local = [as_reward(name, functions[name]) for name in self._names if name in functions]
         self._remote = [load_reward(name) for name in self._names if name not in functions]
-        self._pool = WorkerPool(self._remote, num_workers=num_workers, timeout=timeout) if self._remote else None
+        options = {"num_workers": num_workers, "timeout": timeout, "max_memory": max_memory}
+        self._pool = WorkerPool(self._remote, **options) if self._remote else None
 
     def check_columns(self, columns: Collection[str]) -> None:
         """Raise ConfigError if a reward function requires a column that is not in `columns`."""
@@ -150,14 +172,46 @@ class RewardRunner:
         if self._pool is not None:
             self._pool.close()
 
-    def __call__(self, inputs: Sequence[RewardInput]) -> list[RewardResult]:
+    def __call__(
+        self, inputs: Sequence[RewardInput], on_failure: OnFailure = lambda source, failure: None
+    ) -> list[RewardResult]:
         """Score `inputs`. Returns one result per input, in their order.
 
-        Raises: RewardError if the worker processes cannot run.
+        `on_failure` is called once for each input that fails, as soon as a function has failed on it. It may raise an
+        exception, to give up the others.
+
+        Raises: RewardError if the worker processes cannot run, or if there are too many different components.
         """
-        outcomes = self._pool.score(inputs) if self._pool else {}
-        outcomes |= {reward.name: call_reward(reward, inputs, timeout=self._timeout) for reward in self._local}
-        return [
+        failed: set[int] = set()
+
+        def report(row: int, failure: Failure) -> None:
+            if row not in failed:
+                failed.add(row)
+                on_failure(inputs[row], failure)
+
+        outcomes = self._pool.score(inputs, report) if self._pool else {}
+        outcomes |= {reward.name: self._score_here(reward, inputs, report) for reward in self._local}
+        results = [
             combine({name: outcomes[name][k] for name in self._names}, self._weights, self._gates)
             for k in range(len(inputs))
         ]
+        for row, result in enumerate(results):
+            self._components.update(result.components)
+            if result.failure:
+                report(row, result.failure)
+        check_number(self._components)
+        return results
+
+    def _score_here(
+        self, reward: LoadedReward, inputs: Sequence[RewardInput], report: Callable[[int, Failure], None]
+    ) -> list[Outcome]:
+        """Call `reward` in this process, and report failures after each time slice."""
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(inputs):
+            stop_at = math.inf if is_async(reward.function) else time.monotonic() + TIME_SLICE
+            first = len(outcomes)
+            outcomes += call_reward(reward, inputs[first:], timeout=self._timeout, stop_at=stop_at)
+            for row, outcome in enumerate(outcomes[first:], start=first):
+                if isinstance(outcome, Failure):
+                    report(row, outcome)
+        return outcomes

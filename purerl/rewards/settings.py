@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from attrs import frozen
 
 from purerl.errors import ConfigError
 from purerl.rewards.adapters import RewardFunction, as_reward, is_async, load_reward
+from purerl.rewards.components import check_names
 from purerl.settings import at_least, no_effect, setting
 
 if TYPE_CHECKING:
@@ -35,6 +38,21 @@ def to_rewards(values: Iterable[str | Reward]) -> tuple[Reward, ...]:
     return tuple(Reward(value) if isinstance(value, str) else value for value in values)
 
 
+_UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+
+
+def _to_mib(value: object) -> object:
+    """A size with a unit in MiB; every other value is returned unchanged.
+
+    >>> _to_mib("2GB"), _to_mib("1.5 GiB"), _to_mib(512)
+    (1907, 1536, 512)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\w+)", value) if isinstance(value, str) else None
+    if match is None or match[2] not in _UNITS:
+        return value
+    return int(float(match[1]) * _UNITS[match[2]]) // 2**20
+
+
 @frozen(kw_only=True)
 class RewardWorkers:
     """How reward functions are called, and how many failures are tolerated."""
@@ -43,8 +61,18 @@ class RewardWorkers:
     num_workers: int | None = setting(
         "number of worker processes; if not given, the number of cores, at most 8", default=None, **at_least(1)
     )
+    max_memory: int | None = setting(
+        "maximum memory of each worker process, and of each process that it starts: a number of MiB, or a size such as "
+        '"2GB" or "512MiB". If not given, there is no limit',
+        unit="MiB",
+        default=None,
+        converter=_to_mib,
+        read=_to_mib,
+        **at_least(64),
+    )
     max_failure_rate: float = setting(
-        "maximum fraction of the completions of a step, or of an evaluation, on which reward functions may fail",
+        "maximum fraction of the completions of a step, or of an evaluation, on which reward functions may fail. Up to "
+        "3 failures are always tolerated, but on at most half of the completions; with 0, none is",
         default=0.1,
     )
 
@@ -74,14 +102,18 @@ def check_rewards(
                 got, do = f"{name!r} {group.count(name)} times", "list it once, with a weight"
                 raise ConfigError(key, got=got, need="each function once", do=do)
     every = dict.fromkeys([*names, *gates])
+    check_names(every)
     local = [as_reward(name, functions[name]) for name in every if name in functions]
     remote = [load_reward(name) for name in every if name not in functions]
+    if workers.max_memory is not None and sys.platform != "linux":
+        raise no_effect("reward_workers.max_memory", workers.max_memory, "Linux, which limits the memory of a process")
     if not every or remote:
         return
     do = "give the functions by name, as module:function"
-    if workers.num_workers is not None:
-        need = "a function that runs in a worker process; all functions were passed as objects and run in this process"
-        raise ConfigError("reward_workers.num_workers has no effect", got=workers.num_workers, need=need, do=do)
+    for key in ("num_workers", "max_memory"):
+        if getattr(workers, key) is not None:
+            need = "a function that runs in a worker process; all functions are objects and run in this process"
+            raise ConfigError(f"reward_workers.{key} has no effect", got=getattr(workers, key), need=need, do=do)
     if workers.timeout != RewardWorkers().timeout and not any(is_async(reward.function) for reward in local):
         need = "a function that can be stopped; all functions run in this process, and none is async"
         raise ConfigError("reward_workers.timeout has no effect", got=workers.timeout, need=need, do=do)

@@ -37,6 +37,7 @@ from purerl.files import remove, write_atomically
 from purerl.store.lines import read_lines
 from purerl.store.records import sync_records
 from purerl.store.rollouts import rollouts_path, stored_steps
+from purerl.strict_json import to_json
 
 __all__ = ["RunDirectory", "claim"]
 
@@ -149,7 +150,7 @@ class RunDirectory:
         """Remove everything after `step` (-1: everything), because it is about to be done again."""
         for path in (self.metrics, self.failures):
             if path.exists():
-                lines = [json.dumps(record) + "\n" for record in read_lines(path) if record["step"] <= step]
+                lines = [to_json(record) + "\n" for record in read_lines(path) if record["step"] <= step]
                 write_atomically(path, "".join(lines)) if lines else path.unlink()
         for later in filter(step.__lt__, stored_steps(self.rollouts)):
             rollouts_path(self.rollouts, later).unlink()
@@ -162,7 +163,7 @@ class RunDirectory:
     def write_data(self, facts: Mapping[str, Any], files: Mapping[str, str], models: Mapping[str, Any]) -> None:
         """Write `facts` about the run's data, digests of its files, and fingerprints of its models by role."""
         content = {**facts, "files": files, "models": models}
-        write_atomically(self._data, json.dumps(content, indent=2) + "\n")
+        write_atomically(self._data, to_json(content, indent=2) + "\n")
 
     def check_data(self, files: Mapping[str, str]) -> None:
         """Refuse data files whose content has changed since the run started; their names may change.
@@ -190,7 +191,7 @@ class RunDirectory:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as finished."""
-        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        write_atomically(self.path / "summary.json", to_json(summary, indent=2) + "\n")
 
     def release(self) -> None:
         """Unlock the directory."""
@@ -199,7 +200,7 @@ class RunDirectory:
 
 def _append(path: Path, record: Mapping[str, Any]) -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write(to_json(record) + "\n")
 
 
 def _read_json(path: Path, do: str) -> dict[str, Any]:

@@ -39,9 +39,11 @@ class Trackers:
             self._trackers[name] = build(), every
 
     def log(self, record: Mapping[str, Any]) -> None:
+        """Forward `record` without the metrics that have no value."""
+        values = {metric: value for metric, value in record.items() if value is not None}
         for name, (tracker, _) in self._trackers.items():
             with self._guarded(name):
-                tracker.log(record)
+                tracker.log(values)
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         for name, (tracker, every) in self._trackers.items():

@@ -28,6 +28,7 @@ LAYERS = (
         "aliases",
         "presets",
         "plugins",
+        "strict_json",
     ),
     ("composition",),
     ("kernels",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,3 +66,8 @@ def second_word(completion: str) -> str:
 def returns_none(completion: str, example: Any) -> None:
     """A reward function, which is not an answer extractor."""
     return
+
+
+def hangs(completion: str, example: Any) -> float:
+    time.sleep(60.0)
+    return 1.0

@@ -237,17 +237,26 @@ def test_few_failures_are_logged_and_written(prepared: Path, tmp_path: Path, cap
     settings = Evaluate(data=write(tmp_path / "rows.jsonl", rows), max_tokens=1)
     evaluation = _evaluation(prepared / "model", settings, rewards=[f"{REWARDS}:fails_on_index_3"])
     results = run_evaluation(evaluation)
-    assert "a reward function failed on 1 of 12 completions, which are left out; the first failure:" in caplog.text
+    assert "a reward function failed on 1 of 12 completions, which are left out" in caplog.text
     assert "ValueError: index 3" in caplog.text
     write_json(tmp_path / "all.json", evaluation, results)
     [attempt] = json.loads((tmp_path / "all.json").read_text())["data"]["rows"]["problems"][3]["attempts"]
     assert "ValueError: index 3" in attempt["traceback"]
 
 
+def test_failure_rate_is_that_of_all_data_sets_together(prepared: Path, tmp_path: Path) -> None:
+    """It fails on all five problems of one data set, and on none of 60 of the other one."""
+    failing, other = [{"prompt": "1+1=", "index": 3}] * 5, [{"prompt": "1+1=", "index": 4}] * 60
+    data = {"a": write(tmp_path / "a.jsonl", failing), "b": write(tmp_path / "b.jsonl", other)}
+    settings = Evaluate(data=data, max_tokens=1)
+    results = run_evaluation(_evaluation(prepared / "model", settings, rewards=[f"{REWARDS}:fails_on_index_3"]))
+    assert [dataset_metrics(results[name], settings)["failed"] for name in data] == [1.0, 0.0]
+
+
 def test_many_failures_stop_an_evaluation(prepared: Path) -> None:
-    settings = Evaluate(data=str(prepared / "train.parquet"), max_examples=8, max_tokens=1)
+    settings = Evaluate(data=str(prepared / "train.parquet"), max_examples=16, max_tokens=1)
     evaluation = _evaluation(prepared / "model", settings, rewards=[FRAGILE])
-    with pytest.raises(RewardError, match="(?s)ValueError: odd.*of 8.*do:   fix the function"):
+    with pytest.raises(RewardError, match="(?s)ValueError: odd.*4 of 16 already.*do:   fix the function"):
         run_evaluation(evaluation)
 
 

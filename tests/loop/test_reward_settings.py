@@ -101,3 +101,39 @@ def test_length_penalty_precedes_the_advantage_of_the_algorithm() -> None:
     config = fake(rollout=evolve(fake().rollout, overlong=Overlong(buffer=2)))
     assert algorithm_of(fake()) == grpo.algorithm(fake().algorithm.base)
     assert "_overlong" in describe(algorithm_of(config).advantage.apply)
+
+
+# --- names and memory --------------------------------------------------------------------------------------------
+
+
+def max(completion: str, example: Any) -> float:  # noqa: A001 -- a name that is refused
+    return 1.0
+
+
+def test_function_with_the_name_of_a_metric_is_refused() -> None:
+    message = _refusal(max)
+    assert message.startswith("reward 'tests.loop.test_reward_settings:max' would have the metric reward/max\n")
+    assert "one of: mean, std, min, max, valid_fraction, failed, timed_out, overlong" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "memory"), [("512", 512), ('"2GB"', 1907), ('"2 GiB"', 2048), ('"1.5GiB"', 1536), ("2GB", 1907)]
+)
+def test_maximum_memory_is_a_number_of_mebibytes_or_a_size(text: str, memory: int) -> None:
+    config = apply(addition(), [f"reward_workers.max_memory={text}"])
+    assert config.reward_workers == RewardWorkers(max_memory=memory)
+    assert from_dict(RunConfig, to_dict(config)) == config
+
+
+@pytest.mark.parametrize("text", ["63", '"1MB"', '"2TB"', "1.5", "true", '"much"', '"-2GB"'])
+def test_invalid_maximum_memory_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^reward_workers.max_memory"):
+        apply(addition(), [f"reward_workers.max_memory={text}"])
+
+
+def test_maximum_memory_is_refused_where_it_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = RewardWorkers(max_memory=512)
+    check(fake(reward_workers=workers))
+    assert "reward_workers.max_memory has no effect" in _refusal(constant, reward_workers=workers)
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert "reward_workers.max_memory has no effect\n  got:  512\n  need: Linux" in _refusal(reward_workers=workers)

@@ -11,6 +11,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -140,3 +141,67 @@ def random_trl(completions: Sequence[str], **kwargs: Any) -> list[float]:
 def random_before_await(completion: str, example: Mapping[str, Any]) -> Any:
     """Draws its random number before it returns an awaitable."""
     return asyncio.sleep(0, result=random.random())
+
+
+# The following functions end their process in different ways, for the completion "bad".
+
+
+def exits_with_0(completion: str, example: Mapping[str, Any]) -> float:
+    return os._exit(0) if completion == "bad" else 1.0
+
+
+def aborts(completion: str, example: Mapping[str, Any]) -> float:
+    return os.abort() if completion == "bad" else 1.0
+
+
+def kills_itself(completion: str, example: Mapping[str, Any]) -> float:
+    if completion == "bad":
+        os.kill(os.getpid(), 9)
+    return 1.0
+
+
+def kills_its_guard(completion: str, example: Mapping[str, Any]) -> float:
+    """Kills the parent process of the worker, and hangs."""
+    if completion == "bad":
+        os.kill(os.getppid(), 9)
+        time.sleep(60)
+    return 1.0
+
+
+def raises_keyboard_interrupt(completion: str, example: Mapping[str, Any]) -> float:
+    if completion == "bad":
+        raise KeyboardInterrupt("not by the user")
+    return 1.0
+
+
+async def raises_keyboard_interrupt_async(completion: str, example: Mapping[str, Any]) -> float:
+    await asyncio.sleep(0)
+    return raises_keyboard_interrupt(completion, example)
+
+
+def uses_memory(completion: str, example: Mapping[str, Any]) -> float:
+    """Needs 1 GiB of memory for the completion "bad"."""
+    return float(len(bytearray(2**30 if completion == "bad" else 10)) > 0)
+
+
+def waits_for_file(completion: str, example: Mapping[str, Any]) -> float:
+    """Writes its process id to a file, and waits until the file "go" exists."""
+    folder = Path(example["folder"])
+    (folder / f"{completion}.{os.getpid()}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.02)
+    return 1.0
+
+
+def starts_daemon(completion: str, example: Mapping[str, Any]) -> float:
+    """Starts a process in a session of its own, whose parent ends, and which writes its process id to a file.
+
+    Then it hangs for the completion "bad", and ends its own process for "dies".
+    """
+    sleeps = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(120)"
+    code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', *sys.argv[1:]], start_new_session=True)"
+    subprocess.run([sys.executable, "-c", code, sleeps, example["log"]], check=True, start_new_session=True)
+    while not (Path(example["log"]).exists() and Path(example["log"]).read_text()):
+        time.sleep(0.02)
+    time.sleep(60 if completion == "bad" else 0)
+    return os._exit(3) if completion == "dies" else 1.0

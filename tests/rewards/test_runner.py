@@ -93,7 +93,7 @@ def test_invalid_value_is_a_failure(value: Any) -> None:
     assert result.reward is None
     assert result.failure.kind == "returned an invalid value"
     assert result.failure.traceback.startswith("returned ")
-    assert result.failure.traceback.endswith("need a number, a mapping of names to numbers, or None")
+    assert result.failure.traceback.endswith(", a mapping of names to such numbers, or None")
 
 
 class _TimeLimitError(BaseException):

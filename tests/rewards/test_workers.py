@@ -9,13 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import pytest
 
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.runner import RewardResult, RewardRunner
+
+from .processes import check_terminates, cpu_seconds, is_alive, wait_until
 
 MODULE = "tests.rewards.functions"
 ROOT = Path(__file__).parents[2]
@@ -55,6 +58,12 @@ def test_results_are_in_the_order_of_inputs_and_computed_in_worker_processes() -
         ("blocks_event_loop", "timed out", "in blocks_event_loop\n"),
         ("awaits_sleep", "timed out", "did not finish within 1 seconds"),
         ("exits_process", "died", "the worker process died with exit code 3"),
+        ("exits_with_0", "died", "the worker process died with exit code 0"),
+        ("aborts", "died", f"the worker process died with exit code {-signal.SIGABRT}"),
+        ("kills_itself", "died", f"the worker process died with exit code {-signal.SIGKILL}"),
+        ("kills_its_guard", "died", f"the worker process died with exit code {-signal.SIGKILL}"),
+        ("raises_keyboard_interrupt", "raised", "KeyboardInterrupt: not by the user"),
+        ("raises_keyboard_interrupt_async", "raised", "KeyboardInterrupt: not by the user"),
         ("crashes", "died", f"the worker process died with exit code {-signal.SIGSEGV}"),
         ("raises_async", "raised", "ZeroDivisionError: division by zero"),
     ],
@@ -106,21 +115,12 @@ def test_row_fails_if_one_of_several_functions_fails() -> None:
 def test_workers_are_terminated_on_exit_even_if_they_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     with open_runner("process_id", "loops_forever", timeout=60) as runner:
         pids = {int(result.components["process_id"]) for result in runner(make_inputs(600))}
-        before = {pid: _cpu_seconds(pid) for pid in pids}
-        _interrupt_when(lambda: any(_cpu_seconds(pid) > before[pid] + 0.1 for pid in pids), monkeypatch)
+        before = {pid: cpu_seconds(pid) for pid in pids}
+        _interrupt_when(lambda: any(cpu_seconds(pid) > before[pid] + 0.1 for pid in pids), monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             runner(make_inputs(4, 0, 2))
     for pid in pids:
-        _check_terminates(pid)
-
-
-def test_runner_that_is_never_entered_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    runner = RewardRunner({f"{MODULE}:length": 1.0}, functions={}, timeout=1.0, num_workers=1)
-    assert not list(tmp_path.iterdir())
-    with runner:
-        assert list(tmp_path.iterdir())
-    assert not list(tmp_path.iterdir())
+        check_terminates(pid)
 
 
 def test_subprocesses_of_a_call_that_hangs_are_terminated(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_subprocesses_of_a_call_that_hangs_are_terminated(tmp_path: Path) -> Non
     with open_runner("starts_subprocess") as runner:
         (result,) = runner([RewardInput("0", "bad", {"log": str(log)})])
         assert result.failure.kind == "timed out"
-        _check_terminates(int(log.read_text()))
+        check_terminates(int(log.read_text()))
 
 
 def test_subprocesses_are_terminated_on_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,31 +139,21 @@ def test_subprocesses_are_terminated_on_exit(tmp_path: Path, monkeypatch: pytest
         _interrupt_when(lambda: log.exists() and log.read_text() != "", monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             runner([RewardInput("0", "bad", {"log": str(log)})])
-    _check_terminates(int(log.read_text()))
+    check_terminates(int(log.read_text()))
 
 
 def _interrupt_when(condition: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the runner be interrupted while it waits for its workers, as soon as `condition` holds."""
 
-    def interrupt(*arguments: object, **options: object) -> NoReturn:
-        assert _wait_until(condition)
-        raise KeyboardInterrupt
+    end = time.monotonic() + 30.0
+
+    def interrupt(sources: list[Any], timeout: float) -> list[Any]:
+        assert time.monotonic() < end
+        if condition():
+            raise KeyboardInterrupt
+        return wait(sources, min(timeout, 0.05))
 
     monkeypatch.setattr("purerl.rewards.workers.wait", interrupt)
-
-
-def _check_terminates(pid: int, *, seconds: float = 10.0) -> None:
-    assert _wait_until(lambda: not _is_alive(pid), seconds=seconds), "the process is still alive"
-
-
-def _wait_until(condition: Callable[[], bool], *, seconds: float = 30.0) -> bool:
-    """Wait until `condition` holds and return True, or return False after `seconds`."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 SCRIPT = """
@@ -184,29 +174,11 @@ def test_workers_terminate_after_the_parent_is_killed(name: str, tmp_path: Path)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *sys.path)))}
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as parent:
         worker = int(parent.stdout.readline())
-        assert _is_alive(worker)
-        before = _cpu_seconds(worker)
-        assert name == "length" or _wait_until(lambda: _cpu_seconds(worker) > before + 0.1)
+        assert is_alive(worker)
+        before = cpu_seconds(worker)
+        assert name == "length" or wait_until(lambda: cpu_seconds(worker) > before + 0.1)
         parent.kill()
-    _check_terminates(worker, seconds=15.0)
-
-
-def _status(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on, which is the state."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
-    try:
-        return _status(pid)[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def _cpu_seconds(pid: int) -> float:
-    """The CPU time of the process, which grows while it is inside of a function that never returns."""
-    return sum(map(int, _status(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
+    check_terminates(worker, seconds=15.0)
 
 
 def test_workers_import_no_large_libraries() -> None:

@@ -1,0 +1,133 @@
+"""Starting a worker process, communicating with it, and ending it, in the process of the run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.spawn import get_command_line
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from purerl.rewards.outcomes import INTERNAL_FILES
+from purerl.rewards.worker import IDLE
+
+__all__ = ["Death", "Worker", "end_all"]
+
+_START_TIMEOUT = 600.0  # seconds in which a worker must have imported its functions
+_MESSAGE_TIMEOUT = 60  # seconds in which a message must be sent or received completely
+_END_TIMEOUT = 15.0  # seconds until a guard that does not end is killed
+_HIDDEN_FILES = ("/multiprocessing/", "/asyncio/", "/concurrent/", "/threading.py", "<string>")
+_CODE = "import sys; sys.path[:] = {path!r}; from purerl.rewards.guard import main; main({arguments})"
+
+
+class Death(NamedTuple):
+    """How a worker ended.
+
+    index         index of the input that it was scoring, or `AWAITING` or `IDLE`
+    is_timed_out  whether its watchdog ended it
+    stack         in this case, the stack of the reward function
+    exit_code     of the process; minus the number of a signal
+    """
+
+    index: int
+    is_timed_out: bool
+    stack: str
+    exit_code: int | None
+
+
+class Worker:
+    """A worker process with its guard, see `purerl.rewards.guard`. It loads the functions `names` in the background.
+
+    is_ready  whether it has loaded the functions; set by `receive`
+    deadline  when the next message must have arrived, in ``time.monotonic()``
+    """
+
+    def __init__(self, names: Iterable[str], *, max_memory: int | None):
+        self._status = tempfile.TemporaryFile(prefix="purerl-rewards-")  # noqa: SIM115 -- open until the worker has ended
+        ours, theirs = socket.socketpair()
+        self.sentinel, sentinel = os.pipe()
+        os.set_blocking(self.sentinel, False)
+        descriptors = (theirs.fileno(), sentinel, self._status.fileno())
+        arguments = ", ".join(map(repr, (os.getpid(), *descriptors, max_memory)))
+        code = _CODE.format(path=[path or str(Path.cwd()) for path in sys.path], arguments=arguments)
+        # The session of its own keeps Ctrl-C in a terminal away from the guard and the worker.
+        self._guard = subprocess.Popen(  # noqa: S603 -- this interpreter
+            [sys.executable, *_interpreter_flags(), "-c", code],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        os.close(sentinel)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _MESSAGE_TIMEOUT, 0))
+        self.connection = Connection(ours.detach())
+        self.is_ready, self.deadline = False, time.monotonic() + _START_TIMEOUT
+        self.send(tuple(names), seconds=_START_TIMEOUT)
+
+    def send(self, message: Any, *, seconds: float) -> None:
+        """Send `message`; the answer must arrive within `seconds`. It is lost if the process has ended."""
+        self.deadline = time.monotonic() + seconds
+        with suppress(ConnectionError, BlockingIOError):
+            self.connection.send(message)
+
+    def receive(self) -> Any:
+        """The next message, or None: if the worker is ready now, or if it is about to end."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, ConnectionError, BlockingIOError):
+            self.terminate()
+            return None
+        self.is_ready = True
+        return message
+
+    def terminate(self) -> None:
+        """Let the guard end all processes, without waiting for it."""
+        self._guard.terminate()
+
+    def end(self) -> Death:
+        """End all processes, and release what belongs to them."""
+        self.terminate()
+        try:
+            self._guard.wait(_END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+        written = b""
+        with suppress(BlockingIOError):
+            written = os.read(self.sentinel, 16)
+        exit_code = int(written) if written[-1:].isdigit() else self._guard.returncode
+        index, _, stack = os.pread(self._status.fileno(), 2**20, 0).decode(errors="replace").partition("\n")
+        os.close(self.sentinel)
+        self.connection.close()
+        self._status.close()
+        return Death(int(index or IDLE), bool(stack), _user_frames(stack), exit_code)
+
+
+def _interpreter_flags() -> list[str]:
+    """The flags of this interpreter, such as -O and -X utf8, as `multiprocessing` passes them on."""
+    return get_command_line()[1:-3]
+
+
+def end_all(workers: Iterable[Worker]) -> None:
+    """End all `workers` at the same time."""
+    workers = list(workers)
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.end()
+
+
+def _user_frames(stack: str) -> str:
+    """The frames of the reward function in a stack dump, without the frames of the worker."""
+    hidden = (*_HIDDEN_FILES, *INTERNAL_FILES)
+    lines = stack.splitlines(keepends=True)
+    return "".join(line for line in lines if line.startswith("  File") and not any(name in line for name in hidden))
