@@ -22,7 +22,7 @@ LAYERS = (
     ("protocols",),
     ("backends",),
     ("data", "rewards", "rollouts", "store", "tracking"),
-    ("evaluation",),
+    ("evaluation", "diagnosis"),
     ("config",),
     ("description",),
     ("catalog", "testing", "loop", "report"),
