@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -141,6 +142,7 @@ def main() -> None:
     that they wait for, if other processes use the same cores.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    sys.path.insert(0, str(Path.cwd()))
+    with suppress(FileNotFoundError):  # the working directory has been removed
+        sys.path.insert(0, str(Path.cwd()))
     exit_without_collections()
     app()

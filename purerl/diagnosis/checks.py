@@ -33,7 +33,7 @@ class Check(NamedTuple):
     """One check.
 
     name          of the warning
-    steps         number of last steps that the check reads. Its warning ends when nothing was wrong for so many steps
+    steps         number of last steps that the check reads. Its warning ends after twice as many steps without it
     test          what the metrics show, or None
     cause         the likely cause
     do            what to try
@@ -137,10 +137,8 @@ def reward_failures(history: History) -> str | None:
     failed, limit = mean(recent(history, "reward/failed", _FEW_STEPS)), history.facts.max_failure_rate
     if not failed > 0 or failed < _FAILURES * limit:
         return None
-    return (
-        f"reward functions failed on {failed:.1%} of the completions of the last {_FEW_STEPS} steps; the run stops at a "
-        f"step with more than {limit:.1%}"
-    )
+    what = f"reward functions failed on {failed:.1%} of the completions of the last {_FEW_STEPS} steps"
+    return f"{what}; the run stops at a step with more than {limit:.1%}"
 
 
 def large_updates(history: History) -> str | None:
@@ -175,7 +173,7 @@ CHECKS = (
         _STEPS,
         entropy_collapse,
         "the policy has become deterministic: the learning rate is too high, or the reward prefers one answer",
-        "lower trainer.lr, raise clip_high, or set algorithm.entropy_bonus or algorithm.kl_loss",
+        "lower trainer.lr, or set algorithm.entropy_bonus or algorithm.kl_loss",
         ("no_reward",),
     ),
     Check(
@@ -191,8 +189,7 @@ CHECKS = (
         "no_variance",
         _STEPS,
         no_variance,
-        "each prompt is either always or never solved, or all its completions are the same: there are no differences to "
-        "learn from",
+        "each prompt is either always or never solved, or all its completions are the same",
         f"{_READ}; raise rollout.samples_per_prompt or rollout.temperature, or use data of medium difficulty",
         ("no_reward", "entropy_collapse", "constant_reward"),
     ),
@@ -201,7 +198,7 @@ CHECKS = (
         _FEW_STEPS,
         zero_learning_rate,
         "the schedule of the learning rate has ended, or never starts",
-        "check trainer.lr, .lr_scheduler, .warmup_steps and .min_lr_ratio",
+        "check trainer.lr, trainer.lr_scheduler, trainer.warmup_steps and trainer.min_lr_ratio",
     ),
     Check(
         "zero_gradient",
@@ -231,7 +228,7 @@ CHECKS = (
         _STEPS,
         mismatch,
         "sampler and trainer use different weights, precision or temperature, and training drives them apart",
-        "use the same dtype for both, lower rollout.max_staleness, or set algorithm.importance_weight or .rejection",
+        "use the same dtype for both, lower rollout.max_staleness, or set algorithm.importance_weight or algorithm.rejection",
     ),
     Check(
         "reward_failures",

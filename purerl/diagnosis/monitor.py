@@ -9,7 +9,10 @@ from typing import NamedTuple
 from purerl.diagnosis.checks import CHECKS, Check
 from purerl.diagnosis.history import START, Facts, History, Record, add
 
-__all__ = ["Episode", "State", "RunWarning", "diagnose", "initial", "observe"]
+__all__ = ["Episode", "RunWarning", "State", "diagnose", "initial", "observe"]
+
+
+_END = 2  # times `Check.steps`: longer than the checks remember, so that a single good step does not end a warning
 
 
 class RunWarning(NamedTuple):
@@ -56,7 +59,7 @@ def initial(facts: Facts) -> State:
 def observe(state: State, record: Record) -> tuple[State, tuple[RunWarning, ...]]:
     """Return the state after `record`, and the warnings that it raises.
 
-    A warning is raised once. It is present until its check has not applied for `Check.steps` steps in a row, and can
+    A warning is raised once. It is present until its check has not applied for 2 `Check.steps` steps in a row, and can
     then be raised again. The records are those of metrics.jsonl, in their order: the state after all of them is the
     same if they are read from the file of a resumed run.
     """
@@ -74,7 +77,7 @@ def observe(state: State, record: Record) -> tuple[State, tuple[RunWarning, ...]
 
 
 def _is_present(state: State, check: Check, step: int) -> bool:
-    return check.name in state.present and step - state.present[check.name] < check.steps
+    return check.name in state.present and step - state.present[check.name] < _END * check.steps
 
 
 def diagnose(records: Iterable[Record], facts: Facts) -> list[Episode]:

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define
 
 from purerl.diagnosis.history import Facts, Record
-from purerl.diagnosis.monitor import State, RunWarning, initial, observe
+from purerl.diagnosis.monitor import RunWarning, State, initial, observe
 
 __all__ = ["Monitor", "read_facts"]
 
