@@ -6,7 +6,6 @@ thresholds are constants of this module.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from statistics import median
 from typing import NamedTuple
@@ -16,12 +15,14 @@ from purerl.diagnosis.history import History, has_improved, is_solved, mean, rec
 __all__ = ["CHECKS", "Check"]
 
 _STEPS = 10  # of most checks
+_MANY_STEPS = 20  # of checks of something that need not be wrong
 _FEW_STEPS = 5  # of checks of something that is never right
 _MAX_ZERO_ADVANTAGE = 1e-6
 _MAX_ZERO_GRADIENT = 1e-10
 _SKIPPED = 0.5  # fraction of optimizer steps
 _TRUNCATED = 0.95  # fraction of rows
 _COLLAPSED = 0.05  # of the entropy in the first steps
+_FLAT = 0.1  # standard deviations of the reward in ten steps
 _MISMATCH = 0.05  # nats
 _STALE_MISMATCH = 0.5  # nats, if rollouts may be older than the weights
 _MISMATCH_GROWTH = 3.0
@@ -84,7 +85,7 @@ def zero_learning_rate(history: History) -> str | None:
 def zero_gradient(history: History) -> str | None:
     """The gradient of the policy is 0."""
     norms = recent(history, "policy/grad_norm", _STEPS)
-    if not norms or max(norms) > _MAX_ZERO_GRADIENT:
+    if not norms or max(norms) > _MAX_ZERO_GRADIENT or is_solved(history):
         return None
     return f"the gradient of the policy was 0 in the last {_STEPS} steps"
 
@@ -99,11 +100,13 @@ def skipped_updates(history: History) -> str | None:
 
 def truncation(history: History) -> str | None:
     """Nearly all completions end at the maximum length, and the reward does not improve."""
-    truncated = recent(history, "rollout/truncated", _STEPS)
+    truncated = recent(history, "rollout/truncated", _MANY_STEPS)
     if not truncated or mean(truncated) < _TRUNCATED or has_improved(history):
         return None
     limit = f" ({history.facts.max_tokens})" if history.facts.max_tokens else ""
-    return f"{mean(truncated):.0%} of the completions of the last {_STEPS} steps ended at rollout.max_tokens{limit}"
+    return (
+        f"{mean(truncated):.0%} of the completions of the last {_MANY_STEPS} steps ended at rollout.max_tokens{limit}"
+    )
 
 
 def entropy_collapse(history: History) -> str | None:
@@ -115,11 +118,10 @@ def entropy_collapse(history: History) -> str | None:
 
 
 def _is_flat(history: History) -> bool:
-    """Whether the mean reward of the last steps is not above that of the steps before them."""
-    rewards = recent(history, "reward/mean", 2 * _STEPS)
-    deviation = mean(recent(history, "reward/std", _STEPS) or [0.0])
-    tolerance = deviation / math.sqrt(_STEPS)
-    return bool(rewards) and mean(rewards[_STEPS:]) <= mean(rewards[:_STEPS]) + tolerance
+    """Whether the mean reward of the last ten steps is not clearly above that of the ten steps before."""
+    rewards, deviations = recent(history, "reward/mean", 2 * _STEPS), recent(history, "reward/std", _STEPS)
+    rise = mean(rewards[_STEPS:]) - mean(rewards[:_STEPS])
+    return rise <= _FLAT * mean(deviations or [0.0])
 
 
 def mismatch(history: History) -> str | None:
@@ -218,7 +220,7 @@ CHECKS = (
     ),
     Check(
         "truncation",
-        _STEPS,
+        _MANY_STEPS,
         truncation,
         "the limit is too low for a complete answer, or the model never ends its answers",
         "raise rollout.max_tokens, check the chat template and its end token, or set rollout.stop_strings",
@@ -228,7 +230,7 @@ CHECKS = (
         _STEPS,
         mismatch,
         "sampler and trainer use different weights, precision or temperature, and training drives them apart",
-        "use the same dtype for both, lower rollout.max_staleness, or set algorithm.importance_weight or algorithm.rejection",
+        "use one dtype, lower rollout.max_staleness, or set algorithm.importance_weight or algorithm.rejection",
     ),
     Check(
         "reward_failures",

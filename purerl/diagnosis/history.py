@@ -12,7 +12,7 @@ Record = Mapping[str, Any]
 
 _FIRST_STEPS = 5
 _RECENT_STEPS = 20
-_MIN_IMPROVEMENT = 0.5  # standard deviations of the reward in the first steps
+_MIN_IMPROVEMENT = 0.2  # standard deviations of the reward in the first steps
 _SOLVED = 0.9  # of the way from the lowest to the highest reward of the run
 
 
@@ -84,7 +84,7 @@ def mean(values: Sequence[float]) -> float:
 def has_improved(history: History) -> bool:
     """Whether the mean reward of the last steps is clearly above that of the first steps.
 
-    Clearly means by more than half a standard deviation of the rewards of the first steps.
+    Clearly means by more than a fifth of a standard deviation of the rewards of the first steps.
     """
     before, after = mean(start(history, "reward/mean")), mean(recent(history, "reward/mean", _FIRST_STEPS))
     deviation = mean(start(history, "reward/std") or [0.0])

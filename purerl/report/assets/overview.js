@@ -108,7 +108,8 @@ function warningBox() {
     ),
   );
   if (!items.length) return null;
-  return h("div", { class: "card warnings", role: "note", "aria-label": "Warnings" }, h("h3", {}, "Warnings"), h("ul", {}, items));
+  const box = { class: "card warnings", role: "note", "aria-label": "Warnings" };
+  return h("div", box, h("h3", {}, "Warnings"), h("ul", {}, items));
 }
 
 const warningSteps = ({ step, end }) =>
