@@ -208,7 +208,7 @@ CHECKS = (
         zero_gradient,
         "all advantages are 0, every token is masked out, or the loss does not depend on the weights",
         "look at advantage/std, reward/zero_std_fraction and policy/clip_fraction",
-        _SIGNALS,
+        (*_SIGNALS, "entropy_collapse"),
     ),
     Check(
         "skipped_updates",

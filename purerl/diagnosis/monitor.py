@@ -67,10 +67,11 @@ def observe(state: State, record: Record) -> tuple[State, tuple[RunWarning, ...]
     present: dict[str, int] = {}
     raised: list[RunWarning] = []
     for check in CHECKS:
-        text = None if present.keys() & {*check.explained_by} else check.test(history)
-        if text is not None:
+        text, is_new = check.test(history), check.name not in state.present
+        is_explained = is_new and not present.keys().isdisjoint(check.explained_by)
+        if text is not None and not is_explained:
             present[check.name] = step
-            raised += [] if check.name in state.present else [RunWarning(step, check.name, text, check.cause, check.do)]
+            raised += [RunWarning(step, check.name, text, check.cause, check.do)] if is_new else []
         elif _is_present(state, check, step):
             present[check.name] = state.present[check.name]
     return State(history, present), tuple(raised)

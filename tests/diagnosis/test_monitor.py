@@ -29,6 +29,17 @@ def test_a_warning_is_raised_once_and_again_only_after_it_has_ended() -> None:
     assert [(episode.warning.step, episode.end) for episode in episodes] == [(5, 27), (42, None)]
 
 
+def test_a_warning_is_not_raised_while_its_cause_is_present_and_does_not_end_because_of_it() -> None:
+    """The rewards are equal from the start, the gradient is 0, and in step 30 the entropy collapses."""
+    zero = {"reward/mean": 0.0, "reward/std": 0.0, "reward/min": 0.0, "reward/max": 0.0, "policy/grad_norm": 0.0}
+    records = [{"step": k, **zero, "policy/entropy": 1.0 if k < 30 else 0.001} for k in range(1, 70)]
+    episodes = diagnose(records, Facts())
+    assert [(e.warning.name, e.warning.step, e.end) for e in episodes] == [
+        ("constant_reward", 10, None),
+        ("entropy_collapse", 39, None),
+    ]
+
+
 def test_state_does_not_depend_on_where_a_run_was_resumed_and_does_not_grow() -> None:
     records = _records([0.0] * 300 + [1.0] * 30)
     state, raised = initial(Facts()), []

@@ -117,7 +117,8 @@ const warningSteps = ({ step, end }) =>
 
 function drawOverview() {
   const title = runs.length === 1 ? escapeInvisible(runs[0].name) : `${runs.length} runs`;
-  byId("runs").append(h("h1", {}, title), runTable(), warningBox() ?? "", h("div", { class: "folds" }, settingsAndValues()));
+  const folds = h("div", { class: "folds" }, settingsAndValues());
+  byId("runs").append(h("h1", {}, title), runTable(), warningBox() ?? "", folds);
 }
 
 /** Buttons that show and hide runs. */
