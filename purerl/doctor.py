@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from pathlib import Path
@@ -74,20 +75,70 @@ def check_installation() -> Iterator[Finding]:
     yield Finding("machine", "python", "good", f"{platform.python_version()}, {sys.executable}")
     yield Finding("machine", "system", "good", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores")
     yield _disk()
+    yield from _threads(os.environ)
     yield _required("purerl", "this package")
     yield from (_required(name, purpose) for name, purpose in REQUIRED.items())
     yield from (_extra(extra, *package) for extra, package in EXTRAS.items())
     yield from (_engine(group, kind) for group in ("trainer", "generator") for kind in names(group))
-    yield _timed("devices", "torch", _devices)
-    yield _timed("tests", "matrix product", lambda: _product("float32"))
-    yield _timed("tests", "bfloat16", lambda: _product("bfloat16"))
-    yield _timed("tests", "a run", _run)
+    yield _timed("devices", "torch", _devices, do=_REINSTALL_TORCH)
+    yield _timed("tests", "matrix product", lambda: _product("float32"), do=_OTHER_DEVICE)
+    yield _timed("tests", "bfloat16", lambda: _product("bfloat16"), do=_OTHER_DEVICE)
+    yield _timed("tests", "reward workers", _score, do=_SHARED_MEMORY)
+    yield _timed("tests", "a run", _run, do=_TRACEBACK)
+
+
+_REINSTALL_TORCH = "pip install --force-reinstall torch"
+_OTHER_DEVICE = "update the driver and torch, or use the CPU: --set trainer.device=cpu --set generator.device=cpu"
+_SHARED_MEMORY = (
+    "worker processes need /dev/shm and permission to start processes: in a container, `docker run --shm-size=1g`. "
+    "From Python, functions that are passed as objects need no worker process"
+)
+_TRACEBACK = "`purerl train addition --debug` shows the traceback"
+_TEMPORARY = "set TMPDIR to a directory with free space"
+_OTHER_DIRECTORY = "choose another directory: cd, or the option --directory"
+
+
+def _threads(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """A setting of OpenMP with which matrix products on the CPU are wrong while the computer is busy.
+
+    OpenMP then starts fewer threads than oneDNN has divided the work into, and parts of the result are never written.
+    """
+    if environment.get("OMP_DYNAMIC", "").strip().lower() in ("true", "1"):
+        text = "OMP_DYNAMIC is set: products in bfloat16 on the CPU can be wrong"
+        yield Finding("machine", "threads", "bad", text, "unset OMP_DYNAMIC")
+
+
+# --- directories -------------------------------------------------------------------------------------------------
+
+_RUN_BYTES = 64e6  # the default run of 300 steps has 16 MB; the run of the doctor has less
 
 
 def _disk() -> Finding:
-    free = shutil.disk_usage(Path.cwd()).free / 1e9
-    text, do = f"{free:.0f} GB free in this directory", "runs store rollouts and checkpoints: free space"
-    return Finding("machine", "disk", "good", text) if free >= 1 else Finding("machine", "disk", "bad", text, do)
+    """Free space in the working directory, in which runs are stored by default."""
+    try:
+        folder = Path.cwd()
+        free, is_writable = shutil.disk_usage(folder).free, os.access(folder, os.W_OK)
+    except OSError as error:
+        return Finding("machine", "disk", "bad", f"the working directory cannot be read: {error}", _OTHER_DIRECTORY)
+    text = f"{free / 1e9:.1f} GB free in this directory"
+    if not is_writable:
+        text, do = f"{text}, which is read-only", "runs need --directory DIR"
+        return Finding("machine", "disk", "good", text, do)
+    do = "" if free >= _RUN_BYTES else "runs store rollouts and checkpoints: free space"
+    return Finding("machine", "disk", "bad" if do else "good", text, do)
+
+
+def _folder_with_space() -> Path:
+    """The directory for temporary files, or the working directory, if it has space for a small run.
+
+    Raises: OSError if neither of them has.
+    """
+    for folder in (tempfile.gettempdir, Path.cwd):
+        with suppress(OSError):
+            path = Path(folder())
+            if shutil.disk_usage(path).free >= _RUN_BYTES and os.access(path, os.W_OK):
+                return path
+    raise OSError(errno.ENOSPC, f"neither TMPDIR nor the working directory has {_RUN_BYTES / 1e6:.0f} MB of free space")
 
 
 def _required(name: str, purpose: str) -> Finding:
@@ -120,7 +171,7 @@ def _engine(group: str, kind: str) -> Finding:
         capabilities = getattr(find(group, kind), "capabilities", None)
         text = _describe(capabilities()) if capabilities else "its capabilities are known when it loads a model"
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        return _failure("engines", f"{group} {kind}", error)
+        return _failure("engines", f"{group} {kind}", error, do="update or uninstall the package of this engine")
     return Finding("engines", f"{group} {kind}", "good", text)
 
 
@@ -146,20 +197,23 @@ def _describe(capabilities: Capabilities) -> str:
 # --- computations ------------------------------------------------------------------------------------------------
 
 
-def _timed(section: str, name: str, check: Callable[[], str]) -> Finding:
-    """The result of `check` and how long it took, or the exception that it raised."""
+def _timed(section: str, name: str, check: Callable[[], str], *, do: str) -> Finding:
+    """The result of `check` and how long it took, or the exception that it raised, and then `do`."""
     start = time.perf_counter()
     try:
         text = check()
     except Exception as error:  # noqa: BLE001 - any exception is a finding
-        return _failure(section, name, error)
+        return _failure(section, name, error, do=_TEMPORARY if _is_full(error) else do)
     return Finding(section, name, "good", f"{text}, {time.perf_counter() - start:.1f} s")
 
 
-def _failure(section: str, name: str, error: Exception) -> Finding:
-    return Finding(
-        section, name, "bad", f"{type(error).__name__}: {error}", "fix or reinstall the package that it names"
-    )
+def _is_full(error: BaseException | None) -> bool:
+    """Whether the cause of `error` is a full disk."""
+    return error is not None and (getattr(error, "errno", None) == errno.ENOSPC or _is_full(error.__cause__))
+
+
+def _failure(section: str, name: str, error: Exception, *, do: str) -> Finding:
+    return Finding(section, name, "bad", f"{type(error).__name__}: {error}", do)
 
 
 def _devices() -> str:
@@ -173,36 +227,67 @@ def _devices() -> str:
     return f"{count} x {', '.join(sorted(kinds))}; cpu, threads: {torch.get_num_threads()}"
 
 
-_SIZE = 256
+_ROWS, _INNER = 256, 32
+_TF32_ROUNDING = 2.0**-10  # if a float32 is truncated to 10 bits after the leading one
 
 
 def _product(dtype: str) -> str:
     """Compare a matrix product, on the device that runs use by default, with the same product in float64.
 
-    If products are accumulated in float32, the rounding error is bounded by
-
-        |result - exact| <= (4 eps(dtype) + n eps(float32)) |a| |b|        (Frobenius norms, n x n matrices)
-
-    because each input and the result are rounded once to `dtype`, and each sum of n products n times to float32.
+    The product is a a^T for a matrix a of the shape [_ROWS, _INNER] with similar rows, so that its norm is about |a|^2:
+    a result of zeros has the relative error 1.
     """
     import torch
 
     device = torch.accelerator.current_accelerator() or torch.device("cpu")
-    a = torch.linspace(-1, 1, _SIZE * _SIZE, dtype=torch.float64).reshape(_SIZE, _SIZE).sin()
-    low_precision = getattr(torch, dtype)
-    result = (a.to(device, low_precision) @ a.to(device, low_precision)).cpu().double()
-    error = ((result - a @ a).norm() / a.norm().square()).item()
-    bound = 4 * torch.finfo(low_precision).eps + _SIZE * torch.finfo(torch.float32).eps
+    a = torch.linspace(-1, 1, _ROWS * _INNER, dtype=torch.float64).reshape(_ROWS, _INNER).sin()
+    low_precision = a.to(getattr(torch, dtype)).to(device)
+    result = (low_precision @ low_precision.mT).cpu().double()
+    error = ((result - a @ a.mT).norm() / a.norm().square()).item()
+    bound = _rounding_bound(dtype, device.type)
     if not error <= bound:
         raise ArithmeticError(f"a {dtype} matrix product on {device} has relative error {error:.1e}, above {bound:.1e}")
     return f"on {device}, relative error {error:.0e}"
 
 
+def _rounding_bound(dtype: str, device: str) -> float:
+    """The bound of the relative error of a product of matrices with `_INNER` products in each sum.
+
+        |result - exact| <= (2 i + i^2 + n s + o) |a| |b|        (Frobenius norms)
+
+    i, s and o are the relative roundings of the inputs, of each of the n partial sums, and of the result. All of them
+    are that of `dtype`, also if the hardware is more precise. Accelerators may round the inputs of a float32 product to
+    TF32, depending on variables such as NVIDIA_TF32_OVERRIDE.
+    """
+    import torch
+
+    rounding = torch.finfo(getattr(torch, dtype)).eps / 2
+    inputs = rounding if device == "cpu" or dtype != "float32" else _TF32_ROUNDING
+    return 2 * inputs + inputs**2 + _INNER * rounding + rounding
+
+
+def _score() -> str:
+    """Score one completion in a worker process. The timeout is long, because the computer may be busy."""
+    from purerl.rewards.adapters import RewardInput
+    from purerl.rewards.runner import RewardRunner
+
+    runner = RewardRunner({"purerl.rewards.exact:exact_match": 1.0}, functions={}, timeout=600, num_workers=1)
+    with runner:
+        [result] = runner([RewardInput("0", "42", {"answer": "42"})])
+    if result.reward != 1:
+        raise RuntimeError(f"a worker process returned {result}")
+    return "a completion was scored in a worker process"
+
+
 def _run() -> str:
-    """One step of a complete run in a temporary directory, from preparing the data to saving the model."""
+    """One step of a complete run in a temporary directory, from preparing the data to saving the model.
+
+    The reward function runs in this process: worker processes have a test of their own.
+    """
     from purerl.algos import grpo
     from purerl.loop.train import train
     from purerl.recipes.addition import addition
+    from purerl.rewards.exact import exact_match
 
     config = addition(max_steps=1)
     small = evolve(
@@ -215,6 +300,7 @@ def _run() -> str:
         evaluate=evolve(config.evaluate, max_examples=4),
         algorithm=grpo.Config(),
     )
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        summary = train(small, directory=Path(folder) / "run")
+    parent = _folder_with_space()
+    with tempfile.TemporaryDirectory(dir=parent) as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        summary = train(small, rewards=(exact_match,), directory=Path(folder) / "run")
     return f"{summary.steps} step: sampled, scored, trained, evaluated, saved"

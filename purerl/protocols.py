@@ -27,6 +27,7 @@ __all__ = [
     "Request",
     "RunInfo",
     "Sampling",
+    "SupportsWarnings",
     "Tracker",
     "Trainer",
     "Weights",
@@ -318,4 +319,16 @@ class Tracker(Protocol):
 
     def close(self, *, failed: bool) -> None:
         """End the recording. `failed`: the run stopped because of an error. No other method is called afterwards."""
+        ...
+
+
+@runtime_checkable
+class SupportsWarnings(Protocol):
+    """An optional method of a tracker."""
+
+    def warn(self, step: int, name: str, text: str) -> None:
+        """Record a warning about the run, raised in `step`. `name` is that of its check, such as "no_variance".
+
+        A run that is resumed from a checkpoint may raise some warnings again, in the same steps.
+        """
         ...

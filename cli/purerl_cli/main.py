@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ import purerl
 from purerl_cli.algorithms import algo
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
+from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
 from purerl_cli.garbage import exit_without_collections, without_collections
 from purerl_cli.options import Command
@@ -124,20 +126,7 @@ def config(
         show_settings(explain_recipe(recipe, settings or ()))
 
 
-@app.command()
-@with_debug
-def doctor() -> None:
-    """Test the installation on this computer, and list what each engine can do.
-
-    Exits with status 1 if a test fails.
-    """
-    from purerl.doctor import check_installation
-    from purerl_cli.tables import show_findings
-
-    if not show_findings(check_installation()):
-        raise typer.Exit(1)
-
-
+app.command()(doctor)
 app.command("eval", cls=Command)(evaluate)
 app.command(cls=Command)(sample)
 app.add_typer(data, name="data")
@@ -153,6 +142,7 @@ def main() -> None:
     that they wait for, if other processes use the same cores.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    sys.path.insert(0, str(Path.cwd()))
+    with suppress(FileNotFoundError):  # the working directory has been removed
+        sys.path.insert(0, str(Path.cwd()))
     exit_without_collections()
     app()

@@ -92,7 +92,9 @@ from purerl.algos.parts.selection import (
 )
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.algos.parts.surrogates import (
+    clip_high_indicator,
     clip_indicator,
+    clip_low_indicator,
     clip_surrogate,
     dual_clip_surrogate,
     geometric_mean_ratio,
@@ -130,7 +132,9 @@ __all__ = [
     "binary_kl",
     "binary_tv",
     "broadcast_to_tokens",
+    "clip_high_indicator",
     "clip_indicator",
+    "clip_low_indicator",
     "clip_surrogate",
     "clipped_value_loss",
     "clipped_weight",

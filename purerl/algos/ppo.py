@@ -27,7 +27,8 @@ Metrics, means over the tokens where `mask` is 1:
 - `critic/value_error`: squared error of the critic's estimate, reward^2.
 - `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
 - `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped. `policy/clip_fraction_low` and
+  `policy/clip_fraction_high` are its parts, below and above the clip range.
 - `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:

@@ -41,7 +41,8 @@ Metrics, means over the tokens where `mask` is 1:
 - `reward_model/accuracy`: fraction of rows for which sigmoid(x_i) and s_i are on the same side of 1/2.
 - `policy/approx_kl`: k3 estimate of KL(old policy || policy), nats.
 - `policy/ratio`: importance ratio r_it.
-- `policy/clip_fraction`: fraction of tokens whose loss is clipped.
+- `policy/clip_fraction`: fraction of tokens whose loss is clipped. `policy/clip_fraction_low` and
+  `policy/clip_fraction_high` are its parts, below and above the clip range.
 - `policy/entropy`: entropy of the next-token distribution, nats.
 
 Differences from the paper:

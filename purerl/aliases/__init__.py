@@ -44,7 +44,7 @@ class Row(NamedTuple):
     settings   "key", "key=value", or a function as "module:name"
     note       what differs; may be empty
     exact      settings that compute what the library computes: a preset of the library, and changes to it; may be empty
-    kind       what `names` are
+    kind       what `names` are; if they are metrics, `settings` are metrics too
     """
 
     section: str
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     settings: tuple[str, ...]
     note: str
     exact: tuple[str, ...]
-    kind: Literal["setting", "function", "class", "recipe"]
+    kind: Literal["setting", "function", "class", "recipe", "metric"]
 
 
 _OPTIONAL = {"requires": (), "note": "", "exact": (), "kind": "setting"}

@@ -28,7 +28,7 @@ from purerl.rollouts.settings import check_rollout, with_length_penalty
 from purerl.settings import in_section, no_effect
 from purerl.tracking.settings import check_trackers
 
-__all__ = ["algorithm_of", "check", "needs_rollouts", "updates_of"]
+__all__ = ["algorithm_of", "check", "learns_from_rewards", "needs_rollouts", "updates_of"]
 
 _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"}
 _LOOP_FIELDS = {"tokens", "example", "temperature", "chosen", "noise", *_ROLLOUT_FIELDS}
@@ -49,6 +49,11 @@ def algorithm_of(config: RunConfig) -> Algorithm:
             has_remedy = not message.startswith(" has no effect") or "\n  do:" in message
             raise ConfigError(f"{key}{message}", do=None if has_remedy else f"leave {key} out") from error
     return algorithm if config.rollout is None else with_length_penalty(algorithm, config.rollout)
+
+
+def learns_from_rewards(algorithm: Algorithm) -> bool:
+    """Whether `algorithm` reads rewards. If not, reward functions only measure it."""
+    return not {"reward", "score", "components"}.isdisjoint(reads_of(algorithm))
 
 
 def updates_of(config: RunConfig, algorithm: Algorithm, max_steps: int | None) -> dict[str, int | None]:

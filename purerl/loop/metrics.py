@@ -10,6 +10,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Objective, Weighted, bind
 from purerl.kernels.masks import count_true
+from purerl.loop.distributions import advantage_metrics, length_metrics
 from purerl.loop.run import Clock
 from purerl.rewards.runner import RewardResult, fractions
 
@@ -38,9 +39,8 @@ def reward_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:
-    """Lengths, the fraction of truncated rows, and the training-inference mismatch."""
-    lengths = batch["action"].sum(-1).float()
-    metrics = {"rollout/length": lengths.mean(), "rollout/length_max": lengths.max()}
+    """Lengths, advantages, the fraction of truncated rows, and the training-inference mismatch."""
+    metrics = length_metrics(batch) | advantage_metrics(batch)
     if "truncated" in batch.keys():
         metrics["rollout/truncated"] = batch["truncated"].float().mean()
     if "rollout_logp" in batch.keys() and "old_logp" in batch.keys():

@@ -17,6 +17,7 @@ from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
 from purerl.data.chat import Chat, Prompt, TokenizedExample
 from purerl.data.examples import DataSet, Example, indices_of_draws, prompts_at, rows_at, tokenized_at
+from purerl.loop.distributions import reward_spread
 from purerl.loop.metrics import reward_metrics
 from purerl.loop.rewards import RunRewards, StepRewards
 from purerl.loop.run import Clock, LoopState, Trajectory
@@ -119,6 +120,8 @@ class PolicyRollouts:
         metrics = {"rollout/sampled": len(sampled), "rollout/tokens": sum(lengths)}
         metrics |= {"rollout/kept_fraction": len(kept) / len(sampled)}
         metrics |= reward_metrics([trajectory.result for trajectory in sampled])
+        rewards, groups = [t.result.reward for t in sampled], [t.fields["group"] for t in sampled]
+        metrics |= reward_spread(rewards, groups)
         if self.settings.overlong:
             penalties = self._penalties(lengths)
             metrics["reward/overlong"] = sum(penalties) / len(penalties)

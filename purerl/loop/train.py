@@ -11,7 +11,7 @@ from typing import Any
 from attrs import asdict, evolve, frozen
 
 from purerl.algos.algebra import fingerprint
-from purerl.config.check import check
+from purerl.config.check import check, learns_from_rewards
 from purerl.config.roles import ModelRole
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import differences, digest, dumps, read_toml, to_dict
@@ -20,6 +20,7 @@ from purerl.data.open import summary
 from purerl.debugging.profiler import profiled
 from purerl.debugging.settings import Debug
 from purerl.debugging.stacks import stacks_after
+from purerl.diagnosis.run import Monitor
 from purerl.errors import ConfigError, RunDirectoryError, nearest
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.metrics import time_metrics
@@ -164,7 +165,8 @@ def _finish(config: RunConfig, directory: RunDirectory, functions: Mapping[str, 
 
 def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> dict[str, Any]:
     """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
-    directory.write_data({"max_steps": run.max_steps, **run.data.counts}, run.files, run.models)
+    facts = {"max_steps": run.max_steps, "learns_from_rewards": learns_from_rewards(run.learner.algorithm)}
+    directory.write_data({**facts, **run.data.counts}, run.files, run.models)
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)
@@ -176,11 +178,14 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
         folder = directory.path / "trackers"
         add_trackers(trackers, config.trackers, folder=folder, run_info=info, every=config.checkpoint.every)
         trackers.log(record)
-        names = {name for record in directory.records() for name in record}
+        records = directory.records()
+        names, monitor = {name for record in records for name in record}, Monitor.of_run(directory.path, records)
         _check_stop(config.stop_when, names)
         while not _is_over(record, run.max_steps, config.stop_when):
             with _debugged(config.debug, directory.path, state.step + 1):
                 state, record = advance(run, state, directory, trackers)
+            for warning in monitor.observe(record):
+                trackers.warn(warning.step, warning.name, warning.message)
             names.update(record)
             _check_stop(config.stop_when, names)
     return record

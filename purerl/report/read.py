@@ -10,6 +10,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from purerl.diagnosis.monitor import diagnose
+from purerl.diagnosis.run import read_facts
 from purerl.errors import DataError
 from purerl.report.completions import evenly_spaced
 from purerl.report.numbers import round_number
@@ -81,8 +83,15 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
         "first_values": _last_values(reversed(records)),
         "last_values": _last_values(records),
         "phase_seconds": {name: round_number(total) for name, total in _phase_seconds(records).items()},
+        "warnings": _warnings(path, records),
         **_curves(records, max_records),
     }
+
+
+def _warnings(path: Path, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The warnings of the run, each with the step in which it ended (None: it is still present)."""
+    episodes = diagnose(records, read_facts(path))
+    return [{**episode.warning._asdict(), "end": episode.end} for episode in episodes]
 
 
 def _read_config(path: Path) -> dict[str, Any]:

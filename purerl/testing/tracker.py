@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from attrs import evolve
 
-from purerl.protocols import RunInfo, Tracker
+from purerl.protocols import RunInfo, SupportsWarnings, Tracker
 
 __all__ = ["check_tracker"]
 
@@ -28,24 +29,37 @@ _SETTINGS = {f"section.{k}": k for k in range(150)} | {
 }
 
 Shown = Callable[[RunInfo], Mapping[str, Mapping[int, float]]]
+ShownWarnings = Callable[[RunInfo], Collection[str]]
+
+_WARNINGS = {1: "no_variance", 3: "entropy_collapse", 6: "truncation"}
 
 
-def check_tracker(build: Callable[[RunInfo], Tracker], *, folder: Path, shown: Shown | None = None) -> None:
+def check_tracker(
+    build: Callable[[RunInfo], Tracker],
+    *,
+    folder: Path,
+    shown: Shown | None = None,
+    shown_warnings: ShownWarnings | None = None,
+) -> None:
     """Test that a tracker accepts everything that a run logs, and stores each step of each run once.
 
-    The suite logs a run that fails after step 4 and resumes at step 2, and a second, independent run.
+    The suite logs a run that fails after step 4 and resumes at step 2, and a second, independent run. If the tracker
+    has the method `warn`, the first run also has warnings in some steps.
 
     build     run info -> the tracker that is tested
     folder    a directory for the tracker's files
     shown     run info -> {metric: {step: value}}, the metrics that the tracking library has stored for this run. If it
               has several values for a step, `shown` must not merge them. Without `shown`, only the calls are tested.
+    shown_warnings  run info -> the names of the warnings that the tracking library has stored for this run. Without it,
+              only the calls are tested
 
-    Raises: AssertionError with the metric, the values that were logged and the values that are stored.
+    Raises: AssertionError with the metric, the values that were logged and the values that are stored; or with the
+    names of warnings that are missing.
     """
     run_info = RunInfo("suite", "5a1c0ffee5a1c0ff", folder, _SETTINGS, first=0)
     second_run = evolve(run_info, identity="0ddba110ddba1100")
-    _log_run(build(run_info), range(5), failed=True)
-    _log_run(build(evolve(run_info, first=2)), range(2, 8), failed=False)
+    _log_run(build(run_info), range(5), failed=True, warnings=_WARNINGS)
+    _log_run(build(evolve(run_info, first=2)), range(2, 8), failed=False, warnings=_WARNINGS)
     _log_run(build(second_run), range(2), failed=False)
     if shown is not None:
         for info, num_steps in ((run_info, 8), (second_run, 2)):
@@ -54,9 +68,15 @@ def check_tracker(build: Callable[[RunInfo], Tracker], *, folder: Path, shown: S
                 expected = {record["step"]: record[name] for record in logged if name in record}
                 actual = dict(stored[name])
                 assert actual == expected, f"{name} by step: got {actual} from the library, expected {expected}"
+    if shown_warnings is not None:
+        for info, expected in ((run_info, {*_WARNINGS.values()}), (second_run, set())):
+            actual = {*shown_warnings(info)}
+            assert actual == expected, f"warnings: got {actual} from the library, expected {expected}"
 
 
-def _log_run(tracker: Tracker, steps: Iterable[int], *, failed: bool) -> None:
+def _log_run(
+    tracker: Tracker, steps: Iterable[int], *, failed: bool, warnings: Mapping[int, str] = MappingProxyType({})
+) -> None:
     assert isinstance(tracker, Tracker), (
         f"{tracker!r}: got an object without all methods of Tracker, expected a Tracker"
     )
@@ -64,6 +84,8 @@ def _log_run(tracker: Tracker, steps: Iterable[int], *, failed: bool) -> None:
         if step % 2 == 0:
             tracker.completions(step, [_completion(None), _completion(0.5), _completion(-1.0)])
         tracker.log(_record(step))
+        if step in warnings and isinstance(tracker, SupportsWarnings):
+            tracker.warn(step, warnings[step], f"{_UNUSUAL_TEXT}, in step {step}")
     tracker.close(failed=failed)
 
 

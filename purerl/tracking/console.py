@@ -25,7 +25,7 @@ _LABELS = {name: label for name, label in CURVE_LABELS.items() if name != "rollo
 _LABELS |= {"time/tokens_per_second": "tokens/s"}
 _SECONDS_BETWEEN_LINES = 3.0
 _SECONDS_BETWEEN_FRAMES = 0.5
-_MAX_WARNING_LENGTH = 500  # characters
+_MAX_WARNING_LENGTH = 800  # characters
 _MAX_CPU_FRACTION = 0.01  # of one core, for drawing the view
 
 
@@ -76,6 +76,13 @@ class Console:
         if self._live_view:
             with self._live_view.lock:
                 self._view.rows = rows
+
+    def warn(self, step: int, name: str, text: str) -> None:
+        message = f"step {step}, {name}: {text}"
+        if self._live_view:
+            self._view.warnings[message] += 1  # printed when the view is closed
+        else:
+            self._print(f"warning: {printable(message, _MAX_WARNING_LENGTH)}")
 
     def close(self, *, failed: bool) -> None:
         if self._live_view:

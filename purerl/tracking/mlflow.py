@@ -2,7 +2,7 @@
 
 The MLflow run has the identity of the run directory as a tag. A resumed run finds the MLflow run by this tag and
 continues it. Steps that MLflow already has are not logged again. Completions are logged as artifacts: one JSON table
-per step under ``completions/``.
+per step under ``completions/``. A warning is the tag ``purerl.warning.<name>`` of the MLflow run, with its last step.
 """
 
 # Type checks must also pass if mlflow is not installed. Its types are then unknown.
@@ -25,8 +25,10 @@ from purerl.tracking.library import require_library
 __all__ = ["Config", "build", "check"]
 
 _TAG = "purerl.run"
+_WARNING_TAG = "purerl.warning"
 _MAX_PARAMS_PER_CALL = 100  # limit of MLflow
 _MAX_PARAM_LENGTH = 500  # characters; the lowest limit among MLflow servers
+_MAX_TAG_LENGTH = 5000  # characters
 
 
 @frozen(kw_only=True)
@@ -118,6 +120,11 @@ class _Run:
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
         self._client.log_dict(self._run_id, table, f"completions/{step:06d}.json")
+
+    def warn(self, step: int, name: str, text: str) -> None:
+        self._client.set_tag(
+            self._run_id, f"{_WARNING_TAG}.{_valid_key(name)}", f"step {step}: {text}"[:_MAX_TAG_LENGTH]
+        )
 
     def close(self, *, failed: bool) -> None:
         self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")

@@ -3,7 +3,7 @@
 The identity of the run directory is the id of the SwanLab run, so a resumed run continues the same SwanLab run. Steps
 that are repeated after a resume are sent again, and the server keeps the first value of each. Offline, each start of
 the run writes a separate directory with the same id; upload them with ``swanlab sync --id``. Completions are logged as
-text.
+text, and warnings as text under ``warnings/``.
 """
 
 # Type checks must also pass if swanlab is not installed. Its types are then unknown.
@@ -68,6 +68,11 @@ class _Run:
 
         formatted = ["\n".join(f"{name}: {value}" for name, value in row.items()) for row in rows]
         self._run.log({"completions": [swanlab.Text(row) for row in formatted]}, step=step)
+
+    def warn(self, step: int, name: str, text: str) -> None:
+        import swanlab
+
+        self._run.log({f"warnings/{name}": swanlab.Text(text)}, step=step)
 
     def close(self, *, failed: bool) -> None:
         state, error = ("crashed", "the run was stopped by an error") if failed else ("success", None)

@@ -1,7 +1,7 @@
 """Write TensorBoard event files into the run directory. ``tensorboard --logdir runs`` shows all runs.
 
 A resumed run marks the events from its first step on as obsolete, so TensorBoard shows each step once. Settings and
-completions are logged as text.
+completions are logged as text, and warnings as text under ``warnings/``.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ class _Writer:
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self._writer.add_text("completions", _markdown_table(list(rows[0]), (row.values() for row in rows)), step)
+
+    def warn(self, step: int, name: str, text: str) -> None:
+        self._writer.add_text(f"warnings/{name}", _escape(text), step)
 
     def close(self, *, failed: bool) -> None:
         self._writer.close()

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from purerl.protocols import Tracker
+from purerl.protocols import SupportsWarnings, Tracker
 
 __all__ = ["TrackerThread"]
 
@@ -51,6 +51,10 @@ class TrackerThread:
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self._submit(lambda: self._with_tracker(lambda tracker: tracker.completions(step, rows)))
+
+    def warn(self, step: int, name: str, text: str) -> None:
+        """Call the method `warn` of the tracker, if it has one."""
+        self._submit(lambda: self._with_tracker(lambda tracker: _warn(tracker, step, name, text)))
 
     def close(self, *, failed: bool) -> None:
         self._pending.append(lambda: self._with_tracker(lambda tracker: tracker.close(failed=failed)))
@@ -103,3 +107,8 @@ class TrackerThread:
                 future.set_exception(error)
             else:
                 future.set_result(None)
+
+
+def _warn(tracker: Tracker, step: int, name: str, text: str) -> None:
+    if isinstance(tracker, SupportsWarnings):
+        tracker.warn(step, name, text)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from types import TracebackType
 from typing import Any, Self
 
-from purerl.protocols import Tracker
+from purerl.protocols import SupportsWarnings, Tracker
 
 __all__ = ["Trackers"]
 
@@ -50,6 +50,13 @@ class Trackers:
             if step % every == 0:
                 with self._guarded(name):
                     tracker.completions(step, rows)
+
+    def warn(self, step: int, name: str, text: str) -> None:
+        """Forward a warning to the trackers that have a method for it."""
+        for tracker_name, (tracker, _) in self._trackers.items():
+            if isinstance(tracker, SupportsWarnings):
+                with self._guarded(tracker_name):
+                    tracker.warn(step, name, text)
 
     def close(self, *, failed: bool) -> None:
         # The console was added first. It closes last, because it shows the warnings of the others.

@@ -1,7 +1,7 @@
 """Log a run to Trackio: a local database that ``trackio show`` displays, or a Space on the Hugging Face Hub.
 
 A resumed run continues the same Trackio run, which is found by the name and identity of the run. Steps that Trackio
-already has are not logged again.
+already has are not logged again. Warnings are tables under ``warnings/``.
 """
 
 from __future__ import annotations
@@ -65,6 +65,12 @@ class _Run:
 
         if step >= self._first_step:
             self._run.log({"completions": trackio.Table(data=[dict(row) for row in rows])}, step=step)
+
+    def warn(self, step: int, name: str, text: str) -> None:
+        import trackio
+
+        if step >= self._first_step:
+            self._run.log({f"warnings/{name}": trackio.Table(data=[{"warning": text}])}, step=step)
 
     def close(self, *, failed: bool) -> None:
         self._run.finish()

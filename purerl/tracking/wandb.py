@@ -2,7 +2,7 @@
 
 The identity of the run directory is the id of the wandb run, so a resumed run continues the same wandb run. Steps that
 are repeated after a resume are sent again, and the server drops them. Offline, each start of the run writes a separate
-directory with the same id; upload them with ``wandb sync``.
+directory with the same id; upload them with ``wandb sync``. Warnings are alerts of wandb.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ class _Run:
 
         columns = list(rows[0])
         self._run.log({"completions": wandb.Table(columns, [list(row.values()) for row in rows])}, step=step)
+
+    def warn(self, step: int, name: str, text: str) -> None:
+        self._run.alert(f"{name} in step {step}", text, level="WARN")
 
     def close(self, *, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))

@@ -47,7 +47,7 @@ OPTIONS = {
     },
     "recipes": {"debug": ["--debug"]},
     "config": {"recipe": ["recipe"], "settings": ["--set"], "toml": ["--toml"], "debug": ["--debug"]},
-    "doctor": {"debug": ["--debug"]},
+    "doctor": {"run": ["run"], "debug": ["--debug"]},
     "eval": {
         **EVALUATION_OPTIONS,
         "pass_at_k": ["--pass-at-k"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from purerl.plugins import find, locate, names
 from purerl.presets import presets
 from purerl.recipes import resolve
 
+METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROWS = [(name, row) for name in LIBRARIES for row in read_library(name).rows]
 FORMATS = {"text": pa.string(), "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))}
 
@@ -73,11 +75,22 @@ def _problems(settings: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "setting"), [(name, row, setting) for name, row in ROWS for setting in row.settings]
+    ("name", "row", "setting"),
+    [(name, row, setting) for name, row in ROWS if row.kind != "metric" for setting in row.settings],
 )
 def test_settings_in_the_tables_of_other_libraries_exist(name: str, row: Row, setting: str) -> None:
     values = row.settings if "=" in setting else (setting,)
     assert _problems(values) == [], f"{name}.toml, {row.names}"
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_metrics_in_the_tables_of_other_libraries_are_documented(name: str) -> None:
+    documented = set(re.findall("`(.+?)`", METRICS.read_text(encoding="utf-8")))
+    metrics = [metric for row in read_library(name).rows if row.kind == "metric" for metric in row.settings]
+    assert len(metrics) > 15
+    # A term of a loss is documented by the general name of its kind, and a metric of the critic by that of the policy.
+    plain = [re.sub("^critic/", "policy/", re.sub("/loss/.*", "/loss/<term>", metric)) for metric in metrics]
+    assert [metric for metric in plain if metric not in documented] == []
 
 
 @pytest.mark.parametrize(("name", "row"), [(name, row) for name, row in ROWS if row.exact])

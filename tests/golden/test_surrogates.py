@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from purerl.algos import (
+    clip_high_indicator,
     clip_indicator,
+    clip_low_indicator,
     clip_surrogate,
     clipped_value_loss,
     dual_clip_surrogate,
@@ -70,7 +72,11 @@ def test_ppo_clip(ratio, advantage, loss, gradient):
     logp, old, a = f64([math.log(ratio) - 1.0]), f64([-1.0]), f64([advantage])
     torch.testing.assert_close(ppo_clip(logp, old, a, **CLIP), f64([loss]))
     assert_values(gradient_of(lambda x: ppo_clip(x, old, a, **CLIP), logp), [gradient])
-    assert bool(clip_indicator(token_ratio(logp, old), a, **CLIP)) == (advantage != 0 and gradient == 0)
+    clipped = advantage != 0 and gradient == 0
+    r = token_ratio(logp, old)
+    assert bool(clip_indicator(r, a, **CLIP)) == clipped
+    assert bool(clip_high_indicator(r, a, clip_high=CLIP["clip_high"])) == (clipped and advantage > 0)
+    assert bool(clip_low_indicator(r, a, clip_low=CLIP["clip_low"])) == (clipped and advantage < 0)
 
 
 def test_sequence_ratio_is_a_geometric_mean():

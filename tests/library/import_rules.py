@@ -36,7 +36,7 @@ LAYERS = (
     ("protocols",),
     ("backends",),
     ("data", "rewards", "rollouts", "store", "tracking", "debugging"),
-    ("evaluation",),
+    ("evaluation", "diagnosis"),
     ("config",),
     ("description",),
     ("catalog", "testing", "loop", "report"),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import subprocess
+import sys
+import tempfile
 import tomllib
 from collections import namedtuple
 from pathlib import Path
@@ -10,12 +15,17 @@ from pathlib import Path
 import pytest
 import torch
 from attrs import asdict
+from typer.testing import CliRunner
 
 from purerl import doctor
 from purerl.backends.fake.trainer import OUTPUTS
+from purerl.config.check import check
 from purerl.doctor import EXTRAS, REQUIRED, Finding, check_installation
 from purerl.plugins import find, names
+from purerl.recipes import resolve
+from purerl.rewards.workers import WorkerPool
 from purerl.settings import Model
+from purerl_cli.main import app
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -50,8 +60,8 @@ def test_missing_extra_is_reported_as_missing_and_missing_package_as_bad(monkeyp
 
 
 def test_exception_in_a_check_is_reported() -> None:
-    finding = doctor._timed("tests", "division", lambda: str(1 / 0))
-    assert (finding.state, finding.text) == ("bad", "ZeroDivisionError: division by zero")
+    finding = doctor._timed("tests", "division", lambda: str(1 / 0), do="divide by 1")
+    assert (finding.state, finding.text, finding.do) == ("bad", "ZeroDivisionError: division by zero", "divide by 1")
 
 
 def test_capabilities_of_the_module_are_those_of_a_generator_that_was_built() -> None:
@@ -76,8 +86,13 @@ def test_plugin_without_capabilities_and_plugin_that_fails_are_reported(monkeypa
     assert (failing.name, failing.state, failing.text) == ("trainer failing", "bad", "RuntimeError: no driver")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("error", "is_rounding"), [(1.3e-7, True), (3e-6, True), (0.3, False), (float("nan"), False)])
+CASES = [("float32", 1.3e-7, True), ("float32", 1.5e-6, True), ("float32", 1e-4, False), ("bfloat16", 0.1, True)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error", "is_rounding"),
+    [*CASES, *((dtype, error, False) for dtype in ("float32", "bfloat16") for error in (0.3, float("nan")))],
+)
 def test_matrix_product_fails_only_above_the_rounding_bound(
     dtype: str, error: float, is_rounding: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,11 +104,139 @@ def test_matrix_product_fails_only_above_the_rounding_bound(
         return product(a, b) if a.dtype == torch.float64 else (product(a.double(), b.double()) + entry_error).to(a)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", inexact_product)
-    finding = doctor._timed("tests", "matrix product", lambda: doctor._product(dtype))
+    finding = doctor._timed("tests", "matrix product", lambda: doctor._product(dtype), do="")
     assert (finding.state == "good") == is_rounding, finding.text
 
 
-def test_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_matrix_product_of_zeros_is_wrong(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    product = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: product(a, b) * (1 if a.dtype == torch.float64 else 0))
+    with pytest.raises(ArithmeticError, match="relative error 1"):
+        doctor._product(dtype)
+
+
+def _truncated_to_tf32(x: torch.Tensor) -> torch.Tensor:
+    return (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+def test_products_of_tf32_and_sums_in_bfloat16_are_within_the_bounds_of_accelerators() -> None:
+    a = torch.linspace(-1, 1, doctor._ROWS * doctor._INNER, dtype=torch.float64).reshape(-1, doctor._INNER).sin()
+    exact, size = a @ a.mT, a.norm().square()
+    truncated = _truncated_to_tf32(a.float())
+    tf32 = ((truncated @ truncated.mT).double() - exact).norm() / size
+    assert doctor._rounding_bound("float32", "cpu") < tf32 <= doctor._rounding_bound("float32", "cuda")
+    total, low = torch.zeros(exact.shape, dtype=torch.bfloat16), a.bfloat16().float()
+    for k in range(doctor._INNER):
+        total = (total.float() + low[:, k, None] * low[None, :, k]).bfloat16()
+    assert (total.double() - exact).norm() / size <= doctor._rounding_bound("bfloat16", "cuda")
+
+
+# --- directories -------------------------------------------------------------------------------------------------
+
+
+def _with_free_bytes(free: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")  # noqa: PYI024 - shutil.disk_usage returns such a tuple
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 10**8))
-    assert doctor._disk().state == "bad"
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, free[str(path)]))
+
+
+@pytest.mark.parametrize(("free", "state"), [(10**7, "bad"), (2 * 10**8, "good")])
+def test_full_disk_is_reported(free: int, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_free_bytes({str(Path.cwd()): free}, monkeypatch)
+    assert doctor._disk().state == state
+
+
+def test_read_only_directory_is_no_problem_of_the_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    finding = doctor._disk()
+    assert (finding.state, finding.do) == ("good", "runs need --directory DIR")
+    assert finding.text.endswith("in this directory, which is read-only")
+
+
+def test_removed_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    finding = doctor._disk()
+    assert (finding.state, finding.do) == ("bad", doctor._OTHER_DIRECTORY)
+
+
+def test_small_temporary_directory_is_replaced_by_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "small"))
+    _with_free_bytes({str(tmp_path / "small"): 10**6, str(tmp_path): 10**9}, monkeypatch)
+    assert doctor._folder_with_space() == tmp_path
+    _with_free_bytes({str(tmp_path / "small"): 10**6, str(tmp_path): 10**6}, monkeypatch)
+    finding = doctor._timed("tests", "a run", doctor._run, do=doctor._TRACEBACK)
+    assert (finding.state, finding.do) == ("bad", doctor._TEMPORARY)
+
+
+# --- circumstances that are no problem ---------------------------------------------------------------------------
+
+
+def _purerl_doctor(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "purerl_cli", "doctor"]
+    env = {**os.environ, **variables}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
+
+
+def test_no_problem_with_another_home_and_other_numbers_of_threads(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    variables = {"HOME": missing, "HF_HOME": missing, "TMPDIR": missing, "OMP_NUM_THREADS": "7"}
+    process = _purerl_doctor(tmp_path, **variables)
+    assert "  bad " not in process.stdout, process.stdout
+    assert process.returncode == 0, process.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_setting_of_openmp_that_makes_products_wrong_is_reported() -> None:
+    assert list(doctor._threads({"OMP_DYNAMIC": "false", "OMP_NUM_THREADS": "64"})) == []
+    [finding] = doctor._threads({"OMP_DYNAMIC": "TRUE"})
+    assert (finding.state, finding.do) == ("bad", "unset OMP_DYNAMIC")
+
+
+def test_no_problem_without_optional_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    optional, installed = {package for package, _ in EXTRAS.values()}, doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name in optional else installed(name))
+    monkeypatch.setattr(doctor, "_run", lambda: "done")
+    states = {finding.name: finding.state for finding in check_installation()}
+    assert "bad" not in states.values()
+    assert [name for name, state in states.items() if state == "missing"] == [package for package, _ in EXTRAS.values()]
+
+
+def test_run_of_the_doctor_starts_no_worker_process_whose_timeout_a_busy_computer_could_exceed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(pool: object) -> None:
+        raise OSError("no shared memory")
+
+    monkeypatch.setattr(WorkerPool, "start", refuse)
+    assert doctor._run().startswith("1 step: ")
+    finding = doctor._timed("tests", "reward workers", doctor._score, do=doctor._SHARED_MEMORY)
+    assert (finding.state, finding.text) == ("bad", "OSError: no shared memory")
+    assert "--shm-size" in finding.do
+
+
+# --- remedies ----------------------------------------------------------------------------------------------------
+
+
+def test_every_remedy_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [value for name, value in vars(doctor).items() if name.startswith("_") and isinstance(value, str)]
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    remedies = [doctor._required(name, "").do for name in REQUIRED]
+    remedies += [doctor._extra(extra, *package).do for extra, package in EXTRAS.items()]
+    extras = {name for text in remedies for name in re.findall(r"purerl\[(.+?)\]", text)}
+    assert extras == set(EXTRAS) <= set(PROJECT["optional-dependencies"])
+    plain = [text.split()[-1] for text in remedies if "purerl[" not in text]
+    dependencies = [requirement.partition(">")[0] for requirement in PROJECT["dependencies"]]
+    assert sorted(plain) == sorted(dependencies)
+    commands = [command for text in texts for command in re.findall(r"`purerl (.+?)`", text)]
+    assert commands
+    for command in commands:
+        assert CliRunner().invoke(app, [*command.split(), "--dry-run"]).exit_code == 0, command
+    settings = [setting for text in texts for setting in re.findall(r"--set (\S+)", text)]
+    check(resolve("addition", settings))
+    assert settings == ["trainer.device=cpu", "generator.device=cpu"]

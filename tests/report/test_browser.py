@@ -190,6 +190,25 @@ def test_run_without_rewards_shows_its_loss(browser: Any, tmp_path: Path) -> Non
     assert page.find_text("#curves > .charts figcaption") == [*metrics, "policy/margin", "time by phase"]
 
 
+def test_warnings_of_a_run_are_shown_in_a_box(browser: Any, tmp_path: Path) -> None:
+    def metrics(step: int) -> dict[str, float]:
+        return make_metrics(step) | {"policy/learning_rate": float(step > 6), "reward/valid_fraction": 0.0}
+
+    run = make_run(tmp_path / "run", steps=20, metrics=metrics)
+    browser.get(write_report([run], tmp_path / "page.html", megabytes=5).path.as_uri())
+    page = Page(browser)
+    present, ended = page.find_text(".warnings li")
+    assert present.splitlines()[0].strip() == "no_reward since step 5"
+    assert present.splitlines()[1:] == [
+        "no completion of the last 5 steps has a reward, so nothing was trained.",
+        "Likely cause: every reward function returned None or failed.",
+        "Try: check the reward functions and the columns that they read; reward_errors.jsonl has the failures.",
+    ]
+    assert ended.splitlines()[0].strip() == "zero_learning_rate steps 5 to 16"
+    browser.get(write_report([make_run(tmp_path / "good")], tmp_path / "good.html", megabytes=5).path.as_uri())
+    assert Page(browser).find_all(".warnings") == []
+
+
 def test_different_settings_and_constant_metrics_are_listed(page: Page) -> None:
     assert page.find_text(".folds > .card:first-child tbody tr") == ["algorithm.kind grpo dapo"]
     assert "policy/skipped = 0" in page.find_text(".constant")

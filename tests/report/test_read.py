@@ -23,6 +23,20 @@ def test_run_has_progress_settings_metrics_and_times(tmp_path: Path) -> None:
     assert run["phase_seconds"] == {"generate": 6, "update": 1, "other": 1}
 
 
+def test_run_has_its_warnings_with_their_last_step(tmp_path: Path) -> None:
+    def metrics(step: int) -> dict[str, float]:
+        return make_metrics(step) | {"policy/learning_rate": float(step > 6)}
+
+    run = make_run(tmp_path / "run", steps=20, metrics=metrics)
+    [warning] = read_run(run, max_records=3)["warnings"]
+    assert (warning["name"], warning["step"], warning["end"]) == ("zero_learning_rate", 5, 16)
+    assert warning["text"] == "the learning rate was 0 in the last 5 steps"
+    assert {"cause", "do"} < set(warning)
+    [present] = read_run(make_run(tmp_path / "short", steps=8, metrics=metrics), max_records=3)["warnings"]
+    assert present["end"] is None
+    assert read_run(make_run(tmp_path / "good", steps=20), max_records=3)["warnings"] == []
+
+
 def test_evaluation_time_is_added_to_the_time_of_the_steps(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", steps=2, metrics=lambda step: make_metrics(step) | {"time/evaluate": 3.0})
     run = read_run(path, max_records=100)

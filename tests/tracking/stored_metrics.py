@@ -7,9 +7,10 @@ library does not resolve is an error.
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,49 @@ def swanlab(run_info: RunInfo, folder: Path) -> StoredMetrics:
             if scalar.key:
                 metrics[scalar.key].setdefault(scalar.step, scalar.value.number)
     return metrics
+
+
+# --- the names of the warnings of a run ---------------------------------------------------------------------------
+
+
+def warnings_of_tensorboard(run_info: RunInfo, folder: Path) -> set[str]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tags = EventAccumulator(str(folder / run_info.label)).Reload().Tags()["tensors"]
+    return _names(tag.removesuffix("/text_summary") for tag in tags)
+
+
+def warnings_of_mlflow(run_info: RunInfo, folder: Path) -> set[str]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"file:{folder}")
+    experiment = client.get_experiment_by_name("purerl").experiment_id
+    (run,) = client.search_runs([experiment], f"tags.`purerl.run` = '{run_info.identity}'")
+    return {tag.removeprefix("purerl.warning.") for tag in run.data.tags if tag.startswith("purerl.warning.")}
+
+
+def warnings_of_trackio(run_info: RunInfo, folder: Path) -> set[str]:
+    import sqlite3
+
+    database = sqlite3.connect(next(folder.rglob("purerl.db")))
+    rows = database.execute("select metrics from metrics where run_name = ?", [run_info.label])
+    return _names(name for (metrics,) in rows for name in json.loads(metrics))
+
+
+def warnings_of_wandb(run_info: RunInfo, folder: Path) -> set[str]:
+    from wandb import teardown
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    teardown()
+    paths = folder.rglob(f"offline-run-*-{run_info.identity}*/*.wandb")
+    alerts = [Record.FromString(data).alert for path in paths for data in _leveldb_records(path.read_bytes())]
+    return {alert.title.split()[0] for alert in alerts if alert.title}
+
+
+def warnings_of_swanlab(run_info: RunInfo, folder: Path) -> set[str]:
+    contents = [path.read_bytes() for path in folder.rglob(f"run-*-{run_info.identity}/*.swanlab")]
+    return {name.decode() for content in contents for name in re.findall(rb"warnings/(\w+)", content)}
+
+
+def _names(tags: Iterable[str]) -> set[str]:
+    return {tag.removeprefix("warnings/") for tag in tags if tag.startswith("warnings/")}

@@ -162,9 +162,11 @@ def test_view_is_drawn_during_the_run_and_erased_at_the_end() -> None:
         time.sleep(0.05)
     warnings.warn("a warning [bold]", stacklevel=1)
     logging.getLogger("some.library").error("an error \x1b[31m")
+    console.warn(1, "no_variance", "a warning of the run \x1b[31m")
     console.log(_record(1))
     console.close(failed=True)
     output = _output(rich)
+    assert "warning: step 1, no_variance: a warning of the run �[31m\n" in output
     assert "sampled" in output
     assert "\x1b[2K" in output[output.rindex("title") :], "the last view is not erased"
     assert output.rstrip().endswith("a run: step 1  reward 0.100")

@@ -64,7 +64,13 @@ def test_tracker_accepts_all_records_and_stores_each_step_once(kind: str, offlin
     _skip_if_missing(kind)
     build, read = find("tracker", kind).build, getattr(stored_metrics, kind)
     build_in_thread = lambda run_info: TrackerThread(partial(build, config, run_info=run_info))  # noqa: E731
-    check_tracker(build_in_thread, folder=offline, shown=lambda run_info: read(run_info, offline))
+    read_warnings = getattr(stored_metrics, f"warnings_of_{kind}")
+    check_tracker(
+        build_in_thread,
+        folder=offline,
+        shown=lambda run_info: read(run_info, offline),
+        shown_warnings=lambda run_info: read_warnings(run_info, offline),
+    )
     contents = _file_contents(offline)
     assert any("[red]" in content and "long long" in content for content in contents), "completions are changed"
 
@@ -243,6 +249,23 @@ class _Exits:
 
     def close(self, *, failed: bool) -> None:
         sys.exit("no network")
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_warnings_reach_the_trackers_that_support_them(in_thread: bool, caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[tuple[int, str, str]] = []
+
+    @define
+    class Warned(_RecordsSteps):
+        def warn(self, step: int, name: str, text: str) -> None:
+            calls.append((step, name, text))
+
+    with caplog.at_level(logging.WARNING), Trackers() as trackers:
+        for name, kind in (("plain", _RecordsSteps), ("warned", Warned)):
+            build = partial(kind, [])
+            trackers.add(name, partial(TrackerThread, build) if in_thread else build)
+        trackers.warn(7, "no_variance", "text")
+    assert (calls, caplog.records) == ([(7, "no_variance", "text")], [])
 
 
 def test_keyboard_interrupt_is_raised() -> None:

@@ -19,7 +19,7 @@ bounds after a small change of the policy.
 With the ratio of a sequence, each token has the gradient of its own advantage and weight. If these differ within a row,
 as in `reinforce`, no loss has this gradient; the value is then the mean over the tokens of the row.
 
-The metrics `approx_kl`, `ratio` and `clip_fraction` are those of `grpo`.
+The metrics `approx_kl`, `ratio`, `clip_fraction`, `clip_fraction_low` and `clip_fraction_high` are those of `grpo`.
 
 Sources: PPO (1707.06347, eq. 7); RLOO (2402.14740).
 """
@@ -36,7 +36,7 @@ from purerl.algos.parts.bypass import is_bypassed
 from purerl.algos.parts.divergences import straight_through
 from purerl.algos.parts.editing import change_policy, change_surrogate, map_bound
 from purerl.algos.parts.metrics import token_means
-from purerl.algos.parts.policy import approx_kl, clip_indicator_of, clip_surrogate_of, token_level_ratio
+from purerl.algos.parts.policy import approx_kl, clip_metrics, clip_surrogate_of, token_level_ratio
 from purerl.algos.parts.settings import choice, number
 from purerl.algos.parts.surrogates import policy_gradient, sequence_product_ratio
 from purerl.errors import ConfigError
@@ -78,9 +78,7 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
             )
         return term._replace(loss=loss)
 
-    metrics = token_means(
-        approx_kl=approx_kl, ratio=keywords["ratio"], clip_fraction=bind(clip_indicator_of, **keywords)
-    )
+    metrics = token_means(approx_kl=approx_kl, ratio=keywords["ratio"], **clip_metrics(**keywords))
     return change_policy(change_surrogate(algorithm, changed, "old_logp"), bind(_with_metrics, added=metrics))
 
 

@@ -10,7 +10,8 @@ Metrics, each a mean over counted tokens:
     sampler_kl         k3 of rollout_logp and logp, nats, if the surrogate uses the ratio to the rollout policy
     ratio              the ratio of the surrogate; 1 if the policy has not changed
     weight             the weight of the policy gradient, in algorithms with a weight instead of a ratio
-    clip_fraction      the fraction of tokens that are clipped
+    clip_fraction      the fraction of tokens that are clipped; clip_fraction_low and clip_fraction_high are its parts:
+                       ratios below the clip range at negative advantages, and above it at positive ones
     dropped_fraction   the fraction of tokens that the algorithm drops from the policy loss
     entropy            the entropy of the next-token distribution, nats
 """
@@ -22,17 +23,35 @@ from collections.abc import Callable, Mapping
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Objective, Term, Weighted, bind, of_fields, read_field, unchanged, write_field
+from purerl.algos.algebra import (
+    Bound,
+    Objective,
+    Term,
+    Weighted,
+    bind,
+    of_fields,
+    read_field,
+    unchanged,
+    write_field,
+)
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
-from purerl.algos.parts.surrogates import clip_indicator, clip_surrogate, policy_gradient, sequence_ratio, token_ratio
+from purerl.algos.parts.surrogates import (
+    clip_high_indicator,
+    clip_indicator,
+    clip_low_indicator,
+    clip_surrogate,
+    policy_gradient,
+    sequence_ratio,
+    token_ratio,
+)
 from purerl.kernels.masks import count_true
 from purerl.types import TokenBool, TokenFloat
 
 __all__ = [
     "add_preparation",
     "approx_kl",
-    "clip_indicator_of",
+    "clip_metrics",
     "clip_surrogate_of",
     "clipped_policy",
     "drop_tokens",
@@ -92,7 +111,7 @@ def clipped_policy(
         bind(clip_surrogate_of, **keywords),
         reduce,
         reads=("old_logp", "advantage"),
-        metrics={"approx_kl": approx_kl, "ratio": ratio, "clip_fraction": bind(clip_indicator_of, **keywords)},
+        metrics={"approx_kl": approx_kl, "ratio": ratio, **clip_metrics(**keywords)},
     )
 
 
@@ -101,9 +120,23 @@ def clip_surrogate_of(batch: TensorDict, *, ratio: Callable, clip_low: float, cl
     return clip_surrogate(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
 
 
-def clip_indicator_of(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
-    """Compute `clip_indicator` of the ratios ratio(batch) and the advantages of `batch`. The result is [rows, time]."""
-    return clip_indicator(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
+def clip_metrics(
+    *, ratio: Callable[[TensorDict], TokenFloat], clip_low: float, clip_high: float
+) -> dict[str, Callable[[TensorDict], TokenFloat]]:
+    """Return the metrics of `clip_surrogate_of` by name: the tokens that are clipped, from below, and from above."""
+    return {
+        "clip_fraction": _on_ratio(clip_indicator, ratio, clip_low=clip_low, clip_high=clip_high),
+        "clip_fraction_low": _on_ratio(clip_low_indicator, ratio, clip_low=clip_low),
+        "clip_fraction_high": _on_ratio(clip_high_indicator, ratio, clip_high=clip_high),
+    }
+
+
+def _on_ratio(indicator: Callable, ratio: Callable, **bounds: float) -> Bound:
+    return bind(_indicator_of, indicator=bind(indicator, **bounds), ratio=ratio)
+
+
+def _indicator_of(batch: TensorDict, *, indicator: Callable, ratio: Callable) -> TokenFloat:
+    return indicator(ratio(batch), batch["advantage"])
 
 
 def weighted_policy(

@@ -18,7 +18,9 @@ from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = [
     "LOG_RATIO_BOUND",
+    "clip_high_indicator",
     "clip_indicator",
+    "clip_low_indicator",
     "clip_surrogate",
     "dual_clip_surrogate",
     "geometric_mean_ratio",
@@ -164,8 +166,24 @@ def clip_indicator(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float,
 
     Shapes: [rows, time] each. The result has the dtype of `ratio`.
     """
-    surrogate = clip_surrogate(ratio, advantage, clip_low=clip_low, clip_high=clip_high)
-    return (surrogate > -advantage * ratio).to(ratio.dtype)
+    low = clip_low_indicator(ratio, advantage, clip_low=clip_low)
+    return low + clip_high_indicator(ratio, advantage, clip_high=clip_high)
+
+
+def clip_low_indicator(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float) -> TokenFloat:
+    """Return 1 at tokens that `clip_surrogate` clips from below: A < 0 and r < 1 - clip_low. 0 at other tokens.
+
+    Shapes: [rows, time] each. The result has the dtype of `ratio`.
+    """
+    return ((advantage < 0) & (ratio < 1 - clip_low)).to(ratio.dtype)
+
+
+def clip_high_indicator(ratio: TokenFloat, advantage: TokenFloat, *, clip_high: float) -> TokenFloat:
+    """Return 1 at tokens that `clip_surrogate` clips from above: A > 0 and r > 1 + clip_high. 0 at other tokens.
+
+    Shapes: [rows, time] each. The result has the dtype of `ratio`.
+    """
+    return ((advantage > 0) & (ratio > 1 + clip_high)).to(ratio.dtype)
 
 
 def dual_clip_surrogate(

@@ -91,9 +91,34 @@ function settingsAndValues() {
   return [card, ...folds];
 }
 
+/** A box with the warnings of all runs: what the metrics show, the likely cause, and what to try. */
+function warningBox() {
+  const items = runs.flatMap((run) =>
+    run.warnings.map((warning) =>
+      h(
+        "li",
+        { class: warning.end === null ? "present" : "ended" },
+        swatch(run),
+        h("b", {}, ` ${warning.name} `),
+        h("span", { class: "muted" }, warningSteps(warning)),
+        h("p", {}, `${escapeInvisible(warning.text)}.`),
+        h("p", {}, h("span", { class: "muted" }, "Likely cause: "), ...withCode(`${warning.cause}.`)),
+        h("p", {}, h("span", { class: "muted" }, "Try: "), ...withCode(`${warning.do}.`)),
+      ),
+    ),
+  );
+  if (!items.length) return null;
+  const box = { class: "card warnings", role: "note", "aria-label": "Warnings" };
+  return h("div", box, h("h3", {}, "Warnings"), h("ul", {}, items));
+}
+
+const warningSteps = ({ step, end }) =>
+  end === null ? `since step ${formatNumber(step)}` : `steps ${formatNumber(step)} to ${formatNumber(end)}`;
+
 function drawOverview() {
   const title = runs.length === 1 ? escapeInvisible(runs[0].name) : `${runs.length} runs`;
-  byId("runs").append(h("h1", {}, title), runTable(), h("div", { class: "folds" }, settingsAndValues()));
+  const folds = h("div", { class: "folds" }, settingsAndValues());
+  byId("runs").append(h("h1", {}, title), runTable(), warningBox() ?? "", folds);
 }
 
 /** Buttons that show and hide runs. */

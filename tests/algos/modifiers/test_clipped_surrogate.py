@@ -98,11 +98,13 @@ def test_metrics(ratio):
     mask, x = step["mask"], torch.where(step["mask"], step["logp"] - step["old_logp"], 0)
     ratios = x.exp() if ratio == "token" else x.sum(-1, keepdim=True).exp().expand_as(x)
     advantage = step["advantage"]
-    clipped = ((advantage > 0) & (ratios > 1.2)) | ((advantage < 0) & (ratios < 0.8))
+    low, high = (advantage < 0) & (ratios < 0.8), (advantage > 0) & (ratios > 1.2)
     expected = {
         "approx_kl": float(((x.exp() - 1 - x)[mask]).mean()),
         "ratio": float(ratios[mask].mean()),
-        "clip_fraction": float(clipped[mask].double().mean()),
+        "clip_fraction": float((low | high)[mask].double().mean()),
+        "clip_fraction_low": float(low[mask].double().mean()),
+        "clip_fraction_high": float(high[mask].double().mean()),
         "entropy": float(step["entropy"][mask].mean()),
         "loss/policy": float(loss_of(policy, step)),
     }

@@ -1,0 +1,98 @@
+"""What the checks of a run read: facts about the run, and a bounded part of its metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["START", "Facts", "History", "Record", "add", "has_improved", "is_solved", "mean", "recent", "start"]
+
+Record = Mapping[str, Any]
+
+_FIRST_STEPS = 5
+_RECENT_STEPS = 20
+_MIN_IMPROVEMENT = 0.2  # standard deviations of the reward in the first steps
+_SOLVED = 0.9  # of the way from the lowest to the highest reward of the run
+
+
+class Facts(NamedTuple):
+    """What the checks have to know beside the metrics.
+
+    learns_from_rewards  whether the algorithm reads rewards; if not, they are only logged
+    max_failure_rate     `reward_workers.max_failure_rate`
+    max_tokens           `rollout.max_tokens`; None if the run does not sample
+    max_staleness        `rollout.max_staleness`
+    """
+
+    learns_from_rewards: bool = True
+    max_failure_rate: float = 0.1
+    max_tokens: int | None = None
+    max_staleness: int = 0
+
+
+class History(NamedTuple):
+    """The part of a run's metrics that the checks read. Its size does not grow with the length of the run.
+
+    facts   about the run
+    first   the first records of policy updates
+    recent  the last records of policy updates
+    lowest  reward of any completion so far; infinite before the first
+    highest reward of any completion so far; minus infinity before the first
+    """
+
+    facts: Facts
+    first: tuple[Record, ...] = ()
+    recent: tuple[Record, ...] = ()
+    lowest: float = math.inf
+    highest: float = -math.inf
+
+
+START = History(Facts())
+"""The history of a run without records, and with the default facts."""
+
+
+def add(history: History, record: Record) -> History:
+    """Return `history` with `record`, the metrics of the step after its last one. Step 0 has no policy update."""
+    if record["step"] == 0:
+        return history
+    return history._replace(
+        first=history.first if len(history.first) == _FIRST_STEPS else (*history.first, record),
+        recent=(*history.recent, record)[-_RECENT_STEPS:],
+        lowest=min(history.lowest, record.get("reward/min", math.inf)),
+        highest=max(history.highest, record.get("reward/max", -math.inf)),
+    )
+
+
+def recent(history: History, name: str, steps: int) -> Sequence[float]:
+    """The values of the metric `name` in the last `steps` steps; empty if there are fewer, or if one has no value."""
+    records = history.recent[-steps:]
+    is_complete = len(records) == steps and all(name in record for record in records)
+    return [record[name] for record in records] if is_complete else []
+
+
+def start(history: History, name: str) -> Sequence[float]:
+    """The values of the metric `name` in the first steps of the run."""
+    return [record[name] for record in history.first if name in record]
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean of `values`; NaN without any, for which every comparison is false."""
+    return sum(values) / len(values) if values else math.nan
+
+
+def has_improved(history: History) -> bool:
+    """Whether the mean reward of the last steps is clearly above that of the first steps.
+
+    Clearly means by more than a fifth of a standard deviation of the rewards of the first steps.
+    """
+    before, after = mean(start(history, "reward/mean")), mean(recent(history, "reward/mean", _FIRST_STEPS))
+    deviation = mean(start(history, "reward/std") or [0.0])
+    return after > before + max(_MIN_IMPROVEMENT * deviation, 1e-6 * abs(before))
+
+
+def is_solved(history: History) -> bool:
+    """Whether the mean reward of the last steps is near the highest reward of the run, and above its first steps."""
+    after = mean(recent(history, "reward/mean", _FIRST_STEPS))
+    enough = history.lowest + _SOLVED * (history.highest - history.lowest)
+    return after >= enough and after > mean(start(history, "reward/mean"))

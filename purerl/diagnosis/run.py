@@ -1,0 +1,56 @@
+"""Apply the checks to a run directory. No file is locked or changed, so the run may be in progress."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from attrs import define
+
+from purerl.diagnosis.history import Facts, Record
+from purerl.diagnosis.monitor import RunWarning, State, initial, observe
+
+__all__ = ["Monitor", "read_facts"]
+
+
+def read_facts(path: Path) -> Facts:
+    """The facts about the run in the directory `path`. What its files do not contain has its default."""
+    config, data = _read(path / "config.toml", tomllib.loads), _read(path / "data.json", json.loads)
+    rollout, workers, default = config.get("rollout", {}), config.get("reward_workers", {}), Facts()
+    return Facts(
+        learns_from_rewards=data.get("learns_from_rewards", default.learns_from_rewards),
+        max_failure_rate=workers.get("max_failure_rate", default.max_failure_rate),
+        max_tokens=rollout.get("max_tokens", default.max_tokens),
+        max_staleness=rollout.get("max_staleness", default.max_staleness),
+    )
+
+
+def _read(path: Path, parse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """The table in the file; empty if the file is missing or broken."""
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+@define
+class Monitor:
+    """Observes a run while it trains. Keeps a bounded number of records."""
+
+    _state: State
+
+    @classmethod
+    def of_run(cls, path: Path, records: Iterable[Record]) -> Monitor:
+        """The monitor of the run in the directory `path` after `records`, whose warnings were raised before."""
+        monitor = cls(initial(read_facts(path)))
+        for record in records:
+            monitor.observe(record)
+        return monitor
+
+    def observe(self, record: Record) -> tuple[RunWarning, ...]:
+        """The warnings that `record`, the metrics of the next step, raises."""
+        self._state, raised = observe(self._state, record)
+        return raised

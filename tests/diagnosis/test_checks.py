@@ -1,0 +1,170 @@
+"""Each check speaks on metrics of a run that is broken in its way, and is silent on a run that learns."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from purerl.config.check import check
+from purerl.diagnosis.checks import CHECKS
+from purerl.diagnosis.history import Facts
+from purerl.diagnosis.monitor import diagnose
+from purerl.recipes import resolve
+from purerl_cli.main import app
+
+DOCS = Path(__file__).parents[2] / "docs" / "warnings.md"
+DEFAULTS = Facts()
+Change = Callable[[int], Mapping[str, Any]]
+
+
+def healthy(step: int) -> dict[str, Any]:
+    """The metrics of a run that learns: after 60 of 100 steps all rewards are 1."""
+    progress = min(step / 60, 1.0)
+    mean = 0.1 + 0.9 * progress
+    return {
+        "step": step,
+        "reward/mean": mean,
+        "reward/std": math.sqrt(mean * (1 - mean)),
+        "reward/min": 0.0 if progress < 1 else 1.0,
+        "reward/max": 1.0,
+        "reward/zero_std_fraction": 1.0 if progress == 1 else 0.5,
+        "reward/valid_fraction": 1.0,
+        "reward/failed": 0.0,
+        "advantage/min": 0.0 if progress == 1 else -1.0,
+        "advantage/max": 0.0 if progress == 1 else 1.0,
+        "rollout/length": 20.0,
+        "rollout/truncated": 1.0,  # completions of a fixed length
+        "mismatch/logp_abs_diff": 1e-3,
+        "policy/approx_kl": 0.03,
+        "policy/entropy": 1.0 - 0.999 * progress,
+        "policy/grad_norm": 1.0 - progress,
+        "policy/learning_rate": 1e-3 * (1 - step / 100),
+        "policy/skipped": 0.0,
+    }
+
+
+def _raised(change: Change, *, steps: int = 40, facts: Facts = DEFAULTS) -> dict[str, int]:
+    records = [{"step": 0}] + [healthy(step) | dict(change(step)) for step in range(1, steps + 1)]
+    return {episode.warning.name: episode.warning.step for episode in diagnose(records, facts)}
+
+
+def test_a_run_that_learns_until_all_rewards_are_equal_raises_no_warning() -> None:
+    assert _raised(lambda step: {}, steps=100) == {}
+
+
+FLAT = {"reward/mean": 0.5, "reward/std": 0.5, "reward/min": 0.0, "reward/zero_std_fraction": 0.5}
+ZERO = {"reward/mean": 0.0, "reward/std": 0.0, "reward/max": 0.0, "reward/min": 0.0, "reward/zero_std_fraction": 1.0}
+NO_SIGNAL = {"advantage/min": 0.0, "advantage/max": 0.0, "policy/grad_norm": 0.0}
+BROKEN: Mapping[str, tuple[Change, int]] = {
+    "no_reward": (lambda step: {"reward/valid_fraction": 0.0}, 5),
+    "large_updates": (lambda step: {"policy/approx_kl": 2.0}, 5),
+    "entropy_collapse": (lambda step: FLAT | {"policy/entropy": 1.0 if step < 10 else 0.01}, 20),
+    "constant_reward": (lambda step: ZERO | NO_SIGNAL | {"rollout/truncated": 0.0}, 10),
+    "no_variance": (lambda step: FLAT | NO_SIGNAL | {"reward/zero_std_fraction": 1.0, "rollout/truncated": 0.0}, 10),
+    "zero_learning_rate": (lambda step: {"policy/learning_rate": 0.0}, 5),
+    "zero_gradient": (lambda step: {"policy/grad_norm": 0.0}, 10),
+    "skipped_updates": (lambda step: {"policy/skipped": 0.75}, 5),
+    "truncation": (lambda step: FLAT, 20),
+    "mismatch": (lambda step: {"mismatch/logp_abs_diff": 1e-3 * step**2}, 10),
+    "reward_failures": (lambda step: {"reward/failed": 0.06}, 5),
+}
+
+
+def test_every_check_has_a_broken_run_and_an_entry_in_the_documentation() -> None:
+    assert [check.name for check in CHECKS] == list(BROKEN)
+    assert re.findall(r"^\| `(\w+)` \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE) == list(BROKEN)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_run_raises_its_warning_once_and_early(name: str) -> None:
+    change, earliest = BROKEN[name]
+    raised = _raised(change)
+    assert earliest <= raised[name] <= earliest + 8
+    assert set(raised) <= {name, "truncation"}  # completions of a fixed length, and a reward that does not improve
+
+
+def test_equal_rewards_of_a_run_that_started_solved_are_reported() -> None:
+    one = ZERO | NO_SIGNAL | {"reward/mean": 1.0, "reward/max": 1.0, "reward/min": 1.0}
+    assert "constant_reward" in _raised(lambda step: one)
+
+
+def test_rewards_that_only_measure_may_be_constant() -> None:
+    change = lambda step: ZERO | {"rollout/truncated": 0.0}  # noqa: E731
+    assert _raised(change, facts=Facts(learns_from_rewards=False)) == {}
+    assert set(_raised(change)) == {"constant_reward"}
+
+
+def test_groups_without_variance_may_have_advantages() -> None:
+    """REINFORCE compares rewards of the whole batch, and distillation uses no rewards."""
+    assert _raised(lambda step: FLAT | {"reward/zero_std_fraction": 1.0, "rollout/truncated": 0.0}) == {}
+
+
+def test_dropped_groups_are_groups_without_variance() -> None:
+    def change(step: int) -> Mapping[str, Any]:
+        return FLAT | {"reward/zero_std_fraction": 1.0, "rollout/truncated": 0.0}
+
+    records = [healthy(step) | change(step) for step in range(1, 30)]
+    dropped = [{k: v for k, v in r.items() if not k.startswith(("advantage/", "policy/"))} for r in records]
+    assert [episode.warning.name for episode in diagnose(dropped, Facts())] == ["no_variance"]
+
+
+def test_entropy_may_fall_while_the_reward_rises_or_is_near_its_maximum() -> None:
+    assert _raised(lambda step: {"policy/entropy": math.exp(-step)}, steps=100) == {}
+    solved = {"reward/mean": 0.95, "reward/std": 0.2, "reward/min": 0.0, "reward/zero_std_fraction": 0.9}
+    assert _raised(lambda step: (solved if step > 40 else {}) | {"policy/entropy": math.exp(-step)}, steps=100) == {}
+
+
+@pytest.mark.parametrize(("difference", "staleness", "is_raised"), [(0.3, 0, True), (0.3, 1, False), (0.9, 1, True)])
+def test_mismatch_may_be_larger_if_rollouts_are_stale(difference: float, staleness: int, is_raised: bool) -> None:
+    def change(step: int) -> Mapping[str, Any]:
+        return {"mismatch/logp_abs_diff": 0.01 if step < 6 else difference}
+
+    assert ("mismatch" in _raised(change, facts=Facts(max_staleness=staleness))) == is_raised
+
+
+def test_a_constant_mismatch_of_low_precision_is_no_growth() -> None:
+    assert _raised(lambda step: {"mismatch/logp_abs_diff": 0.04}) == {}
+    assert _raised(lambda step: {"mismatch/logp_abs_diff": 0.08}) == {}
+
+
+@pytest.mark.parametrize(("failed", "limit", "is_raised"), [(0.04, 0.1, False), (0.06, 0.1, True), (0.06, 1.0, False)])
+def test_reward_failures_are_compared_with_the_limit_of_the_run(failed: float, limit: float, is_raised: bool) -> None:
+    facts = Facts(max_failure_rate=limit)
+    assert (_raised(lambda step: {"reward/failed": failed}, facts=facts) != {}) == is_raised
+
+
+def test_runs_without_rollouts_and_records_without_known_metrics_raise_nothing() -> None:
+    sft = [{"step": step, "policy/loss/nll": 1 / step, "policy/grad_norm": 1.0, "policy/skipped": 0.0, "policy/entropy":
+            math.exp(-step)} for step in range(1, 100)]  # fmt: skip
+    assert diagnose(sft, Facts()) == []
+    assert diagnose([{"step": step, "my/own": 0.0} for step in range(100)], Facts()) == []
+
+
+def test_values_that_are_not_finite_raise_no_exception() -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        records = [dict.fromkeys(healthy(1), value) | {"step": step} for step in range(1, 50)]
+        diagnose(records, Facts())
+
+
+def test_remedies_name_settings_and_commands_that_exist() -> None:
+    text = " ".join(f"{check.cause} {check.do}" for check in CHECKS)
+    commands = set(re.findall(r"`purerl (\w+)", text))
+    assert commands == {"report", "eval"}
+    for command in commands:
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
+    sections = "trainer|rollout|algorithm|reward_workers"
+    settings = set(re.findall(rf"\b((?:{sections})\.\w+)", text)) | {"num_minibatches", "ppo_epochs"}
+    assert len(settings) > 10
+    values = {"trainer.lr_scheduler": "cosine", "trainer.lr": "0.001", "trainer.min_lr_ratio": "0.1"}
+    values |= {"rollout.stop_strings": '["x"]', "rollout.max_staleness": "1"}
+    values |= {"algorithm.entropy_bonus": "0.01", "algorithm.kl_loss": "0.01", "algorithm.rejection": "token"}
+    values |= {"algorithm.importance_weight": "token"}
+    for setting in sorted(settings):
+        resolve("addition", [f"{setting}={values.get(setting, '2')}"])
+    check(resolve("addition", ["algorithm.entropy_bonus=0.01"]))

@@ -1,0 +1,102 @@
+"""Spread of rewards, advantages and lengths: values by hand, edge cases, and the metrics of a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from attrs import evolve
+
+from purerl.algos import dpo, sft
+from purerl.batch import collate, with_fields
+from purerl.loop.distributions import advantage_metrics, length_metrics, reward_spread
+from purerl.loop.metrics import batch_metrics
+from purerl.loop.train import train
+from purerl.testing import example_batch, fields_of, random_layout
+from tests.loop.runs import records
+from tests.loop.small import fake
+
+
+def test_spread_of_rewards_is_over_all_completions_with_a_reward() -> None:
+    spread = reward_spread([0.0, 1.0, 3.0, 3.0, None, 0.5], [0, 0, 7, 7, 7, 8])
+    values = [0.0, 1.0, 3.0, 3.0, 0.5]
+    mean = sum(values) / 5
+    assert spread == {
+        "reward/std": pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in values) / 5)),
+        "reward/min": 0.0,
+        "reward/max": 3.0,
+        "reward/zero_std_fraction": 0.5,  # the group with one reward is left out
+    }
+
+
+def test_equal_rewards_have_no_spread_whatever_their_rounding() -> None:
+    spread = reward_spread([0.1] * 7, [0, 0, 0, 1, 1, 1, 1])
+    assert spread == {"reward/std": 0, "reward/min": 0.1, "reward/max": 0.1, "reward/zero_std_fraction": 1.0}
+
+
+def test_without_a_group_of_two_rewards_there_is_no_fraction_and_without_rewards_nothing() -> None:
+    assert set(reward_spread([1.0, 2.0, None], [0, 1, 1])) == {"reward/std", "reward/min", "reward/max"}
+    assert reward_spread([None, None], [0, 0]) == {}
+
+
+def _batch() -> torch.Tensor:
+    rows = [
+        {"tokens": [5] * 6, "action": [False] * 2 + [True] * 4, "row": 0, "group": 0},
+        {"tokens": [5] * 4, "action": [False, True, False, True], "row": 1, "group": 0},  # two turns
+        {"tokens": [5] * 3, "action": [False] * 3, "row": 2, "group": 1},  # an empty completion
+    ]
+    return collate(rows)
+
+
+def test_lengths_of_prompts_and_completions() -> None:
+    metrics = {name: float(value) for name, value in length_metrics(_batch()).items()}
+    assert metrics == {
+        "rollout/length": 2.0,
+        "rollout/length_min": 0.0,
+        "rollout/length_max": 4.0,
+        "rollout/prompt_length": 2.0,
+        "rollout/prompt_length_min": 1.0,
+        "rollout/prompt_length_max": 3.0,
+    }
+
+
+def test_advantages_are_those_of_counted_tokens() -> None:
+    batch = _batch()
+    mask = batch["mask"].clone()
+    mask[0, 5] = False
+    advantage = torch.full(mask.shape, 100.0)
+    advantage[mask] = torch.tensor([1.0, 1.0, 1.0, -2.0, -1.0])
+    batch = with_fields(batch, mask=mask, advantage=advantage)
+    metrics = {name: float(value) for name, value in advantage_metrics(batch).items()}
+    assert metrics == {
+        "advantage/mean": 0.0,
+        "advantage/std": pytest.approx(math.sqrt(8 / 5)),
+        "advantage/min": -2.0,
+        "advantage/max": 1.0,
+    }
+    assert advantage_metrics(with_fields(batch, mask=torch.zeros_like(mask))) == {}
+    assert all(isinstance(value, float | int) for value in batch_metrics(batch).values())
+
+
+@pytest.mark.parametrize("module", [sft, dpo])
+def test_an_algorithm_without_advantages_has_no_metrics_of_them(module: object) -> None:
+    fields = fields_of(module.algorithm())
+    batch = example_batch(fields, random_layout(1, pairs="chosen" in fields))
+    assert advantage_metrics(batch) == {}
+
+
+def test_a_run_logs_spread_lengths_and_both_clip_fractions(tmp_path: Path) -> None:
+    config = fake(ppo_epochs=4)
+    config = evolve(config, trainer=evolve(config.trainer, lr=20.0))
+    steps = records(train(config, directory=tmp_path / "run"))[1:]
+    for record in steps:
+        assert record["reward/min"] <= record["reward/mean"] <= record["reward/max"]
+        assert record["advantage/min"] <= 0 <= record["advantage/max"]
+        assert record["rollout/prompt_length_min"] == record["rollout/prompt_length_max"] == 6  # "27+58="
+        assert record["rollout/length_min"] <= record["rollout/length"] <= record["rollout/length_max"] == 4
+        low, high = record["policy/clip_fraction_low"], record["policy/clip_fraction_high"]
+        assert low + high == pytest.approx(record["policy/clip_fraction"])
+    assert any(record["policy/clip_fraction_low"] > 0 for record in steps)
+    assert any(record["policy/clip_fraction_high"] > 0 for record in steps)
