@@ -21,7 +21,8 @@ from purerl.errors import ConfigError, RunDirectoryError, nearest
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
-from purerl.loop.run import Clock, LoopState, Trajectory
+from purerl.loop.run import Clock, LoopState
+from purerl.loop.shown import log_completions, log_evaluation, texts_and_rewards
 from purerl.loop.step import Step
 from purerl.process import frozen_objects, torch_threads
 from purerl.protocols import RunInfo, Tracker, Trainer
@@ -30,12 +31,10 @@ from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.seeds import derive_seed, restored_generators
 from purerl.store.checkpoint import commit, newest_and_clean, restore
 from purerl.store.directory import RunDirectory, claim
-from purerl.store.rollouts import Metadata, total_reward, write_rollouts
+from purerl.store.rollouts import Metadata, write_rollouts
 from purerl.tracking.open import add_trackers, open_console
 
 __all__ = ["Summary", "advance", "claim_directory", "train"]
-
-_SHOWN_ROWS = 16
 
 
 @frozen
@@ -169,6 +168,7 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
         info = partial(RunInfo, config.name, directory.identity, settings=flat(to_dict(config)), first=record["step"])
         folder = directory.path / "trackers"
         add_trackers(trackers, config.trackers, folder=folder, run_info=info, every=config.checkpoint.every)
+        log_evaluation(trackers, record["step"], directory.evaluations)
         trackers.log(record)
         names = {name for record in directory.records() for name in record}
         _check_stop(config.stop_when, names)
@@ -211,8 +211,9 @@ def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracke
     trained = _store(run, state, step, directory, clock)
     record |= time_metrics(clock, record.get("rollout/tokens", trained))
     directory.log(record)
-    if rows := _shown(step.trajectories):
-        tracker.completions(number, rows)
+    log_completions(tracker, number, step.trajectories)
+    if is_evaluated:
+        log_evaluation(tracker, number, directory.evaluations)
     tracker.log(record)
     if is_saved or _is_over(record, run.max_steps, config.stop_when):
         saved = asdict(step.state, recurse=False)
@@ -227,7 +228,7 @@ def _store(run: Run, state: LoopState, step: Step, directory: RunDirectory, cloc
     if run.config.rollout is not None:
         with clock("store"):
             metadata = Metadata(fingerprint(run.learner.algorithm), state.transform)
-            texts = [trajectory.texts for trajectory in step.trajectories]
+            texts = texts_and_rewards(step.trajectories)
             write_rollouts(directory.rollouts, step.state.step, step.batch, texts, metadata)
     return int(step.batch["action"].sum())
 
@@ -257,13 +258,6 @@ def _check_stop(stop_when: StopWhen | None, names: Collection[str]) -> None:
     if is_evaluated if stop_when.metric.startswith("eval/") else is_updated:
         need = "a metric of the run"
         raise ConfigError("stop_when.metric", got=stop_when.metric, need=need, do=nearest(stop_when.metric, names))
-
-
-def _shown(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
-    """Some completions, evenly from all over the step; empty if nothing was sampled."""
-    sampled = [trajectory for trajectory in trajectories if trajectory.texts]
-    shown = sampled[:: max(1, len(sampled) // _SHOWN_ROWS)][:_SHOWN_ROWS]
-    return [{**trajectory.texts, "reward": total_reward(trajectory.fields)} for trajectory in shown]
 
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, float]:

@@ -7,6 +7,7 @@ data.json            number of steps, number of training rows, number of rows le
 tokenizer/           the tokenizer in Hugging Face's format
 metrics.jsonl        one line per step; step 0 is before the first update
 rollouts/            one Parquet file per step
+evaluations/         one Parquet file per evaluation
 reward_errors.jsonl  rows on which a reward function failed, and why; only if there are any
 checkpoints/         one directory per checkpoint
 trackers/            files of trackers
@@ -44,6 +45,7 @@ _CONTENT = (
     "tokenizer",
     "metrics.jsonl",
     "rollouts",
+    "evaluations",
     "reward_errors.jsonl",
     "trackers",
     "identity",
@@ -73,6 +75,10 @@ class RunDirectory:
     @property
     def rollouts(self) -> Path:
         return self.path / "rollouts"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
 
     @property
     def checkpoints(self) -> Path:
@@ -122,7 +128,7 @@ class RunDirectory:
             if path.exists():
                 lines = [json.dumps(record) + "\n" for record in read_lines(path) if record["step"] <= step]
                 write_atomically(path, "".join(lines)) if lines else path.unlink()
-        for path in self.rollouts.glob("*.parquet"):
+        for path in (*self.rollouts.glob("*.parquet"), *self.evaluations.glob("*.parquet")):
             if int(path.stem) > step:
                 path.unlink()
 

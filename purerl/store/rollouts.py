@@ -1,7 +1,7 @@
 """One Parquet file of rollouts per step: the whole batch, with everything that was computed about it.
 
-The columns are the fields of the schema that the batch has, and the texts of each row. A token field is a list as long
-as the row. The metadata of the file have the version of the schema, the fingerprint of the algorithm, and the state of
+The columns are the fields of the schema that the batch has, the texts of each row, its ground truth, and the value of
+each reward component as ``reward/<name>``, without its weight. A token field is a list as long as the row. The metadata of the file have the version of the schema, the fingerprint of the algorithm, and the state of
 its advantage transform before the step, so that the step can be computed again.
 """
 
@@ -43,14 +43,17 @@ class Metadata(NamedTuple):
 def write_rollouts(
     folder: Path, step: int, batch: TensorDict, texts: Sequence[Mapping[str, Any]], metadata: Metadata
 ) -> Path:
-    """Write `batch` and the `texts` of its rows as the rollouts of `step`, atomically; an existing file is replaced."""
+    """Write `batch` and the `texts` of its rows as the rollouts of `step`, atomically; an existing file is replaced.
+
+    The values in `texts` are strings, those whose name starts with ``reward/`` are numbers; None is stored as null.
+    """
     import pyarrow as pa
     import pyarrow.parquet
 
     from purerl.batch import FIELDS, SCHEMA_VERSION
 
     columns: dict[str, Any] = {"step": [step] * len(batch)}
-    columns |= {name: [text[name] for text in texts] for name in (texts[0] if texts else ())}
+    columns |= {name: _text_column(name, texts) for name in dict.fromkeys(name for text in texts for name in text)}
     offsets = pa.array([0, *batch["attention_mask"].sum(-1).cumsum(0).tolist()], pa.int32())
     names = [name for name in FIELDS if name in batch.keys() and name != "attention_mask"]
     columns |= {name: _column(batch, name, offsets) for name in names}
@@ -62,6 +65,12 @@ def write_rollouts(
     pyarrow.parquet.write_table(table, partial)
     os.replace(partial, path)
     return path
+
+
+def _text_column(name: str, texts: Sequence[Mapping[str, Any]]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array([text.get(name) for text in texts], pa.float64() if name.startswith("reward/") else pa.string())
 
 
 def _column(batch: TensorDict, name: str, offsets: pa.Array) -> Any:

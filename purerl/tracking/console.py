@@ -77,6 +77,9 @@ class Console:
             with self._live_view.lock:
                 self._view.rows = rows
 
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The view shows the completions of the last step instead."""
+
     def close(self, *, failed: bool) -> None:
         if self._live_view:
             self._live_view.close()

@@ -52,6 +52,9 @@ class TrackerThread:
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self._submit(lambda: self._with_tracker(lambda tracker: tracker.completions(step, rows)))
 
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._submit(lambda: self._with_tracker(lambda tracker: tracker.evaluation_completions(step, rows)))
+
     def close(self, *, failed: bool) -> None:
         self._pending.append(lambda: self._with_tracker(lambda tracker: tracker.close(failed=failed)))
         deadline, errors = time.monotonic() + self._timeout, []

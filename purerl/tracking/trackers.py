@@ -49,6 +49,11 @@ class Trackers:
                 with self._guarded(name):
                     tracker.completions(step, rows)
 
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        for name, (tracker, _) in self._trackers.items():
+            with self._guarded(name):
+                tracker.evaluation_completions(step, rows)
+
     def close(self, *, failed: bool) -> None:
         # The console was added first. It closes last, because it shows the warnings of the others.
         for name, (tracker, _) in reversed(self._trackers.items()):

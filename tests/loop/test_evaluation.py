@@ -64,13 +64,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Summary:
 
 
 def test_each_data_set_has_its_metrics_and_accuracy_is_their_mean(finished: Summary) -> None:
-    names = SCORED | {"pass@1", "pass@2", "pass@4", "maj@4"}
+    names = SCORED | {"pass@1", "pass@2", "pass@4", "maj@4", "reward/starts_with_a_digit"}
     assert set(finished.after) == {f"eval/{data}/{name}" for data in ("new", "old") for name in names} | {
         "eval/accuracy"
     }
     assert finished.after["eval/accuracy"] == fmean(finished.after[f"eval/{name}/accuracy"] for name in ("new", "old"))
     for name in ("new", "old"):
         values = {key.rpartition("/")[2]: value for key, value in finished.after.items() if f"/{name}/" in key}
+        assert values["starts_with_a_digit"] == values["reward"]
         assert values["pass@1"] == pytest.approx(values["accuracy"])
         assert values["pass@1"] <= values["pass@2"] <= values["pass@4"]
         assert values["accuracy_low"] <= values["accuracy"] <= values["accuracy_high"]

@@ -32,8 +32,16 @@ def _outcome(directory: Path) -> dict[str, Any]:
         outcome[f"{part.name} metrics"] = without_times(records(part))
         outcome[f"{part.name} model"] = (part / "final" / "model.safetensors").read_bytes()
         outcome[f"{part.name} checkpoints"] = sorted(path.name for path in (part / "checkpoints").iterdir())
+        outcome[f"{part.name} evaluations"] = {path.name: path.read_bytes() for path in _files(part / "evaluations")}
     outcome["rollouts"] = [read_rollouts(directory / "rollouts", step) for step in (1, 2, 3, 4)]
     return outcome
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files in `folder`, of which there are some."""
+    files = sorted(folder.iterdir())
+    assert files
+    return files
 
 
 def _compare(directory: Path, reference: Path) -> None:
