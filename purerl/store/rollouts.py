@@ -1,8 +1,9 @@
 """One Parquet file of rollouts per step: the whole batch, with everything that was computed about it.
 
 The columns are the fields of the schema that the batch has, the texts of each row, its ground truth, and the value of
-each reward component as ``reward/<name>``, without its weight. A token field is a list as long as the row. The metadata of the file have the version of the schema, the fingerprint of the algorithm, and the state of
-its advantage transform before the step, so that the step can be computed again.
+each reward component as ``reward/<name>``, without its weight. A token field is a list as long as the row. The metadata
+of the file have the version of the schema, the fingerprint of the algorithm, and the state of its advantage transform
+before the step, so that the step can be computed again.
 """
 
 from __future__ import annotations

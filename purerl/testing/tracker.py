@@ -64,7 +64,7 @@ def _log_run(tracker: Tracker, steps: Iterable[int], *, failed: bool) -> None:
         if step % 2 == 0:
             tracker.completions(step, [_completion(None), _completion(0.5), _completion(-1.0)])
         if step % 3 == 0:
-            tracker.evaluation_completions(step, [_attempt(True), _attempt(None)])
+            tracker.evaluation_completions(step, [_attempt(correct=True), _attempt(correct=None)])
         tracker.log(_record(step))
     tracker.close(failed=failed)
 
@@ -89,6 +89,6 @@ def _completion(reward: float | None) -> dict[str, Any]:
     return {**texts, "reward": reward, "reward/an odd (name): ü": reward}
 
 
-def _attempt(correct: bool | None) -> dict[str, Any]:
+def _attempt(*, correct: bool | None) -> dict[str, Any]:
     origin = {"data_set": "problems", "index": 7, "attempt": 0}
     return {**origin, **_completion(0.5), "tokens": 3, "answer": _UNUSUAL_TEXT, "correct": correct}
