@@ -191,7 +191,7 @@ def test_invalid_arguments_are_refused_before_a_model_is_loaded(prepared: Path, 
         ([*evaluation, "--pass-at-k", "a"], "--pass-at-k\n  got:  'a'\n  need: integers separated by commas"),
         (
             [*evaluation, "--data", "none.jsonl", "--accuracy-reward", "starts_with_smal_digit"],
-            "evaluate.accuracy_reward\n  got:  'starts_with_smal_digit'\n  need: one of the reward functions or gates\n",
+            "evaluate.accuracy_reward\n  got:  'starts_with_smal_digit'\n  need: one of the reward functions or gates",
         ),
         ([*evaluation, "--json", tmp_path], f"--json '{tmp_path}'\n  got:  a directory\n  need: a file"),
         ([*evaluation, "--json", tmp_path / "no" / "f"], f"--json '{tmp_path}/no/f'\n  got:  no such directory\n"),
