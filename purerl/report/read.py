@@ -69,7 +69,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
     Raises: DataError if a file of the run cannot be parsed.
     """
     config = _read_config(path / "config.toml")
-    records = read_lines(path / "metrics.jsonl")
+    records = _read_metrics(path / "metrics.jsonl")
     started = datetime.fromtimestamp((path / "config.toml").stat().st_mtime, UTC)
     return {
         "path": str(path),
@@ -83,6 +83,17 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
         "phase_seconds": {name: round_number(total) for name, total in _phase_seconds(records).items()},
         **_curves(records, max_records),
     }
+
+
+def _read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The records of a run. Raises: DataError for a line in which the value of a metric is not a number."""
+    records = read_lines(path)
+    for number, record in enumerate(records, start=1):
+        name = next((name for name, value in record.items() if not isinstance(value, int | float)), None)
+        if name is not None:
+            what, got = f"line {number} of {str(path)!r}", f"{name}: {record[name]!r:.60}"
+            raise DataError(what, got=got, need="a number for each metric", do="fix or remove the line")
+    return records
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -131,3 +131,12 @@ def test_changed_bytes_of_a_file_are_a_data_error_or_no_error(seed: int, tmp_pat
     path.write_bytes(content)
     with suppress(DataError):  # any other exception is a failure
         read_table(path)
+
+
+def test_value_that_cannot_be_sent_to_another_process_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"prompt": ["a"], "x": pa.array([pa.MonthDayNano([1, 2, 3])])})
+    with pa.OSFile(str(tmp_path / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    with pytest.raises(DataError, match="row 0: PicklingError"):
+        read_table(tmp_path)

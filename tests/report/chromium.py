@@ -72,7 +72,7 @@ def opened_browser() -> Iterator[Any]:
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
-    options.binary_location = _CHROMIUM
+    options.binary_location = _CHROMIUM or ""
     for flag in _FLAGS:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
