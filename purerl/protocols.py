@@ -306,7 +306,7 @@ class Tracker(Protocol):
     """Records a run. If a method raises, the error is logged and the run continues.
 
     A run that is resumed from a checkpoint logs some steps again, with the same numbers except for those under
-    ``time/``. A tracker shows each step once.
+    ``time/``. A tracker shows each step once. The evaluation of the step at which it resumes is also logged again.
     """
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -314,7 +314,19 @@ class Tracker(Protocol):
         ...
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Record some completions of `step`: prompt, completion, finish, reward (None: no reward)."""
+        """Record some completions of `step`.
+
+        A row has the strings prompt, completion, finish and ground_truth (None: the example has none), and the numbers
+        reward (None: no reward) and ``reward/<name>`` for each component. All rows have the same names.
+        """
+        ...
+
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Record some completions of the evaluation after `step`.
+
+        A row has what a row of `completions` has, and data_set, index and attempt, which identify the completion, its
+        number of tokens, answer (None: no answer, or no answer extractor) and correct (None: not known).
+        """
         ...
 
     def close(self, *, failed: bool) -> None:

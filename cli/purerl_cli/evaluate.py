@@ -66,6 +66,14 @@ def evaluate(
         str | None,
         typer.Option(metavar="NAME", help="Function that extracts the answer from a completion, for maj@k."),
     ] = None,
+    accuracy_reward: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Reward function or gate that decides whether a completion is correct.",
+            show_default="the first reward",
+        ),
+    ] = None,
     system_prompt: _SystemPrompt = None,
     seed: _Seed = None,
     json: Annotated[
@@ -88,6 +96,7 @@ def evaluate(
         "max_tokens": max_tokens,
         "pass_at_k": _parse_integers(pass_at_k),
         "answer_extractor": answer_extractor,
+        "accuracy_reward": accuracy_reward,
     }
     evaluation = _prepare(model, run, settings, rewards=reward, gates=gate, system_prompt=system_prompt, seed=seed)
     results = _run_with_progress(evaluation)

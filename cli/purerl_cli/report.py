@@ -24,4 +24,6 @@ def report(
     from purerl.report.page import write_report
 
     written = write_report(runs, output, megabytes=megabytes)
+    for message in written.skipped:
+        typer.echo(f"warning: left out: {message}", err=True)
     typer.echo(f"{written.path}  {written.size / 1e6:.1f} MB, {written.num_completions:,} completions")

@@ -19,18 +19,21 @@ def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) ->
     """Print a row of metrics for each data set. A metric without any scored completion is left empty."""
     from purerl.evaluation.results import dataset_metrics
 
+    every = {data_set: dataset_metrics(problems, settings) for data_set, problems in results.items()}
+    components = dict.fromkeys(name for values in every.values() for name in values if name.startswith("reward/"))
     names = [f"pass@{k}" for k in settings.pass_ks]
     names += [f"maj@{settings.samples_per_prompt}"] if settings.answer_extractor else []
-    names += ["reward", "length", "truncated", "valid_fraction", "failed"]
+    # With one component that is the reward itself, it would be the same number again.
+    names += ["reward", *(components if len(components) > 1 else ()), "length", "truncated", "valid_fraction", "failed"]
     rows = []
     for data_set, problems in results.items():
-        metrics = dataset_metrics(problems, settings)
+        metrics = every[data_set]
         has_accuracy = "accuracy" in metrics
         interval = f"{metrics['accuracy_low']:.3f} to {metrics['accuracy_high']:.3f}" if has_accuracy else ""
         cells = [data_set, f"{len(problems):,}", _format(metrics.get("accuracy")), interval]
         rows.append([*cells, *(_format(metrics.get(name)) for name in names)])
     accuracy = "accuracy" if settings.samples_per_prompt == 1 else f"mean@{settings.samples_per_prompt}"
-    show("data set", "problems", accuracy, "95% interval", *names, rows=rows, wrap=False)
+    show("data set", "problems", accuracy, "95% interval", *map(escape, names), rows=rows, wrap=False)
 
 
 def _format(value: float | None) -> str:

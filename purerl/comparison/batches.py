@@ -15,7 +15,8 @@ from purerl.batch import FIELDS, STRUCTURE, check_batch, with_fields
 from purerl.comparison.changes import fields_to_compare
 from purerl.data.files import read_table
 from purerl.errors import InputError
-from purerl.store.rollouts import stored_steps, to_batch
+from purerl.store.rollouts import to_batch
+from purerl.store.step_files import stored_steps
 from purerl.testing.batches import example_batch
 
 if TYPE_CHECKING:

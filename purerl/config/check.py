@@ -20,6 +20,7 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.debugging.settings import check_debug
 from purerl.errors import ConfigError
+from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.settings import check_evaluation
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction
@@ -87,6 +88,8 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     check_trackers(config.trackers)
     check_debug(config.debug, config.max_steps)
     check_rewards(config.rewards, config.gates, config.reward_workers, functions or {})
+    if config.evaluate is not None:
+        select_accuracy_reward(config.evaluate, [*(reward.function for reward in config.rewards), *config.gates])
     if config.prepare_data is not None:
         locate(config.prepare_data)
     if config.initial_run is not None:

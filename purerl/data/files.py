@@ -13,11 +13,11 @@ import hashlib
 import json
 import re
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from purerl.data.values import check_names, check_values, simplify_types
 from purerl.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ def _suggest_name(path: Path) -> str | None:
 
 def _find_in_directory(path: Path) -> list[Path]:
     if (path / "dataset_dict.json").is_file():
-        names = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+        names = _read_list(path / "dataset_dict.json", lambda content: map(str, content["splits"]))
         raise _several_splits(path, {split: path / split for split in names})
     if (path / "state.json").is_file():
-        files = json.loads((path / "state.json").read_text(encoding="utf-8"))["_data_files"]
-        return [path / file["filename"] for file in files]
+        names = _read_list(path / "state.json", lambda content: [file["filename"] for file in content["_data_files"]])
+        return [path / name for name in names]
     files_by_format = [sorted(path.glob(f"*{suffix}")) for suffix in (".parquet", ".jsonl")]
     formats = [files for files in files_by_format if files]
     if len(formats) != 1:
@@ -97,6 +97,19 @@ def _find_in_directory(path: Path) -> list[Path]:
     if len(splits) > 1:
         raise _several_splits(path, {split: _path_of_split(split, files) for split, files in sorted(splits.items())})
     return formats[0]
+
+
+def _read_list(path: Path, select: Callable[[Any], Iterable[str]]) -> list[str]:
+    """The names that `select` finds in a JSON file of `datasets.save_to_disk`. Raises DataError if there are none."""
+    need, do = "a file that datasets.save_to_disk has written, with at least one entry", "save the data set again"
+    try:
+        names = [*select(json.loads(path.read_text(encoding="utf-8")))]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        got = f"{type(error).__name__}: {error}"
+        raise DataError(f"{str(path)!r} cannot be read", got=got, need=need, do=do) from error
+    if not names:
+        raise DataError(f"{str(path)!r} cannot be read", got="no entry", need=need, do=do)
+    return names
 
 
 def _split_of(file: Path) -> str:
@@ -138,11 +151,10 @@ def _several_splits(path: Path, splits: Mapping[str, Path]) -> DataError:
 
 def _read_shard(path: Path) -> pa.Table:
     table = _select_reader(path)(path)
-    for name, count in Counter(table.column_names).items():
-        if count > 1:
-            got, do = f"{count} columns with this name", "rename or remove all but one of them"
-            raise DataError(f"column {name!r} of {str(path)!r}", got=got, need="one", do=do)
-    return _simplify_types(table)
+    check_names(table, path)
+    table = simplify_types(table, path)
+    check_values(table, path)
+    return table
 
 
 def _select_reader(path: Path) -> Callable[[Path], pa.Table]:
@@ -153,40 +165,13 @@ def _select_reader(path: Path) -> Callable[[Path], pa.Table]:
     return readers[path.suffix]
 
 
-def _simplify_types(table: pa.Table) -> pa.Table:
-    """Cast `table` to types that all Arrow functions support. See `_simplify_type`."""
-    import pyarrow as pa
-
-    schema = pa.schema([field.with_type(_simplify_type(field.type)) for field in table.schema])
-    return table if table.schema.equals(schema) else table.cast(schema)
-
-
-def _simplify_type(arrow_type: Any) -> pa.DataType:
-    """Replace dictionary types (pandas categories) and view types in `arrow_type`, at any depth."""
-    import pyarrow as pa
-    from pyarrow import types
-
-    if types.is_dictionary(arrow_type):
-        return _simplify_type(arrow_type.value_type)
-    if types.is_string_view(arrow_type) or types.is_binary_view(arrow_type):
-        return pa.string() if types.is_string_view(arrow_type) else pa.binary()
-    if types.is_struct(arrow_type):
-        return pa.struct([field.with_type(_simplify_type(field.type)) for field in arrow_type])
-    if types.is_fixed_size_list(arrow_type):
-        return pa.list_(arrow_type.value_field.with_type(_simplify_type(arrow_type.value_type)), arrow_type.list_size)
-    for is_list_type, make_list_type in ((types.is_list, pa.list_), (types.is_large_list, pa.large_list)):
-        if is_list_type(arrow_type):
-            return make_list_type(arrow_type.value_field.with_type(_simplify_type(arrow_type.value_type)))
-    return arrow_type
-
-
 def _read_parquet(path: Path) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet
 
     try:
         return pyarrow.parquet.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise _unreadable(path, error, "a Parquet file") from error
 
 
@@ -195,12 +180,12 @@ def _read_arrow(path: Path) -> pa.Table:
 
     try:
         return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise _unreadable(path, error, "an Arrow stream, as datasets.save_to_disk writes it") from error
 
 
 def _unreadable(path: Path, error: Exception, need: str) -> DataError:
-    return DataError(f"{str(path)!r} cannot be read", got=str(error).splitlines()[0], need=need)
+    return DataError(f"{str(path)!r} cannot be read", got=next(iter(str(error).splitlines()), repr(error)), need=need)
 
 
 def _read_json_lines(path: Path) -> pa.Table:

@@ -13,9 +13,9 @@ from attrs import frozen
 
 from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import accuracy_interval, majority_vote, pass_at_k
-from purerl.rewards.runner import RewardResult, fractions
+from purerl.rewards.runner import RewardResult, component_columns, fractions, reward_values
 
-__all__ = ["Attempt", "Problem", "as_json", "dataset_metrics", "metrics"]
+__all__ = ["Attempt", "Problem", "as_json", "as_rows", "dataset_metrics", "metrics"]
 
 
 @frozen
@@ -27,6 +27,7 @@ class Attempt:
     finish      why it ended, for example "stop" or "length"
     answer      what the answer extractor returned for it; None without an answer or without an extractor
     result      result of the reward functions
+    is_correct  whether it is correct; None if it has no reward, or the function that decides does not apply to it
     """
 
     completion: str
@@ -34,25 +35,28 @@ class Attempt:
     finish: str
     answer: str | None
     result: RewardResult
-
-    @property
-    def is_correct(self) -> bool:
-        """Whether it has a reward, and every component of the reward is at least 1."""
-        return self.result.reward is not None and min(self.result.components.values()) >= 1.0
+    is_correct: bool | None = None
 
 
 @frozen
 class Problem:
     """One problem and its completions.
 
-    index     row index in the data set
-    prompt    text of the prompt, after the chat template
-    attempts  the completions
+    index         row index in the data set
+    prompt        text of the prompt, after the chat template
+    attempts      the completions
+    ground_truth  the ground truth of the row; None if it has none
     """
 
     index: int
     prompt: str
     attempts: tuple[Attempt, ...]
+    ground_truth: str | None = None
+
+    @property
+    def graded(self) -> list[Attempt]:
+        """The attempts that are known to be correct or incorrect."""
+        return [attempt for attempt in self.attempts if attempt.is_correct is not None]
 
     @property
     def scored(self) -> list[Attempt]:
@@ -63,29 +67,37 @@ class Problem:
 def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str, float]:
     """Compute the metrics of one data set.
 
-    Accuracy, reward, pass@k and maj@k are means over problems, and each problem is the mean over its scored attempts. A
-    problem without a scored attempt is left out, and a problem with fewer than k scored attempts is left out of pass@k.
-    A metric is omitted if no problem remains. Length and all fractions are computed over all attempts.
+    Accuracy, pass@k and maj@k are means over problems, and each problem is the mean over its graded attempts. A problem
+    without a graded attempt is left out, and a problem with fewer than k graded attempts is left out of pass@k. The
+    reward and its components are means over the scored attempts in the same way. A metric is omitted if no problem
+    remains. Length and all fractions are computed over all attempts.
     """
     attempts = [attempt for problem in problems for attempt in problem.attempts]
-    scored = [problem.scored for problem in problems if problem.scored]
-    correct = [[attempt.is_correct for attempt in group] for group in scored]
+    graded = [problem.graded for problem in problems if problem.graded]
+    correct = [[bool(attempt.is_correct) for attempt in group] for group in graded]
     values = {"length": fmean(attempt.tokens for attempt in attempts)}
     values["truncated"] = fmean(attempt.finish == "length" for attempt in attempts)
-    values |= fractions([attempt.result for attempt in attempts])
-    if scored:
+    values |= fractions([attempt.result for attempt in attempts]) | _mean_rewards(problems)
+    if correct:
         accuracies = [fmean(group) for group in correct]
         low, high = accuracy_interval(accuracies, num_samples=settings.samples_per_prompt)
-        values["reward"] = fmean(fmean(attempt.result.reward or 0.0 for attempt in group) for group in scored)
         values["accuracy"] = fmean(accuracies)
         values["accuracy_low"], values["accuracy_high"] = low, high
     for k in settings.pass_ks:
         if estimates := [pass_at_k(sum(group), len(group), k=k) for group in correct if len(group) >= k]:
             values[f"pass@{k}"] = fmean(estimates)
-    if settings.answer_extractor and scored:
-        answers = [[attempt.answer for attempt in group] for group in scored]
+    if settings.answer_extractor and correct:
+        answers = [[attempt.answer for attempt in group] for group in graded]
         values[f"maj@{settings.samples_per_prompt}"] = fmean(map(majority_vote, answers, correct))
     return values
+
+
+def _mean_rewards(problems: Sequence[Problem]) -> dict[str, float]:
+    """Means of the reward and of each component: over the problems, and in each over the attempts that have it."""
+    groups = [[reward_values(attempt.result) for attempt in problem.scored] for problem in problems]
+    names = dict.fromkeys(name for group in groups for values in group for name in values)
+    columns = {name: [[values[name] for values in group if name in values] for group in groups] for name in names}
+    return {name: fmean(fmean(values) for values in column if values) for name, column in columns.items()}
 
 
 def metrics(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> dict[str, float]:
@@ -108,11 +120,40 @@ def as_json(problems: Sequence[Problem], settings: Evaluate) -> dict[str, Any]:
     return {"metrics": dataset_metrics(problems, settings), "problems": [_problem(problem) for problem in problems]}
 
 
+def as_rows(results: Mapping[str, Sequence[Problem]]) -> list[dict[str, Any]]:
+    """Convert all attempts at all problems to rows of a table, as `purerl.store.evaluations` stores them."""
+    attempts = [
+        (name, problem, number, attempt)
+        for name, problems in results.items()
+        for problem in problems
+        for number, attempt in enumerate(problem.attempts)
+    ]
+    components = component_columns([attempt.result for *_, attempt in attempts])
+    return [
+        {
+            "data_set": name,
+            "index": problem.index,
+            "attempt": number,
+            "prompt": problem.prompt,
+            "completion": attempt.completion,
+            "tokens": attempt.tokens,
+            "finish": attempt.finish,
+            "answer": attempt.answer,
+            "correct": attempt.is_correct,
+            "reward": attempt.result.reward,
+            "ground_truth": problem.ground_truth,
+            **values,
+        }
+        for (name, problem, number, attempt), values in zip(attempts, components, strict=True)
+    ]
+
+
 def _problem(problem: Problem) -> dict[str, Any]:
     return {
         "index": problem.index,
         "prompt": problem.prompt,
-        "num_correct": sum(attempt.is_correct for attempt in problem.scored),
+        "ground_truth": problem.ground_truth,
+        "num_correct": sum(bool(attempt.is_correct) for attempt in problem.attempts),
         "attempts": [_attempt(attempt) for attempt in problem.attempts],
     }
 

@@ -59,6 +59,11 @@ class Evaluate:
         "function (completion) -> str or None that extracts the answer, as module:function; it enables maj@k",
         default=None,
     )
+    accuracy_reward: str | None = setting(
+        "reward or gate that decides whether a completion is correct: its value is at least 1; "
+        "if not given, the first reward",
+        default=None,
+    )
     max_examples: int | None = setting("use only the first problems of each file", default=None, **at_least(1))
     stop_strings: tuple[str, ...] = setting("strings that end a completion, beside the stop tokens", default=())
 

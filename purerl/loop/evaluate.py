@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from purerl.data.chat import Chat
 from purerl.data.examples import DataSet, prompts_at, rows_at
+from purerl.evaluation.accuracy import is_correct
 from purerl.evaluation.results import Attempt, Problem
 from purerl.evaluation.settings import Evaluate
 from purerl.plugins import locate
 from purerl.protocols import Generator, Request, Sampling
 from purerl.rewards.adapters import RewardInput
+from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.complete import complete
 from purerl.seeds import derive_seed
@@ -28,9 +30,10 @@ def attempt_problems(
     generator: Generator,
     chat: Chat,
     rewards: Callable[[Sequence[RewardInput]], list[RewardResult]],
+    accuracy_reward: str | None,
     seed: int,
 ) -> dict[str, list[Problem]]:
-    """Attempts at every problem of every data set.
+    """Attempts at every problem of every data set. The function `accuracy_reward` decides which ones are correct.
 
     The seed of an attempt depends only on `seed`, the index of the problem and the number of the attempt. So the same
     model makes the same attempts inside and outside of a run.
@@ -54,12 +57,20 @@ def attempt_problems(
             for (completion, text), example in zip(completed, origins, strict=True)
         ]
         attempts = [
-            Attempt(text, len(completion.tokens), completion.finish, extract(text), result)
+            Attempt(
+                completion=text,
+                tokens=len(completion.tokens),
+                finish=completion.finish,
+                answer=extract(text),
+                result=result,
+                is_correct=is_correct(result, accuracy_reward),
+            )
             for (completion, text), result in zip(completed, rewards(inputs), strict=True)
         ]
         rows = zip(*[iter(attempts)] * samples, strict=True)
-        columns = zip(indices, prompts, rows, strict=True)
-        results[name] = [Problem(index, prompt.text, row) for index, prompt, row in columns]
+        truths = map(find_ground_truth, examples)
+        columns = zip(indices, prompts, rows, truths, strict=True)
+        results[name] = [Problem(index, prompt.text, row, truth) for index, prompt, row, truth in columns]
     return results
 
 

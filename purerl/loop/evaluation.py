@@ -22,6 +22,7 @@ from purerl.data.examples import DataSet
 from purerl.data.limits import check_problem_lengths
 from purerl.data.open import check_first_rows, prompt_format_of, read_problems
 from purerl.errors import ConfigError, RunDirectoryError
+from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
@@ -56,6 +57,7 @@ class Evaluation:
     chat             how prompts become tokens
     rewards          the reward functions; without any, nothing is rewarded
     max_failure_rate of the reward functions
+    accuracy_reward  the function that decides which completions are correct; None without reward functions
     generator        the Config of the engine that samples
     seed             seed of the attempts
     checkpoint       of an unfinished run, whose policy replaces `model`
@@ -68,6 +70,7 @@ class Evaluation:
     chat: Chat
     rewards: RewardRunner
     max_failure_rate: float
+    accuracy_reward: str | None
     generator: Any
     seed: int
     checkpoint: Path | None = None
@@ -96,9 +99,10 @@ def evaluation_of_model(
     if gates and not rewards:
         raise ConfigError("gates has no effect", got=", ".join(gates), need="rewards", do="name a reward function")
     check_answer_extractor(settings)
-    problems = read_problems(settings.data, settings.max_examples)
     functions = {name_of(reward): reward for reward in rewards if not isinstance(reward, str)}
     names = [reward if isinstance(reward, str) else name_of(reward) for reward in rewards]
+    accuracy_reward = select_accuracy_reward(settings, [*names, *gates])
+    problems = read_problems(settings.data, settings.max_examples)
     workers = RewardWorkers()
     runner = RewardRunner(
         dict.fromkeys(names, 1.0), gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
@@ -124,6 +128,7 @@ def evaluation_of_model(
         chat=chat,
         rewards=runner,
         max_failure_rate=workers.max_failure_rate,
+        accuracy_reward=accuracy_reward,
         generator=generator,
         seed=seed,
     )
@@ -141,6 +146,7 @@ def evaluation_of_run(directory: Path, changes: Mapping[str, Any]) -> Evaluation
     checkpoint = None if (directory / "summary.json").exists() else _newest_checkpoint(directory)
     settings = evolve(config.evaluate, **changes)
     check_answer_extractor(settings)
+    accuracy_reward = select_accuracy_reward(settings, [*(reward.function for reward in config.rewards), *config.gates])
     # Problems that are named replace the validation set.
     data = evolve(config.data, validation_fraction=0.0) if settings.data else config.data
     config = resolve_paths(evolve(config, evaluate=settings, data=data), directory)
@@ -154,6 +160,7 @@ def evaluation_of_run(directory: Path, changes: Mapping[str, Any]) -> Evaluation
         chat=opened.chat,
         rewards=runner,
         max_failure_rate=config.reward_workers.max_failure_rate,
+        accuracy_reward=accuracy_reward,
         generator=config.generator,
         seed=config.seed,
         checkpoint=checkpoint,
@@ -217,6 +224,7 @@ def run_evaluation(
                 generator=generator,
                 chat=evaluation.chat,
                 rewards=partial(_results, evaluation.rewards, failures),
+                accuracy_reward=evaluation.accuracy_reward,
                 seed=evaluation.seed,
             )
 
@@ -243,6 +251,7 @@ def write_json(path: Path, evaluation: Evaluation, results: Mapping[str, Sequenc
     settings = {name: value for name, value in to_dict(evaluation.settings).items() if name != "every"}
     model = str(evaluation.checkpoint or evaluation.model.path)
     facts = {"model": model, "seed": evaluation.seed, "settings": settings}
+    facts |= {"accuracy_reward": evaluation.accuracy_reward}
     data = {name: as_json(problems, evaluation.settings) for name, problems in results.items()}
     content = facts | {"metrics": metrics(results, evaluation.settings), "data": data}
     write_atomically(path, to_json(content, indent=2) + "\n")

@@ -20,7 +20,8 @@ from purerl.data.examples import indices_of_draws, read_examples
 from purerl.data.limits import check_answer_lengths, check_lengths, check_problem_lengths, min_limit
 from purerl.data.open import RunData, check_sources, file_digests, open_data, open_run_chat, read_data, read_problems
 from purerl.errors import ConfigError
-from purerl.evaluation.results import metrics
+from purerl.evaluation.accuracy import select_accuracy_reward
+from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
 from purerl.loop.evaluate import attempt_problems, num_attempts
@@ -36,6 +37,7 @@ from purerl.rewards.runner import RewardRunner
 from purerl.seeds import derive_seed
 from purerl.settings import Model
 from purerl.store.directory import RunDirectory
+from purerl.store.evaluations import write_evaluation
 
 __all__ = [
     "Run",
@@ -219,10 +221,17 @@ def _evaluate(
 ) -> dict[str, float]:
     if config.evaluate is None or generator is None:
         return {}
-    score = rewards.of_step(step, rows=num_attempts(data.problems, config.evaluate))
+    names = [*(reward.function for reward in config.rewards), *config.gates]
     results = attempt_problems(
-        data.problems, config.evaluate, generator=generator, chat=data.chat, rewards=score, seed=config.seed
+        data.problems,
+        config.evaluate,
+        generator=generator,
+        chat=data.chat,
+        rewards=rewards.of_step(step, rows=num_attempts(data.problems, config.evaluate)),
+        accuracy_reward=select_accuracy_reward(config.evaluate, names),
+        seed=config.seed,
     )
+    write_evaluation(rewards.directory.evaluations, step, as_rows(results))
     return metrics(results, config.evaluate)
 
 

@@ -23,6 +23,7 @@ from purerl.loop.rewards import RunRewards, StepRewards
 from purerl.loop.run import Clock, LoopState, Trajectory
 from purerl.protocols import Completion, Generator, Request, Sampling
 from purerl.rewards.adapters import RewardInput
+from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.complete import complete
 from purerl.rollouts.settings import Rollout
@@ -230,7 +231,8 @@ def _rollout(
         "temperature": request.sampling.temperature,
         "truncated": completion.finish == "length",
     }
-    return Trajectory(fields, {"prompt": draw.prompt.text, "completion": text, "finish": completion.finish}, result)
+    texts = {"prompt": draw.prompt.text, "completion": text, "finish": completion.finish}
+    return Trajectory(fields, texts | {"ground_truth": find_ground_truth(draw.example)}, result)
 
 
 # --- demonstrations and preferences ------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
 from purerl.loop.records import is_reached, to_record
-from purerl.loop.run import Clock, LoopState, Trajectory
+from purerl.loop.run import Clock, LoopState
+from purerl.loop.shown import log_completions, log_evaluation, texts_and_rewards
 from purerl.loop.step import Step
 from purerl.process import frozen_objects, torch_threads
 from purerl.protocols import RunInfo, Tracker, Trainer
@@ -36,12 +37,10 @@ from purerl.seeds import derive_seed, restored_generators
 from purerl.store.checkpoint import commit, restore
 from purerl.store.directory import RunDirectory, claim
 from purerl.store.resume import find_checkpoint, rewind_to
-from purerl.store.rollouts import Metadata, total_reward, write_rollouts
+from purerl.store.rollouts import Metadata, write_rollouts
 from purerl.tracking.open import add_trackers, open_console
 
 __all__ = ["Summary", "advance", "claim_directory", "train"]
-
-_SHOWN_ROWS = 16
 
 
 @frozen
@@ -177,6 +176,7 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
         info = partial(RunInfo, config.name, identity, settings=flat(to_dict(config)), first=record["step"])
         folder = directory.path / "trackers"
         add_trackers(trackers, config.trackers, folder=folder, run_info=info, every=config.checkpoint.every)
+        log_evaluation(trackers, record["step"], directory.evaluations)
         trackers.log(record)
         records = directory.records()
         names, monitor = {name for record in records for name in record}, Monitor.of_run(directory.path, records)
@@ -232,11 +232,12 @@ def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracke
     trained = _store(run, state, step, directory, clock)
     record |= time_metrics(clock, record.get("rollout/tokens", trained))
     directory.log(record)
-    if rows := _shown(step.trajectories):
-        tracker.completions(number, rows)
+    log_completions(tracker, number, step.trajectories)
+    if is_evaluated:
+        log_evaluation(tracker, number, directory.evaluations)
     tracker.log(record)
     if is_saved or _is_over(record, run.max_steps, config.stop_when):
-        directory.sync(range(number - config.checkpoint.every + 1, number + 1))
+        directory.sync(range(number - config.checkpoint.every, number + 1))
         saved = asdict(step.state, recurse=False)
         commit(directory.checkpoints, number, saved, run.trainers, keep=config.checkpoint.keep)
     return step.state, record
@@ -249,7 +250,7 @@ def _store(run: Run, state: LoopState, step: Step, directory: RunDirectory, cloc
     if run.config.rollout is not None:
         with clock("store"):
             metadata = Metadata(fingerprint(run.learner.algorithm), state.transform)
-            texts = [trajectory.texts for trajectory in step.trajectories]
+            texts = texts_and_rewards(step.trajectories)
             write_rollouts(directory.rollouts, step.state.step, step.batch, texts, metadata)
     return int(step.batch["action"].sum())
 
@@ -278,13 +279,6 @@ def _check_stop(stop_when: StopWhen | None, names: Collection[str]) -> None:
     if is_evaluated if stop_when.metric.startswith("eval/") else is_updated:
         need = "a metric of the run"
         raise ConfigError("stop_when.metric", got=stop_when.metric, need=need, do=nearest(stop_when.metric, names))
-
-
-def _shown(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
-    """Some completions, evenly from all over the step; empty if nothing was sampled."""
-    sampled = [trajectory for trajectory in trajectories if trajectory.texts]
-    shown = sampled[:: max(1, len(sampled) // _SHOWN_ROWS)][:_SHOWN_ROWS]
-    return [{**trajectory.texts, "reward": total_reward(trajectory.fields)} for trajectory in shown]
 
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, float]:

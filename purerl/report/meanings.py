@@ -13,6 +13,7 @@ from importlib.resources import files
 __all__ = ["meanings"]
 
 _GENERALIZATIONS = (
+    (r"^eval/(.+/)?reward/.*", "eval/reward/<name>"),
     (r"^eval/.+/", "eval/"),  # eval/<data set>/accuracy
     (r"@\d+$", "@<k>"),
     (r"^(\w+/loss)/.*", r"\1/<term>"),

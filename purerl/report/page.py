@@ -21,7 +21,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from purerl.errors import ConfigError
-from purerl.report.completions import select_completions
+from purerl.report.completions import NO_COMPLETIONS, select_completions
 from purerl.report.meanings import meanings
 from purerl.report.read import check_runs, read_run, run_labels
 
@@ -37,18 +37,21 @@ class Report(NamedTuple):
     path             of the HTML file
     size             of the file in bytes
     num_completions  number of completions in it
+    skipped          a message for each file that could not be read and was left out
     """
 
     path: Path
     size: int
     num_completions: int
+    skipped: tuple[str, ...] = ()
 
 
 def write_report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Report:
     """Write a report of the runs at `paths` to the file `output`.
 
     The file has at most `megabytes` MB. Curves and settings are always included; the remaining size is divided equally
-    among the runs and filled with completions. An existing file is replaced atomically.
+    among the runs and filled with completions. Files of completions that cannot be read are left out, and the page says
+    so. An existing file is replaced atomically.
 
     Raises: DataError if a path is not a run, ConfigError if `output` cannot be written or `megabytes` is too small.
     """
@@ -65,7 +68,9 @@ def write_report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Re
             run["completions"] = select_completions(path, max_bytes=remaining_bytes // len(runs))
         data = render_page(runs).encode()
         write(data)
-    return Report(output, len(data), sum(run["completions"]["num_rows"] for run in runs))
+    completions = [run["completions"] for run in runs]
+    skipped = tuple(message for each in completions for message in each["skipped"])
+    return Report(output, len(data), sum(each["num_rows"] for each in completions), skipped)
 
 
 @contextmanager
@@ -100,9 +105,8 @@ def _is_run(folder: Path) -> bool:
 
 def _read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
     max_records = min(_MAX_RECORDS_PER_RUN, max(_MAX_RECORDS // len(paths), _MIN_RECORDS_PER_RUN))
-    no_completions = {"groups": [], "num_rows": 0, "num_steps": 0, "num_stored_steps": 0}
     return [
-        {"name": label, **read_run(path, max_records=max_records), "completions": no_completions}
+        {"name": label, **read_run(path, max_records=max_records), "completions": NO_COMPLETIONS}
         for label, path in zip(run_labels(paths), paths, strict=True)
     ]
 

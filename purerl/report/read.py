@@ -71,7 +71,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
     Raises: DataError if a file of the run cannot be parsed.
     """
     config = _read_config(path / "config.toml")
-    records = read_lines(path / "metrics.jsonl")
+    records = _read_metrics(path / "metrics.jsonl")
     started = datetime.fromtimestamp((path / "config.toml").stat().st_mtime, UTC)
     return {
         "path": str(path),
@@ -92,6 +92,17 @@ def _warnings(path: Path, records: Sequence[dict[str, Any]]) -> list[dict[str, A
     """The warnings of the run, each with the step in which it ended (None: it is still present)."""
     episodes = diagnose(records, read_facts(path))
     return [{**episode.warning._asdict(), "end": episode.end} for episode in episodes]
+
+
+def _read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The records of a run. Raises: DataError for a line in which the value of a metric is neither a number nor null."""
+    records = read_lines(path)
+    for number, record in enumerate(records, start=1):
+        name = next((name for name, value in record.items() if not isinstance(value, int | float | None)), None)
+        if name is not None:
+            what, got = f"line {number} of {str(path)!r}", f"{name}: {record[name]!r:.60}"
+            raise DataError(what, got=got, need="a number or null for each metric", do="fix or remove the line")
+    return records
 
 
 def _read_config(path: Path) -> dict[str, Any]:

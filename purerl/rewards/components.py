@@ -16,7 +16,10 @@ from purerl.errors import ConfigError, RewardError
 
 __all__ = ["RESERVED_NAMES", "check_names", "check_number", "is_valid_number", "short_name", "to_components"]
 
-RESERVED_NAMES = ("mean", "std", "min", "max", "valid_fraction", "failed", "timed_out", "overlong")
+RESERVED_NAMES = (
+    *("mean", "std", "min", "max", "zero_std_fraction"),
+    *("valid_fraction", "failed", "timed_out", "overlong"),
+)
 """Names of metrics of the reward: there is a metric ``reward/<name>`` for each."""
 
 _MAX_COMPONENTS = 100

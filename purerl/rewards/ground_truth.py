@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
-__all__ = ["get_ground_truth"]
+__all__ = ["find_ground_truth", "get_ground_truth"]
 
 
 def get_ground_truth(example: Mapping[str, Any]) -> str:
@@ -29,6 +29,14 @@ def get_ground_truth(example: Mapping[str, Any]) -> str:
     if not isinstance(value, str | Number):
         raise TypeError(f"the ground truth is neither a string nor a number: {value!r:.200}")
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def find_ground_truth(example: Mapping[str, Any]) -> str | None:
+    """The ground truth of `example`, or None if `get_ground_truth` finds none that can be used."""
+    try:
+        return get_ground_truth(example)
+    except (KeyError, TypeError):
+        return None
 
 
 def _is_missing(value: object) -> bool:

@@ -27,7 +27,15 @@ from purerl.rewards.outcomes import Failure, Outcome, call_reward
 from purerl.rewards.worker import TIME_SLICE
 from purerl.rewards.workers import WorkerPool
 
-__all__ = ["OnFailure", "RewardResult", "RewardRunner", "combine", "fractions"]
+__all__ = [
+    "OnFailure",
+    "RewardResult",
+    "RewardRunner",
+    "combine",
+    "component_columns",
+    "fractions",
+    "reward_values",
+]
 
 OnFailure = Callable[[RewardInput, Failure], None]
 
@@ -39,11 +47,13 @@ class RewardResult:
     components           the value of each component, by name, without weights
     weighted_components  the contribution of each component to the reward; empty if there is no reward
     failure              the failure of the first reward function that failed, or None
+    by_function          the components that each function returned, by its name; empty if there is no reward
     """
 
     components: Mapping[str, float] = field(factory=dict)
     weighted_components: Mapping[str, float] = field(factory=dict)
     failure: Failure | None = None
+    by_function: Mapping[str, Mapping[str, float]] = field(factory=dict, eq=False)
 
     @property
     def reward(self) -> float | None:
@@ -85,7 +95,7 @@ def combine(outcomes: Mapping[str, Outcome], weights: Mapping[str, float], gates
                 weighted_components[component] = weighted_components.get(component, 0.0) + weights[name] * value
     if any(value < 1 for name in gates for value in values[name].values()):
         weighted_components = dict.fromkeys(weighted_components, 0.0)
-    result = RewardResult(components, weighted_components)
+    result = RewardResult(components, weighted_components, by_function=values)
     if is_valid_number(sum(map(abs, (*components.values(), *weighted_components.values())))):
         return result
     sums = {**components, **weighted_components, "the weighted sum": result.reward or 0.0}
@@ -101,6 +111,23 @@ def _ambiguous_names(names: tuple[str, ...]) -> frozenset[str]:
     """The names that have the same short name as another one."""
     count = Counter(map(short_name, names))
     return frozenset(name for name in names if count[short_name(name)] > 1)
+
+
+def component_columns(results: Sequence[RewardResult]) -> list[dict[str, float | None]]:
+    """The value of every component of `results` in each of them, as ``reward/<component>``; None if it has none."""
+    names = dict.fromkeys(name for result in results for name in result.components)
+    return [{f"reward/{name}": result.components.get(name) for name in names} for result in results]
+
+
+def reward_values(result: RewardResult) -> dict[str, float]:
+    """The reward, and the value of each component as ``reward/<component>``; empty if there is no reward.
+
+    >>> reward_values(RewardResult({"exact": 1.0, "short": 0.5}, {"exact": 1.0, "short": 0.25}))
+    {'reward': 1.25, 'reward/exact': 1.0, 'reward/short': 0.5}
+    """
+    if result.reward is None:
+        return {}
+    return {"reward": result.reward} | {f"reward/{name}": value for name, value in result.components.items()}
 
 
 def fractions(results: Sequence[RewardResult]) -> dict[str, float]:

@@ -8,6 +8,7 @@ data.json            number of steps, whether the algorithm reads rewards, numbe
 tokenizer/           the tokenizer in Hugging Face's format
 metrics.jsonl        one line per step; step 0 is before the first update
 rollouts/            one Parquet file per step
+evaluations/         one Parquet file per evaluation
 reward_errors.jsonl  rows on which a reward function failed, and why; only if there are any
 checkpoints/         one directory per checkpoint
 trackers/            files of trackers
@@ -36,7 +37,7 @@ from purerl.errors import InputError, RunDirectoryError
 from purerl.files import remove, write_atomically
 from purerl.store.lines import read_lines
 from purerl.store.records import sync_records
-from purerl.store.rollouts import rollouts_path, stored_steps
+from purerl.store.step_files import step_path, stored_steps
 from purerl.strict_json import to_json
 
 __all__ = ["RunDirectory", "claim"]
@@ -50,6 +51,7 @@ _CONTENT = (
     "tokenizer",
     "metrics.jsonl",
     "rollouts",
+    "evaluations",
     "reward_errors.jsonl",
     "trackers",
     "profile",
@@ -81,6 +83,10 @@ class RunDirectory:
     @property
     def rollouts(self) -> Path:
         return self.path / "rollouts"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
 
     @property
     def checkpoints(self) -> Path:
@@ -134,9 +140,9 @@ class RunDirectory:
             raise RunDirectoryError(f"{str(self.metrics)!r} was deleted during the run", do=do)
         _append(self.metrics, record)
 
-    def sync(self, steps: Iterable[int]) -> None:
-        """Flush the metrics, the failures of reward functions, and the rollouts of `steps` to the disk."""
-        sync_records(self.path, (self.metrics, self.failures), self.rollouts, steps)
+    def sync(self, steps: Sequence[int]) -> None:
+        """Flush the metrics, the failures of reward functions, and all completions of `steps` to the disk."""
+        sync_records(self.path, (self.metrics, self.failures), (self.rollouts, self.evaluations), steps)
 
     def log_failure(self, record: Mapping[str, Any]) -> None:
         """Append a line to the failures of reward functions."""
@@ -152,8 +158,9 @@ class RunDirectory:
             if path.exists():
                 lines = [to_json(record) + "\n" for record in read_lines(path) if record["step"] <= step]
                 write_atomically(path, "".join(lines)) if lines else path.unlink()
-        for later in filter(step.__lt__, stored_steps(self.rollouts)):
-            rollouts_path(self.rollouts, later).unlink()
+        for folder in (self.rollouts, self.evaluations):
+            for later in filter(step.__lt__, stored_steps(folder)):
+                step_path(folder, later).unlink()
 
     @property
     def models(self) -> Mapping[str, Any]:
@@ -306,7 +313,7 @@ def _remove_run(path: Path) -> None:
 
 def _check_folders(directory: RunDirectory) -> None:
     """Refuse links in whose targets a run would remove its old files: they may belong to something else."""
-    for path in (directory.checkpoints, directory.rollouts):
+    for path in (directory.checkpoints, directory.rollouts, directory.evaluations):
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise RunDirectoryError(
                 f"{str(path)!r}",

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from purerl.files import sync
-from purerl.store.rollouts import rollouts_path, stored_steps
+from purerl.store.step_files import step_path, stored_steps
 
 __all__ = ["find_gap", "format_steps", "sync_records", "warn_of_missing_rollouts"]
 
 _LOG = logging.getLogger(__name__)
 
 
-def sync_records(directory: Path, files: Iterable[Path], rollouts: Path, steps: Iterable[int]) -> None:
-    """Flush `files`, which are in `directory`, and the `rollouts` of `steps` to the disk, as far as they exist."""
-    stored = [rollouts_path(rollouts, step) for step in steps]
-    for path in (*files, *stored, rollouts, directory):
+def sync_records(directory: Path, files: Iterable[Path], folders: Sequence[Path], steps: Sequence[int]) -> None:
+    """Flush `files`, which are in `directory`, and those of `steps` in `folders` to the disk, as far as they exist."""
+    stored = [step_path(folder, step) for folder in folders for step in steps]
+    for path in (*files, *stored, *folders, directory):
         if path.exists():
             sync(path)
 

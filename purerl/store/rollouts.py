@@ -1,8 +1,9 @@
 """One Parquet file of rollouts per step: the whole batch, with everything that was computed about it.
 
-The columns are the fields of the schema that the batch has, and the texts of each row. A token field is a list as long
-as the row. The metadata of the file have the version of the schema, the fingerprint of the algorithm, and the state of
-its advantage transform before the step, so that the step can be computed again.
+The columns are the fields of the schema that the batch has, the texts of each row, its ground truth, and the value of
+each reward component as ``reward/<name>``, without its weight. A token field is a list as long as the row. The metadata
+of the file have the version of the schema, the fingerprint of the algorithm, and the state of its advantage transform
+before the step, so that the step can be computed again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from purerl.store.step_files import step_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,8 +26,6 @@ __all__ = [
     "read_metadata",
     "read_rollouts",
     "read_table",
-    "rollouts_path",
-    "stored_steps",
     "to_batch",
     "token_columns",
     "total_reward",
@@ -44,25 +45,34 @@ class Metadata(NamedTuple):
 def write_rollouts(
     folder: Path, step: int, batch: TensorDict, texts: Sequence[Mapping[str, Any]], metadata: Metadata
 ) -> Path:
-    """Write `batch` and the `texts` of its rows as the rollouts of `step`, atomically; an existing file is replaced."""
+    """Write `batch` and the `texts` of its rows as the rollouts of `step`, atomically; an existing file is replaced.
+
+    The values in `texts` are strings, those whose name starts with ``reward/`` are numbers; None is stored as null.
+    """
     import pyarrow as pa
     import pyarrow.parquet
 
     from purerl.batch import FIELDS, SCHEMA_VERSION
 
     columns: dict[str, Any] = {"step": [step] * len(batch)}
-    columns |= {name: [text[name] for text in texts] for name in (texts[0] if texts else ())}
+    columns |= {name: _text_column(name, texts) for name in dict.fromkeys(name for text in texts for name in text)}
     offsets = pa.array([0, *batch["attention_mask"].sum(-1).cumsum(0).tolist()], pa.int32())
     names = [name for name in FIELDS if name in batch.keys() and name != "attention_mask"]
     columns |= {name: _column(batch, name, offsets) for name in names}
     facts = {"schema": str(SCHEMA_VERSION), "algorithm": metadata.algorithm, "state": _packed(metadata.state)}
     table = pa.table(columns).replace_schema_metadata({_PREFIX + name: value for name, value in facts.items()})
-    path = rollouts_path(folder, step)
+    path = step_path(folder, step)
     partial = path.with_suffix(".partial")
     folder.mkdir(exist_ok=True)
     pyarrow.parquet.write_table(table, partial)
     os.replace(partial, path)
     return path
+
+
+def _text_column(name: str, texts: Sequence[Mapping[str, Any]]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array([text.get(name) for text in texts], pa.float64() if name.startswith("reward/") else pa.string())
 
 
 def _column(batch: TensorDict, name: str, offsets: pa.Array) -> Any:
@@ -89,22 +99,11 @@ def _packed(state: Any) -> bytes:
     return packed.getvalue()
 
 
-def rollouts_path(folder: Path, step: int) -> Path:
-    """The file with the rollouts of `step`."""
-    return folder / f"{step:06d}.parquet"
-
-
-def stored_steps(folder: Path) -> list[int]:
-    """The steps that have rollouts in `folder`, in order; none if there is no folder. Other files are ignored."""
-    steps = [int(path.stem) for path in folder.glob("*.parquet") if path.stem.isdecimal()]
-    return sorted(step for step in steps if rollouts_path(folder, step).is_file())
-
-
 def read_table(folder: Path, step: int) -> pa.Table:
     """The rollouts of `step` as an Arrow table."""
     import pyarrow.parquet
 
-    return pyarrow.parquet.read_table(rollouts_path(folder, step))
+    return pyarrow.parquet.read_table(step_path(folder, step))
 
 
 def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
@@ -129,7 +128,7 @@ def read_metadata(folder: Path, step: int) -> Metadata:
     import pyarrow.parquet
     import torch
 
-    facts = pyarrow.parquet.read_schema(rollouts_path(folder, step)).metadata
+    facts = pyarrow.parquet.read_schema(step_path(folder, step)).metadata
     state = torch.load(BytesIO(facts[f"{_PREFIX}state".encode()]), weights_only=True)
     return Metadata(facts[f"{_PREFIX}algorithm".encode()].decode(), state)
 

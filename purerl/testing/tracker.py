@@ -83,6 +83,8 @@ def _log_run(
     for step in steps:
         if step % 2 == 0:
             tracker.completions(step, [_completion(None), _completion(0.5), _completion(-1.0)])
+        if step % 3 == 0:
+            tracker.evaluation_completions(step, [_attempt(correct=True), _attempt(correct=None)])
         tracker.log(_record(step))
         if step in warnings and isinstance(tracker, SupportsWarnings):
             tracker.warn(step, warnings[step], f"{_UNUSUAL_TEXT}, in step {step}")
@@ -100,9 +102,15 @@ def _record(step: int) -> dict[str, Any]:
         "policy/ratio": math.inf,
         "rollout/sampled": 64,
     }
-    evaluation = {"eval/accuracy": 2.0**-step} if step % 3 == 0 else {}
+    evaluation = {"eval/accuracy": 2.0**-step, "eval/reward": 0.5, "eval/reward/a": 0.5} if step % 3 == 0 else {}
     return {"step": step, "reward/mean": float(step), **unusual, **evaluation}
 
 
 def _completion(reward: float | None) -> dict[str, Any]:
-    return {"prompt": _UNUSUAL_TEXT, "completion": _UNUSUAL_TEXT, "finish": "stop", "reward": reward}
+    texts = {"prompt": _UNUSUAL_TEXT, "completion": _UNUSUAL_TEXT, "finish": "stop", "ground_truth": None}
+    return {**texts, "reward": reward, "reward/an odd (name): ü": reward}
+
+
+def _attempt(*, correct: bool | None) -> dict[str, Any]:
+    origin = {"data_set": "problems", "index": 7, "attempt": 0}
+    return {**origin, **_completion(0.5), "tokens": 3, "answer": _UNUSUAL_TEXT, "correct": correct}

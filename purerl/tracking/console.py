@@ -77,6 +77,9 @@ class Console:
             with self._live_view.lock:
                 self._view.rows = rows
 
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The view shows the completions of the last step instead."""
+
     def warn(self, step: int, name: str, text: str) -> None:
         message = f"step {step}, {name}: {text}"
         if self._live_view:

@@ -2,7 +2,8 @@
 
 The MLflow run has the identity of the run directory as a tag. A resumed run finds the MLflow run by this tag and
 continues it. Steps that MLflow already has are not logged again. Completions are logged as artifacts: one JSON table
-per step under ``completions/``. A warning is the tag ``purerl.warning.<name>`` of the MLflow run, with its last step.
+per step under ``completions/``, and one per evaluation under ``evaluation_completions/``. A warning is the tag
+``purerl.warning.<name>`` of the MLflow run, with its last step.
 """
 
 # Type checks must also pass if mlflow is not installed. Its types are then unknown.
@@ -101,6 +102,12 @@ def _valid_key(name: str) -> str:
     return re.sub(r"[^\w\-./: ]", "_", name)
 
 
+def _metric_keys(names: Sequence[str]) -> dict[str, str]:
+    """The key of each metric. MLflow's file store has a file for each, so a key cannot be the directory of another."""
+    directories = {name[:k] for name in names for k, char in enumerate(name) if char == "/"}
+    return {name: _valid_key(f"{name}/mean" if name in directories else name) for name in names}
+
+
 @define
 class _Run:
     _client: Any
@@ -112,14 +119,19 @@ class _Run:
 
         step, now = record["step"], int(time.time() * 1000)
         if step > self._last_step:
-            self._client.log_batch(
-                self._run_id,
-                metrics=[Metric(_valid_key(name), float(value), now, step) for name, value in record.items()],
-            )
+            keys = _metric_keys([*record])
+            metrics = [Metric(keys[name], float(value), now, step) for name, value in record.items()]
+            self._client.log_batch(self._run_id, metrics=metrics)
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._log_table("completions", step, rows)
+
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._log_table("evaluation_completions", step, rows)
+
+    def _log_table(self, name: str, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
-        self._client.log_dict(self._run_id, table, f"completions/{step:06d}.json")
+        self._client.log_dict(self._run_id, table, f"{name}/{step:06d}.json")
 
     def warn(self, step: int, name: str, text: str) -> None:
         self._client.set_tag(

@@ -64,10 +64,16 @@ class _Run:
         self._run.log({name: value for name, value in record.items() if name != "step"}, step=record["step"])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._log_texts("completions", step, rows)
+
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._log_texts("evaluation_completions", step, rows)
+
+    def _log_texts(self, name: str, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         import swanlab
 
         formatted = ["\n".join(f"{name}: {value}" for name, value in row.items()) for row in rows]
-        self._run.log({"completions": [swanlab.Text(row) for row in formatted]}, step=step)
+        self._run.log({name: [swanlab.Text(row) for row in formatted]}, step=step)
 
     def warn(self, step: int, name: str, text: str) -> None:
         import swanlab

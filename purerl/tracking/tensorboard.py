@@ -53,7 +53,13 @@ class _Writer:
                 self._writer.add_scalar(name, value, record["step"])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._writer.add_text("completions", _markdown_table(list(rows[0]), (row.values() for row in rows)), step)
+        self._log_table("completions", step, rows)
+
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._log_table("evaluation_completions", step, rows)
+
+    def _log_table(self, name: str, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._writer.add_text(name, _markdown_table(list(rows[0]), (row.values() for row in rows)), step)
 
     def warn(self, step: int, name: str, text: str) -> None:
         self._writer.add_text(f"warnings/{name}", _escape(text), step)

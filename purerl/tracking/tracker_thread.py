@@ -52,6 +52,9 @@ class TrackerThread:
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self._submit(lambda: self._with_tracker(lambda tracker: tracker.completions(step, rows)))
 
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._submit(lambda: self._with_tracker(lambda tracker: tracker.evaluation_completions(step, rows)))
+
     def warn(self, step: int, name: str, text: str) -> None:
         """Call the method `warn` of the tracker, if it has one."""
         self._submit(lambda: self._with_tracker(lambda tracker: _warn(tracker, step, name, text)))

@@ -51,6 +51,11 @@ class Trackers:
                 with self._guarded(name):
                     tracker.completions(step, rows)
 
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        for name, (tracker, _) in self._trackers.items():
+            with self._guarded(name):
+                tracker.evaluation_completions(step, rows)
+
     def warn(self, step: int, name: str, text: str) -> None:
         """Forward a warning to the trackers that have a method for it."""
         for tracker_name, (tracker, _) in self._trackers.items():

@@ -61,10 +61,16 @@ class _Run:
             self._run.log({name: value for name, value in record.items() if name != "step"}, step=record["step"])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._log_table("completions", step, rows)
+
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._log_table("evaluation_completions", step, rows)
+
+    def _log_table(self, name: str, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         import trackio
 
         if step >= self._first_step:
-            self._run.log({"completions": trackio.Table(data=[dict(row) for row in rows])}, step=step)
+            self._run.log({name: trackio.Table(data=[dict(row) for row in rows])}, step=step)
 
     def warn(self, step: int, name: str, text: str) -> None:
         import trackio

@@ -63,10 +63,16 @@ class _Run:
         self._run.log({name: value for name, value in record.items() if name != "step"}, step=record["step"])
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._log_table("completions", step, rows)
+
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._log_table("evaluation_completions", step, rows)
+
+    def _log_table(self, name: str, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         import wandb
 
         columns = list(rows[0])
-        self._run.log({"completions": wandb.Table(columns, [list(row.values()) for row in rows])}, step=step)
+        self._run.log({name: wandb.Table(columns, [list(row.values()) for row in rows])}, step=step)
 
     def warn(self, step: int, name: str, text: str) -> None:
         self._run.alert(f"{name} in step {step}", text, level="WARN")

@@ -19,3 +19,8 @@ def raises_key_error(completion: str, example: Mapping[str, Any]) -> float:
 def first_two_characters(completion: str) -> str | None:
     """The answer in a completion."""
     return completion[:2] or None
+
+
+def brevity(completion: str, example: Mapping[str, Any]) -> float:
+    """A reward that is never 1."""
+    return 0.5

@@ -66,6 +66,27 @@ def test_eval_prints_a_row_per_data_set_and_writes_json(prepared: Path, tmp_path
         assert len(written["data"][name]["problems"]) == 5
 
 
+def test_one_reward_decides_what_is_correct_and_every_component_is_a_column(prepared: Path, tmp_path: Path) -> None:
+    def metrics(*options: object) -> dict[str, float]:
+        result = _purerl(
+            "eval", prepared / "model", "--data", prepared / "held_out.parquet", "--reward", SMALL_DIGIT,
+            "--reward", "tests.cli.rewards:brevity", "--max-tokens", 4, "--max-examples", 20,
+            "--json", tmp_path / "all.json", *options,
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        assert re.search(r"reward +reward/starts_with_small_digit +reward/brevity +length", result.stdout)
+        written = json.loads((tmp_path / "all.json").read_text())
+        return written["data"]["held_out"]["metrics"] | {"name": written["accuracy_reward"]}
+
+    default = metrics()
+    assert 0 < default["accuracy"] == default["reward/starts_with_small_digit"] < 1
+    assert default["reward/brevity"] == 0.5
+    assert default["reward"] == pytest.approx(default["accuracy"] + 0.5)
+    assert metrics("--accuracy-reward", "starts_with_small_digit") == default
+    other = metrics("--accuracy-reward", "tests.cli.rewards:brevity")
+    assert (other["accuracy"], other["name"]) == (0, "tests.cli.rewards:brevity")
+
+
 def test_sample_prints_completions_with_their_rewards(prepared: Path) -> None:
     data = prepared / "held_out.parquet"
     result = _purerl(
@@ -168,6 +189,10 @@ def test_invalid_arguments_are_refused_before_a_model_is_loaded(prepared: Path, 
         (["eval", *run], f"run directory '{tmp_path}'\n  got:  no config.toml\n"),
         ([*evaluation, "--samples-per-prompt", 4], "samples_per_prompt has no effect\n"),
         ([*evaluation, "--pass-at-k", "a"], "--pass-at-k\n  got:  'a'\n  need: integers separated by commas"),
+        (
+            [*evaluation, "--data", "none.jsonl", "--accuracy-reward", "starts_with_smal_digit"],
+            "evaluate.accuracy_reward\n  got:  'starts_with_smal_digit'\n  need: one of the reward functions or gates",
+        ),
         ([*evaluation, "--json", tmp_path], f"--json '{tmp_path}'\n  got:  a directory\n  need: a file"),
         ([*evaluation, "--json", tmp_path / "no" / "f"], f"--json '{tmp_path}/no/f'\n  got:  no such directory\n"),
         (

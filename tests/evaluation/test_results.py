@@ -10,12 +10,15 @@ from purerl.rewards.runner import RewardResult
 
 
 def _problem(*attempts: tuple[float | None, str | None]) -> Problem:
-    """A problem with the rewards and answers of its attempts."""
-    results = [
-        RewardResult() if reward is None else RewardResult({"a": reward}, {"a": reward}) for reward, _ in attempts
-    ]
-    pairs = zip(attempts, results, strict=True)
-    return Problem(0, "", tuple(Attempt("", 2, "stop", answer, result) for (_, answer), result in pairs))
+    """A problem with the rewards and answers of its attempts. An attempt with a reward of at least 1 is correct."""
+    return Problem(
+        0, "", tuple(_attempt({} if reward is None else {"a": reward}, answer) for reward, answer in attempts)
+    )
+
+
+def _attempt(components: dict[str, float], answer: str | None = None) -> Attempt:
+    is_correct = components["a"] >= 1 if "a" in components else None
+    return Attempt("", 2, "stop", answer, RewardResult(components, components), is_correct)
 
 
 def test_problems_have_equal_weight_and_attempts_without_reward_are_left_out() -> None:
@@ -32,3 +35,31 @@ def test_problems_have_equal_weight_and_attempts_without_reward_are_left_out() -
     assert values["maj@3"] == 0.5
     assert values["valid_fraction"] == pytest.approx(4 / 9)
     assert values["length"] == 2
+
+
+def test_components_are_means_over_problems_of_the_attempts_that_have_them() -> None:
+    settings = Evaluate(max_tokens=4, samples_per_prompt=2, temperature=1.0)
+    first = Problem(0, "", (_attempt({"a": 1.0, "b": 0.5}), _attempt({"a": 0.0})))
+    second = Problem(1, "", (_attempt({"a": 1.0, "b": 0.25}), _attempt({"a": 1.0, "b": 0.75})))
+    third = Problem(2, "", (_attempt({"a": 0.0}), _attempt({})))
+    values = dataset_metrics([first, second, third], settings)
+    assert values["reward/a"] == pytest.approx((0.5 + 1 + 0) / 3)
+    assert values["reward/b"] == pytest.approx((0.5 + 0.5) / 2)
+    assert values["reward"] == pytest.approx(((1.5 + 0) / 2 + (1.25 + 1.75) / 2 + 0) / 3)
+
+
+def test_attempt_to_which_the_deciding_reward_does_not_apply_is_left_out_of_the_accuracy_only() -> None:
+    settings = Evaluate(max_tokens=4, samples_per_prompt=2, temperature=1.0, pass_at_k=(1,))
+    problems = [
+        Problem(0, "", (_attempt({"a": 1.0, "b": 0.0}), _attempt({"b": 1.0}))),
+        Problem(1, "", (_attempt({"b": 1.0}), _attempt({"b": 1.0}))),
+    ]
+    values = dataset_metrics(problems, settings)
+    assert (values["accuracy"], values["pass@1"], values["reward/b"]) == (1.0, 1.0, 0.75)
+
+
+def test_all_metrics_of_correctness_agree() -> None:
+    settings = Evaluate(max_tokens=4, samples_per_prompt=2, temperature=1.0, pass_at_k=(1, 2), answer_extractor="m:f")
+    problems = [Problem(0, "", (_attempt({"a": 1.0, "b": 0.0}, "x"), _attempt({"a": 3.0, "b": 0.0}, "x")))]
+    values = dataset_metrics(problems, settings)
+    assert [values[name] for name in ("accuracy", "pass@1", "pass@2", "maj@2")] == [1.0] * 4

@@ -13,7 +13,8 @@ from purerl.algos.modifiers import entropy_bonus, kl_reward
 from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
 from purerl.recipes.addition import character_tokenizer
-from purerl.store.rollouts import read_rollouts, stored_steps
+from purerl.store.rollouts import read_rollouts
+from purerl.store.step_files import stored_steps
 from tests.data.made import write
 
 from .killed import run
@@ -112,6 +113,8 @@ def _outcome(directory: Path) -> dict[str, Any]:
             outcome[f"{name} metrics"] = without_times(records(part))
             files = sorted((part / "final").iterdir())
             outcome[f"{name} model"] = {file.name: file.read_bytes() for file in files}
+            files = sorted((part / "evaluations").glob("*"))
+            outcome[f"{name} evaluations"] = {file.name: file.read_bytes() for file in files}
             outcome[f"{name} checkpoints"] = sorted(path.name for path in (part / "checkpoints").iterdir())
     folder = directory / "rollouts"
     return outcome | {"rollouts": {step: read_rollouts(folder, step) for step in stored_steps(folder)}}

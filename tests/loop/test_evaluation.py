@@ -64,13 +64,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Summary:
 
 
 def test_each_data_set_has_its_metrics_and_accuracy_is_their_mean(finished: Summary) -> None:
-    names = SCORED | {"pass@1", "pass@2", "pass@4", "maj@4"}
+    names = SCORED | {"pass@1", "pass@2", "pass@4", "maj@4", "reward/starts_with_a_digit"}
     assert set(finished.after) == {f"eval/{data}/{name}" for data in ("new", "old") for name in names} | {
         "eval/accuracy"
     }
     assert finished.after["eval/accuracy"] == fmean(finished.after[f"eval/{name}/accuracy"] for name in ("new", "old"))
     for name in ("new", "old"):
         values = {key.rpartition("/")[2]: value for key, value in finished.after.items() if f"/{name}/" in key}
+        assert values["starts_with_a_digit"] == values["reward"]
         assert values["pass@1"] == pytest.approx(values["accuracy"])
         assert values["pass@1"] <= values["pass@2"] <= values["pass@4"]
         assert values["accuracy_low"] <= values["accuracy"] <= values["accuracy_high"]
@@ -168,7 +169,7 @@ def test_attempts_depend_only_on_the_seed_the_problem_and_their_number(prepared:
     assert indices == {"held_out": [0, 1, 2], "old": [0, 1, 2]}
     attempts = [attempt for problems in results.values() for problem in problems for attempt in problem.attempts]
     assert len({attempt.completion for attempt in attempts}) > 12, "samples differ"
-    assert 0 < sum(attempt.is_correct for attempt in attempts) < 24
+    assert 0 < sum(bool(attempt.is_correct) for attempt in attempts) < 24
     fewer = _evaluation(prepared / "model", evolve(evaluation.settings, max_examples=2), rewards=[EASY])
     assert run_evaluation(fewer)["old"] == results["old"][:2]
     reseeded = _evaluation(prepared / "model", evaluation.settings, rewards=[EASY], seed=1)
@@ -185,7 +186,7 @@ def _check_json(path: Path, evaluation: Evaluation, results: Mapping[str, Sequen
     for name, problems in results.items():
         tables = written["data"][name]["problems"]
         for problem, table in zip(problems, tables, strict=True):
-            assert table["num_correct"] == sum(attempt.is_correct for attempt in problem.attempts)
+            assert table["num_correct"] == sum(bool(attempt.is_correct) for attempt in problem.attempts)
             assert [a["completion"] for a in table["attempts"]] == [a.completion for a in problem.attempts]
         pass_at_2 = fmean(pass_at_k(table["num_correct"], 4, k=2) for table in tables)
         assert written["data"][name]["metrics"]["pass@2"] == pass_at_2

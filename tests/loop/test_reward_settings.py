@@ -113,7 +113,7 @@ def max(completion: str, example: Any) -> float:  # noqa: A001 -- a name that is
 def test_function_with_the_name_of_a_metric_is_refused() -> None:
     message = _refusal(max)
     assert message.startswith("reward 'tests.loop.test_reward_settings:max' would have the metric reward/max\n")
-    assert "one of: mean, std, min, max, valid_fraction, failed, timed_out, overlong" in message
+    assert "one of: mean, std, min, max, zero_std_fraction, valid_fraction, failed, timed_out, overlong" in message
 
 
 @pytest.mark.parametrize(

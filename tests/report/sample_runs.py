@@ -11,9 +11,10 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from purerl.batch import collate, with_fields
+from purerl.store.evaluations import write_evaluation
 from purerl.store.rollouts import Metadata, write_rollouts
 
-__all__ = ["make_byte_tokenizer", "make_metrics", "make_run"]
+__all__ = ["make_byte_tokenizer", "make_evaluation", "make_metrics", "make_run"]
 
 _CONFIG = """
 name = "sample"
@@ -77,6 +78,31 @@ def make_run(
     return path
 
 
+def make_evaluation(run: Path, step: int, *, data_sets: Sequence[str] = ("math",), attempts: int = 2) -> None:
+    """Write an evaluation of two problems to the directory of a run. The first attempt at each is correct."""
+    rows = [
+        {
+            "data_set": data_set,
+            "index": index,
+            "attempt": attempt,
+            "prompt": f"{index}+{index}=",
+            "completion": str(2 * index + attempt),
+            "tokens": 7,
+            "finish": "stop",
+            "answer": str(2 * index + attempt),
+            "correct": attempt == 0,
+            "reward": 1.0 - attempt,
+            "ground_truth": str(2 * index),
+            "reward/exact": 1.0 - attempt,
+            "reward/short": 0.25,
+        }
+        for data_set in data_sets
+        for index in range(2)
+        for attempt in range(attempts)
+    ]
+    write_evaluation(run / "evaluations", step, rows)
+
+
 def _make_row(
     tokenizer: Tokenizer, prompt: str, completion: str, group: int, sample: int, *, has_reward: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -96,4 +122,10 @@ def _make_row(
         "truncated": False,
         "version": zeros + ones,
     }
-    return fields, {"prompt": prompt, "completion": completion, "finish": "stop" if sample == 0 else "length"}
+    return fields, {
+        "prompt": prompt,
+        "completion": completion,
+        "finish": "stop" if sample == 0 else "length",
+        "ground_truth": f"the answer to {prompt}",
+        "reward/exact": float(sample == 0) if has_reward else None,
+    }

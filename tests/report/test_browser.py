@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,79 +10,13 @@ from typing import Any
 import pytest
 
 from purerl.report.page import write_report
+from tests.report.chromium import Page, marks
 from tests.report.sample_runs import make_metrics, make_run
 from tests.report.test_page import HOSTILE
 
-_CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-_DRIVER = shutil.which("chromedriver")
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not (_CHROMIUM and _DRIVER), reason="needs chromium and chromium-driver"),
-]
-
-_FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1200",
-)  # fmt: skip
+pytestmark = marks
 
 LONG = "First, think.\n\tThen 🙂 answer. " * 30
-
-
-class Page:
-    """An open page, with shortcuts to query and operate it."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-
-    def find_all(self, selector: str) -> list[Any]:
-        return self.driver.find_elements("css selector", selector)
-
-    def find(self, selector: str) -> Any:
-        return self.driver.find_element("css selector", selector)
-
-    def find_text(self, selector: str) -> list[str]:
-        return [element.text for element in self.find_all(selector)]
-
-    def evaluate(self, expression: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(f"return {expression}", *arguments)
-
-    def set_value(self, selector: str, value: object) -> None:
-        """Set the value of an input and dispatch the events of a user's input."""
-        expression = (
-            "arguments[0].value = arguments[1], ['input', 'change'].map(e => arguments[0].dispatchEvent(new Event(e)))"
-        )
-        self.evaluate(expression, self.find(selector), value)
-
-    def click(self, selector: str) -> None:
-        self.evaluate("arguments[0].click()", self.find(selector))
-
-    def press(self, keys: str) -> None:
-        self.find("body").send_keys(keys)
-
-    def hover(self, element: Any) -> None:
-        from selenium.webdriver.common.action_chains import ActionChains
-
-        self.evaluate("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
-        ActionChains(self.driver).move_to_element(element).perform()
-
-    def requests(self) -> list[str]:
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = _CHROMIUM
-    for flag in _FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(_DRIVER))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +185,7 @@ def test_row_without_a_reward_is_shown_last_and_has_no_number(browser: Any, tmp_
     page.set_value('[data-filter="sort"]', "worst")
     assert page.find_text(rewards) == ["0", "1", "\N{EN DASH}"]
     page.click("#rows tr:nth-child(3)")
-    assert page.find_text("#detail h4") == ["The 3 completions of this prompt, mean reward 0.5"]
+    assert page.find_text("#detail h4") == ["Ground truth", "The 3 completions of this prompt, mean reward 0.5"]
     page.set_value('[data-filter="maxReward"]', 0.5)
     assert page.find_text(rewards) == ["0"]
     page.set_value('[data-filter="maxReward"]', "")
@@ -276,7 +209,9 @@ def test_selected_completion_shows_colored_tokens_and_its_group(page: Page) -> N
     positive = _background_color(page, page.find("#detail .transcript .token"))
     assert "color(" in positive or "oklab" in positive
     assert positive != negative, "positive and negative advantages have the same color"
+    assert page.find(".ground-truth").text == "the answer to 1+1="
     assert page.find_text("#detail h4") == [
+        "Ground truth",
         "The 3 completions of this prompt, mean reward 0.3333",
         "The same prompt in second, mean reward 0.3333",
     ]

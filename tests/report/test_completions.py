@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from purerl.errors import DataError
-from purerl.report.completions import select_completions
+from purerl.report.completions import NO_COMPLETIONS, select_completions
 from purerl.store.rollouts import total_reward
-from tests.report.sample_runs import make_run
+from tests.report.sample_runs import make_evaluation, make_run
 
 GROUPS = [(f"{number}+1=", ["1", "2", "10"]) for number in range(8)]
 
@@ -65,7 +64,7 @@ def test_all_completions_are_selected_if_they_fit(tmp_path: Path) -> None:
     assert (selection["num_steps"], selection["num_stored_steps"]) == (5, 5)
 
 
-@pytest.mark.parametrize("max_bytes", [6_000, 20_000, 60_000])
+@pytest.mark.parametrize("max_bytes", [8_000, 20_000, 60_000])
 def test_full_groups_from_all_parts_of_the_run_fill_the_limit(tmp_path: Path, max_bytes: int) -> None:
     run = make_run(tmp_path / "run", steps=12, groups=GROUPS)
     selection = select_completions(run, max_bytes=max_bytes)
@@ -100,7 +99,7 @@ def test_rows_of_one_group_are_selected_if_no_group_fits(tmp_path: Path) -> None
 def test_group_that_is_far_too_large_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded_lengths: list[int] = []
     monkeypatch.setattr(
-        "purerl.report.completions.decode_tokens",
+        "purerl.report.groups.decode_tokens",
         lambda decode, ids: decoded_lengths.append(len(ids)) or [""] * len(ids),
     )
     run = make_run(tmp_path / "run", steps=1, groups=[("p", ["short"]), ("p", ["word " * 500])])
@@ -126,24 +125,63 @@ def test_at_most_48_steps_are_read_including_the_first_and_the_last(tmp_path: Pa
 
 def test_run_without_rollouts_has_no_completions(tmp_path: Path) -> None:
     selection = select_completions(tmp_path, max_bytes=10**6)
-    assert selection == {"groups": [], "num_rows": 0, "num_steps": 0, "num_stored_steps": 0}
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing"])
-def test_error_names_a_broken_rollout_file(tmp_path: Path, content: bytes) -> None:
-    run = make_run(tmp_path / "run", steps=2)
-    (run / "rollouts" / "000002.parquet").write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        select_completions(run, max_bytes=10**6)
-    lines = str(caught.value).splitlines()
-    assert lines[0] == f"rollout file {str(run / 'rollouts' / '000002.parquet')!r}"
-    assert lines[-2:] == [
-        "  need: a complete Parquet file",
-        "  do:   remove the file; the report then omits this step",
-    ]
+    assert selection == NO_COMPLETIONS
 
 
 def test_partially_written_rollout_file_is_ignored(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=2)
     (run / "rollouts" / "000003.partial").write_bytes(b"PAR1")
     assert select_completions(run, max_bytes=10**6)["num_stored_steps"] == 2
+
+
+# --- evaluations -------------------------------------------------------------------------------------------------
+
+
+def test_attempt_has_its_answer_its_components_and_its_ground_truth(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    make_evaluation(run, 1, data_sets=("math", "new"))
+    selection = select_completions(run, max_bytes=10**6)
+    groups = [group for group in selection["groups"] if "data_set" in group]
+    assert [(group["data_set"], group["example"]) for group in groups] == [
+        ("math", 0),
+        ("new", 0),
+        ("math", 1),
+        ("new", 1),
+    ]
+    group = groups[2]
+    assert (group["step"], group["prompt"], group["ground_truth"], group["mean_reward"]) == (1, "1+1=", "2", 0.5)
+    first, second = group["rows"]
+    assert (first["answer"], first["correct"], first["reward"], first["num_tokens"]) == ("2", True, 1, 7)
+    assert (second["correct"], second["per_token"]["text"]) == (False, ["3"])
+    assert first["extra"] == {"reward/exact": 1, "reward/short": 0.25}
+    assert (selection["num_evaluations"], selection["num_stored_evaluations"], selection["num_rows"]) == (1, 1, 10)
+
+
+def test_rollout_has_its_components_and_its_ground_truth(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1, groups=[("a=", ["1", "2"])], unrewarded=("2",))
+    (group,) = select_completions(run, max_bytes=10**6)["groups"]
+    assert group["ground_truth"] == "the answer to a="
+    assert [row["extra"]["reward/exact"] for row in group["rows"]] == [1, None]
+
+
+def test_evaluations_have_at_most_a_quarter_of_the_size_unless_there_are_no_rollouts(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=12, groups=GROUPS)
+    for step in range(40):
+        make_evaluation(run, step, attempts=8)
+    for max_bytes in (20_000, 60_000):
+        selection = select_completions(run, max_bytes=max_bytes)
+        sizes = {
+            is_evaluation: sum(
+                len(json.dumps(group).encode())
+                for group in selection["groups"]
+                if ("data_set" in group) == is_evaluation
+            )
+            for is_evaluation in (True, False)
+        }
+        assert 0.6 * max_bytes / 4 < sizes[True] <= max_bytes / 4
+        assert 0.6 * max_bytes < sum(sizes.values()) <= max_bytes
+    for path in (run / "rollouts").iterdir():
+        path.unlink()
+    selection = select_completions(run, max_bytes=20_000)
+    assert 12_000 < _group_bytes(selection) <= 20_000
+    assert (selection["num_evaluations"] > 8, selection["num_stored_evaluations"]) == (True, 40)

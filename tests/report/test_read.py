@@ -153,3 +153,12 @@ def test_same_run_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(DataError, match="is given twice"):
         check_runs([path, tmp_path / "link"])
+
+
+@pytest.mark.parametrize("value", ['"x"', "null", "[1]", '{"a": 1}'])
+def test_metric_that_is_not_a_number_is_refused_with_its_line(value: str, tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", steps=1)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"step": 2, "time/step": {value}}}\n')
+    with pytest.raises(DataError, match=r"line 3 of .*metrics.jsonl'\n  got:  time/step: "):
+        read_run(path, max_records=10)

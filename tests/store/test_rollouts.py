@@ -17,10 +17,10 @@ from purerl.store.rollouts import (
     read_metadata,
     read_rollouts,
     read_table,
-    stored_steps,
     token_columns,
     write_rollouts,
 )
+from purerl.store.step_files import stored_steps
 
 TEXTS = ({"completion": "ab"}, {"completion": "c"})
 

@@ -60,6 +60,9 @@ class Notes:
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self.write("completions", [step, list(rows)])
 
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.write("evaluation_completions", [step, list(rows)])
+
     def close(self, *, failed: bool) -> None:
         self.write("close", failed)
 

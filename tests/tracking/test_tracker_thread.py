@@ -52,6 +52,9 @@ class Hangs:
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         Hangs.calls.append(f"completions {step}")
 
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        Hangs.calls.append(f"evaluation completions {step}")
+
     def close(self, *, failed: bool) -> None:
         Hangs.calls.append("closed")
 
@@ -73,7 +76,7 @@ def test_run_continues_if_a_tracker_hangs(
     with caplog.at_level(logging.WARNING):
         train(fake(trackers=(HangsConfig(), NotesConfig())), directory=tmp_path / "run", fresh=True)
     assert time.monotonic() - start < 30
-    assert hangs.calls == ["built", 0]
+    assert hangs.calls == ["built", "evaluation completions 0", 0]
     assert untimed_metrics(tmp_path / "run") == expected
     assert [value["step"] for call, value in read_notes(tmp_path / "run") if call == "log"] == [0, 1, 2, 3, 4]
     messages = [record.getMessage() for record in caplog.records if record.name == "purerl"]

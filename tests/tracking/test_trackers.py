@@ -155,8 +155,9 @@ def test_two_trackers_of_one_kind_are_refused(tmp_path: Path) -> None:
 def test_tracker_gets_settings_all_records_and_completions_with_checkpoints(tmp_path: Path) -> None:
     train(fake(trackers=(NotesConfig(),)), directory=tmp_path)
     notes = read_notes(tmp_path)
+    evaluated = ["completions", "evaluation_completions", "log"]
     assert [call for call, _ in notes] == (
-        ["first", "identity", "steps", "log", "log", "completions", "log", "log", "completions", "log", "close"]
+        ["first", "identity", "steps", *evaluated[1:], "log", *evaluated, "log", *evaluated, "close"]
     )
     assert [value for call, value in notes if call == "log"] == [
         json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -165,8 +166,15 @@ def test_tracker_gets_settings_all_records_and_completions_with_checkpoints(tmp_
     assert (last_values["first"], last_values["steps"], last_values["close"]) == (0, 4, False)
     step, rows = last_values["completions"]
     assert (step, len(rows)) == (4, 16)
-    assert list(rows[0]) == ["prompt", "completion", "finish", "reward"]
+    assert list(rows[0]) == ["prompt", "completion", "finish", "ground_truth", "reward", "reward/digits"]
     assert len({row["prompt"] for row in rows}) == 4
+    evaluations = [value for call, value in notes if call == "evaluation_completions"]
+    assert [(step, len(rows)) for step, rows in evaluations] == [(0, 16), (2, 16), (4, 16)]
+    (_, rows), *_ = evaluations
+    assert list(rows[0]) == [
+        "data_set", "index", "attempt", "prompt", "completion", "tokens", "finish", "answer", "correct", "reward",
+        "ground_truth", "reward/digits",
+    ]  # fmt: skip
 
 
 def _interrupt_in_the_fourth_step(config: Any, directory: Path) -> None:
@@ -191,6 +199,7 @@ def test_resumed_run_has_the_same_identity_and_a_fresh_run_another(tmp_path: Pat
     train(config, directory=tmp_path)
     notes = read_notes(tmp_path)
     assert [value["step"] for call, value in notes if call == "log"] == [0, 1, 2, 3, 2, 3, 4]
+    assert [value[0] for call, value in notes if call == "evaluation_completions"] == [0, 2, 2, 4]
     assert [value for call, value in notes if call == "first"] == [0, 2]
     assert [value for call, value in notes if call == "close"] == [True, False]
     assert len({value for call, value in notes if call == "identity"}) == 1
@@ -231,9 +240,10 @@ def test_tracker_that_calls_sys_exit_does_not_stop_the_run(in_thread: bool, capl
         trackers.add("exits", lambda: TrackerThread(_Exits) if in_thread else _Exits())
         trackers.log({"step": 0})
         trackers.completions(1, [{"prompt": ""}])
+        trackers.evaluation_completions(1, [{"prompt": ""}])
     assert [record.getMessage() for record in caplog.records] == [
         "tracker exits: SystemExit: no network; the run continues",
-        "tracker exits failed 3 times",
+        "tracker exits failed 4 times",
     ]
 
 
@@ -245,6 +255,9 @@ class _Exits:
         sys.exit("no network")
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        sys.exit("no network")
+
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         sys.exit("no network")
 
     def close(self, *, failed: bool) -> None:
@@ -294,5 +307,7 @@ class _RecordsSteps:
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self.steps.append(step)
+
+    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
     def close(self, *, failed: bool) -> None: ...

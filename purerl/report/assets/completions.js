@@ -2,9 +2,9 @@
 
 const ROWS_PER_PAGE = 60;
 
-/** Compare the rewards of two rows, the smaller one first for `direction` 1. Rows without a reward come last. */
+/** Compare the rewards of two rows, the smaller one first for `direction` 1. Rows without a number come last. */
 const compareRewards = (a, b, direction) =>
-  (a.reward === null) - (b.reward === null) || direction * (a.reward - b.reward);
+  !isNumber(a.reward) - !isNumber(b.reward) || (isNumber(a.reward) ? direction * (a.reward - b.reward) : 0);
 
 const SORT_ORDERS = {
   newest: ["newest first", (a, b) => b.step - a.step || b.maxAbsAdvantage - a.maxAbsAdvantage],
@@ -17,8 +17,10 @@ const SORT_ORDERS = {
 };
 
 const steps = [...new Set(rows.map((row) => row.step))].sort((a, b) => a - b);
+const sources = [...new Set(rows.map((row) => row.source))];
 const filter = {
   text: "",
+  source: "",
   step: null,
   minReward: -Infinity,
   maxReward: Infinity,
@@ -29,15 +31,16 @@ const filter = {
 };
 let matches = []; // rows that match the filter, in the order of the list
 
-/** A row without a reward matches only if there are no limits. */
+/** A row whose reward is not a number matches only if there are no limits. */
 const matchesReward = ({ reward }) =>
-  reward === null
+  !isNumber(reward)
     ? filter.minReward === -Infinity && filter.maxReward === Infinity
     : reward >= filter.minReward && reward <= filter.maxReward;
 
 const matchesFilter = (row) =>
   isVisible(row.run) &&
   (filter.run === "" || row.run.index === Number(filter.run)) &&
+  (filter.source === "" || row.source === filter.source) &&
   (filter.step === null || row.step === filter.step) &&
   (filter.finish === "" || row.finish === filter.finish) &&
   matchesReward(row) &&
@@ -68,6 +71,7 @@ function listItem(row) {
     h("td", { class: "number" }, formatNumber(row.logp)),
     h("td", { class: "number" }, formatNumber(row.length)),
     h("td", { class: "muted" }, row.finish ?? ""),
+    sources.length > 1 ? h("td", { class: "muted" }, escapeInvisible(row.source)) : null,
   ];
   return h("tr", { onclick: () => openRow(row), "aria-selected": row === view.selectedRow }, cells);
 }
@@ -182,6 +186,7 @@ function filterToolbar() {
   });
   const rewardInputs = [rewardInput("minReward", "min", -Infinity), rewardInput("maxReward", "max", Infinity)];
   const reasons = [...new Set(rows.map((row) => row.finish).filter(Boolean))].map((name) => [name, name]);
+  const sourceOptions = sources.map((name) => [name, escapeInvisible(name)]);
   const runOptions = runs.map((run) => [run.index, escapeInvisible(run.name)]);
   const sortOptions = Object.entries(SORT_ORDERS).map(([name, [label]]) => [name, label]);
   return h(
@@ -191,41 +196,54 @@ function filterToolbar() {
     h("label", { class: "grow" }, h("span", {}, "Step ", stepValue), slider),
     h("div", { class: "field" }, h("span", {}, "Reward"), h("span", {}, rewardInputs)),
     reasons.length > 1 ? selectControl("Finish reason", "finish", [["", "any"], ...reasons]) : null,
+    sources.length > 1 ? selectControl("Source", "source", [["", "all"], ...sourceOptions]) : null,
     runs.length > 1 ? selectControl("Run", "run", [["", "all"], ...runOptions]) : null,
     selectControl("Sort", "sort", sortOptions),
   );
 }
 
-/** Which part of the stored rollouts the page contains. */
+/** How many of the stored steps and evaluations of a run the page contains. */
+function coverageOf({ completions, name }) {
+  const count = (shown, stored, unit) => (stored ? `${formatNumber(shown)} of ${formatNumber(stored)} ${unit}` : null);
+  const parts = [
+    count(completions.num_steps, completions.num_stored_steps, "steps"),
+    count(completions.num_evaluations, completions.num_stored_evaluations, "evaluations"),
+  ].filter(Boolean);
+  return parts.length ? `${parts.join(" and ")} of ${escapeInvisible(name)}` : null;
+}
+
+/** Which part of the stored completions the page contains. */
 function coverageText() {
-  const parts = runs
-    .filter(({ completions }) => completions.num_stored_steps)
-    .map(({ completions, name }) => {
-      const counts = `${formatNumber(completions.num_steps)} of ${formatNumber(completions.num_stored_steps)}`;
-      return `${counts} steps of ${escapeInvisible(name)}`;
-    });
+  const parts = runs.map(coverageOf).filter(Boolean);
   return (
-    `This page contains groups from ${parts.join(", ")}. The rollouts directory of a run contains all rows that ` +
-    "the run was trained on. Groups that the algorithm discarded are not stored."
+    `This page contains groups from ${parts.join(", ")}. The directories rollouts and evaluations of a run contain ` +
+    "all rows. Groups that the algorithm discarded are not stored."
   );
 }
 
+/** A message for each file that could not be read. */
+function skippedFiles() {
+  return runs
+    .flatMap(({ completions }) => completions.skipped)
+    .map((message) => h("p", { class: "skipped" }, `Left out: ${escapeInvisible(message)}`));
+}
+
 function emptySectionText() {
-  return runs.some((run) => run.completions.num_stored_steps)
+  return runs.some((run) => coverageOf(run))
     ? "No completion fits into the size limit of this page."
     : "There are no rollouts yet, or the algorithm does not sample completions.";
 }
 
 function rowTable() {
   const labels = ["", "step", "prompt", "completion", "reward", "advantage", "log-prob.", "tokens", "finish reason"];
-  const head = labels.map((label) => h("th", {}, label));
+  const head = [...labels, ...(sources.length > 1 ? ["source"] : [])].map((label) => h("th", {}, label));
   return h("table", { class: "list" }, h("thead", {}, h("tr", {}, head)), h("tbody", { id: "rows" }));
 }
 
 function drawCompletionSection() {
   const section = byId("completions");
   if (!rows.length) {
-    section.append(h("h2", {}, "Completions"), h("p", { class: "muted" }, emptySectionText()));
+    section.append(h("h2", {}, "Completions"), h("p", { class: "muted" }, emptySectionText()), ...skippedFiles());
     return;
   }
   const more = h("button", { id: "more", type: "button" }, "Show more");
@@ -244,6 +262,7 @@ function drawCompletionSection() {
       h("aside", { class: "card", id: "detail", "aria-label": "Completion" }),
     ),
     h("p", { class: "muted" }, coverageText()),
+    ...skippedFiles(),
   );
   drawRows();
   openRow(matches[0], false);

@@ -47,13 +47,15 @@ function makeRow(run, group, row) {
   const valuesAtActions = (field) =>
     field === undefined ? [] : actions.map((t) => atToken(field, t)).filter(isNumber);
   const advantages = valuesAtActions(fields.advantage);
+  const length = row.num_tokens ?? actions.length; // an attempt of an evaluation has its text as one token
   return {
     ...row,
     run,
     group,
     step: group.step,
-    length: actions.length,
-    lengthInLoss: fields.mask === undefined ? actions.length : actions.filter((t) => atToken(fields.mask, t)).length,
+    source: group.data_set === undefined ? "training" : `evaluation: ${group.data_set}`,
+    length,
+    lengthInLoss: fields.mask === undefined ? length : actions.filter((t) => atToken(fields.mask, t)).length,
     logp: mean(valuesAtActions(logpOf(fields))),
     advantage: mean(advantages),
     maxAbsAdvantage: advantages.reduce((max, value) => Math.max(max, Math.abs(value)), 0),

@@ -2,13 +2,14 @@
 
 function rowFacts(row) {
   const length = formatNumber(row.length);
+  const isAttempt = row.group.data_set !== undefined;
   const entries = [
     ["reward", formatNumber(row.reward)],
-    ["advantage", formatNumber(row.advantage)],
+    ...(isAttempt ? attemptFacts(row) : [["advantage", formatNumber(row.advantage)]]),
     ["tokens", row.lengthInLoss < row.length ? `${length} (${formatNumber(row.lengthInLoss)} in loss)` : length],
-    ["mean log-prob.", formatNumber(row.logp)],
+    ...(isAttempt ? [] : [["mean log-prob.", formatNumber(row.logp)]]),
     ["finish reason", row.finish ?? "–"],
-    ["temperature", formatNumber(row.temperature)],
+    ...(isAttempt ? [] : [["temperature", formatNumber(row.temperature)]]),
     ...Object.entries(row.extra).map(([name, value]) => [name, formatNumber(value)]),
   ];
   return h(
@@ -16,6 +17,24 @@ function rowFacts(row) {
     { class: "facts" },
     entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, escapeInvisible(String(value))))),
   );
+}
+
+/** What is known only about an attempt of an evaluation. */
+function attemptFacts(row) {
+  return [
+    ["correct", correctness(row) ?? "–"],
+    ["answer", row.answer ?? "–"],
+  ];
+}
+
+/** Whether an attempt is correct, in a word; null if this is not known. */
+const correctness = (row) => (typeof row.correct === "boolean" ? (row.correct ? "correct" : "incorrect") : null);
+
+/** The ground truth of the prompt, if it is stored. */
+function groundTruth({ ground_truth: text }) {
+  if (text === undefined || text === null) return [];
+  const content = h("div", { class: "transcript ground-truth", tabindex: 0 }, escapeInvisible(text));
+  return [h("h4", {}, "Ground truth"), content];
 }
 
 /** The text of the row: the prompt in gray, action tokens in colors. */
@@ -41,7 +60,7 @@ function groupCards(title, groupRows, selected, open) {
         "span",
         { class: "split" },
         h("span", {}, "reward ", h("b", {}, formatNumber(row.reward))),
-        h("span", { class: "muted" }, `adv. ${formatNumber(row.advantage)}`),
+        h("span", { class: "muted" }, correctness(row) ?? `adv. ${formatNumber(row.advantage)}`),
       ),
       tokenPreview(row, 60),
     );
@@ -55,7 +74,8 @@ const meanReward = (group) => `mean reward ${formatNumber(group.mean_reward)}`;
 
 /** Pairs [run, group] for the groups of other visible runs with the same prompt at the same step. */
 function groupsInOtherRuns(row) {
-  const isMatch = (group) => group.step === row.step && group.prompt === row.group.prompt && group !== row.group;
+  const names = ["step", "data_set", "prompt"];
+  const isMatch = (group) => group !== row.group && names.every((name) => group[name] === row.group[name]);
   return runs
     .filter((run) => run !== row.run && isVisible(run))
     .map((run) => [run, run.completions.groups.find(isMatch)])
@@ -63,7 +83,11 @@ function groupsInOtherRuns(row) {
 }
 
 function detailHeader(row, close) {
-  const position = `step ${row.step} · group ${row.group.group} · row ${row.row}`;
+  const { group } = row;
+  const position =
+    group.data_set === undefined
+      ? `step ${row.step} · group ${group.group} · row ${row.row}`
+      : `step ${row.step} · evaluation ${group.data_set} · problem ${group.example} · attempt ${row.row}`;
   return h(
     "header",
     {},
@@ -73,7 +97,7 @@ function detailHeader(row, close) {
       swatch(row.run),
       " ",
       h("bdi", {}, escapeInvisible(row.run.name)),
-      h("span", { class: "muted" }, ` ${position}`),
+      h("span", { class: "muted" }, ` ${escapeInvisible(position)}`),
     ),
     h(
       "button",
@@ -110,6 +134,7 @@ function rowDetail(row, { open, close, recolor }) {
     rowFacts(row),
     ...colorControls(recolor),
     transcript(row),
+    ...groundTruth(group),
     ...groupCards(`${count} completions of this prompt, ${meanReward(group)}`, group.rows, row, open),
     ...groupsInOtherRuns(row).flatMap(([run, other]) =>
       groupCards(`The same prompt in ${escapeInvisible(run.name)}, ${meanReward(other)}`, other.rows, row, open),

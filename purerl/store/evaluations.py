@@ -1,0 +1,73 @@
+"""One Parquet file of completions per evaluation, with the answer, the rewards and the ground truth of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from purerl.files import sync
+from purerl.store.step_files import step_path
+
+__all__ = ["read_evaluation", "write_evaluation"]
+
+_TYPES = {
+    "data_set": "string",
+    "index": "int64",
+    "attempt": "int64",
+    "prompt": "string",
+    "completion": "string",
+    "tokens": "int64",
+    "finish": "string",
+    "answer": "string",
+    "correct": "bool",
+    "reward": "float64",
+    "ground_truth": "string",
+}
+"""The columns that every file has. The others have the reward components: ``reward/<name>``."""
+
+
+def write_evaluation(folder: Path, step: int, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write the completions of an evaluation, a mapping each, atomically; an existing file is replaced.
+
+    data_set      name of the data set
+    index         row index of the problem in the data set
+    attempt       number of the completion, from 0
+    prompt        text of the prompt
+    completion    text of the completion
+    tokens        number of its tokens
+    finish        why it ended
+    answer        what the answer extractor returned; None without an answer or without an extractor
+    correct       whether it is correct; None if this is not known
+    reward        the reward, and ``reward/<name>`` each component; None if there is none
+    ground_truth  the ground truth of the row; None if it has none
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    names = dict.fromkeys([*_TYPES, *(name for row in rows for name in row)])
+    arrays = [
+        pa.array([_storable(row.get(name)) for row in rows], pa.type_for_alias(_TYPES.get(name, "float64")))
+        for name in names
+    ]
+    path = step_path(folder, step)
+    partial = path.with_suffix(".partial")
+    folder.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pa.Table.from_arrays(arrays, list(map(_storable, names))), partial)
+    sync(partial)
+    os.replace(partial, path)
+    return path
+
+
+def _storable(value: Any) -> Any:
+    """`value`; in a string, half of a surrogate pair is replaced by its escape code."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def read_evaluation(folder: Path, step: int) -> list[dict[str, Any]]:
+    """The completions of the evaluation after `step`; none if there was no evaluation."""
+    import pyarrow.parquet
+
+    path = step_path(folder, step)
+    return pyarrow.parquet.read_table(path).to_pylist() if path.exists() else []

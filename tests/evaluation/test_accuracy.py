@@ -1,0 +1,89 @@
+"""Which reward function decides whether a completion is correct."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from purerl.config.check import check
+from purerl.errors import ConfigError
+from purerl.evaluation.accuracy import is_correct, select_accuracy_reward
+from purerl.evaluation.settings import Evaluate
+from purerl.rewards.outcomes import Failure, Outcome
+from purerl.rewards.runner import combine
+from tests.loop.small import fake
+
+NAMES = ["a.py:exact", "b:length", "c:exact", "b:Tag.closed"]
+
+
+def _select(name: str | None, names: list[str] = NAMES) -> str | None:
+    return select_accuracy_reward(Evaluate(max_tokens=1, accuracy_reward=name), names)
+
+
+def test_a_full_name_or_a_short_name_selects_a_reward_or_a_gate_and_the_first_one_is_the_default() -> None:
+    assert [_select(name) for name in (None, "c:exact", "length", "closed")] == [
+        "a.py:exact",
+        "c:exact",
+        "b:length",
+        "b:Tag.closed",
+    ]
+    assert _select(None, []) is None
+    assert _select("exact", ["a:exact", "a:exact"]) == "a:exact", "a gate that is also a reward"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("lenght", "got:  'lenght'\n  need: {need}\n  do:   did you mean 'length'?"),
+        ("c:exakt", "got:  'c:exakt'\n  need: {need}\n  do:   did you mean 'c:exact'?"),
+        (
+            "exact",
+            "got:  'exact', the short name of several functions\n  need: one reward function or gate\n  {do}",
+        ),
+    ],
+)
+def test_unknown_or_ambiguous_name_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _select(name)
+    need, do = "one of the reward functions or gates", "do:   use a full name: a.py:exact or c:exact"
+    assert str(caught.value) == f"evaluate.accuracy_reward\n  {message.format(need=need, do=do)}"
+
+
+def test_name_without_any_function_has_no_effect() -> None:
+    with pytest.raises(ConfigError, match="accuracy_reward has no effect"):
+        _select("exact", [])
+
+
+def test_unknown_name_is_refused_with_the_configuration() -> None:
+    evaluate = Evaluate(data="missing.parquet", max_tokens=1, accuracy_reward="digit")
+    with pytest.raises(ConfigError, match="did you mean 'digits'"):
+        check(fake(evaluate=evaluate))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ({"m:grade": {"grade": 1.0}, "m:length": {"length": 0.1}}, True),
+        ({"m:grade": {"grade": 0.5}, "m:length": {"length": 1.0}}, False),
+        ({"m:grade": {"grade": 7.5}, "m:length": {"length": 0.0}}, True),
+        ({"m:grade": {"correct": 1.0, "style": 0.5}, "m:length": {"length": 0.0}}, True),
+        ({"m:grade": {"style": 0.5, "correct": 1.0}, "m:length": {"length": 0.0}}, False),
+        ({"m:grade": {"score": 0.5}, "m:length": {"score": 0.5}}, False),
+        ({"m:grade": {}, "m:length": {"length": 1.0}}, None),
+        ({"m:grade": {"grade": 1.0}, "m:length": None}, None),
+        ({"m:grade": {"grade": 1.0}, "m:length": Failure("m:length", "raised", "")}, None),
+    ],
+    ids=["correct although another reward is low", "incorrect although another reward is high", "above 1",
+         "first of several components", "first of several components is low", "components with equal names",
+         "does not apply", "no reward", "failed"],
+)  # fmt: skip
+def test_first_component_of_the_function_decides(outcomes: dict[str, Outcome], expected: bool | None) -> None:
+    weights: dict[str, Any] = {"m:grade": 1.0, "m:length": 0.2}
+    assert is_correct(combine(outcomes, weights, []), "m:grade") is expected
+
+
+def test_function_with_weight_0_and_a_gate_can_decide() -> None:
+    outcomes: dict[str, Outcome] = {"m:grade": {"grade": 1.0}, "m:length": {"length": 0.1}, "m:tag": {"tag": 0.0}}
+    result = combine(outcomes, {"m:length": 1.0, "m:grade": 0.0}, ["m:tag"])
+    assert (result.reward, is_correct(result, "m:grade"), is_correct(result, "m:tag")) == (0.0, True, False)
