@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from purerl.errors import ConfigError, nearest
 from purerl.evaluation.settings import Evaluate
-from purerl.rewards.outcomes import short_name
+from purerl.rewards.components import short_name
 from purerl.rewards.runner import RewardResult
 from purerl.settings import no_effect
 

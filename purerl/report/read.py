@@ -95,7 +95,7 @@ def _warnings(path: Path, records: Sequence[dict[str, Any]]) -> list[dict[str, A
 
 
 def _read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The records of a run. Raises: DataError for a line in which the value of a metric is neither a number nor null."""
+    """The records of a run. Raises: DataError for a line with a metric that is neither a number nor null."""
     records = read_lines(path)
     for number, record in enumerate(records, start=1):
         name = next((name for name, value in record.items() if not isinstance(value, int | float | None)), None)
