@@ -16,9 +16,10 @@ from purerl.config.roles import ModelRole
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import differences, digest, dumps, read_toml, to_dict
 from purerl.config.tables import flat
-from purerl.data.open import summary
+from purerl.data.open import notes
 from purerl.errors import ConfigError, RunDirectoryError, nearest
 from purerl.files import atomic_directory, explain_refusals
+from purerl.loop.measure import due, measure, measure_rest
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
 from purerl.loop.run import Clock, LoopState, Trajectory
@@ -40,7 +41,10 @@ _SHOWN_ROWS = 16
 
 @frozen
 class Summary:
-    """A finished run: its directory, its number of steps, and its first and last evaluation."""
+    """A finished run: its directory, its number of steps, and its evaluations `before` and `after` training.
+
+    They have the metrics ``eval/...`` and ``validation/...``. `before` is empty without an evaluation at step 0.
+    """
 
     directory: Path
     steps: int
@@ -163,7 +167,7 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)
-    title, note = f"{config.algorithm}, {config.model.path}", summary(run.data.counts)
+    title, note = f"{config.algorithm}, {config.model.path}", notes(run.data)
     with run.rewards, open_console(config.name, run.max_steps, title=title, note=note) as trackers:
         state, record = _resume(run, directory)
         info = partial(RunInfo, config.name, directory.identity, settings=flat(to_dict(config)), first=record["step"])
@@ -187,7 +191,7 @@ def _resume(run: Run, directory: RunDirectory) -> tuple[LoopState, dict[str, Any
     directory.rewind(state.step if path else -1)
     run.load_weights(state.step, Clock())
     if path is None:
-        directory.log({"step": 0} | run.evaluate(step=0))
+        directory.log({"step": 0} | measure(run, state, due(run.config, 0), Clock()))
     return state, directory.records()[-1]
 
 
@@ -201,13 +205,13 @@ def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracke
         step = run.learner.step(state, run.source, clock, before_update=before_update)
         record = {"step": number, **step.metrics}
         is_last = _is_over(record, run.max_steps, config.stop_when)
-        is_evaluated = config.evaluate is not None and (is_last or number % config.evaluate.every == 0)
+        measured = due(config, number, is_last=is_last)
         _follow_policy(run.trainers, run.roles, number, clock)
-        if is_evaluated or is_saved or max_staleness == 0:
+        if "evaluate" in measured or is_saved or max_staleness == 0:
             run.load_weights(number, clock)
-    if is_evaluated:
-        with clock("evaluate"):
-            record |= run.evaluate(step=number)
+    record |= measure(run, step.state, measured, clock)
+    if _is_over(record, run.max_steps, config.stop_when):
+        record |= measure_rest(run, step.state, measured, clock)
     trained = _store(run, state, step, directory, clock)
     record |= time_metrics(clock, record.get("rollout/tokens", trained))
     directory.log(record)
@@ -249,12 +253,14 @@ def _check_stop(stop_when: StopWhen | None, names: Collection[str]) -> None:
     """Refuse a metric that is not in `names`, those of all records, once it should be.
 
     The metrics of an evaluation are in the first record with an accuracy, which an evaluation without any reward does
-    not have. All others are in the first record of a policy update.
+    not have, and those of a validation in the first one with its loss. All others are in the first record of a policy
+    update.
     """
     if stop_when is None or stop_when.metric in names:
         return
-    is_evaluated, is_updated = "eval/accuracy" in names, any(name.startswith("policy/loss/") for name in names)
-    if is_evaluated if stop_when.metric.startswith("eval/") else is_updated:
+    group = stop_when.metric.partition("/")[0]
+    sign = {"eval": "eval/accuracy", "validation": "validation/loss"}.get(group, "policy/loss/")
+    if any(name.startswith(sign) for name in names):
         need = "a metric of the run"
         raise ConfigError("stop_when.metric", got=stop_when.metric, need=need, do=nearest(stop_when.metric, names))
 
@@ -267,4 +273,4 @@ def _shown(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
 
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in record.items() if name.startswith("eval/")}
+    return {name: value for name, value in record.items() if name.startswith(("eval/", "validation/"))}
