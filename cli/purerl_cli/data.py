@@ -59,7 +59,7 @@ def inspect(
         system_prompt=system_prompt,
         chat_template_kwargs=apply(Data(files=(file,)), arguments).chat_template_kwargs,
         max_prompt_tokens=max_prompt_tokens,
-        escapes=special_tokens == "escape",
+        special_tokens=special_tokens,
         get_ground_truth=get_ground_truth,
         limit=rows,
     )

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import evolve, field, frozen
 
-from purerl.data import special_tokens
 from purerl.data.columns import PromptFormat
+from purerl.data.settings import SpecialTokens
+from purerl.data.special_tokens import encode, is_marked, mark, unmark
 from purerl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def open_chat(
     system_prompt: str | None = None,
     chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     extra_stop_tokens: Sequence[int] = (),
-    escapes: bool = False,
+    special_tokens: SpecialTokens = "keep",
 ) -> Chat:
     """Return the `Chat` for prompts of `prompt_format`.
 
@@ -108,6 +109,7 @@ def open_chat(
     argument; if the prompts are messages and the tokenizer has no chat template.
     """
     check_settings(prompt_format, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
+    escapes = special_tokens == "escape"
     extra = [token for token in extra_stop_tokens if token < len(tokenizer)]
     if prompt_format == "text":
         return _with_end_tokens(Chat(tokenizer, (), (), escapes=escapes), _eos_tokens(tokenizer), extra)
@@ -177,7 +179,7 @@ def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prom
     for text, ids in zip(texts, tokens, strict=True):
         if not ids:
             raise DataError(f"prompt {text!r}", got="no tokens", need="at least one token", do="remove the row")
-    return [Prompt(special_tokens.unmark(text), ids) for text, ids in zip(texts, tokens, strict=True)]
+    return [Prompt(unmark(text), ids) for text, ids in zip(texts, tokens, strict=True)]
 
 
 def _render_prompt(chat: Chat, messages: Messages) -> str:
@@ -217,7 +219,7 @@ def _escaped(chat: Chat, message: Mapping[str, Any]) -> Mapping[str, Any]:
     content = message.get("content")
     if message["role"] == "assistant" or not isinstance(content, str):
         return message
-    return {**message, "content": special_tokens.mark(chat.tokenizer, content)}
+    return {**message, "content": mark(chat.tokenizer, content)}
 
 
 def _encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
@@ -228,8 +230,8 @@ def _encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
 
 def _encode(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
     """Tokenize rendered text. The chat template has already added the special tokens."""
-    if chat.escapes and any(map(special_tokens.is_marked, texts)):
-        return [special_tokens.encode(chat.tokenizer, text).tokens for text in texts]
+    if chat.escapes and any(map(is_marked, texts)):
+        return [encode(chat.tokenizer, text).tokens for text in texts]
     return chat.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
 
 
@@ -272,20 +274,21 @@ def _tokenize_with_markers(chat: Chat, messages: Messages, first: int) -> Tokeni
     tokens, marked = _encode_with_markers(chat, messages)
     is_assistant = messages[first]["role"] == "assistant"
     start = _prefix_length(chat, tokens, messages[:first], add_generation_prompt=is_assistant)
-    return TokenizedExample(tokens, [k >= start and is_marked for k, is_marked in enumerate(marked)])
+    return TokenizedExample(tokens, [k >= start and learned for k, learned in enumerate(marked)])
 
 
 def _encode_with_markers(chat: Chat, messages: Messages) -> tuple[list[int], list[bool]]:
     """The tokens of `messages`, and whether the template marks each of them as the assistant's."""
-    options = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
-    encoded = _apply_template(chat, messages, **options, tokenizer_kwargs={"return_offsets_mapping": True})
+    options: dict[str, Any] = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
     text = _render(chat, messages) if chat.escapes else ""
-    if not special_tokens.is_marked(text):
+    if not is_marked(text):
+        encoded = _apply_template(chat, messages, **options)
         return list(encoded["input_ids"]), list(map(bool, encoded["assistant_masks"]))
+    encoded = _apply_template(chat, messages, **options, tokenizer_kwargs={"return_offsets_mapping": True})
     is_assistant = [False] * len(text)
     for (start, end), marked in zip(encoded["offset_mapping"], encoded["assistant_masks"], strict=True):
         is_assistant[start:end] = [bool(marked)] * (end - start)
-    tokens, starts = special_tokens.encode(chat.tokenizer, text)
+    tokens, starts = encode(chat.tokenizer, text)
     return tokens, [is_assistant[start] for start in starts]
 
 

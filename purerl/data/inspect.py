@@ -36,6 +36,7 @@ from purerl.data.columns import (
 )
 from purerl.data.examples import Example, extract_answers, extract_prompt
 from purerl.data.files import read_table
+from purerl.data.settings import SpecialTokens
 from purerl.data.special_tokens import spelled
 from purerl.errors import ConfigError, DataError
 
@@ -105,26 +106,22 @@ def inspect(
     system_prompt: str | None = None,
     chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     max_prompt_tokens: int | None = None,
-    escapes: bool = False,
+    special_tokens: SpecialTokens = "keep",
     get_ground_truth: Callable[[Example], str] | None = None,
     limit: int | None = None,
 ) -> Report:
     """Inspect the first `limit` rows of the data set at `path`. Without `tokenizer`, nothing is rendered or tokenized.
 
     `get_ground_truth` is the function by which reward functions read the ground truth of a row. Without it, a missing
-    ground truth is not listed. With `escapes`, prompts that spell a special token are tokenized as `Chat.escapes` says;
-    otherwise they are listed.
+    ground truth is not listed. Prompts that spell a special token are listed, unless `special_tokens` is "escape".
 
     Raises: DataError if the file cannot be read. ConfigError if a setting has no effect, or if the prompts are messages
     and `tokenizer` has no chat template.
     """
+    settings: dict[str, Any] = {"system_prompt": system_prompt, "chat_template_kwargs": chat_template_kwargs}
+    settings["special_tokens"] = special_tokens
     if tokenizer is None:
-        _refuse_without_tokenizer(
-            system_prompt=system_prompt,
-            chat_template_kwargs=chat_template_kwargs or None,
-            max_prompt_tokens=max_prompt_tokens,
-            special_tokens=escapes or None,
-        )
+        _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens)
     table = read_table(path).slice(0, limit)
     columns = tuple(
         Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
@@ -137,30 +134,17 @@ def inspect(
         return Report(path, len(rows), columns, style, (), ground_truth_column, {}, (), (), errors)
     example_format = formats[-1]  # the last one reads the most columns
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
-    rendered = {}
+    rendered: dict[int, _RenderedRow] = {}
     if tokenizer is not None:
-        chat = open_chat(
-            tokenizer,
-            example_format.prompt_format,
-            system_prompt=system_prompt,
-            chat_template_kwargs=chat_template_kwargs,
-            escapes=escapes,
-        )
+        chat = open_chat(tokenizer, example_format.prompt_format, **settings)
         valid = sorted({*range(len(rows))} - {row for row, _ in invalid})
         rendered = {row: _render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
-    render_problems = [(row, problem) for row, result in rendered.items() for problem in result.problems]
-    problems = _group_by_message(
-        [
-            *invalid,
-            *_find_duplicates(example_format, rows),
-            *_find_invalid_ground_truth(get_ground_truth, ground_truth_column, rows),
-            *render_problems,
-        ]
-    )
-    prompt_lengths = _quantiles([result.prompt_length for result in rendered.values() if result.prompt_length])
-    sample = next((result.texts for result in rendered.values() if result.texts), ())
-    is_text = tokenizer is not None and example_format.prompt_format == "text"
-    notes = tuple(filter(None, [text_note(tokenizer) if is_text else None]))
+    problems = [
+        *invalid,
+        *_find_duplicates(example_format, rows),
+        *_find_invalid_ground_truth(get_ground_truth, ground_truth_column, rows),
+        *((row, problem) for row, result in rendered.items() for problem in result.problems),
+    ]
     return Report(
         path,
         len(rows),
@@ -168,16 +152,22 @@ def inspect(
         style,
         tuple(formats),
         ground_truth_column,
-        prompt_lengths,
-        sample,
-        problems,
-        notes=notes,
+        prompt_lengths=_quantiles([result.prompt_length for result in rendered.values() if result.prompt_length]),
+        sample=next((result.texts for result in rendered.values() if result.texts), ()),
+        problems=_group_by_message(problems),
+        notes=_notes(tokenizer, example_format),
     )
+
+
+def _notes(tokenizer: PreTrainedTokenizerBase | None, example_format: ExampleFormat) -> tuple[str, ...]:
+    is_text = tokenizer is not None and example_format.prompt_format == "text"
+    note = text_note(tokenizer) if is_text else None
+    return (note,) if note else ()
 
 
 def _refuse_without_tokenizer(**settings: Any) -> None:
     for name, value in settings.items():
-        if value is not None:
+        if value not in (None, {}, "keep"):
             what, do = f"{name} has no effect without a tokenizer", "pass one (on the command line: --model DIR)"
             raise ConfigError(what, need="a tokenizer", do=do)
 

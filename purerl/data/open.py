@@ -55,7 +55,7 @@ VALIDATION = "validation"
 
 @frozen
 class RunData:
-    """The training data of a run, its evaluation problems by name, held-out examples, and how they become tokens.
+    """The training data of a run, its evaluation problems by name, its validation set, and how they become tokens.
 
     `counts` has the numbers of training rows: all (`rows`), those left out (`too_long`, `validation`) and the others
     (`examples`); and of evaluation `problems`.
@@ -65,7 +65,7 @@ class RunData:
     problems: Mapping[str, DataSet]
     chat: Chat
     counts: Mapping[str, int] = field(factory=dict)
-    held_out: DataSet | None = None
+    validation: DataSet | None = None
 
 
 def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] = ()) -> DataSet:
@@ -122,8 +122,8 @@ def open_data(
 ) -> RunData:
     """`examples` without rows that are too long and without the validation set.
 
-    Without `problems`, an evaluated run has the first `max_problems` of the validation set. All rows of the validation
-    set are `held_out`.
+    Without `problems`, an evaluated run has the first `max_problems` of the validation set. All its rows are
+    `validation`.
 
     Raises: DataError if no row remains.
     """
@@ -212,7 +212,7 @@ def open_run_chat(
             prompt_format_of((examples, *problems)),
             system_prompt=settings.system_prompt,
             chat_template_kwargs=settings.chat_template_kwargs,
-            escapes=settings.special_tokens == "escape",
+            special_tokens=settings.special_tokens,
             extra_stop_tokens=end_tokens(model),
         )
     learns_text = examples.example_format.prompt_format == "text" and examples.example_format.example_type != "prompts"
@@ -228,7 +228,7 @@ def open_run_chat(
 
 def notes(data: RunData) -> str | None:
     """What a user should know about the data of a run before its first step, in lines; None if there is nothing."""
-    used = [data.examples, *data.problems.values(), *([data.held_out] if data.held_out else [])]
+    used = [data.examples, *data.problems.values(), *([data.validation] if data.validation else [])]
     is_text = any(each.example_format.prompt_format == "text" for each in used)
     lines = [summary(data.counts), text_note(data.chat.tokenizer) if is_text else None]
     return "\n".join(filter(None, lines)) or None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from attrs import frozen
 
 from purerl.errors import ConfigError
 from purerl.settings import at_least, one_of, setting
 
-__all__ = ["Data", "to_data"]
+__all__ = ["Data", "SpecialTokens", "to_data"]
+
+SpecialTokens = Literal["keep", "escape"]
 
 
 @frozen(kw_only=True)
@@ -34,11 +36,11 @@ class Data:
     max_prompt_tokens: int | None = setting(
         "rows with a longer prompt are left out", unit="tokens", default=None, **at_least(1)
     )
-    special_tokens: Literal["keep", "escape"] = setting(
+    special_tokens: SpecialTokens = setting(
         "text in a prompt that spells a special token, such as <|im_end|>; keep: it becomes the token; "
         "escape: it is tokenized as text",
         default="keep",
-        **one_of("keep", "escape"),
+        **one_of(*get_args(SpecialTokens)),
     )
     validation_fraction: float | None = setting(
         "fraction of the prompts, chosen by their hash, that is used for evaluation only; 0: none, also if a recipe "

@@ -217,7 +217,7 @@ def open_run_data(
     if held_out is not None:
         check_first_rows(chat, held_out)
     data = open_data(config.data, examples, problems, chat, max_problems=limit, is_evaluated=evaluate is not None)
-    return evolve(data, held_out=select_held_out(config.validation, held_out or data.held_out))
+    return evolve(data, validation=select_held_out(config.validation, held_out or data.validation))
 
 
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:
@@ -243,9 +243,9 @@ def _examples_source(config: RunConfig, algorithm: Algorithm, sampler: Sampler) 
 def _validator(
     config: RunConfig, algorithm: Algorithm, data: RunData, learner: Learner
 ) -> Callable[[LoopState], dict[str, float]]:
-    if data.held_out is None:
+    if data.validation is None:
         return lambda state: {}
-    sampler = Sampler(data.held_out, data.chat, config.batch_size, config.seed, teacher_names(config))
+    sampler = Sampler(data.validation, data.chat, config.batch_size, config.seed, teacher_names(config))
     return Validator(learner, _examples_source(config, algorithm, sampler))
 
 
@@ -299,8 +299,8 @@ def _check_row_lengths(run: Run) -> None:
     limit = min_limit(*(engine.capabilities for engine in engines))
     if limit is not None and rollout is None:
         check_answer_lengths(data.chat, data.examples, _drawn(data, config.seed, draws), limit=limit)
-        if data.held_out is not None:
-            check_answer_lengths(data.chat, data.held_out, data.held_out.indices, limit=limit)
+        if data.validation is not None:
+            check_answer_lengths(data.chat, data.validation, data.validation.indices, limit=limit)
     elif limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
         room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
         do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower

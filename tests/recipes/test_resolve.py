@@ -99,7 +99,7 @@ def test_a_run_may_have_any_length(recipe: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(resolve(recipe, [*required, "max_steps=9", "trainer.warmup_steps=5000"]))
     trainer = resolve(recipe, [*required, "trainer.warmup_steps=5"]).trainer
-    assert (trainer.warmup_steps, trainer.warmup_ratio) == (5, 0), "the warm-up of the recipe is replaced"
+    assert (trainer.warmup_steps, trainer.warmup_ratio) == (5, None), "the warm-up of the recipe is replaced"
     with pytest.raises(ConfigError, match=r"^trainer.warmup_steps or warmup_ratio\n  got:  warmup_steps = 5, warmup"):
         resolve(recipe, [*required, "trainer.warmup_steps=5", "trainer.warmup_ratio=0.5"])
 
@@ -132,7 +132,7 @@ def test_gsm8k_has_a_validation_set_unless_it_has_test_problems() -> None:
     assert resolve("gsm8k", REQUIRED).data.validation_fraction == 0.05
     assert resolve("gsm8k", [*REQUIRED, "data.validation_fraction=0.2"]).data.validation_fraction == 0.2
     tested = resolve("gsm8k", [*REQUIRED, "test=t.parquet"])
-    assert (tested.data.validation_fraction, tested.evaluate.data) == (0.0, {"t": "t.parquet"})
+    assert (tested.data.validation_fraction, tested.evaluate.data) == (None, {"t": "t.parquet"})
 
 
 def test_a_string_is_a_model_in_every_recipe(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 // The section "Curves": main curves, all other curves by prefix, time by phase, and constant metrics.
 
-const MAIN_CURVES = [...LEARNING_METRICS, "validation/margin", "policy/margin", "policy/entropy", "policy/approx_kl", "rollout/length"];
+const POLICY_METRICS = ["policy/margin", "policy/entropy", "policy/approx_kl", "rollout/length"];
+const MAIN_CURVES = [...LEARNING_METRICS, "validation/margin", ...POLICY_METRICS];
 const PREFIX_TITLES = {
   reward: "Reward",
   eval: "Evaluation",
