@@ -99,8 +99,11 @@ def check_strings(name: str, strings: Iterable[str]) -> None:
 
 
 def check_alternatives(config: object, *names: str, is_required: bool = False) -> None:
-    """Raise ConfigError if more than one of the settings `names` is set, or none and `is_required`. 0 is not set."""
-    values = {name: getattr(config, name) for name in names if getattr(config, name)}
+    """Raise ConfigError if more than one of the settings `names` is set, or none and `is_required`.
+
+    Their default is None; every other value is set, also 0.
+    """
+    values = {name: value for name in names if (value := getattr(config, name)) is not None}
     if len(values) > 1 or (is_required and not values):
         got = ", ".join(f"{name} = {value}" for name, value in values.items()) or "none of them"
         need = "exactly one of them" if is_required else "at most one of them"

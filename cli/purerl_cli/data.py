@@ -35,6 +35,10 @@ def inspect(
     max_prompt_tokens: Annotated[
         int | None, typer.Option(min=1, help="List the rows whose prompt has more tokens.")
     ] = None,
+    special_tokens: Annotated[
+        Literal["keep", "escape"],
+        typer.Option(help="Special tokens that prompts spell, as data.special_tokens of a run."),
+    ] = "keep",
     rows: Annotated[int | None, typer.Option(min=1, help="Inspect only the first ROWS rows.")] = None,
 ) -> None:
     """Show the columns of a data file, what it can be used for, and the problems in its rows.
@@ -55,6 +59,7 @@ def inspect(
         system_prompt=system_prompt,
         chat_template_kwargs=apply(Data(files=(file,)), arguments).chat_template_kwargs,
         max_prompt_tokens=max_prompt_tokens,
+        special_tokens=special_tokens,
         get_ground_truth=get_ground_truth,
         limit=rows,
     )

@@ -160,13 +160,22 @@ def describe_config(config: RunConfig) -> str:
     return "\n".join([*comments, "", dumps(config)])
 
 
+def _describe_change(summary: Summary, metric: str) -> str:
+    """The metric before training, if it was measured, and after it."""
+    before = f"{summary.before[metric]:.3f} before, " if metric in summary.before else ""
+    return f"{before}{summary.after[metric]:.3f} after {summary.steps} steps"
+
+
 def format_summary(config: RunConfig, summary: Summary) -> str:
-    """The output of a finished run: first and last accuracy, paths, and commands to try next."""
+    """The output of a finished run: first and last accuracy and validation loss, paths, and commands to try next."""
     lines = [("model", f"{summary.model}, in Hugging Face's format"), ("checkpoint", str(summary.checkpoint))]
-    if config.evaluate and "eval/accuracy" in summary.after:
-        before, after = summary.before["eval/accuracy"], summary.after["eval/accuracy"]
-        label = "accuracy" if set(config.evaluate.data.values()) & set(config.data.files) else "held-out accuracy"
-        lines = [(label, f"{before:.3f} before, {after:.3f} after {summary.steps} steps"), *lines]
+    is_trained_on = config.evaluate and set(config.evaluate.data.values()) & set(config.data.files)
+    labels = {
+        "eval/accuracy": "accuracy" if is_trained_on else "held-out accuracy",
+        "validation/loss": "validation loss",
+    }
+    measured = [(label, _describe_change(summary, name)) for name, label in labels.items() if name in summary.after]
+    lines = [*measured, *lines]
     # config.toml contains every setting, also if the recipe is a Python function.
     command = f"purerl train {quote(str(summary.directory / 'config.toml'))}"
     # "." and ".." have no name that a suffix could be added to.

@@ -202,6 +202,7 @@ def show_report(report: Report) -> None:
     lines += formats or ["  no supported columns"]
     lines += [f"  ground truth: {report.ground_truth_column}"] if report.ground_truth_column else []
     lines += [f"  {line}" for error in report.errors for line in error.splitlines()]
+    lines += [f"  note: {note}" for note in report.notes]
     typer.echo("\n".join(lines))
     show("column", "type", "nulls", rows=((c.name, c.type, f"{c.nulls:,}") for c in report.columns))
     if report.prompt_lengths:

@@ -80,7 +80,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     """
     algorithm, kind = algorithm_of(config), kind_of(config.algorithm.base)
     _check_source(config, algorithm, kind)
-    check_evaluation(config.evaluate, config.data.validation_fraction)
+    check_evaluation(config.evaluate, config.data.validation_fraction, config.validation)
     _check_fields(algorithm, kind)
     _check_models(config, algorithm)
     _check_steps(config, algorithm, kind)
@@ -114,6 +114,12 @@ def _check_source(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     if config.rollout and not fields and "teacher" not in roles(algorithm, FIELDS):
         need = f"an algorithm that learns from completions of the policy; {kind} learns from data"
         raise no_effect("rollout", config.rollout, need)
+    if config.validation is not None and config.rollout is not None:
+        need = "an algorithm that learns from data: completions of the policy have no held-out loss"
+        raise no_effect("validation", config.validation, need, "leave it out, and set evaluate")
+    if config.validation is not None and "old_logp" in reads_of(algorithm):
+        need = f"a loss that is relative to a fixed model; {kind} compares the policy with itself before an update"
+        raise no_effect("validation", config.validation, need)
 
 
 def _check_fields(algorithm: Algorithm, kind: str) -> None:
@@ -149,8 +155,10 @@ def _check_steps(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     if config.critic_warmup and not any(objective.role == "critic" for objective in objectives):
         raise no_effect("critic_warmup", config.critic_warmup, f"an algorithm with a critic; {kind} has none")
     metric = config.stop_when.metric if config.stop_when else ""
-    if metric.startswith("eval/") and config.evaluate is None:
-        raise no_effect("stop_when", config.stop_when, "an evaluation", "set evaluate, or leave stop_when out")
+    sections = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
+    for prefix, (name, need) in sections.items():
+        if metric.startswith(prefix) and getattr(config, name) is None:
+            raise no_effect("stop_when", config.stop_when, need, f"set {name}, or leave stop_when out")
     if do := suggestion(metric):  # other names are checked in the run, when there are records
         raise ConfigError("stop_when.metric", got=metric, need="a metric of the run", do=do)
 

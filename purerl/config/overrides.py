@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from purerl.config.modifiers import is_modifier
 from purerl.config.structure import from_dict, to_dict
-from purerl.config.tables import SHORT, UNSET, Table, show
+from purerl.config.tables import ALTERNATIVES, SHORT, UNSET, Table, show
 from purerl.errors import ConfigError
 
 __all__ = ["apply", "build"]
 
 T = TypeVar("T")
 
-_PAIRS = (("max_steps", "num_epochs"), ("num_minibatches", "minibatch_size"), ("warmup_steps", "warmup_ratio"))
-_ALTERNATIVES = dict((*_PAIRS, *((b, a) for a, b in _PAIRS)))
+_EVALUATIONS = ("evaluate", "validation")
+"""Sections that use the validation set of `data.validation_fraction`, unless their `data` name files."""
 
 _DOT = re.compile(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)')
 """A dot that is not in quotes: algorithm."package.module:Class".size has three parts."""
 
 
-def apply(config: T, settings: Iterable[str]) -> T:
+def apply(config: T, settings: Iterable[str], *, before: Iterable[str] = ()) -> T:
     """`config` with `settings` changed, each a string ``dotted.key=value``.
 
     A value is TOML, or otherwise a string. An empty value returns a setting to its default. The order of `settings`
     does not matter, except that the last one of the same key counts: a section is applied before the settings in it,
     and a `kind`, which starts from its own defaults, before the settings beside it. A setting in a section that is None
-    creates the section. A setting replaces its alternative in `config`: `num_epochs` replaces `max_steps`. Modifiers
-    of an algorithm that `settings` add are applied in the order in which they are first named.
+    creates the section. A setting replaces its alternative in `config`: `num_epochs` replaces `max_steps`, and
+    `evaluate=` and `evaluate.data` replace a `data.validation_fraction` that nothing else uses. What `settings` name is
+    never replaced, nor what `before` names, settings that have been applied to `config` already. Modifiers of an
+    algorithm that `settings` add are applied in the order in which they are first named.
 
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 
@@ -38,7 +40,7 @@ def apply(config: T, settings: Iterable[str]) -> T:
     >>> apply(Sampling(), ["max_tokens=8", 'stop_strings=["."]'])
     Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop_strings=('.',))
     """
-    return from_dict(type(config), _changed(to_dict(config), settings))
+    return from_dict(type(config), _changed(to_dict(config), settings, before))
 
 
 def build(cls: type[T], settings: Iterable[str], table: Table | None = None) -> T:
@@ -51,13 +53,29 @@ def build(cls: type[T], settings: Iterable[str], table: Table | None = None) -> 
     return from_dict(cls, _changed(table or {}, settings))
 
 
-def _changed(table: Table, settings: Iterable[str]) -> Table:
+def _changed(table: Table, settings: Iterable[str], before: Iterable[str] = ()) -> Table:
     parsed = [*map(_parse, settings)]
+    named = [keys for keys, _ in (*parsed, *map(_parse, before))]
     for keys, text in sorted(parsed, key=_order([keys for keys, _ in parsed])):
-        section, alternative = _set(table, keys, _value(text)), _ALTERNATIVES.get(keys[-1])
-        if text and alternative in section and [*keys[:-1], alternative] not in (names for names, _ in parsed):
+        section, alternative = _set(table, keys, _value(text)), ALTERNATIVES.get(keys[-1])
+        if text and alternative in section and [*keys[:-1], alternative] not in named:
             section[alternative] = UNSET
+    changed = [keys for keys, _ in parsed]
+    _drop_unused_fraction(table, changed, named)
+    if isinstance(initial := table.get("initial_run"), dict):
+        _drop_unused_fraction(
+            initial, *([keys[1:] for keys in each if keys[0] == "initial_run"] for each in (changed, named))
+        )
     return table
+
+
+def _drop_unused_fraction(table: Table, changed: Collection[list[str]], named: Collection[list[str]]) -> None:
+    """Unset a validation fraction that is not in `named`, if `changed` removed what used it."""
+    data, sections = table.get("data"), [table.get(name, UNSET) for name in _EVALUATIONS]
+    is_used = any(isinstance(section, dict) and section.get("data", UNSET) in (UNSET, {}, []) for section in sections)
+    is_changed = any(keys == [name] or keys[:2] == [name, "data"] for keys in changed for name in _EVALUATIONS)
+    if is_changed and not is_used and isinstance(data, dict) and ["data", "validation_fraction"] not in named:
+        data["validation_fraction"] = UNSET
 
 
 def _order(named: Sequence[list[str]]) -> Callable[[tuple[list[str], str]], Any]:

@@ -6,7 +6,7 @@ from purerl.config.check import algorithm_of
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
-from purerl.evaluation.settings import Evaluate
+from purerl.evaluation.settings import Evaluate, Validation
 from purerl.plugins import kind_of
 
 __all__ = ["needs", "plan"]
@@ -35,6 +35,7 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
         "step": f"{_source(config)}: {rows:,} rows; optimizer steps: {updates:,}",
         "total": f"at most {steps * rows:,} rows; optimizer steps: {steps * updates:,}" if steps else None,
         "evaluation": config.evaluate and _evaluation(config.evaluate),
+        "validation": config.validation and _validation(config.validation),
         "checkpoints": f"every {config.checkpoint.every} steps; the newest {config.checkpoint.keep} are kept",
         "stops early": config.stop_when and f"if {config.stop_when.metric} is at least {config.stop_when.at_least:g}",
     }
@@ -61,6 +62,11 @@ def _evaluation(evaluate: Evaluate) -> str:
     return f"every {evaluate.every} steps: {problems} of {files}{samples}"
 
 
+def _validation(validation: Validation) -> str:
+    examples = "all examples" if validation.max_examples is None else f"the first {validation.max_examples:,} examples"
+    return f"every {validation.every} steps: {examples} of {', '.join(validation.data) or 'the validation set'}"
+
+
 def needs(config: RunConfig) -> list[str]:
     """The models and files that must exist before `config` can run, without those that the run creates itself."""
     roles = model_roles(config, algorithm_of(config))
@@ -68,5 +74,6 @@ def needs(config: RunConfig) -> list[str]:
     paths += [(name, role.settings.model.path) for name, role in roles.items() if role.settings.model != config.model]
     paths += [("data", file) for file in config.data.files]
     paths += [("problems", file) for file in (config.evaluate.data.values() if config.evaluate else ())]
+    paths += [("validation", file) for file in (config.validation.data if config.validation else ())]
     initial = needs(config.initial_run) if config.initial_run else []
     return list(dict.fromkeys([*initial, *(f"{name} {path}" for name, path in paths if not path.startswith("{run}"))]))

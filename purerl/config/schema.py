@@ -18,10 +18,11 @@ from attrs import frozen
 from attrs.converters import optional
 
 from purerl.composition import Composition, to_composition
+from purerl.config.tables import ALTERNATIVES
 from purerl.data.settings import Data, to_data
 from purerl.debugging.settings import Debug
 from purerl.errors import ConfigError
-from purerl.evaluation.settings import Evaluate
+from purerl.evaluation.settings import Evaluate, Validation
 from purerl.rewards.settings import Reward, RewardWorkers, to_rewards
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model, at_least, check_alternatives, no_effect, setting, to_model
@@ -114,7 +115,10 @@ class RunConfig:
         "functions that must return at least 1, or the reward is 0, as module:function or file.py:function", default=()
     )
     reward_workers: RewardWorkers = setting("how reward functions are called", factory=RewardWorkers)
-    evaluate: Evaluate | None = setting("how the policy is evaluated", default=None)
+    evaluate: Evaluate | None = setting("how the policy is evaluated, by its completions", default=None)
+    validation: Validation | None = setting(
+        "how a policy that learns from data is validated, by its loss on held-out data", default=None
+    )
     checkpoint: Checkpoint = setting("when checkpoints are written", factory=Checkpoint)
     trackers: tuple[Any, ...] = setting(
         "what records the run beside its directory: wandb, tensorboard, ...", default=(), plugin="tracker"
@@ -162,5 +166,7 @@ def _with_trainer(role: Any, shared: Mapping[str, Any]) -> Any:
         return role
     trainer = role.get("trainer")
     if isinstance(trainer, Mapping):
-        return {**role, "trainer": trainer if "kind" in trainer else {**shared, **trainer}}
+        replaced = {ALTERNATIVES.get(name) for name in trainer}
+        inherited = {name: value for name, value in shared.items() if name not in replaced}
+        return {**role, "trainer": trainer if "kind" in trainer else {**inherited, **trainer}}
     return {name: part if name == "model" else _with_trainer(part, shared) for name, part in role.items()}

@@ -10,9 +10,14 @@ from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["SHORT", "UNSET", "Table", "flat", "read_table", "show"]
+__all__ = ["ALTERNATIVES", "SHORT", "UNSET", "Table", "flat", "read_table", "show"]
 
 Table = dict[str, Any]
+
+_PAIRS = (("max_steps", "num_epochs"), ("num_minibatches", "minibatch_size"), ("warmup_steps", "warmup_ratio"))
+
+ALTERNATIVES = dict((*_PAIRS, *((b, a) for a, b in _PAIRS)))
+"""Settings of one section of which only one can be set: each one, and the other."""
 
 UNSET = object()
 """In a table: a setting that returns to its default."""

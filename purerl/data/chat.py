@@ -1,7 +1,8 @@
 """Tokenization of prompts and conversations, and the mask of the tokens to learn.
 
 A string is tokenized without changes. Chat messages are rendered with the tokenizer's chat template, and the template
-adds all special tokens. A rendered prompt ends with the header of the assistant turn (the generation prompt).
+adds all special tokens. A rendered prompt ends with the header of the assistant turn (the generation prompt). A prompt
+that spells a special token can be tokenized as text, see `Chat.escapes`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attrs import evolve, field, frozen
 
 from purerl.data.columns import PromptFormat
+from purerl.data.settings import SpecialTokens
+from purerl.data.special_tokens import encode, is_marked, mark, unmark
 from purerl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ __all__ = [
     "TokenizedExample",
     "check_settings",
     "open_chat",
+    "text_note",
     "tokenize_answer",
     "tokenize_prompts",
 ]
@@ -51,6 +55,8 @@ class Chat:
     stop_tokens           token ids that end a completion: `end_tokens`, then `extra_stop_tokens` of `open_chat`
     system_prompt         the system prompt of conversations without one
     chat_template_kwargs  keyword arguments of the chat template
+    escapes               in plain-text prompts, and in all messages except the assistant's, text that spells a special
+                          token is tokenized as text. Otherwise it becomes the token
     """
 
     tokenizer: Any  # the annotations of transformers do not narrow what its calls return
@@ -58,6 +64,7 @@ class Chat:
     stop_tokens: tuple[int, ...]
     system_prompt: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(factory=dict)
+    escapes: bool = False
 
 
 class Prompt(NamedTuple):
@@ -78,8 +85,8 @@ def check_settings(
     prompt_format: PromptFormat, *, system_prompt: str | None, chat_template_kwargs: Mapping[str, Any]
 ) -> None:
     """Raise ConfigError for chat settings if the prompts are plain text."""
-    for name, value in (("system_prompt", system_prompt), ("chat_template_kwargs", chat_template_kwargs)):
-        if value and prompt_format == "text":
+    for name, value in (("system_prompt", system_prompt), ("chat_template_kwargs", chat_template_kwargs or None)):
+        if value is not None and prompt_format == "text":
             do = f"remove {name}, or write the prompts as chat messages"
             raise ConfigError(f"{name} has no effect", got="plain-text prompts", need="chat messages", do=do)
 
@@ -91,6 +98,7 @@ def open_chat(
     system_prompt: str | None = None,
     chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     extra_stop_tokens: Sequence[int] = (),
+    special_tokens: SpecialTokens = "keep",
 ) -> Chat:
     """Return the `Chat` for prompts of `prompt_format`.
 
@@ -101,9 +109,10 @@ def open_chat(
     argument; if the prompts are messages and the tokenizer has no chat template.
     """
     check_settings(prompt_format, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
+    escapes = special_tokens == "escape"
     extra = [token for token in extra_stop_tokens if token < len(tokenizer)]
     if prompt_format == "text":
-        return _with_end_tokens(Chat(tokenizer, (), ()), _eos_tokens(tokenizer), extra)
+        return _with_end_tokens(Chat(tokenizer, (), (), escapes=escapes), _eos_tokens(tokenizer), extra)
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
@@ -112,8 +121,16 @@ def open_chat(
             do="use a model that has one, put chat_template.jinja next to its tokenizer, or write the prompts as text",
         )
     _check_template_kwargs(tokenizer, chat_template_kwargs)
-    chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs)
+    chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs, escapes)
     return _with_end_tokens(chat, [*_end_of_turn_tokens(chat), *_eos_tokens(tokenizer)], extra)
+
+
+def text_note(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """A note on plain-text prompts for a model with a chat template; None if it has none."""
+    if not tokenizer.chat_template:
+        return None
+    do = "write the prompts as messages to apply it"
+    return f"the prompts are plain text, so the chat template of the model is not applied; {do}"
 
 
 def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any]) -> None:
@@ -158,11 +175,11 @@ def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prom
     """
     texts = [prompt if isinstance(prompt, str) else _render_prompt(chat, prompt) for prompt in prompts]
     is_text = bool(prompts) and isinstance(prompts[0], str)
-    tokens = chat.tokenizer(texts)["input_ids"] if is_text else _encode(chat, texts)
+    tokens = _encode_strings(chat, texts) if is_text else _encode(chat, texts)
     for text, ids in zip(texts, tokens, strict=True):
         if not ids:
             raise DataError(f"prompt {text!r}", got="no tokens", need="at least one token", do="remove the row")
-    return [Prompt(text, ids) for text, ids in zip(texts, tokens, strict=True)]
+    return [Prompt(unmark(text), ids) for text, ids in zip(texts, tokens, strict=True)]
 
 
 def _render_prompt(chat: Chat, messages: Messages) -> str:
@@ -186,8 +203,9 @@ def _render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
 def _apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
     from jinja2 import TemplateError
 
+    messages = [_escaped(chat, message) for message in messages] if chat.escapes else list(messages)
     try:
-        return chat.tokenizer.apply_chat_template(list(messages), **kwargs, **chat.chat_template_kwargs)
+        return chat.tokenizer.apply_chat_template(messages, **kwargs, **chat.chat_template_kwargs)
     except (TemplateError, TypeError, ValueError) as error:
         raise DataError(f"the chat template raised an error: {error}", got=_roles(messages)) from error
 
@@ -196,8 +214,24 @@ def _roles(messages: Messages) -> str:
     return "messages with the roles " + ", ".join(str(message["role"]) for message in messages)
 
 
+def _escaped(chat: Chat, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`message` with its content marked where it spells a special token, unless it is the assistant's."""
+    content = message.get("content")
+    if message["role"] == "assistant" or not isinstance(content, str):
+        return message
+    return {**message, "content": mark(chat.tokenizer, content)}
+
+
+def _encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
+    """Tokenize plain-text prompts, with the special tokens that the tokenizer adds."""
+    options = {"split_special_tokens": True} if chat.escapes else {}
+    return chat.tokenizer(list(texts), **options)["input_ids"]
+
+
 def _encode(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
     """Tokenize rendered text. The chat template has already added the special tokens."""
+    if chat.escapes and any(map(is_marked, texts)):
+        return [encode(chat.tokenizer, text).tokens for text in texts]
     return chat.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
 
 
@@ -237,12 +271,25 @@ def _has_generation_markers(chat: Chat) -> bool:
 
 def _tokenize_with_markers(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
     """Mark the tokens that the template marks, starting with message `first`."""
-    encoded = _apply_template(chat, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
-    tokens = list(encoded["input_ids"])
+    tokens, marked = _encode_with_markers(chat, messages)
     is_assistant = messages[first]["role"] == "assistant"
     start = _prefix_length(chat, tokens, messages[:first], add_generation_prompt=is_assistant)
-    action = [k >= start and bool(marked) for k, marked in enumerate(encoded["assistant_masks"])]
-    return TokenizedExample(tokens, action)
+    return TokenizedExample(tokens, [k >= start and learned for k, learned in enumerate(marked)])
+
+
+def _encode_with_markers(chat: Chat, messages: Messages) -> tuple[list[int], list[bool]]:
+    """The tokens of `messages`, and whether the template marks each of them as the assistant's."""
+    options: dict[str, Any] = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
+    text = _render(chat, messages) if chat.escapes else ""
+    if not is_marked(text):
+        encoded = _apply_template(chat, messages, **options)
+        return list(encoded["input_ids"]), list(map(bool, encoded["assistant_masks"]))
+    encoded = _apply_template(chat, messages, **options, tokenizer_kwargs={"return_offsets_mapping": True})
+    is_assistant = [False] * len(text)
+    for (start, end), marked in zip(encoded["offset_mapping"], encoded["assistant_masks"], strict=True):
+        is_assistant[start:end] = [bool(marked)] * (end - start)
+    tokens, starts = encode(chat.tokenizer, text)
+    return tokens, [is_assistant[start] for start in starts]
 
 
 def _tokenize_by_turns(chat: Chat, messages: Messages, first: int) -> TokenizedExample:

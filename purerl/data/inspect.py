@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from attrs import frozen
 
-from purerl.data.chat import Chat, TokenizedExample, open_chat, tokenize_answer, tokenize_prompts
+from purerl.data.chat import (
+    Chat,
+    TextOrMessages,
+    TokenizedExample,
+    open_chat,
+    text_note,
+    tokenize_answer,
+    tokenize_prompts,
+)
 from purerl.data.columns import (
     ColumnStyle,
     ExampleFormat,
@@ -28,6 +36,8 @@ from purerl.data.columns import (
 )
 from purerl.data.examples import Example, extract_answers, extract_prompt
 from purerl.data.files import read_table
+from purerl.data.settings import SpecialTokens
+from purerl.data.special_tokens import spelled
 from purerl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -73,6 +83,7 @@ class Report:
                          empty without a tokenizer
     problems             problems in the rows
     errors               if `formats` is empty: for each example type, why the file cannot be used for it
+    notes                what is no problem, but may be a surprise
     """
 
     path: str
@@ -85,6 +96,7 @@ class Report:
     sample: tuple[str, ...]
     problems: tuple[Problem, ...]
     errors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def inspect(
@@ -94,21 +106,22 @@ def inspect(
     system_prompt: str | None = None,
     chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     max_prompt_tokens: int | None = None,
+    special_tokens: SpecialTokens = "keep",
     get_ground_truth: Callable[[Example], str] | None = None,
     limit: int | None = None,
 ) -> Report:
     """Inspect the first `limit` rows of the data set at `path`. Without `tokenizer`, nothing is rendered or tokenized.
 
     `get_ground_truth` is the function by which reward functions read the ground truth of a row. Without it, a missing
-    ground truth is not listed.
+    ground truth is not listed. Prompts that spell a special token are listed, unless `special_tokens` is "escape".
 
     Raises: DataError if the file cannot be read. ConfigError if a setting has no effect, or if the prompts are messages
     and `tokenizer` has no chat template.
     """
+    settings: dict[str, Any] = {"system_prompt": system_prompt, "chat_template_kwargs": chat_template_kwargs}
+    settings["special_tokens"] = special_tokens
     if tokenizer is None:
-        _refuse_without_tokenizer(
-            system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs, max_prompt_tokens=max_prompt_tokens
-        )
+        _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens)
     table = read_table(path).slice(0, limit)
     columns = tuple(
         Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
@@ -121,35 +134,40 @@ def inspect(
         return Report(path, len(rows), columns, style, (), ground_truth_column, {}, (), (), errors)
     example_format = formats[-1]  # the last one reads the most columns
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
-    rendered = {}
+    rendered: dict[int, _RenderedRow] = {}
     if tokenizer is not None:
-        chat = open_chat(
-            tokenizer,
-            example_format.prompt_format,
-            system_prompt=system_prompt,
-            chat_template_kwargs=chat_template_kwargs,
-        )
+        chat = open_chat(tokenizer, example_format.prompt_format, **settings)
         valid = sorted({*range(len(rows))} - {row for row, _ in invalid})
         rendered = {row: _render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
-    render_problems = [(row, result.problem) for row, result in rendered.items() if result.problem]
-    problems = _group_by_message(
-        [
-            *invalid,
-            *_find_duplicates(example_format, rows),
-            *_find_invalid_ground_truth(get_ground_truth, ground_truth_column, rows),
-            *render_problems,
-        ]
-    )
-    prompt_lengths = _quantiles([result.prompt_length for result in rendered.values() if result.prompt_length])
-    sample = next((result.texts for result in rendered.values() if result.texts), ())
+    problems = [
+        *invalid,
+        *_find_duplicates(example_format, rows),
+        *_find_invalid_ground_truth(get_ground_truth, ground_truth_column, rows),
+        *((row, problem) for row, result in rendered.items() for problem in result.problems),
+    ]
     return Report(
-        path, len(rows), columns, style, tuple(formats), ground_truth_column, prompt_lengths, sample, problems
+        path,
+        len(rows),
+        columns,
+        style,
+        tuple(formats),
+        ground_truth_column,
+        prompt_lengths=_quantiles([result.prompt_length for result in rendered.values() if result.prompt_length]),
+        sample=next((result.texts for result in rendered.values() if result.texts), ()),
+        problems=_group_by_message(problems),
+        notes=_notes(tokenizer, example_format),
     )
+
+
+def _notes(tokenizer: PreTrainedTokenizerBase | None, example_format: ExampleFormat) -> tuple[str, ...]:
+    is_text = tokenizer is not None and example_format.prompt_format == "text"
+    note = text_note(tokenizer) if is_text else None
+    return (note,) if note else ()
 
 
 def _refuse_without_tokenizer(**settings: Any) -> None:
     for name, value in settings.items():
-        if value:
+        if value not in (None, {}, "keep"):
             what, do = f"{name} has no effect without a tokenizer", "pass one (on the command line: --model DIR)"
             raise ConfigError(what, need="a tokenizer", do=do)
 
@@ -242,11 +260,11 @@ def _group_by_message(problems: Iterable[tuple[int, str]]) -> tuple[Problem, ...
 
 
 class _RenderedRow(NamedTuple):
-    """The prompt length in tokens and the text of a row with each answer, or the problem that was found."""
+    """The prompt length in tokens and the text of a row with each answer, and the problems that were found."""
 
     prompt_length: int = 0
     texts: tuple[str, ...] = ()
-    problem: str | None = None
+    problems: tuple[str, ...] = ()
 
 
 def _render_row(
@@ -257,11 +275,20 @@ def _render_row(
         tokenized = tokenize_prompts(chat, [prompt])[0]
         answers = [tokenize_answer(chat, prompt, answer) for answer in extract_answers(example_format, example)]
     except DataError as error:
-        return _RenderedRow(problem=str(error).splitlines()[0])
+        return _RenderedRow(problems=(str(error).splitlines()[0],))
     texts = tuple(_mark_learned_text(chat, answer) for answer in answers) or (tokenized.text,)
     is_too_long = max_prompt_tokens is not None and len(tokenized.tokens) > max_prompt_tokens
-    problem = f"a prompt of more than {max_prompt_tokens} tokens" if is_too_long else None
-    return _RenderedRow(len(tokenized.tokens), texts, problem)
+    problems = [f"a prompt of more than {max_prompt_tokens} tokens"] if is_too_long else []
+    if not chat.escapes and (token := _spelled_token(chat, prompt)):
+        problems.append(f"a prompt that spells the special token {token!r}")
+    return _RenderedRow(len(tokenized.tokens), texts, tuple(problems))
+
+
+def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
+    """The first special token that `prompt` spells, in plain text or in a message that is not the assistant's."""
+    messages = [] if isinstance(prompt, str) else [each for each in prompt if each["role"] != "assistant"]
+    texts = [prompt] if isinstance(prompt, str) else [str(message["content"]) for message in messages]
+    return next(filter(None, (spelled(chat.tokenizer, text) for text in texts)), None)
 
 
 def _mark_learned_text(chat: Chat, example: TokenizedExample) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve, field, frozen
 
 from purerl.backends.tokenizer import end_tokens
-from purerl.data.chat import Chat, check_settings, open_chat
+from purerl.data.chat import Chat, check_settings, open_chat, text_note
 from purerl.data.columns import ExampleType, PromptFormat, all_begin_with
 from purerl.data.examples import (
     DataSet,
@@ -39,6 +39,7 @@ __all__ = [
     "check_first_rows",
     "check_sources",
     "file_digests",
+    "notes",
     "open_data",
     "open_run_chat",
     "prompt_format_of",
@@ -54,7 +55,7 @@ VALIDATION = "validation"
 
 @frozen
 class RunData:
-    """The training data of a run, its evaluation problems by name, and how both become tokens.
+    """The training data of a run, its evaluation problems by name, its validation set, and how they become tokens.
 
     `counts` has the numbers of training rows: all (`rows`), those left out (`too_long`, `validation`) and the others
     (`examples`); and of evaluation `problems`.
@@ -64,6 +65,7 @@ class RunData:
     problems: Mapping[str, DataSet]
     chat: Chat
     counts: Mapping[str, int] = field(factory=dict)
+    validation: DataSet | None = None
 
 
 def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] = ()) -> DataSet:
@@ -78,7 +80,9 @@ def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] 
         system, kwargs = settings.system_prompt, settings.chat_template_kwargs
         check_settings(prompt_format_of(every), system_prompt=system, chat_template_kwargs=kwargs)
     chats = [data for data in every if data.example_format.prompt_format == "messages"]
-    if system and all(all_begin_with(table, data.example_format, "system") for data in chats for table in data.tables):
+    if system is not None and all(
+        all_begin_with(table, data.example_format, "system") for data in chats for table in data.tables
+    ):
         got, do = "messages that all start with a system prompt", "leave data.system_prompt out"
         raise ConfigError("data.system_prompt has no effect", got=got, do=do)
     return examples
@@ -118,31 +122,33 @@ def open_data(
 ) -> RunData:
     """`examples` without rows that are too long and without the validation set.
 
-    Without `problems`, an evaluated run has the first `max_problems` of the validation set.
+    Without `problems`, an evaluated run has the first `max_problems` of the validation set. All its rows are
+    `validation`.
 
     Raises: DataError if no row remains.
     """
     for data in (examples, *problems.values()):
         check_first_rows(chat, data)
     limit, fraction, counts = settings.max_prompt_tokens, settings.validation_fraction, {"rows": len(examples.indices)}
+    held_out = None
     if limit is not None:
         examples, too_long = split_out(examples, partial(_are_too_long, chat, examples, limit))
         counts["too_long"] = len(too_long.indices)
         _check_remaining(examples, f"prompts of more than {limit} tokens", "raise data.max_prompt_tokens")
     if fraction:
         rows = len(examples.indices)
-        examples, validation = split_out(examples, partial(_are_validation, examples, fraction))
-        counts[VALIDATION] = len(validation.indices)
+        examples, held_out = split_out(examples, partial(_are_validation, examples, fraction))
+        counts[VALIDATION] = len(held_out.indices)
         _check_remaining(examples, "prompts of the validation set", "lower data.validation_fraction")
-        if not validation.indices:
+        if not held_out.indices:
             got = f"none of {rows:,} rows in the validation set"
             raise DataError("data.validation_fraction", got=got, need="at least one", do="raise it")
-        if is_evaluated:
-            problems = {VALIDATION: evolve(validation, parts=(validation.indices[:max_problems],))}
+        if is_evaluated and not problems:
+            problems = {VALIDATION: evolve(held_out, parts=(held_out.indices[:max_problems],))}
     counts["examples"] = len(examples.indices)
     if problems:
         counts["problems"] = sum(len(data.indices) for data in problems.values())
-    return RunData(examples, problems, chat, counts)
+    return RunData(examples, problems, chat, counts, held_out)
 
 
 def _are_too_long(chat: Chat, data: DataSet, limit: int, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
@@ -206,6 +212,7 @@ def open_run_chat(
             prompt_format_of((examples, *problems)),
             system_prompt=settings.system_prompt,
             chat_template_kwargs=settings.chat_template_kwargs,
+            special_tokens=settings.special_tokens,
             extra_stop_tokens=end_tokens(model),
         )
     learns_text = examples.example_format.prompt_format == "text" and examples.example_format.example_type != "prompts"
@@ -217,6 +224,14 @@ def open_run_chat(
             do=f"set eos_token in its tokenizer_config.json{remedy}",
         )
     return chat
+
+
+def notes(data: RunData) -> str | None:
+    """What a user should know about the data of a run before its first step, in lines; None if there is nothing."""
+    used = [data.examples, *data.problems.values(), *([data.validation] if data.validation else [])]
+    is_text = any(each.example_format.prompt_format == "text" for each in used)
+    lines = [summary(data.counts), text_note(data.chat.tokenizer) if is_text else None]
+    return "\n".join(filter(None, lines)) or None
 
 
 def summary(counts: Mapping[str, int]) -> str | None:

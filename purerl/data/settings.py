@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, setting
+from purerl.settings import at_least, one_of, setting
 
-__all__ = ["Data", "to_data"]
+__all__ = ["Data", "SpecialTokens", "to_data"]
+
+SpecialTokens = Literal["keep", "escape"]
 
 
 @frozen(kw_only=True)
@@ -34,8 +36,18 @@ class Data:
     max_prompt_tokens: int | None = setting(
         "rows with a longer prompt are left out", unit="tokens", default=None, **at_least(1)
     )
-    validation_fraction: float = setting(
-        "fraction of the prompts, chosen by their hash, that is used for evaluation only", default=0.0
+    special_tokens: SpecialTokens = setting(
+        "text in a prompt that spells a special token, such as <|im_end|>; keep: it becomes the token; "
+        "escape: it is tokenized as text",
+        default="keep",
+        **one_of(*get_args(SpecialTokens)),
+    )
+    validation_fraction: float | None = setting(
+        "fraction of the prompts, chosen by their hash, that is used for evaluation only; 0: none, also if a recipe "
+        "holds some out",
+        default=None,
+        need="from 0 to below 1",
+        valid=lambda value: 0 <= value < 1,
     )
 
     def __attrs_post_init__(self) -> None:
@@ -53,8 +65,6 @@ class Data:
         if None in self.chat_template_kwargs.values():
             got, need = repr(self.chat_template_kwargs), "values other than None: TOML cannot express it"
             raise ConfigError("chat_template_kwargs", got=got, need=need)
-        if not 0 <= self.validation_fraction < 1:
-            raise ConfigError("validation_fraction", got=self.validation_fraction, need="from 0 to below 1")
 
 
 def to_data(value: str | Data) -> Data:

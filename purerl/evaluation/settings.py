@@ -12,9 +12,9 @@ from attrs import frozen
 
 from purerl.errors import ConfigError
 from purerl.plugins import locate
-from purerl.settings import at_least, check_strings, no_effect, setting
+from purerl.settings import at_least, boolean, check_strings, no_effect, setting
 
-__all__ = ["Evaluate", "check_answer_extractor", "check_evaluation"]
+__all__ = ["Evaluate", "Validation", "check_answer_extractor", "check_evaluation"]
 
 
 def _to_files(value: str | Sequence[str] | Mapping[str, str]) -> Mapping[str, str]:
@@ -44,16 +44,13 @@ class Evaluate:
         converter=_to_files,
         read=_to_files,
     )
-    every: int = setting(
-        "steps between evaluations; there is also one before the first step and one after the last",
-        default=20,
-        **at_least(1),
-    )
+    every: int = setting("steps between evaluations; there is also one after the last step", default=20, **at_least(1))
+    before_training: bool = setting("also evaluate the policy before the first step", default=True, **boolean())
     max_tokens: int = setting("maximum number of new tokens", unit="tokens", **at_least(1))
     samples_per_prompt: int = setting("completions of each problem", default=1, **at_least(1))
     temperature: float = setting("divides the logits; 0: greedy decoding (argmax)", default=0.0)
-    pass_at_k: tuple[int, ...] = setting(
-        "values of k for pass@k; if not given and there are several samples, their number", default=()
+    pass_at_k: tuple[int, ...] | None = setting(
+        "values of k for pass@k; if not given and there are several samples, their number; []: none", default=None
     )
     answer_extractor: str | None = setting(
         "function (completion) -> str or None that extracts the answer, as module:function; it enables maj@k",
@@ -81,33 +78,77 @@ class Evaluate:
             need = "a temperature above 0: all greedy completions of a problem are equal"
             do = "set temperature, for example to 1.0"
             raise ConfigError("samples_per_prompt has no effect", got=samples, need=need, do=do)
-        if not all(1 <= k <= samples for k in self.pass_at_k):
+        if not all(1 <= k <= samples for k in self.pass_at_k or ()):
             raise ConfigError("pass_at_k", got=self.pass_at_k, need=f"from 1 to samples_per_prompt, {samples}")
-        if len(set(self.pass_at_k)) < len(self.pass_at_k):
+        if len(set(self.pass_at_k or ())) < len(self.pass_at_k or ()):
             raise ConfigError("pass_at_k", got=self.pass_at_k, need="each k once")
         if self.answer_extractor is not None and samples == 1:
             got, need = repr(self.answer_extractor), "several samples, to find the most frequent answer"
             raise ConfigError("answer_extractor has no effect", got=got, need=need, do="set samples_per_prompt")
 
+    def is_due(self, step: int) -> bool:
+        """Whether there is an evaluation after `step`, which is 0 before training, if it is not the last one."""
+        return step % self.every == 0 and (step > 0 or self.before_training)
+
     @property
     def pass_ks(self) -> tuple[int, ...]:
         """Values of k for which pass@k is computed."""
-        return self.pass_at_k or ((self.samples_per_prompt,) if self.samples_per_prompt > 1 else ())
+        default = (self.samples_per_prompt,) if self.samples_per_prompt > 1 else ()
+        return default if self.pass_at_k is None else self.pass_at_k
 
 
-def check_evaluation(settings: Evaluate | None, validation_fraction: float) -> None:
-    """Raise ConfigError unless an evaluation has exactly one source of problems, and no evaluation has none."""
+def _to_tuple(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+@frozen(kw_only=True)
+class Validation:
+    """How the loss of a policy that learns from data is measured on held-out examples, without sampling.
+
+    In settings a string stands for the file with that name.
+    """
+
+    data: tuple[str, ...] = setting(
+        "held-out demonstrations or preference pairs: files as in data.files. "
+        "If not given, the validation set of data.validation_fraction",
+        default=(),
+        converter=_to_tuple,
+        read=_to_tuple,
+        short=list,
+    )
+    every: int = setting(
+        "steps between validations; there is also one before the first step and one after the last",
+        default=20,
+        **at_least(1),
+    )
+    max_examples: int | None = setting("use only the first examples", default=None, **at_least(1))
+
+    def is_due(self, step: int) -> bool:
+        """Whether there is a validation after `step`, which is 0 before training, if it is not the last one."""
+        return step % self.every == 0
+
+
+def check_evaluation(
+    evaluate: Evaluate | None, validation_fraction: float | None, validation: Validation | None = None
+) -> None:
+    """Raise ConfigError unless the evaluation and the validation have one source of data each, and each is used."""
     key, do = "data.validation_fraction", "leave data.validation_fraction"
-    if settings is None:
-        if validation_fraction:
-            raise no_effect(key, validation_fraction, "an evaluation", f"set evaluate.max_tokens, or {do} out")
-        return
-    if not settings.data and not validation_fraction:
-        raise ConfigError("evaluate.data is missing", need="problems for the evaluation", do=f"set it, or {key}")
-    if settings.data and validation_fraction:
-        need = "an evaluation without evaluate.data"
-        raise no_effect(key, validation_fraction, need, f"{do} or evaluate.data out")
-    check_answer_extractor(settings)
+    sections = {"evaluate": evaluate, "validation": validation}
+    used = {name: section for name, section in sections.items() if section is not None}
+    needs = {"evaluate": "problems for the evaluation", "validation": "held-out examples"}
+    for name, section in used.items():
+        if not section.data and not validation_fraction:
+            do = f"set it, or {key}; an empty value, {name}=, turns it off"
+            raise ConfigError(f"{name}.data is missing", need=needs[name], do=do)
+    if validation_fraction and not used:
+        do = f"set evaluate.max_tokens or validation.every, or {do} out"
+        raise no_effect(key, validation_fraction, "an evaluation", do)
+    if validation_fraction and all(section.data for section in used.values()):
+        names = " and ".join(f"{name}.data" for name in used)
+        need = f"{'an evaluation' if evaluate else 'a validation'} without {names}"
+        raise no_effect(key, validation_fraction, need, f"{do} or {names.replace(' and ', ' or ')} out")
+    if evaluate is not None:
+        check_answer_extractor(evaluate)
 
 
 def check_answer_extractor(settings: Evaluate) -> None:

@@ -148,8 +148,8 @@ def evaluation_of_run(directory: Path, changes: Mapping[str, Any]) -> Evaluation
     check_answer_extractor(settings)
     accuracy_reward = select_accuracy_reward(settings, [*(reward.function for reward in config.rewards), *config.gates])
     # Problems that are named replace the validation set.
-    data = evolve(config.data, validation_fraction=0.0) if settings.data else config.data
-    config = resolve_paths(evolve(config, evaluate=settings, data=data), directory)
+    data = evolve(config.data, validation_fraction=None) if settings.data else config.data
+    config = resolve_paths(evolve(config, evaluate=settings, data=data, validation=None), directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     runner = reward_runner(config, {})
     opened = open_run_data(evolve(config, model=model), algorithm_of(config), {}, runner)

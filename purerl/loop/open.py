@@ -18,7 +18,16 @@ from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
 from purerl.data.examples import indices_of_draws, read_examples
 from purerl.data.limits import check_answer_lengths, check_lengths, check_problem_lengths, min_limit
-from purerl.data.open import RunData, check_sources, file_digests, open_data, open_run_chat, read_data, read_problems
+from purerl.data.open import (
+    RunData,
+    check_first_rows,
+    check_sources,
+    file_digests,
+    open_data,
+    open_run_chat,
+    read_data,
+    read_problems,
+)
 from purerl.errors import ConfigError
 from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.results import as_rows, metrics
@@ -26,10 +35,11 @@ from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.rewards import RunRewards, check_columns
-from purerl.loop.run import Clock
+from purerl.loop.run import Clock, LoopState
 from purerl.loop.sources import Demonstrations, PolicyRollouts, Preferences, Sampler, Source
 from purerl.loop.step import Learner
 from purerl.loop.update import Schedule, loop_objectives
+from purerl.loop.validation import Validator, read_held_out, select_held_out
 from purerl.plugins import find, kind_of, locate
 from purerl.protocols import Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
@@ -61,8 +71,9 @@ class Run:
     """Everything that a run has opened.
 
     `config` has resolved paths, and the commits of models on the hub. `max_steps` is the number of steps, also if
-    `config` has a number of epochs. `evaluate` returns the metrics of the generator's weights at a step. `files` has a
-    digest of each data file, and `models` the fingerprint of the model of each role.
+    `config` has a number of epochs. `evaluate` returns the metrics of the generator's weights at a step, and `validate`
+    those of the policy on held-out data in a state of the loop. `files` has a digest of each data file, and `models`
+    the fingerprint of the model of each role.
     """
 
     config: RunConfig
@@ -71,6 +82,7 @@ class Run:
     roles: Mapping[str, ModelRole]
     source: Source
     evaluate: Callable[..., dict[str, float]]
+    validate: Callable[[LoopState], dict[str, float]]
     rewards: RewardRunner
     data: RunData
     files: Mapping[str, str]
@@ -113,6 +125,7 @@ def resolve_paths(config: RunConfig, root: Path) -> RunConfig:
         map_models(config, lambda model: evolve(model, path=at(model.path))),
         data=evolve(config.data, files=tuple(map(at, config.data.files))),
         evaluate=config.evaluate and evolve(config.evaluate, data={k: at(v) for k, v in config.evaluate.data.items()}),
+        validation=config.validation and evolve(config.validation, data=tuple(map(at, config.validation.data))),
     )
 
 
@@ -125,7 +138,8 @@ def check_inputs(config: RunConfig) -> None:
         algorithm = algorithm_of(phase)
         purpose = purpose_of(phase, algorithm)
         problems = phase.evaluate.data.values() if phase.evaluate else ()
-        for files, use in ((phase.data.files, purpose), (problems, "prompts")):
+        held_out = phase.validation.data if phase.validation else ()
+        for files, use in (((*phase.data.files, *held_out), purpose), (problems, "prompts")):
             for file in files:
                 if _RUN not in file:
                     read_examples([file], use)
@@ -153,7 +167,8 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
     config = pin_commits(config, model_roles(config, algorithm), models)
     roles, runner = model_roles(config, algorithm), reward_runner(config, functions)
     problems = config.evaluate.data.values() if config.evaluate else ()
-    files = file_digests([*config.data.files, *problems])
+    held_out = config.validation.data if config.validation else ()
+    files = file_digests([*config.data.files, *problems, *held_out])
     directory.check_data(files)
     data = open_run_data(config, algorithm, roles, runner)
     max_steps = max_steps_of(config, len(data.examples.indices))
@@ -161,13 +176,15 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
     trainers = {name: open_trainer(config, name, role, updates[name] or 0) for name, role in roles.items()}
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
     rewards = RunRewards(runner, directory, config.reward_workers.max_failure_rate)
+    learner = _learner(config, algorithm, trainers)
     run = Run(
         config=config,
         max_steps=max_steps,
-        learner=_learner(config, algorithm, trainers),
+        learner=learner,
         roles=roles,
         source=_source(config, algorithm, data, generator, rewards),
         evaluate=partial(_evaluate, config, data, generator, rewards),
+        validate=_validator(config, algorithm, data, learner),
         rewards=runner,
         data=data,
         files=files,
@@ -184,20 +201,24 @@ def open_run_data(
     """The data of a run, checked against its reward functions and the tokenizers of the models in `roles`."""
     evaluate, purpose = config.evaluate, purpose_of(config, algorithm)
     problems = read_problems(evaluate.data, evaluate.max_examples) if evaluate else {}
-    examples = read_data(config.data, purpose, problems.values())
+    held_out = read_held_out(config.validation, purpose)
+    others = [*problems.values(), *([held_out] if held_out else [])]
+    examples = read_data(config.data, purpose, others)
     check_columns(runner, [*([examples] if config.rollout else []), *problems.values()])
-    check_sources(examples, teacher_names(config))
+    for learned in (examples, *([held_out] if held_out else [])):
+        check_sources(learned, teacher_names(config))
     tokenizer = load_tokenizer(config.model)
     for name, role in roles.items():
         if role.settings.model != config.model:
             check_same_ids(tokenizer, role.settings.model, name)
     sampled = [section for section in (config.rollout, evaluate) if section]
     needs_stop_token = any(not section.stop_strings for section in sampled)
-    chat = open_run_chat(
-        config.data, config.model, examples, problems.values(), tokenizer, needs_stop_token=needs_stop_token
-    )
+    chat = open_run_chat(config.data, config.model, examples, others, tokenizer, needs_stop_token=needs_stop_token)
     limit = evaluate.max_examples if evaluate else None
-    return open_data(config.data, examples, problems, chat, max_problems=limit, is_evaluated=evaluate is not None)
+    if held_out is not None:
+        check_first_rows(chat, held_out)
+    data = open_data(config.data, examples, problems, chat, max_problems=limit, is_evaluated=evaluate is not None)
+    return evolve(data, validation=select_held_out(config.validation, held_out or data.validation))
 
 
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:
@@ -213,7 +234,20 @@ def _source(
     sampler = Sampler(data.examples, data.chat, config.batch_size, config.seed, teacher_names(config))
     if config.rollout is not None:
         return PolicyRollouts(sampler, generator, rewards, config.rollout, algorithm)
+    return _examples_source(config, algorithm, sampler)
+
+
+def _examples_source(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:
     return Preferences(sampler) if purpose_of(config, algorithm) == "preferences" else Demonstrations(sampler)
+
+
+def _validator(
+    config: RunConfig, algorithm: Algorithm, data: RunData, learner: Learner
+) -> Callable[[LoopState], dict[str, float]]:
+    if data.validation is None:
+        return lambda state: {}
+    sampler = Sampler(data.validation, data.chat, config.batch_size, config.seed, teacher_names(config))
+    return Validator(learner, _examples_source(config, algorithm, sampler))
 
 
 def _evaluate(
@@ -276,6 +310,8 @@ def _check_row_lengths(run: Run) -> None:
     limit = min_limit(*(engine.capabilities for engine in engines))
     if limit is not None and rollout is None:
         check_answer_lengths(data.chat, data.examples, _drawn(data, config.seed, draws), limit=limit)
+        if data.validation is not None:
+            check_answer_lengths(data.chat, data.validation, data.validation.indices, limit=limit)
     elif limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
         room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
         do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower

@@ -60,10 +60,13 @@ class Sampler:
 
     def draw(self, first: int, count: int) -> list[Draw]:
         """The draws `first`, ..., `first + count - 1`."""
-        indices = indices_of_draws(self.data, self.seed, first, count)
+        return self.draws_of(indices_of_draws(self.data, self.seed, first, count), first)
+
+    def draws_of(self, indices: Sequence[int], first: int) -> list[Draw]:
+        """The examples at `indices` as the draws `first`, `first + 1`, ..."""
         examples = rows_at(self.data, indices)
         prompts = prompts_at(self.chat, self.data, indices, examples)
-        return list(map(Draw, range(first, first + count), indices, examples, prompts))
+        return list(map(Draw, range(first, first + len(indices)), indices, examples, prompts))
 
     def row_fields(self, draw: Draw) -> dict[str, Any]:
         """The fields of a row that depend only on its draw."""
@@ -246,9 +249,12 @@ class Demonstrations:
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         state, draws = _next_draws(self.sampler, state)
+        return state, self.rows(draws), {}
+
+    def rows(self, draws: Sequence[Draw]) -> list[Trajectory]:
+        """The rows of `draws`."""
         pairs = [(draw, answer) for draw in draws for answer in self.sampler.answers(draw)]
-        rows = [_example(self.sampler, draw, answer, draw.number) for draw, answer in pairs]
-        return state, list(map(Trajectory, rows)), {}
+        return [Trajectory(_example(self.sampler, draw, answer, draw.number)) for draw, answer in pairs]
 
 
 @frozen
@@ -259,12 +265,15 @@ class Preferences:
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         state, draws = _next_draws(self.sampler, state)
-        rows = [
-            _example(self.sampler, draw, answer, 2 * draw.number + k) | {"chosen": k == 0}
+        return state, self.rows(draws), {}
+
+    def rows(self, draws: Sequence[Draw]) -> list[Trajectory]:
+        """The rows of `draws`."""
+        return [
+            Trajectory(_example(self.sampler, draw, answer, 2 * draw.number + k) | {"chosen": k == 0})
             for draw in draws
             for k, answer in enumerate(self.sampler.answers(draw))
         ]
-        return state, list(map(Trajectory, rows)), {}
 
 
 def _next_draws(sampler: Sampler, state: LoopState) -> tuple[LoopState, list[Draw]]:

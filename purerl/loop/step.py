@@ -61,7 +61,7 @@ class Learner:
             for phase in (before, objectives):
                 update(self.trainers, empty_batch(), phase, schedule, state.step)
             return Step(evolve(state, step=state.step + 1), None, trajectories, metrics)
-        batch = self._collated(trajectories, state)
+        batch = self.collated(trajectories, state)
         with clock("update"):
             batch = score(self.trainers, batch, scored_fields(before))
             reports = update(self.trainers, batch, before, schedule, state.step)
@@ -77,7 +77,8 @@ class Learner:
         whole = with_fields(computed, **dict(batch.items()))
         return Step(evolve(state, step=state.step + 1, transform=transform), whole, trajectories, metrics)
 
-    def _collated(self, trajectories: Sequence[Trajectory], state: LoopState) -> TensorDict:
+    def collated(self, trajectories: Sequence[Trajectory], state: LoopState) -> TensorDict:
+        """The rows of the step after `state` as a batch, before a model has scored it."""
         batch = collate([trajectory.fields for trajectory in trajectories])
         if "noise" not in reads_of(self.algorithm):
             return batch

@@ -16,13 +16,14 @@ from purerl.config.roles import ModelRole
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import differences, digest, dumps, read_toml, to_dict
 from purerl.config.tables import flat
-from purerl.data.open import summary
+from purerl.data.open import notes
 from purerl.debugging.profiler import profiled
 from purerl.debugging.settings import Debug
 from purerl.debugging.stacks import stacks_after
 from purerl.diagnosis.run import Monitor
 from purerl.errors import ConfigError, RunDirectoryError, nearest
 from purerl.files import atomic_directory, explain_refusals
+from purerl.loop.measure import due, measure, measure_rest
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
 from purerl.loop.records import is_reached, to_record
@@ -45,7 +46,10 @@ __all__ = ["Summary", "advance", "claim_directory", "train"]
 
 @frozen
 class Summary:
-    """A finished run: its directory, its number of steps, and its first and last evaluation."""
+    """A finished run: its directory, its number of steps, and its evaluations `before` and `after` training.
+
+    They have the metrics ``eval/...`` and ``validation/...``. `before` is empty without an evaluation at step 0.
+    """
 
     directory: Path
     steps: int
@@ -170,7 +174,7 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)
     identity = directory.identity
-    title, note = f"{config.algorithm}, {config.model.path}", summary(run.data.counts)
+    title, note = f"{config.algorithm}, {config.model.path}", notes(run.data)
     with run.rewards, open_console(config.name, run.max_steps, title=title, note=note) as trackers:
         state, record = _resume(run, directory)
         info = partial(RunInfo, config.name, identity, settings=flat(to_dict(config)), first=record["step"])
@@ -207,7 +211,8 @@ def _resume(run: Run, directory: RunDirectory) -> tuple[LoopState, dict[str, Any
     rewind_to(path, directory, keep=run.config.checkpoint.keep)
     run.load_weights(state.step, Clock())
     if path is None:
-        directory.log({"step": 0} | to_record(run.evaluate(step=0), directory.path))
+        metrics = measure(run, state, due(run.config, 0), Clock())
+        directory.log(to_record({"step": 0, **metrics}, directory.path))
     return state, directory.records()[-1]
 
 
@@ -221,20 +226,19 @@ def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracke
         step = run.learner.step(state, run.source, clock, before_update=before_update)
         record = to_record({"step": number, **step.metrics}, directory.path)
         is_last = _is_over(record, run.max_steps, config.stop_when)
-        is_evaluated = config.evaluate is not None and (is_last or number % config.evaluate.every == 0)
+        measured = due(config, number, is_last=is_last)
         _follow_policy(run.trainers, run.roles, number, clock)
-        if is_evaluated or is_saved or max_staleness == 0:
+        if "evaluate" in measured or is_saved or max_staleness == 0:
             run.load_weights(number, clock)
-    if is_evaluated:
-        with clock("evaluate"):
-            record |= to_record(run.evaluate(step=number), directory.path)
+    record |= to_record(measure(run, step.state, measured, clock), directory.path)
+    if _is_over(record, run.max_steps, config.stop_when):
+        record |= to_record(measure_rest(run, step.state, measured, clock), directory.path)
     directory.check_lock()
     trained = _store(run, state, step, directory, clock)
     record |= time_metrics(clock, record.get("rollout/tokens", trained))
     directory.log(record)
     log_completions(tracker, number, step.trajectories)
-    if is_evaluated:
-        log_evaluation(tracker, number, directory.evaluations)
+    log_evaluation(tracker, number, directory.evaluations)
     tracker.log(record)
     if is_saved or _is_over(record, run.max_steps, config.stop_when):
         directory.sync(range(number - config.checkpoint.every, number + 1))
@@ -271,15 +275,18 @@ def _check_stop(stop_when: StopWhen | None, names: Collection[str]) -> None:
     """Refuse a metric that is not in `names`, those of all records, once it should be.
 
     The metrics of an evaluation are in the first record with an accuracy, which an evaluation without any reward does
-    not have. All others are in the first record of a policy update.
+    not have, and those of a validation in the first one with its loss. All others are in the first record of a policy
+    update.
     """
     if stop_when is None or stop_when.metric in names:
         return
-    is_evaluated, is_updated = "eval/accuracy" in names, any(name.startswith("policy/loss/") for name in names)
-    if is_evaluated if stop_when.metric.startswith("eval/") else is_updated:
+    group = stop_when.metric.partition("/")[0]
+    sign = {"eval": "eval/accuracy", "validation": "validation/loss"}.get(group, "policy/loss/")
+    if any(name.startswith(sign) for name in names):
         need = "a metric of the run"
         raise ConfigError("stop_when.metric", got=stop_when.metric, need=need, do=nearest(stop_when.metric, names))
 
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in record.items() if name.startswith("eval/") and value is not None}
+    prefixes = ("eval/", "validation/")
+    return {name: value for name, value in record.items() if name.startswith(prefixes) and value is not None}

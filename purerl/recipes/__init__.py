@@ -82,7 +82,7 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     _check_names(others, {*parameters, *attrs.fields_dict(RunConfig)})
     if recipe.endswith(".toml"):  # the settings are applied to what is written: roles inherit from the changed trainer
         return build(RunConfig, others, read_table(recipe))
-    return apply(config, others)
+    return apply(config, others, before=own)
 
 
 def required_settings(recipe: str) -> list[str]:

@@ -7,6 +7,9 @@ renders them. The loss covers the tokens of the assistant's turns and the token 
 turns, the system prompt, or the headers of the template. With columns `prompt` and `completion` the loss covers only
 the completion.
 
+`data.validation_fraction=0.05` holds out a twentieth of the prompts, and `validation.data` names a file instead. Then
+`validation/loss` and `validation/perplexity` are measured every 50 steps.
+
 Reasons for the settings:
 
     64 conversations per step     every assistant token of a step has the same weight in the loss
@@ -22,7 +25,8 @@ from __future__ import annotations
 from purerl.algos import sft
 from purerl.backends.hf import trainer
 from purerl.config.schema import RunConfig
-from purerl.data.settings import Data
+from purerl.data.settings import Data, to_data
+from purerl.evaluation.settings import Validation
 from purerl.settings import Model
 from purerl.store.settings import Checkpoint
 
@@ -50,5 +54,6 @@ def chat(
             gradient_checkpointing=True,
             max_tokens_per_microbatch=16384,
         ),
+        validation=Validation(every=50) if to_data(data).validation_fraction else None,
         checkpoint=Checkpoint(every=100),
     )

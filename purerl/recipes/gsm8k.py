@@ -4,7 +4,8 @@
     purerl train gsm8k --set model=Qwen/Qwen2.5-0.5B-Instruct --set data=gsm8k/train.parquet
 
 Any data set works if its prompts ask for a number and the correct number is in a column `answer` or `reward_model`. If
-no file of problems is given as `test`, 5 % of the prompts are held out for evaluation.
+no file of problems is given as `test`, 5 % of the prompts are held out for evaluation; `data.validation_fraction` sets
+another fraction, and `evaluate=` turns the evaluation off.
 
 Reasons for the settings:
 
@@ -71,8 +72,8 @@ def gsm8k(
             gradient_checkpointing=True,
             max_tokens_per_microbatch=16384,
         ),
-        evaluate=Evaluate(data=test or {}, every=10, max_tokens=_TOKENS),
+        evaluate=Evaluate(data={} if test is None else test, every=10, max_tokens=_TOKENS),
     )
-    if test is not None or config.data.validation_fraction:
+    if test is not None or config.data.validation_fraction is not None:
         return config
     return evolve(config, data=evolve(config.data, validation_fraction=_HELD_OUT))

@@ -5,7 +5,9 @@
 The data set has columns `chosen` and `rejected`: conversations, or answers if there is a column `prompt`. Both can be
 chat messages or text. The model should already answer well, for example after SFT on the chosen answers. The reference
 is the model at the start. Watch `policy/margin`, which starts at 0, and `policy/accuracy`, the fraction of pairs
-that the policy ranks correctly relative to the reference.
+that the policy ranks correctly relative to the reference. `data.validation_fraction=0.05` holds out a twentieth of the
+prompts, and `validation.data` names a file instead. Then `validation/loss`, `validation/accuracy` and
+`validation/margin` are measured every 50 steps.
 
 Reasons for the settings:
 
@@ -23,7 +25,8 @@ from __future__ import annotations
 from purerl.algos import dpo
 from purerl.backends.hf import trainer
 from purerl.config.schema import RunConfig
-from purerl.data.settings import Data
+from purerl.data.settings import Data, to_data
+from purerl.evaluation.settings import Validation
 from purerl.settings import Model
 from purerl.store.settings import Checkpoint
 
@@ -50,5 +53,6 @@ def preferences(
             gradient_checkpointing=True,
             max_tokens_per_microbatch=16384,
         ),
+        validation=Validation(every=50) if to_data(data).validation_fraction else None,
         checkpoint=Checkpoint(every=100),
     )

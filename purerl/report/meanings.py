@@ -17,7 +17,7 @@ _GENERALIZATIONS = (
     (r"^eval/.+/", "eval/"),  # eval/<data set>/accuracy
     (r"@\d+$", "@<k>"),
     (r"^(\w+/loss)/.*", r"\1/<term>"),
-    (r"^(critic|reward_model)/", "policy/"),
+    (r"^(critic|reward_model|validation)/", "policy/"),
     (r"^reward/.*", "reward/<name>"),
 )
 

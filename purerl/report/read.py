@@ -20,7 +20,7 @@ from purerl.store.lines import read_lines
 __all__ = ["check_runs", "max_steps", "read_run", "run_labels"]
 
 _NOT_PHASES = {"time/step", "time/cpu", "time/tokens_per_second"}
-_PHASES_OUTSIDE_STEPS = ("evaluate", "store")
+_PHASES_OUTSIDE_STEPS = ("evaluate", "validate", "store")
 
 
 def check_runs(paths: Sequence[Path]) -> None:
@@ -160,9 +160,10 @@ def _curves(records: Sequence[dict[str, Any]], max_records: int) -> dict[str, An
     """Every metric at the selected steps (None if a step does not have it), and the values of the horizontal axes.
 
     The selected steps are evenly spaced. In addition, up to `max_records` // 2 evenly spaced steps with an evaluation
-    are selected.
+    or a validation are selected.
     """
-    evaluated = [k for k, record in enumerate(records) if any(name.startswith("eval/") for name in record)]
+    prefixes = ("eval/", "validation/")
+    evaluated = [k for k, record in enumerate(records) if any(name.startswith(prefixes) for name in record)]
     selected = sorted({*evenly_spaced(range(len(records)), max_records), *evenly_spaced(evaluated, max_records // 2)})
     seconds = accumulate(
         sum(record.get(f"time/{name}", 0.0) for name in ("step", *_PHASES_OUTSIDE_STEPS)) for record in records

@@ -48,7 +48,7 @@ class Console:
     name       of the run
     max_steps  number of steps of the run
     title      text next to the name in the view, for example the algorithm and the model
-    note       a line that is printed first
+    note       lines that are printed first
     rich       the Rich console to print on; stdout if None
     """
 
@@ -58,8 +58,8 @@ class Console:
         self._rich = rich or _StdoutConsole(file=sys.stdout)
         self._view = View(name, max_steps, title)
         self._name, self._last_print_time, self._unprinted = name, float("-inf"), {}
-        if note:
-            self._print(f"{name}: {note}")
+        for line in (note or "").splitlines():
+            self._print(f"{name}: {line}")
         utf8 = "utf" in self._rich.encoding.lower()
         self._live_view = _LiveView(self._view, self._rich) if utf8 and self._rich.is_terminal else None
 
@@ -68,7 +68,7 @@ class Console:
         if self._live_view:
             with self._live_view.lock:
                 self._view.update(record, seconds=time.monotonic())
-        should_print = "eval/accuracy" in record or not self._live_view
+        should_print = not self._live_view or not record.keys().isdisjoint(("eval/accuracy", "validation/loss"))
         if should_print and time.monotonic() - self._last_print_time > _SECONDS_BETWEEN_LINES:
             self._print_record(record)
 

@@ -21,6 +21,8 @@ __all__ = ["CURVE_LABELS", "View"]
 CURVE_LABELS = {
     "reward/mean": "reward",
     "eval/accuracy": "accuracy",
+    "validation/loss": "validation_loss",
+    "validation/accuracy": "validation_accuracy",
     "policy/loss/nll": "loss",
     "policy/loss/preference": "loss",
     "policy/accuracy": "pair_accuracy",

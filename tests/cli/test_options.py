@@ -81,6 +81,7 @@ OPTIONS = {
         "system_prompt": ["--system-prompt"],
         "chat_template_kwargs": ["--chat-template-kwargs"],
         "max_prompt_tokens": ["--max-prompt-tokens"],
+        "special_tokens": ["--special-tokens"],
         "rows": ["--rows"],
         "debug": ["--debug"],
     },

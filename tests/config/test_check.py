@@ -74,6 +74,14 @@ def error_of(*settings: str, recipe: str = "addition") -> str:
         ),
         (("initial_run.prepare_data=a:b",), "initial_run.prepare_data has no effect\n"),
         (
+            ("trainer.warmup_steps=20", "max_steps=5"),
+            "trainer.warmup_steps\n  got:  20\n  need: less than the 20 optimizer steps of the run\n  do:   lower",
+        ),
+        (
+            ("trainer.warmup_steps=0", "trainer.warmup_ratio=0.1"),
+            "trainer.warmup_steps or warmup_ratio\n  got:  warmup_steps = 0, warmup_ratio = 0.1\n  need: at most one",
+        ),
+        (
             ("trainer.warmup_steps=5000",),
             "trainer.warmup_steps\n  got:  5000\n  need: less than",
         ),

@@ -24,7 +24,8 @@ SYNTAX = "\n  need: key=value, such as trainer.lr=1e-3"
     [
         ("num_epochs=2", "max_steps", None),
         ("minibatch_size=32", "num_minibatches", None),
-        ("trainer.warmup_steps=3", "trainer.warmup_ratio", 0.0),
+        ("trainer.warmup_steps=3", "trainer.warmup_ratio", None),
+        ("trainer.warmup_steps=0", "trainer.warmup_ratio", None),
         ("trainer.warmup_steps=", "trainer.warmup_ratio", 1 / 16),
     ],
 )

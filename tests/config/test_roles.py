@@ -93,6 +93,12 @@ def test_a_setting_of_a_role_may_return_to_its_default() -> None:
     assert (trainer.warmup_ratio, trainer.warmup_steps) == (type(trainer)(lr=1.0).warmup_ratio, 3)
 
 
+@pytest.mark.parametrize("value", [0, 3])
+def test_a_setting_of_a_role_replaces_the_inherited_alternative(value: int) -> None:
+    trainer = apply(addition(), [PPO, f"roles.critic.trainer.warmup_steps={value}"]).roles["critic"].trainer
+    assert (trainer.warmup_steps, trainer.warmup_ratio, trainer.warmup(100)) == (value, None, value)
+
+
 def test_roles_that_are_not_set_are_those_of_the_run() -> None:
     config = apply(addition(), [PPO, "algorithm.kl_reward=0.1", "roles.critic.model=c"])
     roles = model_roles(config, algorithm_of(config))

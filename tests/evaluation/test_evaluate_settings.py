@@ -31,6 +31,14 @@ def test_data_are_a_file_a_list_or_a_table(value: Any, files: dict[str, str]) ->
     assert from_dict(RunConfig, table).evaluate.data == files
 
 
+def test_an_empty_list_of_ks_is_kept() -> None:
+    sampled = {"max_tokens": 1, "samples_per_prompt": 8, "temperature": 1.0}
+    assert Evaluate(**sampled).pass_ks == (8,)
+    assert Evaluate(**sampled, pass_at_k=()).pass_ks == ()
+    settings = ["evaluate.samples_per_prompt=8", "evaluate.temperature=1.0", "evaluate.pass_at_k=[]"]
+    assert apply(fake(), settings).evaluate.pass_ks == ()
+
+
 def test_files_of_the_data_can_be_added_and_removed() -> None:
     files = apply(fake(), ["evaluate.data.more=m.parquet"]).evaluate.data
     assert files == {"held_out": "{run}/prepared/held_out.parquet", "more": "m.parquet"}

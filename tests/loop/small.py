@@ -39,7 +39,7 @@ def small(max_steps: int | None = 4, **changes: Any) -> RunConfig:
         "batch_size": 4,
         "num_minibatches": 2,
         "initial_run": initial,
-        "trainer": evolve(config.trainer, warmup_steps=2, warmup_ratio=0.0),
+        "trainer": evolve(config.trainer, warmup_steps=2, warmup_ratio=None),
         "rollout": evolve(config.rollout, samples_per_prompt=4),
         "evaluate": evolve(config.evaluate, every=2, max_examples=16),
         "checkpoint": Checkpoint(every=2, keep=2),

@@ -15,7 +15,7 @@ from purerl.errors import RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
 from purerl.rollouts.settings import Rollout
 from purerl.store.rollouts import read_rollouts
-from tests.data.made import tokenizer, write
+from tests.data.made import tokenizer, user, write
 from tests.data.runs import (
     CONVERSATIONS,
     DEMONSTRATIONS,
@@ -134,3 +134,31 @@ def test_demonstrations_can_have_a_validation_set(tmp_path: Path) -> None:
     changes = {"algorithm": sft.Config(), "rollout": None, "rewards": ("tests.loop.rewards:check_messages",)}
     settings = config(tmp_path, data, max_steps=2, evaluate=EVALUATE, **changes)
     assert train(settings, directory=tmp_path / "run").after["eval/valid_fraction"] == 1
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_plain_text_prompts_of_a_chat_model_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture, is_text: bool
+) -> None:
+    save_model(tmp_path)
+    demonstrations = [{"prompt": "1+1=", "completion": "2"}] * 4 if is_text else CONVERSATIONS
+    path = write(tmp_path / "rows.jsonl", demonstrations)
+    train(config(tmp_path, path, max_steps=1, algorithm=sft.Config(), **OFFLINE), directory=tmp_path / "run")
+    note = (
+        "addition: the prompts are plain text, so the chat template of the model is not applied; write the prompts as"
+    )
+    assert (note in capsys.readouterr().out) == is_text
+
+
+def test_special_tokens_in_prompts_are_escaped_in_a_run(tmp_path: Path) -> None:
+    save_model(tmp_path)
+    rows = [{"prompt": [user("1<|im_end|>2")]}] * 4
+    lengths = []
+    for special_tokens in ("keep", "escape"):
+        data = Data(files=(write(tmp_path / "rows.jsonl", rows),), special_tokens=special_tokens)
+        rewards = ("tests.loop.rewards:starts_with_a_digit",)
+        summary = train(config(tmp_path, data, max_steps=1, rewards=rewards), directory=tmp_path / special_tokens)
+        row = _rollouts(summary, range(1, 2))[0]
+        lengths.append(len(row["tokens"]) - sum(row["action"]))
+        assert row["prompt"].startswith("<|im_start|>user\n1<|im_end|>2<|im_end|>")
+    assert lengths[1] == lengths[0] + len("<|im_end|>") - 1

@@ -26,10 +26,11 @@ from purerl.evaluation.statistics import pass_at_k
 from purerl.loop.evaluation import Evaluation, evaluation_of_model, evaluation_of_run, run_evaluation, write_json
 from purerl.loop.train import Summary, train
 from purerl.settings import Model
+from purerl_cli.output import format_summary
 from tests.data.made import write
 
 from .random_rewards import drawn
-from .runs import records, train_until
+from .runs import records, train_until, without_times
 from .small import fake, small, small_real
 
 REWARDS = "tests.loop.rewards"
@@ -134,6 +135,27 @@ def test_evaluation_of_an_unfinished_run_uses_its_newest_checkpoint(tmp_path: Pa
     assert uncommitted.exists(), "another process may be writing it"
     write_json(tmp_path / "all.json", evaluation, results)
     assert json.loads((tmp_path / "all.json").read_text())["model"] == str(tmp_path / "checkpoints" / "000002")
+
+
+def test_evaluation_before_training_can_be_left_out(tmp_path: Path) -> None:
+    settings = fake()
+    assert train(settings, directory=tmp_path / "both").before.keys() >= {"eval/accuracy"}
+    settings = evolve(settings, evaluate=evolve(settings.evaluate, before_training=False))
+    summary = train(settings, directory=tmp_path / "run")
+    assert summary.before == {}
+    assert [record["step"] for record in records(summary) if "eval/accuracy" in record] == [2, 4]
+    whole, without = (without_times(records(tmp_path / name)) for name in ("both", "run"))
+    assert without == [{"step": 0}, *whole[1:]]
+    accuracy = summary.after["eval/accuracy"]
+    assert f"held-out accuracy  {accuracy:.3f} after 4 steps\n" in format_summary(settings, summary)
+
+
+def test_evaluation_can_be_turned_off(tmp_path: Path) -> None:
+    settings = fake(evaluate=None)
+    summary = train(settings, directory=tmp_path / "run")
+    assert (summary.steps, summary.before, summary.after) == (4, {}, {})
+    assert records(summary)[0] == {"step": 0}
+    assert "accuracy" not in format_summary(settings, summary)
 
 
 def test_validation_set_of_a_run_is_evaluated_again(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_problems_of_an_evaluation_come_from_exactly_one_setting() -> None:
     without_data, fraction = evolve(base.evaluate, data={}), evolve(base.data, validation_fraction=0.1)
     assert _refusal(evaluate=without_data) == (
         "evaluate.data is missing\n  need: problems for the evaluation\n  do:   set it, or data.validation_fraction"
+        "; an empty value, evaluate=, turns it off"
     )
     assert _refusal(data=fraction) == (
         "data.validation_fraction has no effect\n"

@@ -74,7 +74,7 @@ def test_minibatch_size_gives_the_number_of_minibatches(tmp_path: Path) -> None:
 
 def test_warmup_ratio_is_a_fraction_of_all_optimizer_steps(tmp_path: Path) -> None:
     rows = [{"prompt": f"{k:02d}+10=", "answer": "100"} for k in range(12)]
-    trainer = evolve(small_real().trainer, lr=1e-3, lr_scheduler="linear", warmup_steps=0, warmup_ratio=0.5)
+    trainer = evolve(small_real().trainer, lr=1e-3, lr_scheduler="linear", warmup_steps=None, warmup_ratio=0.5)
     changes = {"trainer": trainer, "data": write(tmp_path / "rows.jsonl", rows), "evaluate": None}
     for steps in ({"max_steps": 6}, {"max_steps": None, "num_epochs": 2}):
         summary = train(small_real(num_minibatches=1, **steps, **changes), directory=tmp_path / "run", fresh=True)
@@ -106,7 +106,7 @@ def test_only_the_critic_is_trained_during_critic_warmup(tmp_path: Path) -> None
 
 
 def test_learning_rate_of_the_policy_starts_after_critic_warmup(tmp_path: Path) -> None:
-    trainer = evolve(small_real().trainer, lr=1e-3, lr_scheduler="linear", warmup_steps=0, warmup_ratio=0.0)
+    trainer = evolve(small_real().trainer, lr=1e-3, lr_scheduler="linear", warmup_steps=0)
     settings = small_real(4, algorithm=ppo.Config(), critic_warmup=2, num_minibatches=1, trainer=trainer, evaluate=None)
     summary = train(settings, directory=tmp_path / "run")
     rates = {

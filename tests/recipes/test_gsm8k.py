@@ -83,6 +83,14 @@ def test_an_interrupted_run_resumes_with_the_same_metrics(
     assert _without_times(resumed) == _without_times(run)
 
 
+def test_without_an_evaluation_all_problems_are_trained_on(settings: list[str], tmp_path: Path) -> None:
+    others = [setting for setting in settings if not setting.startswith(("evaluate.", "data.validation"))]
+    summary = train("gsm8k", tmp_path / "run", *others, "evaluate=", "max_steps=1")
+    counts = json.loads((summary.directory / "data.json").read_text())
+    assert (counts["rows"], counts["examples"], "problems" in counts) == (8, 8, False)
+    assert (summary.before, summary.after) == ({}, {})
+
+
 def _without_times(summary: Summary) -> list[dict[str, float]]:
     return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in records(summary.directory)]
 

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from purerl.backends.hf.model import load_model
@@ -23,13 +24,7 @@ PAIRS = [
 
 def _preference(model: Path) -> float:
     """Mean difference of the log-probabilities of chosen and rejected answers, in nats."""
-    tokenizer, network = load_tokenizer(Model(str(model))), load_model(Model(str(model)))
-    with torch.inference_mode():
-        return sum(
-            _logp(network, tokenizer, pair["prompt"], pair["chosen"])
-            - _logp(network, tokenizer, pair["prompt"], pair["rejected"])
-            for pair in PAIRS
-        ) / len(PAIRS)
+    return _margins(model, PAIRS).mean().item()
 
 
 def _logp(network: Any, tokenizer: Any, prompt: list[dict[str, str]], answer: list[dict[str, str]]) -> float:
@@ -39,6 +34,41 @@ def _logp(network: Any, tokenizer: Any, prompt: list[dict[str, str]], answer: li
     tokens = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
     logp = network(tokens).logits.log_softmax(-1)[0, first - 1 : -1]
     return logp.gather(-1, tokens[0, first:, None]).sum().item()
+
+
+def test_held_out_pairs_have_the_loss_of_the_trained_model(chat_run: Summary, tmp_path: Path) -> None:
+    """Computed with transformers alone: logits of the exported model and of the one at the start."""
+    held_out = [*PAIRS[:5], {**PAIRS[6], "chosen": PAIRS[6]["rejected"], "rejected": PAIRS[6]["chosen"]}]
+    settings = [f"model={chat_run.model}", f"data={write(tmp_path / 'pairs.jsonl', PAIRS)}", "trainer.lr=1e-3"]
+    settings += [
+        "max_steps=4",
+        "batch_size=4",
+        "trainer.warmup_steps=0",
+        "trainer.mixed_precision=off",
+        "num_threads=1",
+    ]
+    settings += [f"validation={write(tmp_path / 'held_out.jsonl', held_out)}"]
+    summary = train("preferences", tmp_path / "run", *settings)
+    start, end = (_margins(path, held_out) for path in (chat_run.model, summary.model))
+    scaled = 0.1 * (end - start)
+    assert scaled[:5].min() > 0 > scaled[5]
+    assert summary.after == {
+        "validation/loss": pytest.approx(-torch.nn.functional.logsigmoid(scaled).mean().item(), rel=1e-3),
+        "validation/accuracy": pytest.approx(5 / 6),
+        "validation/margin": pytest.approx(scaled.mean().item(), rel=1e-3),
+    }
+
+
+def _margins(model: Path, pairs: list[dict[str, Any]]) -> torch.Tensor:
+    """log p(chosen) - log p(rejected) of each pair."""
+    tokenizer, network = load_tokenizer(Model(str(model))), load_model(Model(str(model)))
+    with torch.inference_mode():
+        margins = [
+            _logp(network, tokenizer, pair["prompt"], pair["chosen"])
+            - _logp(network, tokenizer, pair["prompt"], pair["rejected"])
+            for pair in pairs
+        ]
+    return torch.tensor(margins)
 
 
 def test_the_loss_falls_and_the_margin_rises(chat_run: Summary, tmp_path: Path) -> None:

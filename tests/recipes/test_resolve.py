@@ -15,7 +15,8 @@ from purerl.config.schema import Role, RunConfig
 from purerl.config.structure import dumps
 from purerl.data.settings import Data
 from purerl.errors import ConfigError
-from purerl.recipes import required_settings, resolve
+from purerl.evaluation.settings import Validation
+from purerl.recipes import explain_recipe, required_settings, resolve
 from purerl.recipes.addition import addition
 from purerl.recipes.chat import chat
 from purerl.recipes.gsm8k import gsm8k
@@ -99,7 +100,7 @@ def test_a_run_may_have_any_length(recipe: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(resolve(recipe, [*required, "max_steps=9", "trainer.warmup_steps=5000"]))
     trainer = resolve(recipe, [*required, "trainer.warmup_steps=5"]).trainer
-    assert (trainer.warmup_steps, trainer.warmup_ratio) == (5, 0), "the warm-up of the recipe is replaced"
+    assert (trainer.warmup_steps, trainer.warmup_ratio) == (5, None), "the warm-up of the recipe is replaced"
     with pytest.raises(ConfigError, match=r"^trainer.warmup_steps or warmup_ratio\n  got:  warmup_steps = 5, warmup"):
         resolve(recipe, [*required, "trainer.warmup_steps=5", "trainer.warmup_ratio=0.5"])
 
@@ -132,7 +133,70 @@ def test_gsm8k_has_a_validation_set_unless_it_has_test_problems() -> None:
     assert resolve("gsm8k", REQUIRED).data.validation_fraction == 0.05
     assert resolve("gsm8k", [*REQUIRED, "data.validation_fraction=0.2"]).data.validation_fraction == 0.2
     tested = resolve("gsm8k", [*REQUIRED, "test=t.parquet"])
-    assert (tested.data.validation_fraction, tested.evaluate.data) == (0.0, {"t": "t.parquet"})
+    assert (tested.data.validation_fraction, tested.evaluate.data) == (None, {"t": "t.parquet"})
+
+
+def test_a_validation_fraction_of_zero_is_kept() -> None:
+    config = resolve("gsm8k", [*REQUIRED, "data.validation_fraction=0"])
+    assert config.data.validation_fraction == 0
+    assert gsm8k("m", Data(files=("d",), validation_fraction=0.0)).data.validation_fraction == 0
+    with pytest.raises(
+        ConfigError, match=r"^evaluate.data is missing\n.*\n  do:   set it, .*, evaluate=, turns it off"
+    ):
+        check(config)
+    check(resolve("gsm8k", [*REQUIRED, "data.validation_fraction=0", "test=t.parquet"]))
+    check(resolve("gsm8k", [*REQUIRED, "data.validation_fraction=0", "evaluate="]))
+    shown = {each.key: (each.value, each.source) for each in explain_recipe("gsm8k", ["data.validation_fraction=0"])}
+    assert shown["data.validation_fraction"] == ("0.0", "--set")
+
+
+def test_empty_test_problems_of_gsm8k_are_not_taken_for_none() -> None:
+    with pytest.raises(ConfigError, match="^data"):
+        gsm8k("m", "d", test="")
+
+
+@pytest.mark.parametrize("recipe", ["addition", "gsm8k", "preferences", "chat"])
+def test_evaluation_can_be_turned_off_in_every_recipe(recipe: str) -> None:
+    required = () if recipe == "addition" else REQUIRED
+    config = resolve(recipe, [*required, "evaluate="])
+    check(config)
+    assert (config.evaluate, config.data.validation_fraction) == (None, None)
+    with pytest.raises(ConfigError, match="^stop_when has no effect\n"):
+        check(resolve(recipe, [*required, "evaluate=", "stop_when.metric=eval/accuracy", "stop_when.at_least=1"]))
+    with pytest.raises(ConfigError, match="^data.validation_fraction has no effect\n  got:  0.1\n"):
+        check(resolve(recipe, [*required, "evaluate=", "validation=", "data.validation_fraction=0.1"]))
+
+
+def test_problems_that_are_named_replace_the_validation_set_of_the_recipe() -> None:
+    config = resolve("gsm8k", [*REQUIRED, "evaluate.data=t.parquet"])
+    check(config)
+    assert (config.data.validation_fraction, config.evaluate.data) == (None, {"t": "t.parquet"})
+    with pytest.raises(ConfigError, match="^data.validation_fraction has no effect\n  got:  0.1\n"):
+        check(resolve("gsm8k", [*REQUIRED, "evaluate.data=t.parquet", "data.validation_fraction=0.1"]))
+    assert resolve("gsm8k", [*REQUIRED, "evaluate.every=3"]).data.validation_fraction == 0.05
+
+
+@pytest.mark.parametrize("recipe", ["preferences", "chat"])
+def test_a_validation_set_is_used_by_default(recipe: str) -> None:
+    assert resolve(recipe, REQUIRED).validation is None
+    config = resolve(recipe, [*REQUIRED, "data.validation_fraction=0.1"])
+    check(config)
+    assert (config.validation, config.evaluate) == (Validation(every=50), None)
+    for setting in ("validation=h.jsonl", "validation.data=h.jsonl", 'validation.data=["h.jsonl"]'):
+        config = resolve(recipe, [*REQUIRED, setting])
+        check(config)
+        assert config.validation.data == ("h.jsonl",)
+
+
+def test_turning_the_evaluation_off_in_a_file_drops_its_validation_fraction(tmp_path: Path) -> None:
+    for name, inner in (("run", ""), ("outer", "initial_run.")):
+        config = gsm8k("m", "d.parquet")
+        if inner:
+            config = evolve(addition(), initial_run=config)
+        (tmp_path / f"{name}.toml").write_text(dumps(config))
+        changed = resolve(f"{tmp_path}/{name}.toml", [f"{inner}evaluate="])
+        changed = changed.initial_run if inner else changed
+        assert (changed.evaluate, changed.data.validation_fraction) == (None, None)
 
 
 def test_a_string_is_a_model_in_every_recipe(tmp_path: Path) -> None:

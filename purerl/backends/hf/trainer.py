@@ -61,12 +61,15 @@ class Config:
     lr_scheduler: LRScheduler = setting(
         "learning rate after the warm-up", default="constant", **one_of(*get_args(LRScheduler))
     )
-    warmup_steps: int = setting(
-        "optimizer steps in which the learning rate rises", default=0, unit="optimizer steps", **at_least(0)
+    warmup_steps: int | None = setting(
+        "optimizer steps in which the learning rate rises; if neither this nor warmup_ratio is given, none",
+        default=None,
+        unit="optimizer steps",
+        **at_least(0),
     )
-    warmup_ratio: float = setting(
-        "the same as a fraction of all optimizer steps of the run",
-        default=0.0,
+    warmup_ratio: float | None = setting(
+        "the same as a fraction of all optimizer steps of the run, which fits a run of any length",
+        default=None,
         need="from 0 to below 1",
         valid=lambda x: 0 <= x < 1,
     )
@@ -111,7 +114,7 @@ class Config:
 
     def warmup(self, updates: int) -> int:
         """The number of warm-up steps in a run of `updates` optimizer steps."""
-        return self.warmup_steps or round(self.warmup_ratio * updates)
+        return round((self.warmup_ratio or 0.0) * updates) if self.warmup_steps is None else self.warmup_steps
 
 
 def capabilities() -> Capabilities:
@@ -133,7 +136,7 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
         if name not in OUTPUTS:
             got = f"the algorithm needs the output {name!r} of the {role}"
             raise ConfigError("kind", got=got, need=f"one of: {', '.join(OUTPUTS)}", do=nearest(name, OUTPUTS))
-    if updates and updates <= config.warmup_steps:
+    if updates and config.warmup_steps and updates <= config.warmup_steps:
         need = f"less than the {updates} optimizer steps of the run"
         do = "lower it, use warmup_ratio, or make the run longer"
         raise ConfigError("warmup_steps", got=config.warmup_steps, need=need, do=do)

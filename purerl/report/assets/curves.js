@@ -1,9 +1,11 @@
 // The section "Curves": main curves, all other curves by prefix, time by phase, and constant metrics.
 
-const MAIN_CURVES = [...LEARNING_METRICS, "policy/margin", "policy/entropy", "policy/approx_kl", "rollout/length"];
+const POLICY_METRICS = ["policy/margin", "policy/entropy", "policy/approx_kl", "rollout/length"];
+const MAIN_CURVES = [...LEARNING_METRICS, "validation/margin", ...POLICY_METRICS];
 const PREFIX_TITLES = {
   reward: "Reward",
   eval: "Evaluation",
+  validation: "Validation",
   policy: "Policy",
   critic: "Critic",
   rollout: "Rollouts",

@@ -73,6 +73,8 @@ const rows = runs.flatMap((run) =>
 /** The metrics that show whether a run learns: from rewards, from demonstrations, from preference pairs. */
 const LEARNING_METRICS = [
   "eval/accuracy",
+  "validation/loss",
+  "validation/accuracy",
   "reward/mean",
   "policy/loss/nll",
   "policy/loss/preference",

@@ -1,0 +1,80 @@
+"""Text that spells a special token of the tokenizer, such as ``<|im_end|>``, in prompts.
+
+A tokenizer reads such text as the token itself. To read it as text, `mark` puts two private characters around it before
+the chat template renders it. `encode` then tokenizes the marked text as ordinary text, and all other text, with the
+special tokens of the template, as usual.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+__all__ = ["Encoded", "encode", "is_marked", "mark", "spelled", "unmark"]
+
+_START, _END = "\ue0f0", "\ue0f1"  # private use: they have no meaning in any text
+_PIECES = re.compile(f"{_START}(.*?){_END}", re.DOTALL)
+
+
+class Encoded(NamedTuple):
+    """The tokens of a text, and for each of them the index of its first character."""
+
+    tokens: list[int]
+    starts: list[int]
+
+
+def _pattern(tokenizer: Any) -> re.Pattern[str]:
+    tokens = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
+
+
+def spelled(tokenizer: Any, text: str) -> str | None:
+    """The first special token that `text` spells; None if it spells none."""
+    match = _pattern(tokenizer).search(text)
+    return match and match[0]
+
+
+def mark(tokenizer: Any, text: str) -> str:
+    """`text` with marks around each special token that it spells. Marks that are in it already are removed."""
+    return _pattern(tokenizer).sub(f"{_START}\\g<0>{_END}", unmark(text))
+
+
+def unmark(text: str) -> str:
+    """`text` without marks."""
+    return text.replace(_START, "").replace(_END, "")
+
+
+def is_marked(text: str) -> bool:
+    """Whether `text` has a mark."""
+    return _START in text or _END in text
+
+
+def encode(tokenizer: Any, text: str) -> Encoded:
+    """Tokenize rendered `text`: between marks as ordinary text, elsewhere as usual. No special tokens are added."""
+    parts = _PIECES.split(text)  # outside, marked, outside, marked, ..., outside
+    widths = (len(part) + 2 * (k % 2) for k, part in enumerate(parts))
+    starts = accumulate(widths, initial=0)
+    pairs = [
+        pair
+        for k, (part, start) in enumerate(zip(parts, starts, strict=False))
+        for pair in _encode_part(tokenizer, unmark(part), start + k % 2, is_text=k % 2 == 1)
+    ]
+    return Encoded([token for token, _ in pairs], [start for _, start in pairs])
+
+
+def _encode_part(tokenizer: Any, part: str, start: int, *, is_text: bool) -> Iterator[tuple[int, int]]:
+    """The tokens of one part, which starts at the character `start`.
+
+    Some tokenizers add a space at the start of a text. For a part in the middle it is avoided by a line break before
+    it, whose tokens are removed again.
+    """
+    options = {"add_special_tokens": False, "split_special_tokens": is_text, "return_offsets_mapping": True}
+    before = tokenizer("\n", **options)["input_ids"] if start else []
+    encoded, shift = tokenizer("\n" + part, **options), 1
+    if not before or encoded["input_ids"][: len(before)] != before:
+        before, shift, encoded = [], 0, tokenizer(part, **options)
+    for token, (first, _) in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
+        if shift == 0 or first >= shift:
+            yield token, start + first - shift

@@ -1,0 +1,109 @@
+"""Validation: the objective of the policy on held-out demonstrations or preference pairs, without sampling.
+
+The held-out examples are always divided in the same way, and nothing is random. The loss of each part is divided by the
+counts of all of them, so the losses add up to that of one optimizer step on the whole validation set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from attrs import evolve, frozen
+from tensordict import TensorDict
+
+from purerl.algos.algebra import Counts, Objective, Weighted, compute_advantages, compute_loss, merge, prepare_step
+from purerl.batch import STRUCTURE, with_fields
+from purerl.data.columns import ExampleType
+from purerl.data.examples import DataSet, read_examples
+from purerl.evaluation.settings import Validation
+from purerl.kernels.masks import count_true
+from purerl.loop.metrics import means
+from purerl.loop.run import LoopState
+from purerl.loop.sources import Demonstrations, Preferences
+from purerl.loop.step import Learner
+from purerl.loop.update import score, scored_fields
+
+__all__ = ["Validator", "read_held_out", "select_held_out"]
+
+
+def read_held_out(settings: Validation | None, purpose: ExampleType) -> DataSet | None:
+    """The held-out examples that `settings` name; None if they name none. Raises DataError as `read_examples`."""
+    return read_examples(settings.data, purpose) if settings is not None and settings.data else None
+
+
+def select_held_out(settings: Validation | None, held_out: DataSet | None) -> DataSet | None:
+    """The examples of `held_out` that a validation uses; None if there is no validation."""
+    if settings is None or held_out is None:
+        return None
+    return evolve(held_out, parts=(held_out.indices[: settings.max_examples],), weights=(1.0,))
+
+
+@frozen
+class Validator:
+    """Computes the metrics of the policy on held-out examples.
+
+    learner  the algorithm and its models; none of them changes
+    source   makes rows of examples, ``source.sampler.batch_size`` at a time
+    """
+
+    learner: Learner
+    source: Demonstrations | Preferences
+
+    def __call__(self, state: LoopState) -> dict[str, float]:
+        """The metrics of the policy in `state`, as ``validation/NAME``.
+
+        `loss` is what the policy minimizes, and the others are metrics of its objective, such as `accuracy` and
+        `margin` of preference pairs. With demonstrations there is also the `perplexity` of an answer token.
+        """
+        objectives = [objective for objective in self.learner.objectives if objective.role == "policy"]
+        batches = [self._scored(indices, number, objectives, state) for number, indices in self._parts()]
+        metrics = merge(*(self._metrics(objective, batches) for objective in objectives))
+        values = means(metrics)
+        terms = {name: value for name, value in values.items() if name.startswith("loss/")}
+        named = {name: value for name, value in values.items() if len(terms) > 1 or name not in terms}
+        loss = {"loss": sum(terms.values())} if terms else {}
+        if "nll" in named:
+            named["perplexity"] = math.exp(min(named.pop("nll"), _MAX_NLL))
+        return {f"validation/{name}": value for name, value in (loss | named).items()}
+
+    def _parts(self) -> list[tuple[int, list[int]]]:
+        indices, size = self.source.sampler.data.indices, self.source.sampler.batch_size
+        return [(first, indices[first : first + size]) for first in range(0, len(indices), size)]
+
+    def _scored(
+        self, indices: Sequence[int], first: int, objectives: Sequence[Objective], state: LoopState
+    ) -> TensorDict:
+        """The examples at `indices` with the fields that other models compute, and with advantages."""
+        learner, sampler = self.learner, self.source.sampler
+        batch = learner.collated(self.source.rows(sampler.draws_of(indices, first)), state)
+        names = [name for name in scored_fields(objectives, learner.algorithm.reads) if name not in batch.keys()]
+        return compute_advantages(learner.algorithm, state.transform, score(learner.trainers, batch, names))[1]
+
+    def _metrics(self, objective: Objective, batches: Sequence[TensorDict]) -> dict[str, Weighted]:
+        steps = [prepare_step(objective, batch) for batch in batches]
+        totals = {term.name: _total([counts[term.name] for _, counts in steps]) for term in objective.terms}
+        return merge(*(self._metrics_of_part(objective, step, totals) for step, _ in steps))
+
+    def _metrics_of_part(
+        self, objective: Objective, step: TensorDict, counts: Mapping[str, Counts]
+    ) -> dict[str, Weighted]:
+        names = tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs)))
+        outputs = self.learner.trainers[objective.role].score(step, names)
+        part = with_fields(step.select(*STRUCTURE, *objective.reads), **dict(outputs.items()))
+        _, metrics = compute_loss(objective, part, counts)
+        learns_text = isinstance(self.source, Demonstrations) and "logp" in names
+        return {**metrics, **({"nll": _negative_log_likelihood(part)} if learns_text else {})}
+
+
+_MAX_NLL = math.log(torch.finfo(torch.float64).max)
+
+
+def _total(counts: Sequence[Counts]) -> Counts:
+    return Counts(*(torch.stack(numbers).sum(0) for numbers in zip(*counts, strict=True)))
+
+
+def _negative_log_likelihood(batch: TensorDict) -> Weighted:
+    mask = batch["mask"]
+    return Weighted(-torch.where(mask, batch["logp"], 0).sum((-2, -1)), count_true(mask).sum(-1))
