@@ -52,6 +52,7 @@ OPTIONS = {
         **EVALUATION_OPTIONS,
         "pass_at_k": ["--pass-at-k"],
         "answer_extractor": ["--answer-extractor"],
+        "accuracy_reward": ["--accuracy-reward"],
         "json": ["--json"],
     },
     "sample": EVALUATION_OPTIONS,

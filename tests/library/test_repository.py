@@ -87,5 +87,5 @@ def test_every_logged_metric_is_documented(tmp_path: Path) -> None:
     lines = (summary.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     documented = _read("docs/metrics.md")
     for name in {name for line in lines for name in json.loads(line)}:
-        pattern = re.sub(r"^critic/.*|^policy/loss/.*|^reward/digits$", "", name)
+        pattern = re.sub(r"^critic/.*|^policy/loss/.*|^(eval/)?reward/digits$", "", name)
         assert f"`{pattern}`" in documented or not pattern, name
