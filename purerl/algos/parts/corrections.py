@@ -50,6 +50,7 @@ from purerl.algos.algebra import (
     read_field,
     stateless,
 )
+from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, token_ratio
@@ -171,7 +172,7 @@ def off_policy_tokens(
     >>> off_policy_tokens(logp, mu, torch.tensor([[-1.0, 1.0]]), mask, delta=2.0)
     tensor([[ True, False]])
     """
-    distance = row_mean(rollout_logp - logp.detach(), mask)
+    distance = row_mean(log_ratio(rollout_logp, logp.detach()), mask)
     return mask & (advantage < 0) & (distance > delta).unsqueeze(-1)
 
 
@@ -312,15 +313,11 @@ def _chi2(old_logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
     return token_ratio(old_logp, rollout_logp).square() - 1
 
 
-def _difference(rollout_logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
-    return rollout_logp - old_logp
-
-
 _correction_means = token_means(
     weight=read_field("weight"),
     weight_square=of_fields(_square, "weight"),
     chi2=of_fields(_chi2, "old_logp", "rollout_logp"),
-    log_perplexity_gap=of_fields(_difference, "rollout_logp", "old_logp"),
+    log_perplexity_gap=of_fields(log_ratio, "rollout_logp", "old_logp"),
 )
 
 

@@ -12,10 +12,17 @@ from purerl.algos.parts.surrogates import policy_gradient
 from purerl.batch import with_fields
 from purerl.testing.laws.law import assert_same, law
 from purerl.testing.outcome import Outcome, run, run_objective, steps
-from purerl.testing.perturbations import add_extreme_log_ratios, cast, make_on_policy, mask_out_all_tokens
+from purerl.testing.perturbations import (
+    add_extreme_log_ratios,
+    cast,
+    make_on_policy,
+    make_tokens_impossible,
+    mask_out_all_tokens,
+)
 
 __all__ = [
     "finite_at_extreme_ratios",
+    "finite_at_impossible_tokens",
     "gradient_matches_finite_differences",
     "gradients_only_through_outputs",
     "reinforce_gradient_on_policy",
@@ -51,6 +58,17 @@ def finite_at_extreme_ratios(algorithm: Algorithm, batch: TensorDict) -> None:
     infinity times 0.
     """
     _assert_finite(run(algorithm, cast(add_extreme_log_ratios(batch), torch.float32)))
+
+
+@law
+def finite_at_impossible_tokens(algorithm: Algorithm, batch: TensorDict) -> None:
+    """Values and gradients are finite in float32 if log-probabilities are -inf, under one or under all policies.
+
+    A token has this log-probability if its logit is masked or its probability underflows. Every function gets -1000
+    nats in its place, a constant without gradient. Common violations: a quotient of probabilities, which is 0 / 0, the
+    logarithm of a probability.
+    """
+    _assert_finite(run(algorithm, cast(make_tokens_impossible(batch), torch.float32)))
 
 
 def _assert_finite(outcome: Outcome) -> None:
