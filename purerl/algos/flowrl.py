@@ -69,7 +69,7 @@ class Config:
 
     beta: float = number("mean log-ratio per unit of advantage, in nats", 15.0, above=0)
     clip_low: float = number("the weight of a row is at least 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("the weight of a row is at most 1 + clip_high", 0.2, min=0)
+    clip_high: float = number("the weight of a row is at most 1 + clip_high", 0.2, min=0, infinite="no upper bound")
 
 
 def clipped_row_weight(

@@ -86,7 +86,9 @@ class Config:
     process_coef: float = number("weight of the implicit process rewards", 5.0, above=0)
     outcome_coef: float = number("weight of the outcome reward", 5.0, above=0)
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0, infinite="not clipped"
+    )
 
 
 def implicit_reward_loss(log_ratio: RowFloat, score: RowFloat, *, beta: float) -> RowFloat:

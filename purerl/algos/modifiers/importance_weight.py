@@ -87,7 +87,9 @@ class Config:
 
     level: str = choice("what has a weight: a token, or a row by its ratio or by its tokens' weights", _LEVELS, "token")
     how: str = choice("weight of a ratio outside of the bounds", ("truncate", *_WITH_TWO_BOUNDS), "truncate")
-    max_ratio: float = number("upper bound of the ratio of trainer and generator", 2.0, min=1)
+    max_ratio: float = number(
+        "upper bound of the ratio of trainer and generator", 2.0, min=1, infinite="no upper bound"
+    )
     min_ratio: float = number("lower bound of the ratio, with band or clamp", 0.0, min=0, max=1)
     normalize: bool = flag("divide the weights by their mean over the batch")
 

@@ -144,7 +144,7 @@ def second_moment_outliers(
     # The padding is the threshold if no token is dropped.
     ordered = pad(torch.where(candidates, square, torch.inf).flatten(-2), (0, 1), value=torch.inf).sort().values
     mean = ordered.cumsum(-1) / torch.ones_like(ordered).cumsum(-1)
-    num_kept = (mean <= moment_bound).sum(-1, keepdim=True)
+    num_kept = (mean <= moment_bound)[..., :-1].sum(-1, keepdim=True)  # without the padding
     return candidates & (square >= ordered.gather(-1, num_kept).unsqueeze(-1))
 
 
