@@ -54,7 +54,6 @@ from purerl.algos.parts.corrections import (
     truncated_ratio,
     with_corrections,
 )
-from purerl.algos.parts.editing import surrogate_of
 from purerl.algos.parts.rows import row_mean, row_sum
 from purerl.algos.parts.settings import choice, flag, number, require_below
 from purerl.batch import with_fields
@@ -109,7 +108,6 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
     Raises: ConfigError for an algorithm without a policy gradient or a surrogate of it.
     """
-    surrogate_of(algorithm)
     weighted, mean = _LEVELS[config.level]
     correction = weighted(_weight(config))
     return with_corrections(

@@ -55,6 +55,7 @@ from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, token_ratio
 from purerl.batch import with_fields
+from purerl.errors import ConfigError
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
 
@@ -277,13 +278,23 @@ def with_corrections(algorithm: Algorithm, *corrections: Callable[[TensorDict], 
     """Return `algorithm` with `corrections` before its estimator, and with `weighted_loss` as its policy loss.
 
     Only the term ``policy`` is weighted. A KL term or an entropy bonus is not.
+
+    Raises: ConfigError for an algorithm whose policy has no such term, for example one that learns from pairs.
     """
+    _require_policy_term(algorithm)
     first = stateless(bind(_correct, corrections=corrections))
     return algorithm._replace(
         reads=tuple(dict.fromkeys((*algorithm.reads, "old_logp", "rollout_logp"))),
         advantage=chain(first, algorithm.advantage),
         objectives=tuple(_with_weight(o) if o.role == "policy" else o for o in algorithm.objectives),
     )
+
+
+def _require_policy_term(algorithm: Algorithm) -> None:
+    terms = [term.name for objective in algorithm.objectives if objective.role == "policy" for term in objective.terms]
+    if "policy" not in terms:
+        got = f"the loss {' + '.join(terms)}" if terms else "an algorithm that trains no policy"
+        raise ConfigError("has no effect", got=got, need="an algorithm with a policy gradient or a surrogate of it")
 
 
 def _correct(batch: TensorDict, *, corrections: tuple[Callable, ...]) -> TensorDict:
@@ -331,7 +342,10 @@ def mask_off_policy_sequences(algorithm: Algorithm, *, delta: float) -> Algorith
     """Return `algorithm` with a policy loss of 0 at `off_policy_tokens`.
 
     These tokens stay in the denominators, and in the other terms of the loss.
+
+    Raises: ConfigError as `with_corrections`.
     """
+    _require_policy_term(algorithm)
     return algorithm._replace(
         objectives=tuple(_mask_objective(o, delta) if o.role == "policy" else o for o in algorithm.objectives)
     )
