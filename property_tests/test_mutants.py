@@ -25,6 +25,9 @@ CASES = [
 def test_mutant_is_detected(law: Law, algorithm: Algorithm, message: str):
     with pytest.raises(AssertionError, match=rf"^{law.__name__}: .*{re.escape(message)}") as caught:
         check_law(law, algorithm, phases=WITHOUT_SHRINKING)
+    parts = r"\n  law:\n    .+\n  often broken by:\n    .+\n  batch:\n    \d+ rows; a: counted, x: not counted, "
+    assert re.search(parts, str(caught.value), re.DOTALL)
+    assert "TensorDict(" not in str(caught.value).partition("\n  law:")[2]
     cause = caught.value.__cause__
     assert isinstance(cause, AssertionError) or type(cause).__name__ in message, f"unexpected exception: {cause!r}"
 

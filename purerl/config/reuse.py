@@ -51,8 +51,8 @@ def _refusal_of_updates(config: RunConfig, algorithm: Algorithm, kind: str, upda
     return ConfigError(
         next(iter(wrong)),
         got=f"{updates} optimizer steps with the rows of a step: {values}",
-        need=f"1: the policy loss of {kind} has no ratio to the policy that sampled the rows, so only the first optimizer "
-        "step has an unbiased gradient",
+        need=f"1: the policy loss of {kind} has no ratio to the policy that sampled the rows, "
+        "so only the first optimizer step has an unbiased gradient",
         do=f"set {settings}, or {_alternative(algorithm, clipped_surrogate.Config(), has_policy_ratio)}",
     )
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from purerl.algos.algebra import Algorithm, Objective, of_fields
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.batch import with_fields
-from purerl.testing.laws.law import assert_same, law
+from purerl.testing.laws.law import ViolationError, assert_same, law
 from purerl.testing.outcome import Outcome, run, run_objective, steps
 from purerl.testing.perturbations import (
     add_extreme_log_ratios,
@@ -73,8 +73,9 @@ def finite_at_impossible_tokens(algorithm: Algorithm, batch: TensorDict) -> None
 
 def _assert_finite(outcome: Outcome) -> None:
     for name, value in {**outcome.rows, **outcome.totals, **outcome.metrics}.items():
-        invalid = value[~value.isfinite()]
-        assert not invalid.numel(), f"{name}: got {float(invalid.flatten()[0])}, expected finite values"
+        for index in (~value.isfinite()).nonzero()[:1]:
+            found = f"{name}: got {float(value[tuple(index)])}, expected finite values"
+            raise ViolationError(found, tuple(index[:2].tolist()) if name in outcome.rows else ())
 
 
 @law
@@ -113,9 +114,11 @@ def gradient_matches_finite_differences(algorithm: Algorithm, batch: TensorDict)
                 finite_difference = functools.partial(_finite_difference, objective, step, name.split()[-1], index)
                 expected = finite_difference(_STEP_SIZE)
                 # The finite difference depends on the step size at a kink. There is no gradient to compare with there.
-                assert is_close(expected, actual) or not is_close(expected, finite_difference(10 * _STEP_SIZE)), (
-                    f"{name} at [{row}, {time}]: got {actual:.6g}, expected the finite difference {expected:.6g}"
-                )
+                if not is_close(expected, actual) and is_close(expected, finite_difference(10 * _STEP_SIZE)):
+                    found = (
+                        f"{name} at [{row}, {time}]: got {actual:.6g}, expected the finite difference {expected:.6g}"
+                    )
+                    raise ViolationError(found, (row, time))
 
 
 def _finite_difference(
