@@ -154,7 +154,7 @@ def make_tokens_impossible(batch: TensorDict) -> TensorDict:
     Tokens that are not counted are among them.
     """
     rng = torch.Generator().manual_seed(0)
-    names = [name for name in batch.keys() if FIELDS[name].unit == "nats" and "entropy" not in name]
+    names = [str(name) for name in batch.keys() if FIELDS[name].unit == "nats" and "entropy" not in name]
     shared = torch.rand(batch["mask"].shape, generator=rng) < 0.2
     own = {name: torch.rand(batch[name].shape, generator=rng) < 0.2 for name in names}
     impossible = {n: (own[n] | shared.reshape(shared.shape + (1,) * (own[n].ndim - 2))) for n in names}
