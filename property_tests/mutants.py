@@ -19,7 +19,7 @@ from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_sum
 from purerl.algos.parts.whiten import whiten
 from purerl.batch import with_fields
 
-__all__ = ["MUTANTS"]
+__all__ = ["MUTANTS", "OWN_POLICY_GRADIENT"]
 
 
 GRPO, DPO = grpo.algorithm(), dpo.algorithm()
@@ -189,6 +189,14 @@ def unclamped_ratio(batch):
     return -batch["advantage"] * (batch["logp"] - batch["old_logp"]).exp()
 
 
+def quotient_of_probabilities(batch):
+    return -batch["advantage"] * (batch["logp"].exp() / batch["old_logp"].exp()).clamp(max=1e6)
+
+
+def own_policy_gradient(batch):
+    return -batch["advantage"] * batch["logp"]
+
+
 def shifted_ratio(batch):
     return -batch["advantage"] * (batch["logp"] - batch["old_logp"].roll(1, -1)).clamp(-20, 20).exp()
 
@@ -261,6 +269,9 @@ class ReprWithAddress:
     def __call__(self, batch):
         return batch
 
+
+OWN_POLICY_GRADIENT = _with_term(loss=own_policy_gradient)
+"""An algorithm whose loss uses `logp` without a function of the package. It satisfies every law."""
 
 MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     "reads_are_declared": {
@@ -370,6 +381,9 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
         ),
     },
     "finite_at_extreme_ratios": {"ratio_overflows": (_with_term(loss=unclamped_ratio), "expected finite values")},
+    "finite_at_impossible_tokens": {
+        "quotient_of_probabilities": (_with_term(loss=quotient_of_probabilities), "got nan, expected finite values")
+    },
     "gradients_only_through_outputs": {
         "stopped_gradient": (_with_term(loss=detached_logp), "got gradients for []"),
         "loss_of_watched_field": (_with_second_term(entropy_bonus), "got gradients for ['entropy', 'logp']"),

@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import Phase
 from hypothesis_checks import check_law
-from mutants import MUTANTS
+from mutants import MUTANTS, OWN_POLICY_GRADIENT
 
 from purerl.algos import algebra, ppo
 from purerl.algos.algebra import Algorithm
@@ -25,12 +25,24 @@ CASES = [
 def test_mutant_is_detected(law: Law, algorithm: Algorithm, message: str):
     with pytest.raises(AssertionError, match=rf"^{law.__name__}: .*{re.escape(message)}") as caught:
         check_law(law, algorithm, phases=WITHOUT_SHRINKING)
+    parts = r"\n  law:\n    .+\n  often broken by:\n    .+\n  batch:\n    \d+ rows; a: counted, x: not counted, "
+    assert re.search(parts, str(caught.value), re.DOTALL)
+    assert "TensorDict(" not in str(caught.value).partition("\n  law:")[2]
     cause = caught.value.__cause__
     assert isinstance(cause, AssertionError) or type(cause).__name__ in message, f"unexpected exception: {cause!r}"
 
 
 def test_every_law_has_a_mutant():
     assert list(MUTANTS) == [law.__name__ for law in LAWS]
+
+
+def test_impossible_tokens_are_replaced_for_every_loss(monkeypatch):
+    """An algorithm need not replace -inf itself, because the functions of the algebra do; the law detects if not."""
+    (law,) = (law for law in LAWS if law.__name__ == "finite_at_impossible_tokens")
+    check_law(law, OWN_POLICY_GRADIENT, phases=WITHOUT_SHRINKING)
+    monkeypatch.setattr(algebra, "finite_logp", lambda logp: logp)
+    with pytest.raises(AssertionError, match=r"^finite_at_impossible_tokens: .*expected finite values"):
+        check_law(law, OWN_POLICY_GRADIENT, phases=WITHOUT_SHRINKING)
 
 
 def test_missing_zero_outside_is_detected(monkeypatch):

@@ -11,8 +11,7 @@ The first three compute statistics over the whole batch or step. `compute_loss` 
 given. The losses of the parts therefore add up to the loss of the step, and their gradients to its gradient, for any
 split into micro-batches and ranks.
 
-Everything here is a NamedTuple of module-level functions and `Bound` functions. An algorithm can be printed, pickled
-and hashed, is compared by value, and `_replace` makes a new algorithm from an existing one.
+Everything here is a NamedTuple of module-level and `Bound` functions: it can be printed, pickled, hashed and compared.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from purerl.algos.parts.log_ratios import finite_logp
 from purerl.batch import ROW_FIELDS, with_fields
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowBool, Scalar, TokenBool, TokenFloat
@@ -291,16 +291,16 @@ def zero_outside(batch: TensorDict, mask: TokenBool) -> TensorDict:
     """Set float fields to 0: fields of tokens at masked-out tokens, fields of rows in rows without a counted token.
 
     Masked-out tokens must have no effect. A `torch.where` after the equation is not enough: the gradient of
-    where(mask, exp(x), 0) is NaN if x is infinite. The inputs are therefore set to 0 before the equations, which then
-    need no mask.
+    where(mask, exp(x), 0) is NaN if x is infinite. The inputs are therefore set to 0 before the equations, which need
+    no mask. Log-probabilities of -inf are replaced as in `parts.log_ratios`.
     """
-    rows = any_true(mask)
-    floats = {name: value for name, value in batch.items() if value.is_floating_point()}
+    rows, floats = any_true(mask), {name: value for name, value in batch.items() if value.is_floating_point()}
     return with_fields(batch, **{name: _zero_field(name, value, mask, rows) for name, value in floats.items()})
 
 
 def _zero_field(name: str, value: Tensor, mask: TokenBool, rows: RowBool) -> Tensor:
     keep = rows if name in ROW_FIELDS or value.ndim == rows.ndim else mask
+    value = finite_logp(value) if name.endswith("logp") else value
     return torch.where(keep.reshape(keep.shape + (1,) * (value.ndim - keep.ndim)), value, 0)
 
 
@@ -396,5 +396,5 @@ def outputs_of(algorithm: Algorithm, role: str, fields: Mapping[str, Any]) -> tu
 
 def reads_of(algorithm: Algorithm) -> tuple[str, ...]:
     """Return all fields that `algorithm` and its objectives read, beside those of every batch."""
-    objectives = (*algorithm.before, *algorithm.objectives)
-    return tuple(dict.fromkeys([*algorithm.reads, *(name for o in objectives for name in o.reads)]))
+    learned = (name for objective in (*algorithm.before, *algorithm.objectives) for name in objective.reads)
+    return tuple(dict.fromkeys([*algorithm.reads, *learned]))

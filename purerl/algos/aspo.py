@@ -56,8 +56,10 @@ class Config:
     """Hyperparameters of ASPO."""
 
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0)
-    weight_cap: float = number("maximum of the weight of a token", 3.0, above=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0, infinite="not clipped"
+    )
+    weight_cap: float = number("maximum of the weight of a token", 3.0, above=0, infinite="no maximum")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

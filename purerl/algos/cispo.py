@@ -56,7 +56,7 @@ class Config:
     """Hyperparameters of CISPO."""
 
     clip_low: float = number("the weight is at least 1 - clip_low; at 1 there is no lower bound", 1.0, min=0, max=1)
-    clip_high: float = number("the weight is at most 1 + clip_high", 4.0, min=0)
+    clip_high: float = number("the weight is at most 1 + clip_high", 4.0, min=0, infinite="no upper bound")
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

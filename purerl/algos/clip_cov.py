@@ -56,9 +56,11 @@ class Config(grpo.Config):
 
     fraction: float = number("fraction of tokens whose policy loss is dropped", 2e-4, above=0, max=1)
     cov_low: float = number("only tokens with a covariance above this are dropped", 1.0)
-    cov_high: float = number("only tokens with a covariance below this are dropped", 5.0)
+    cov_high: float = number("only tokens with a covariance below this are dropped", 5.0, infinite="no upper bound")
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 1.0, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 1.0, min=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 1.0, min=0, infinite="not clipped"
+    )
 
     def __attrs_post_init__(self) -> None:
         require_below(self, "cov_low", "cov_high")

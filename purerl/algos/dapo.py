@@ -43,7 +43,9 @@ __all__ = ["Config", "algorithm", "composition"]
 class Config(grpo.Config):
     """Hyperparameters of DAPO: the settings of GRPO, with another default."""
 
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0, infinite="not clipped"
+    )
 
 
 def composition(config: Config) -> Composition:

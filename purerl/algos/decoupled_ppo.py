@@ -41,7 +41,7 @@ EXEMPTIONS = ppo.EXEMPTIONS
 class Config(ppo.Config):
     """Hyperparameters of decoupled PPO: the settings of PPO, and `cap`."""
 
-    cap: float = number("maximum of the importance weight of a token", 5.0, min=1)
+    cap: float = number("maximum of the importance weight of a token", 5.0, min=1, infinite="no maximum")
 
 
 def composition(config: Config) -> Composition:

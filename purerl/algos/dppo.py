@@ -73,9 +73,13 @@ _WEIGHTS = {
 class Config:
     """Hyperparameters of DPPO with total variation."""
 
-    divergence_low: float = number("a token with A < 0 is dropped if its divergence exceeds this", 0.15, min=0)
-    divergence_high: float = number("a token with A > 0 is dropped if its divergence exceeds this", 0.15, min=0)
-    ratio_cap: float = number("maximum of the ratio", 10.0, above=0)
+    divergence_low: float = number(
+        "a token with A < 0 is dropped if its divergence exceeds this", 0.15, min=0, infinite="none is dropped"
+    )
+    divergence_high: float = number(
+        "a token with A > 0 is dropped if its divergence exceeds this", 0.15, min=0, infinite="none is dropped"
+    )
+    ratio_cap: float = number("maximum of the ratio", 10.0, above=0, infinite="no maximum")
     direction: str = choice("a token can be dropped if it moved in this direction", _WEIGHTS, "advantage")
 
 

@@ -26,8 +26,12 @@ EXEMPTIONS = dppo.EXEMPTIONS
 class Config(dppo.Config):
     """Hyperparameters of DPPO with KL divergence: the settings of `dppo`, with other defaults."""
 
-    divergence_low: float = number("a token with A < 0 is dropped if its divergence exceeds this", 0.05, min=0)
-    divergence_high: float = number("a token with A > 0 is dropped if its divergence exceeds this", 0.05, min=0)
+    divergence_low: float = number(
+        "a token with A < 0 is dropped if its divergence exceeds this", 0.05, min=0, infinite="none is dropped"
+    )
+    divergence_high: float = number(
+        "a token with A > 0 is dropped if its divergence exceeds this", 0.05, min=0, infinite="none is dropped"
+    )
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

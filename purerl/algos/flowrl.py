@@ -47,6 +47,7 @@ from tensordict import TensorDict
 from purerl.algos.algebra import Algorithm, bind, read_field
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.corrections import sequence_importance_ratio
+from purerl.algos.parts.divergences import k1
 from purerl.algos.parts.policy import approx_kl, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens, first_counted, row_mean
@@ -68,7 +69,7 @@ class Config:
 
     beta: float = number("mean log-ratio per unit of advantage, in nats", 15.0, above=0)
     clip_low: float = number("the weight of a row is at least 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("the weight of a row is at most 1 + clip_high", 0.2, min=0)
+    clip_high: float = number("the weight of a row is at most 1 + clip_high", 0.2, min=0, infinite="no upper bound")
 
 
 def clipped_row_weight(
@@ -112,7 +113,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
 
 def _balance_loss(batch: TensorDict, *, beta: float, clip_low: float, clip_high: float) -> TokenFloat:
     mask = batch["mask"]
-    log_ratio = row_mean(batch["logp"] - batch["ref_logp"], mask)
+    log_ratio = row_mean(k1(batch["logp"], batch["ref_logp"]), mask)
     error = balance_loss(
         first_counted(batch["log_partition"], mask), log_ratio, row_mean(batch["advantage"], mask), beta=beta
     )

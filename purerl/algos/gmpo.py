@@ -56,10 +56,18 @@ class Config:
     """Hyperparameters of GMPO."""
 
     log_clip_low: float = number(
-        "log-ratios of tokens with A <= 0 are clipped below -log_clip_low", 0.4, min=0, unit="nats"
+        "log-ratios of tokens with A <= 0 are clipped below -log_clip_low",
+        0.4,
+        min=0,
+        unit="nats",
+        infinite="not clipped",
     )
     log_clip_high: float = number(
-        "log-ratios of tokens with A > 0 are clipped above log_clip_high", 0.4, min=0, unit="nats"
+        "log-ratios of tokens with A > 0 are clipped above log_clip_high",
+        0.4,
+        min=0,
+        unit="nats",
+        infinite="not clipped",
     )
 
 

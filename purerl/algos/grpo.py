@@ -53,7 +53,9 @@ class Config:
     """Hyperparameters of GRPO."""
 
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0, infinite="not clipped"
+    )
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

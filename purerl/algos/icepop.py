@@ -35,7 +35,9 @@ class Config(grpo.Config):
     """Hyperparameters of IcePop: the settings of GRPO, and the band of ratios."""
 
     min_ratio: float = number("tokens with a smaller ratio of trainer and generator have weight 0", 0.5, above=0, max=1)
-    max_ratio: float = number("tokens with a larger ratio of trainer and generator have weight 0", 5.0, min=1)
+    max_ratio: float = number(
+        "tokens with a larger ratio of trainer and generator have weight 0", 5.0, min=1, infinite="no upper bound"
+    )
 
     def __attrs_post_init__(self) -> None:
         require_below(self, "min_ratio", "max_ratio")

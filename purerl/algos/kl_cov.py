@@ -48,6 +48,7 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, Objective, Term, of_fields, write_field
 from purerl.algos.estimators.group_relative import group_normalized_advantage
+from purerl.algos.parts.divergences import absolute_log_ratio
 from purerl.algos.parts.policy import approx_kl, policy_objective, token_level_ratio
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.selection import high_covariance_tokens
@@ -71,7 +72,7 @@ class Config:
 
 def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalized: TokenBool) -> TokenFloat:
     """abs(logp - old_logp) at penalized tokens, 0 at other tokens. Shapes: [rows, time]."""
-    return torch.where(penalized, (logp - old_logp).abs(), 0)
+    return torch.where(penalized, absolute_log_ratio(logp, old_logp), 0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

@@ -30,7 +30,9 @@ class Config(gspo.Config):
     """Hyperparameters of LUSPO: the settings of GSPO, with other defaults."""
 
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 2e-3, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 2.5e-3, min=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 2.5e-3, min=0, infinite="not clipped"
+    )
 
 
 def composition(config: Config) -> Composition:

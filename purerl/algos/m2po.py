@@ -62,7 +62,9 @@ EXEMPTIONS = {"group_independence": "tokens are chosen over the whole optimizer 
 class Config:
     """Hyperparameters of M2PO."""
 
-    moment_bound: float = number("maximum of the mean squared log-ratio", 0.04, min=0, unit="nats^2")
+    moment_bound: float = number(
+        "maximum of the mean squared log-ratio", 0.04, min=0, unit="nats^2", infinite="no maximum"
+    )
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

@@ -5,12 +5,14 @@ the gradient that each of them multiplies. At token t this is the gradient of th
 respect to the logits, follows from probabilities that the forward pass computes anyway. Each token of a group therefore
 has its own baseline, without a critic.
 
-    w_it = 1 - 2 exp(old_logp_it) + sum_v pi_it(v)^2
+    w_it = max(1 - 2 exp(old_logp_it) + sum_v pi_it(v)^2, 0)
     W_it = sum_{j <= t} w_ij
-    B_t  = sum_i W_it G_it / (sum_i W_it + 1e-8)
-    loss = -(1 / rows) sum_it (G_it - B_t) logp_it
+    M_t  = max_i(G_it)
+    B_t  = M_t + (sum_i W_it (G_it - M_t)) / (sum_i W_it + 1e-8)
+    A_it = G_it - B_t
+    loss = -(1 / rows) sum_it A_it logp_it
 
-G_it is the return: the sum of the rewards of row i from token t on. t counts action tokens. The sums of B_t are over
+G_it is the return: the sum of the rewards of row i from token t on. t counts action tokens. Sums and maximum are over
 the rows of the group (the rows of one prompt) that have a t-th action token. sum_v pi_it(v)^2 is the field
 `sum_pi_squared`: the sum of the squared probabilities of the whole vocabulary. The trainer computes it together with
 `old_logp`. The rest is as in `rloo`.
@@ -24,6 +26,9 @@ Choices that differ between libraries:
 Differences from the paper:
 
 1. Log-probabilities are summed over tokens (unverified).
+2. B_t is shifted by M_t. The paper has B_t = sum_i W_it G_it / (sum_i W_it + 1e-8), which differs by less than 1e-8
+   M_t / sum_i W_it. With the shift, a constant that is added to all rewards has no effect, and equal returns have
+   advantages of exactly 0, also if all weights are 0 because the policy is certain of every token.
 """
 
 from __future__ import annotations

@@ -62,10 +62,14 @@ class Config:
     """Hyperparameters of PPO."""
 
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0, infinite="not clipped"
+    )
     discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
     lambda_: float = number("GAE lambda: 0 is the one-step error, 1 the return minus the value", 0.95, min=0, max=1)
-    value_clip: float = number("clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward")
+    value_clip: float = number(
+        "clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward", infinite="not clipped"
+    )
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

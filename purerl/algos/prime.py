@@ -62,6 +62,7 @@ from torch.nn.functional import softplus
 from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, chain, stateless, write_field
 from purerl.algos.estimators.group_relative import leave_one_out_advantage
 from purerl.algos.estimators.returns import discounted_returns
+from purerl.algos.parts.divergences import k1
 from purerl.algos.parts.groups import group_size, group_sum
 from purerl.algos.parts.policy import clipped_policy, token_level_ratio
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean
@@ -86,7 +87,9 @@ class Config:
     process_coef: float = number("weight of the implicit process rewards", 5.0, above=0)
     outcome_coef: float = number("weight of the outcome reward", 5.0, above=0)
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0, infinite="not clipped"
+    )
 
 
 def implicit_reward_loss(log_ratio: RowFloat, score: RowFloat, *, beta: float) -> RowFloat:
@@ -175,7 +178,7 @@ def _process_and_outcome_return(
     batch: TensorDict, *, beta: float, process_coef: float, outcome_coef: float
 ) -> TokenFloat:
     mask, action, group = batch["mask"], batch["action"], batch["group"]
-    process = leave_one_out_process(beta * (batch["reward_model_logp"] - batch["ref_logp"]), group, mask)
+    process = leave_one_out_process(beta * k1(batch["reward_model_logp"], batch["ref_logp"]), group, mask)
     outcome = leave_one_out_advantage(batch["reward"].sum(-1), group, any_true(mask))
     reward = process_coef * process + outcome_coef * at_last_action(outcome, action)
     return torch.where(mask, discounted_returns(reward, action, discount=1.0), 0)

@@ -13,8 +13,9 @@ of one prompt. `rows` is the number of rows of the optimizer step. Losses, means
 
 Choices that differ between libraries:
 
-- There is no ratio and no clipping, so the rows must come from the current policy. Use one optimizer step per batch;
-  further steps are biased.
+- There is no ratio and no clipping, so the rows must come from the current policy. Further optimizer steps with the
+  rows of a batch are biased: a run with several mini-batches or passes, or with stale rollouts, is refused. A ratio can
+  be added with the modifier `clipped_surrogate`.
 - In a group of one row, every advantage is 0.
 
 Metrics, means over the tokens where `mask` is 1:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, Objective, Term, identity, of_fields
+from purerl.algos.parts.log_ratios import finite_logp
 from purerl.algos.parts.reductions import token_mean
 from purerl.types import TokenFloat
 
@@ -36,7 +37,7 @@ class Config:
 
 def negative_log_likelihood(logp: TokenFloat) -> TokenFloat:
     """-logp, nats. Shapes: [rows, time]."""
-    return -logp
+    return -finite_logp(logp)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

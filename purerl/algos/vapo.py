@@ -63,10 +63,14 @@ class Config:
     """Hyperparameters of VAPO."""
 
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 0.28, min=0, infinite="not clipped"
+    )
     discount: float = number("discount factor of rewards, per token", 1.0, min=0, max=1)
     trace_alpha: float = number("alpha of the length-adaptive lambda, 1 - 1 / (alpha * n_i)", 0.05, above=0)
-    value_clip: float = number("clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward")
+    value_clip: float = number(
+        "clip range of the critic's estimate around its old value", 0.5, above=0, unit="reward", infinite="not clipped"
+    )
     imitation_coef: float = number("coefficient of the negative log-likelihood of correct rows", 0.1, min=0)
     correct_above: float = number("a row with a score above this is correct", 0.0, unit="reward")
 

@@ -15,6 +15,7 @@ from purerl.aliases import suggestion
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.modifiers import key_of
+from purerl.config.reuse import check_reuse
 from purerl.config.roles import check_roles, model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
@@ -85,6 +86,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     _check_models(config, algorithm)
     _check_steps(config, algorithm, kind)
     _check_sampling(config, algorithm, kind)
+    check_reuse(config, algorithm, kind)
     check_trackers(config.trackers)
     check_debug(config.debug, config.max_steps)
     check_rewards(config.rewards, config.gates, config.reward_workers, functions or {})

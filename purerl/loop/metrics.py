@@ -9,6 +9,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Objective, Weighted, bind
+from purerl.algos.parts.log_ratios import log_ratio
 from purerl.kernels.masks import count_true
 from purerl.loop.distributions import advantage_metrics, length_metrics
 from purerl.loop.run import Clock
@@ -44,7 +45,7 @@ def batch_metrics(batch: TensorDict) -> dict[str, float]:
     if "truncated" in batch.keys():
         metrics["rollout/truncated"] = batch["truncated"].float().mean()
     if "rollout_logp" in batch.keys() and "old_logp" in batch.keys():
-        metrics |= _mismatch(batch["old_logp"] - batch["rollout_logp"], batch["action"])
+        metrics |= _mismatch(log_ratio(batch["old_logp"], batch["rollout_logp"]), batch["action"])
     return {name: value.item() for name, value in metrics.items()}
 
 

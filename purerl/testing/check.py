@@ -19,7 +19,7 @@ import attrs
 
 from purerl.algos.algebra import Algorithm
 from purerl.errors import ConfigError, nearest
-from purerl.testing.batches import example_batch, fields_of, random_layout
+from purerl.testing.batches import Layout, example_batch, fields_of, random_layout
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
 from purerl.testing.outcome import find_difference, run
 
@@ -41,33 +41,56 @@ def find_counterexample(law: Law, algorithm: Algorithm, *, seed: int = 0, batche
 
     A note on the error says how to make the batch. A law in `SINGLE_BATCH_LAWS` is tested on one batch.
     """
-    fields = fields_of(algorithm)
+    found = _find(law, algorithm, seed, batches)
+    return found and found[0]
+
+
+def _find(law: Law, algorithm: Algorithm, seed: int, batches: int) -> tuple[AssertionError, Layout, int] | None:
     for number in range(seed, seed + (1 if law in SINGLE_BATCH_LAWS else batches)):
-        layout = random_layout(number, pairs="chosen" in fields)
-        try:
-            law(algorithm, example_batch(fields, layout, seed=number))
-        except AssertionError as error:
-            error.add_note(f"batch = example_batch({fields}, {layout}, seed={number})")
-            return error
+        layout = random_layout(number, pairs="chosen" in fields_of(algorithm))
+        error = _error_on(law, algorithm, layout, number)
+        if error is not None:
+            return error, layout, number
     return None
+
+
+def _error_on(law: Law, algorithm: Algorithm, layout: Layout, seed: int) -> AssertionError | None:
+    fields = fields_of(algorithm)
+    try:
+        law(algorithm, example_batch(fields, layout, seed=seed))
+    except AssertionError as error:
+        error.add_note(f"batch = example_batch({fields}, {layout}, seed={seed})")
+        return error
+    return None
+
+
+def _on_fewer_rows(law: Law, algorithm: Algorithm, error: AssertionError, layout: Layout, seed: int) -> AssertionError:
+    """The error of `law` on as few of the rows of `layout` as still violate it, with other random values."""
+    index = 0
+    while index < len(layout) > 1:
+        smaller = layout[:index] + layout[index + 1 :]
+        found = _error_on(law, algorithm, smaller, seed)
+        error, layout, index = (error, layout, index + 1) if found is None else (found, smaller, index)
+    return error
 
 
 def check_algorithm(algorithm: Algorithm, *, seed: int = 0, batches: int = 20, exempt: Collection[str] = ()) -> None:
     """Test `algorithm` with every law that is not in `exempt`, on `batches` random batches for each law.
 
-    The batches are generated from the seeds `seed`, `seed + 1`, and so on.
+    The batches are generated from the seeds `seed`, `seed + 1`, and so on. From a batch that violates a law, rows are
+    removed as long as it still does.
 
-    Raises: AssertionError with the name of the law, the largest difference and the batch; ConfigError if a name in
-        `exempt` is not a law.
+    Raises: AssertionError with the name of the law and the largest difference, the law in words, what often breaks it,
+        and the batch; ConfigError if a name in `exempt` is not a law.
 
     >>> from purerl.algos import grpo
     >>> check_algorithm(grpo.algorithm(), batches=1, exempt=["picklable"])
     """
     _check_law_names(exempt)
     for name, law in _LAWS.items():
-        error = None if name in exempt else find_counterexample(law, algorithm, seed=seed, batches=batches)
-        if error is not None:
-            raise error
+        found = None if name in exempt else _find(law, algorithm, seed, batches)
+        if found is not None:
+            raise found[0] if law in SINGLE_BATCH_LAWS else _on_fewer_rows(law, algorithm, *found)
 
 
 def check_module(module: ModuleType, *, seed: int = 0, batches: int = 20) -> None:

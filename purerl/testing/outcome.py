@@ -26,11 +26,13 @@ from purerl.algos.algebra import (
 from purerl.batch import ROW_FIELDS, STRUCTURE, with_fields
 
 __all__ = [
+    "Difference",
     "Differentiate",
     "Outcome",
     "Split",
     "autograd_gradients",
     "find_difference",
+    "first_difference",
     "flatten_tensors",
     "functional_gradients",
     "no_split",
@@ -186,26 +188,46 @@ def flatten_tensors(value: Any) -> Iterator[Tensor]:
         yield torch.as_tensor(value)
 
 
+class Difference(NamedTuple):
+    """A difference of two outcomes: the name of the entry, a description, and the index of the largest difference.
+
+    Without an index, the entry is a number, or has another shape, or is missing.
+    """
+
+    name: str
+    text: str
+    index: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}{f' at {list(self.index)}' if self.index else ''}{self.text}"
+
+
 def find_difference(expected: Outcome, actual: Outcome, *, tolerance: float = 1e-9) -> str | None:
-    """Describe the first entry in which two outcomes differ, at its largest difference; None if they are equal.
+    """`first_difference` as a message; None if the outcomes are equal."""
+    difference = first_difference(expected, actual, tolerance=tolerance)
+    return None if difference is None else str(difference)
+
+
+def first_difference(expected: Outcome, actual: Outcome, *, tolerance: float = 1e-9) -> Difference | None:
+    """The first entry in which two outcomes differ, at its largest difference; None if they are equal.
 
     Two tensors are equal if no difference exceeds tolerance * max(1, max(abs(expected))).
     """
     for expected_part, actual_part in zip(expected, actual, strict=True):
         for name in {**expected_part, **actual_part}:
             if name not in expected_part:
-                return f"{name}: got a value, expected none"
+                return Difference(name, ": got a value, expected none")
             if name not in actual_part:
-                return f"{name}: got no value, expected one"
-            message = _largest_difference(expected_part[name].detach(), actual_part[name].detach(), tolerance)
-            if message is not None:
-                return f"{name}{message}"
+                return Difference(name, ": got no value, expected one")
+            largest = _largest_difference(name, expected_part[name].detach(), actual_part[name].detach(), tolerance)
+            if largest is not None:
+                return largest
     return None
 
 
-def _largest_difference(expected: Tensor, actual: Tensor, tolerance: float) -> str | None:
+def _largest_difference(name: str, expected: Tensor, actual: Tensor, tolerance: float) -> Difference | None:
     if expected.shape != actual.shape:
-        return f": got the shape {list(actual.shape)}, expected {list(expected.shape)}"
+        return Difference(name, f": got the shape {list(actual.shape)}, expected {list(expected.shape)}")
     if not expected.numel():
         return None
     expected, actual = expected.double(), actual.double()
@@ -214,6 +236,5 @@ def _largest_difference(expected: Tensor, actual: Tensor, tolerance: float) -> s
     if float(error.max()) <= tolerance * max(1.0, float(expected.abs().max())):
         return None
     index = tuple(int(position) for position in torch.unravel_index(error.argmax(), error.shape))
-    where = f" at {list(index)}" if index else ""
     values = f"got {float(actual[index]):.6g}, expected {float(expected[index]):.6g}"
-    return f"{where}: {values} (the largest difference, {float(error[index]):.3g})"
+    return Difference(name, f": {values} (the largest difference, {float(error[index]):.3g})", index)

@@ -25,6 +25,7 @@ __all__ = [
     "gather_columns",
     "make_on_policy",
     "make_rows_extreme",
+    "make_tokens_impossible",
     "mask_out_all_tokens",
     "pad",
     "randomize_labels",
@@ -145,6 +146,19 @@ def add_extreme_log_ratios(batch: TensorDict) -> TensorDict:
     return with_fields(
         batch, **{n: v + 2e3 * (torch.rand(v.shape, generator=rng) < 0.5) - 1e3 for n, v in logps.items()}
     )
+
+
+def make_tokens_impossible(batch: TensorDict) -> TensorDict:
+    """Set log-probabilities to -inf: at some tokens under all policies, at others under some of the policies.
+
+    Tokens that are not counted are among them.
+    """
+    rng = torch.Generator().manual_seed(0)
+    names = [str(name) for name in batch.keys() if FIELDS[name].unit == "nats" and "entropy" not in name]
+    shared = torch.rand(batch["mask"].shape, generator=rng) < 0.2
+    own = {name: torch.rand(batch[name].shape, generator=rng) < 0.2 for name in names}
+    impossible = {n: (own[n] | shared.reshape(shared.shape + (1,) * (own[n].ndim - 2))) for n in names}
+    return with_fields(batch, **{name: batch[name].masked_fill(impossible[name], -torch.inf) for name in names})
 
 
 _LOGPS = [f.name for f in FIELDS.values() if f.unit == "nats" and f.axes == "rows time" and "entropy" not in f.name]

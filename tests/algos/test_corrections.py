@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from purerl.algos import decoupled_ppo, deepseek_v3_2, grpo, k1, k2, k3, kl_cov, ppo, rloo, sapo
+from purerl.algos import decoupled_ppo, deepseek_v3_2, dpo, grpo, k1, k2, k3, kl_cov, opd_top_k, ppo, rloo, sapo, sft
 from purerl.algos.algebra import Algorithm, bind, compute_loss, identity, prepare_step
 from purerl.algos.modifiers import entropy_bonus, kl_loss, kl_reward
 from purerl.algos.parts.bypass import bypass_old_logp, use_current_outputs
@@ -28,6 +28,7 @@ from purerl.algos.parts.corrections import (
 from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.batch import collate, with_fields
 from purerl.composition import with_modifiers
+from purerl.errors import ConfigError
 from purerl.testing import check_algorithm, fields_of
 from purerl.testing.outcome import run_objective
 from tests.algos.helpers import advantage_losses_and_gradients, example, loss_of, with_advantage
@@ -51,7 +52,7 @@ def rows(*log_ratios: list[float], reward: list[float] | None = None, group: lis
     return with_fields(batch, **fields)
 
 
-EMPTY = Algorithm(("old_logp",), identity, ())
+EMPTY = Algorithm(("old_logp",), identity, rloo.algorithm().objectives)
 
 
 def applied(batch: TensorDict, *corrections) -> TensorDict:
@@ -173,6 +174,27 @@ def test_only_the_policy_term_is_weighted():
     [policy] = plain.objectives
     other_terms = policy._replace(terms=policy.terms[1:])
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), loss_of(other_terms, batch))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "got"),
+    [
+        (dpo.algorithm(), "the loss preference"),
+        (opd_top_k.algorithm(), "the loss reverse_kl"),
+        (sft.algorithm(), "the loss nll"),
+        (Algorithm((), identity, ()), "an algorithm that trains no policy"),
+    ],
+)
+def test_corrections_of_an_algorithm_without_a_policy_term_are_refused(algorithm, got):
+    changes = (
+        lambda: with_corrections(algorithm, token_weight(CAP)),
+        lambda: mask_off_policy_sequences(algorithm, delta=1.0),
+    )
+    for change in changes:
+        with pytest.raises(
+            ConfigError, match=rf"^has no effect\n  got:  {got}\n  need: an algorithm with a policy gradient"
+        ):
+            change()
 
 
 def test_corrected_algorithms_satisfy_the_laws():

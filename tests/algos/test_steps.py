@@ -7,7 +7,7 @@ import statistics
 import pytest
 import torch
 
-from purerl.algos import discounted_returns, optimal_token_advantage, step_relative_advantage
+from purerl.algos import discounted_returns, optimal_token_advantage, otb, step_relative_advantage
 from purerl.algos.estimators.steps import find_steps
 
 
@@ -99,3 +99,24 @@ def test_weight_is_the_squared_gradient_in_the_logits():
     pi = logits.softmax(-1)
     [gradient] = torch.autograd.grad(pi[1].log(), logits, retain_graph=True)
     torch.testing.assert_close(gradient.square().sum(), 1 - 2 * pi[1].detach() + pi.detach().square().sum())
+
+
+def test_optimal_token_baseline_is_documented_as_it_is_computed():
+    """The docstring of `otb` has the formulas of the estimator, with the field that a run gives for `logp`."""
+    ours, estimator = (" ".join((text or "").split()) for text in (otb.__doc__, optimal_token_advantage.__doc__))
+    for formula in (
+        "w_it = max(1 - 2 exp(logp_it) + sum_v pi_it(v)^2, 0)",
+        "W_it = sum_{j <= t} w_ij",
+        "M_t = max_i(G_it)",
+        "B_t = M_t + (sum_i W_it (G_it - M_t)) / (sum_i W_it + 1e-8)",
+        "A_it = G_it - B_t",
+    ):
+        assert formula in estimator
+        assert formula.replace("exp(logp", "exp(old_logp") in ours
+
+
+def test_optimal_token_baseline_of_a_certain_policy_is_the_largest_return():
+    """All weights are 0: B_t = M_t. The unshifted formula, with B_t = 0, would give the returns 3 and 1."""
+    mask, returns, one = torch.ones(2, 1, dtype=torch.bool), torch.tensor([[3.0], [1.0]]), torch.ones(2, 1)
+    actual = optimal_token_advantage(returns, one.log(), one, mask, mask, torch.tensor([4, 4]))
+    assert actual.tolist() == [[0.0], [-2.0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from purerl.backends.fake import generator as fake
 from purerl.backends.fake.generator import FakeGenerator
 from purerl.backends.requests import PendingRequest
 from purerl.backends.sampling import choose
+from purerl.errors import ConfigError
 from purerl.protocols import Completion
 from purerl.testing import generator as suite
 from purerl.testing.generator import check_generator
@@ -176,6 +178,12 @@ def cancel_loses_tokens(original, self, keys):
     original(self, keys)
 
 
+@mutant(suite.cancel_returns_generated_tokens, PendingRequest, "completion")
+def cancel_returns_other_tokens(original, self, finish):
+    full = original(self, finish)
+    return evolve(full, tokens=[token + 1 for token in full.tokens]) if finish == "cancelled" else full
+
+
 @mutant(suite.seed_determines_tokens, fake, "signed")
 def seed_is_truncated_to_32_bits(original, number):
     return number % 2**32
@@ -275,3 +283,83 @@ def test_mutant_is_detected(name, monkeypatch):
 def test_every_check_has_a_mutant():
     checks = {check for check, *_ in MUTANTS.values()}
     assert checks == set(suite.CHECKS)
+
+
+# --- messages, exemptions and kinds of sequences -------------------------------------------------------------------
+
+
+def test_a_generator_may_return_lists_and_tuples(monkeypatch):
+    completion, collect = PendingRequest.completion, FakeGenerator.collect
+
+    def with_lists(self, finish):
+        full = completion(self, finish)
+        return evolve(full, tokens=list(full.tokens), logp=list(full.logp), version=list(full.version))
+
+    monkeypatch.setattr(PendingRequest, "completion", with_lists)
+    monkeypatch.setattr(FakeGenerator, "collect", lambda self, timeout=None: tuple(collect(self, timeout)))
+    check_generator(fake_generator, **FAKE)
+
+
+def test_requests_and_prompts_are_submitted_as_lists_and_as_tuples(monkeypatch):
+    kinds, submit = set(), FakeGenerator.submit
+
+    def recorded(self, requests):
+        kinds.update({("requests", type(requests)), *(("prompt", type(request.tokens)) for request in requests)})
+        submit(self, requests)
+
+    monkeypatch.setattr(FakeGenerator, "submit", recorded)
+    check_generator(fake_generator, **FAKE)
+    assert kinds == {(name, kind) for name in ("requests", "prompt") for kind in (list, tuple)}
+
+
+def message_of(name, monkeypatch) -> str:
+    """The message of the check that detects the mutant `name`."""
+    check, owner, attribute, function = MUTANTS[name]
+    original = getattr(owner, attribute)
+    monkeypatch.setattr(owner, attribute, lambda *args, **kwargs: function(original, *args, **kwargs))
+    monkeypatch.setattr(suite, "CHECKS", [check])
+    with pytest.raises(AssertionError) as caught:
+        check_generator(fake_generator, **FAKE)
+    return str(caught.value)
+
+
+DIFFERENCE = r"(the first difference at new token \d+|the number of tokens): got \d+, expected \d+"
+REQUEST = r"request '{key}', seed \d+, temperature \S+, max_tokens \d+,( stop \S+,)* prompt \["
+
+
+@pytest.mark.parametrize(
+    ("name", "actual", "expected", "key"),
+    [
+        ("seed_is_ignored", "repeated", "first", "0"),
+        ("seed_is_the_row_index", "in a batch in reverse order", "in a batch of 24", r"request \d+"),
+        ("last_prompt_token_is_dropped", "continued after 4 tokens", "in one completion", r"request \d"),
+        ("stop_token_is_removed", "with stop token .*", "the start of a completion without it", r"request \d"),
+        ("cancel_returns_other_tokens", "canceled", "not canceled", r"request \d+"),
+    ],
+)
+def test_two_requests_that_differ_are_named(name, actual, expected, key, monkeypatch):
+    message, request = message_of(name, monkeypatch), REQUEST.replace("{key}", key)
+    assert re.match(rf"^{MUTANTS[name][0].__name__}: {DIFFERENCE}\n  got:      \(", message)
+    assert re.search(rf"\n            {actual}: {request}.*\n  expected: \(", message)
+    assert re.search(rf"\n            {expected}: {request}", message)
+
+
+def test_two_requests_with_the_same_tokens_are_named(monkeypatch):
+    message = message_of("seed_is_truncated_to_32_bits", monkeypatch)
+    assert re.search(r"the 12 tokens of two requests with different seeds: got .*\n  request '0', seed 0,", message)
+    assert f"request '{2**40}', seed {2**40}, " in message
+
+
+def test_exempt_checks_are_not_run(monkeypatch):
+    monkeypatch.setattr(fake, "choose", rounded_by_batch)
+    exempt = ["concurrent_requests_do_not_change_results", "cancel_returns_generated_tokens"]
+    with pytest.raises(AssertionError, match=f"^{exempt[0]}: "):
+        check_generator(fake_generator, **FAKE, exempt=exempt[1:])
+    check_generator(fake_generator, **FAKE, exempt=exempt)
+
+
+def test_unknown_exemption_is_refused_before_the_generator_is_made():
+    with pytest.raises(
+        ConfigError, match=r"an exemption\n  got:  'seed_determines_token'\n.*\n.*'seed_determines_tokens'"
+    ):
+        check_generator(lambda: pytest.fail("made"), **FAKE, exempt=["seed_determines_token"])

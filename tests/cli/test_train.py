@@ -60,7 +60,8 @@ def test_dry_run_prints_the_configuration_and_creates_nothing(tmp_path: Path) ->
 
 
 def test_set_changes_settings() -> None:
-    config = _read_config(_train("addition", "--dry-run", "--set", "algorithm.kind=rloo", "--set", "seed=7"))
+    settings = ("algorithm.kind=rloo", "num_minibatches=1", "seed=7")
+    config = _read_config(_train("addition", "--dry-run", *(part for s in settings for part in ("--set", s))))
     assert type(config.algorithm.base).__module__ == "purerl.algos.rloo"
     assert config.seed == 7
 

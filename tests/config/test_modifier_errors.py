@@ -52,10 +52,10 @@ LIST = "\n  need: a list of names, or of sections with their kind\n"
         (['algorithm.modifiers=[{kind = "kl_loss", cof = 1}]'], "algorithm.kl_loss.cof\n  got:  no such setting"),
         ([f'algorithm."{OWN}:Scaled".facto=1'], f'algorithm."{OWN}:Scaled".facto\n  got:  no such setting{LISTED}\'fa'),
         # values
-        (["algorithm.kl_loss=0"], "algorithm.kl_loss.coef\n  got:  0.0\n  need: a number above 0\n"),
+        (["algorithm.kl_loss=0"], "algorithm.kl_loss.coef\n  got:  0\n  need: a number above 0: without a target"),
         (["algorithm.kl_loss=many"], 'algorithm.kl_loss.coef\n  got:  "many"\n  need: a number\n'),
         (["algorithm.kl_loss=[1]"], "algorithm.kl_loss.coef\n  got:  [1]\n  need: a number\n"),
-        (["algorithm.kl_loss.coef=-1"], "algorithm.kl_loss.coef\n  got:  -1.0\n  need: a number above 0\n"),
+        (["algorithm.kl_loss.coef=-1"], "algorithm.kl_loss.coef\n  got:  -1.0\n  need: a number at least 0\n"),
         (["algorithm.kl_loss.estimator=k9"], "algorithm.kl_loss.estimator\n  got:  'k9'\n  need: one of: k3, k2,"),
         (["algorithm.kl_loss.coef.x=1"], "algorithm.kl_loss.coef"),
         (["algorithm.reduction=constant_norm"], "algorithm.reduction.length\n  got:  0, with by = constant_norm\n"),

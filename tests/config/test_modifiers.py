@@ -246,7 +246,7 @@ def test_settings_of_modifiers_are_explained_in_their_order() -> None:
     ]  # fmt: skip
     assert rows["algorithm.modifiers"].value == f'["reduction", "kl_loss", "{OWN}:Scaled", "{OWN}:Plain"]'
     assert rows["algorithm.kl_loss.coef"].value == "0.5"
-    assert rows["algorithm.kl_loss.coef"].meaning == "coefficient of the KL penalty"
+    assert rows["algorithm.kl_loss.coef"].meaning.startswith("coefficient of the KL penalty;")
     assert rows["algorithm.reduction.length"].unit == "tokens"
     assert [row.key for row in rows.values() if not row.meaning] == []
 

@@ -98,6 +98,22 @@ def test_kl_coefficient_is_at_most_halved_and_never_stays_at_0():
     assert float(actual) == 0.25
 
 
+@pytest.mark.parametrize("coefficient", [0.0, 5e-324, 1e-9])
+def test_kl_coefficient_leaves_0_as_soon_as_the_divergence_is_above_the_target(coefficient):
+    start, rows = torch.tensor(coefficient, dtype=torch.float64), torch.tensor(50)
+    keywords = dict(target=6.0, horizon=100.0)
+    assert float(adapt_kl_coef(start, torch.tensor(5.0), rows, **keywords)) <= coefficient
+    raised = adapt_kl_coef(start, torch.tensor(7.0), rows, **keywords)
+    assert float(raised) == 1e-6
+    assert float(adapt_kl_coef(raised, torch.tensor(60.0), rows, **keywords)) == pytest.approx(1.1e-6)
+
+
+def test_entropy_coefficient_leaves_0():
+    keywords = dict(target=0.2, step_size=0.125, max_coef=0.625)
+    assert float(adapt_entropy_coef(torch.tensor(0.0), torch.tensor(0.3), **keywords)) == 0
+    assert float(adapt_entropy_coef(torch.tensor(0.0), torch.tensor(0.1), **keywords)) == 0.125
+
+
 @pytest.mark.parametrize(("entropy", "expected"), [(0.1, 0.625), (0.2, 0.5), (0.3, 0.375)])
 def test_entropy_coefficient_changes_by_one_step(entropy, expected):
     keywords = dict(target=0.2, step_size=0.125, max_coef=0.625)

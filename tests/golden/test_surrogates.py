@@ -24,6 +24,7 @@ from purerl.algos import (
     token_ratio,
 )
 from purerl.algos.kl_cov import distance_penalty
+from purerl.algos.parts.log_ratios import finite_logp, log_ratio
 from purerl.algos.parts.surrogates import sequence_product_ratio
 from purerl.algos.parts.values import squared_error
 from purerl.algos.sft import negative_log_likelihood
@@ -41,6 +42,13 @@ def test_losses_without_a_clip():
     assert_values(gradient_of(lambda x: importance_surrogate(x, old, a), logp), [-6, 0.5])  # -A r too
     assert_values(negative_log_likelihood(logp), [math.log(2), math.log(4)])
     assert_values(distance_penalty(logp, old, mask_of("x.")), [math.log(2), 0])
+
+
+def test_infinite_log_probabilities():
+    logp, old = f64([-1, -math.inf, -2000, -math.inf]), f64([-math.inf, -math.inf, 0, -0.5])
+    assert_values(finite_logp(logp), [-1, -1000, -2000, -1000])
+    assert_values(log_ratio(logp, old), [999, 0, -2000, -999.5])
+    assert_values(gradient_of(finite_logp, logp), [1, 0, 1, 0])
 
 
 def test_squared_error():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 
-from purerl.algos import gvpo, opd, sft
+from purerl.algos import gvpo, opd, rloo, sft
 from purerl.config.check import check
 from purerl.config.schema import Role, RunConfig, StopWhen
 from purerl.errors import ConfigError
@@ -69,3 +69,9 @@ def test_problems_of_an_evaluation_come_from_exactly_one_setting() -> None:
         "  do:   leave data.validation_fraction or evaluate.data out"
     )
     check(evolve(base, evaluate=without_data, data=fraction))
+
+
+def test_a_run_that_would_be_biased_is_refused() -> None:
+    assert _refusal(algorithm=rloo.Config()).startswith("num_minibatches\n  got:  2 optimizer steps with the rows")
+    stale = evolve(fake().rollout, max_staleness=1)
+    assert "rollout.max_staleness\n" in _refusal(algorithm=rloo.Config(), num_minibatches=1, rollout=stale)

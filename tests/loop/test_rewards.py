@@ -200,7 +200,7 @@ def test_failure_rate_is_that_of_all_rounds_of_a_step(tmp_path: Path) -> None:
 
 
 def test_greedy_completions_count_in_the_failure_rate_of_the_step(tmp_path: Path) -> None:
-    config = fake(algorithm=remax.Config(), max_steps=1, evaluate=None)
+    config = fake(algorithm=remax.Config(), num_minibatches=1, max_steps=1, evaluate=None)
     train(config, rewards=[_failing(1, 17, 20)], directory=tmp_path / "run")
     with pytest.raises(RewardError, match="got:  4 of 20 already\n  need: at most 3, with max_failure_rate = 0.1"):
         train(config, rewards=[_failing(1, 17, 19, 20)], directory=tmp_path / "run", fresh=True)

@@ -24,7 +24,7 @@ def optimal_token_advantage(
 ) -> TokenFloat:
     """Subtract from each return the variance-minimizing baseline of the group at the same step.
 
-        w_it = 1 - 2 exp(logp_it) + sum_v pi_it(v)^2             squared gradient of logp_it in the logits
+        w_it = max(1 - 2 exp(logp_it) + sum_v pi_it(v)^2, 0)     squared gradient of logp_it in the logits
         W_it = sum_{j <= t} w_ij
         M_t  = max_i(G_it)                                       over the rows of the group that reach t
         B_t  = M_t + (sum_i W_it (G_it - M_t)) / (sum_i W_it + 1e-8)
@@ -32,8 +32,8 @@ def optimal_token_advantage(
 
     t counts action tokens, so the t-th action token of a row is compared with the t-th action tokens of the other rows.
     Masked-out action tokens have no weight and do not enter B_t. If only one row reaches t, or if all rows that do have
-    the same return, A is exactly 0 for any weights: this is the reason for M. w is clamped at 0, because rounding can
-    make it negative.
+    the same return, A is exactly 0 for any weights: this is the reason for M. Without its bound, rounding can make w
+    negative.
 
     Shapes: `group` is [rows], the others are [rows, time]. `returns` is in units of reward, and 0 outside of `action`.
     The result is 0 outside of `mask`. Source: 2602.07078.

@@ -55,7 +55,9 @@ class Config:
 
     ratio: str = choice("what has a ratio: a token, or a row as a whole", _RATIOS, "token")
     clip_low: float = number("lower clip offset: the ratio is clipped below 1 - clip_low", 0.2, min=0, max=1)
-    clip_high: float = number("upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0)
+    clip_high: float = number(
+        "upper clip offset: the ratio is clipped above 1 + clip_high", 0.2, min=0, infinite="not clipped"
+    )
 
 
 def modify(config: Config, algorithm: Algorithm) -> Algorithm:

@@ -36,13 +36,13 @@ _SAME = "policy"
 class Config:
     """Settings of the modifier `entropy_bonus`."""
 
-    coef: float = number("coefficient of the entropy", 0.001, above=0)
+    coef: float = number("coefficient of the entropy; with a target, that of the first batch", 0.001, min=0)
     reduction: str = choice(
         "reduction of the entropy; policy: that of the policy loss", (_SAME, "token_mean", "token_sum"), _SAME
     )
     target: float = number("entropy that the coefficient adapts to; 0: it is constant", 0.0, min=0, unit="nats")
     step_size: float = number("change of the coefficient after a batch, with a target", 0.005, above=0)
-    max_coef: float = number("largest coefficient, with a target", 1.0, above=0)
+    max_coef: float = number("largest coefficient, with a target", 1.0, above=0, infinite="no maximum")
 
     def __attrs_post_init__(self) -> None:
         require_target(self, "step_size", "max_coef")

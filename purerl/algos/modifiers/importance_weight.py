@@ -54,7 +54,6 @@ from purerl.algos.parts.corrections import (
     truncated_ratio,
     with_corrections,
 )
-from purerl.algos.parts.editing import surrogate_of
 from purerl.algos.parts.rows import row_mean, row_sum
 from purerl.algos.parts.settings import choice, flag, number, require_below
 from purerl.batch import with_fields
@@ -87,7 +86,9 @@ class Config:
 
     level: str = choice("what has a weight: a token, or a row by its ratio or by its tokens' weights", _LEVELS, "token")
     how: str = choice("weight of a ratio outside of the bounds", ("truncate", *_WITH_TWO_BOUNDS), "truncate")
-    max_ratio: float = number("upper bound of the ratio of trainer and generator", 2.0, min=1)
+    max_ratio: float = number(
+        "upper bound of the ratio of trainer and generator", 2.0, min=1, infinite="no upper bound"
+    )
     min_ratio: float = number("lower bound of the ratio, with band or clamp", 0.0, min=0, max=1)
     normalize: bool = flag("divide the weights by their mean over the batch")
 
@@ -107,7 +108,6 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
     Raises: ConfigError for an algorithm without a policy gradient or a surrogate of it.
     """
-    surrogate_of(algorithm)
     weighted, mean = _LEVELS[config.level]
     correction = weighted(_weight(config))
     return with_corrections(

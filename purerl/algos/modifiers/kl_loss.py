@@ -16,6 +16,7 @@ policy loss. With x = logp - ref_logp and r = exp(logp - old_logp):
 With `target`, the coefficient adapts. The coefficient of the first batch is `coef`. After each batch, with B rows:
 
     coef <- coef * max(1/2, 1 + clip(D / target - 1, -0.2, 0.2) * B / horizon)
+    coef <- max(coef, 1e-6)    if D > target
 
 D is the mean over rows of sum_t (old_logp - ref_logp), and `target` is a divergence of whole rows, in nats. The metric
 `kl_loss_coef` is the coefficient of the batch.
@@ -73,7 +74,7 @@ _ESTIMATORS = {
 class Config:
     """Settings of the modifier `kl_loss`."""
 
-    coef: float = number("coefficient of the KL penalty", 0.001, above=0)
+    coef: float = number("coefficient of the KL penalty; with a target, that of the first batch", 0.001, min=0)
     estimator: str = choice("estimate of the KL divergence at a token", _ESTIMATORS, "k3")
     target: float = number("divergence that the coefficient adapts to; 0: it is constant", 0.0, min=0, unit="nats")
     horizon: float = number("the larger, the slower the coefficient adapts", 10_000.0, above=0, unit="rows")

@@ -24,6 +24,7 @@ from the scores of rows.
 With `target`, the coefficient adapts. The coefficient of the first batch is `coef`. After each batch, with B rows:
 
     coef <- coef * max(1/2, 1 + clip(D / target - 1, -0.2, 0.2) * B / horizon)
+    coef <- max(coef, 1e-6)    if D > target
 
 D is the mean over rows of sum_t x_t, whatever the estimator, and `target` is a divergence of whole rows, in nats. The
 metric `kl_reward_coef` is the coefficient of the batch.
@@ -62,7 +63,7 @@ _ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3, "abs": absolute_log_ratio}
 class Config:
     """Settings of the modifier `kl_reward`."""
 
-    coef: float = number("coefficient of the KL penalty", 0.001, above=0)
+    coef: float = number("coefficient of the KL penalty; with a target, that of the first batch", 0.001, min=0)
     estimator: str = choice("estimate of the KL divergence at a token", _ESTIMATORS, "k1")
     position: str = choice("where the penalty is subtracted", ("reward", "advantage"), "reward")
     target: float = number("divergence that the coefficient adapts to; 0: it is constant", 0.0, min=0, unit="nats")

@@ -38,7 +38,6 @@ from purerl.algos.parts.corrections import (
     with_corrections,
 )
 from purerl.algos.parts.divergences import k1, k2, k3
-from purerl.algos.parts.editing import surrogate_of
 from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.algos.parts.settings import choice, number
 from purerl.errors import ConfigError
@@ -75,7 +74,6 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
     Raises: ConfigError for an algorithm without a policy gradient or a surrogate of it.
     """
-    surrogate_of(algorithm)
     return with_corrections(algorithm, _correction(config))
 
 

@@ -20,6 +20,7 @@ from purerl.types import Count, Scalar
 __all__ = [
     "MAX_ERROR",
     "MIN_FACTOR",
+    "MIN_RAISED",
     "adapt_entropy_coef",
     "adapt_kl_coef",
     "adaptive_coefficient",
@@ -34,6 +35,9 @@ MAX_ERROR = 0.2
 MIN_FACTOR = 0.5
 """The smallest factor by which `adapt_kl_coef` changes the coefficient."""
 
+MIN_RAISED = 1e-6
+"""The smallest coefficient after `adapt_kl_coef` has raised it."""
+
 
 # --- equations ---------------------------------------------------------------------------------------------------
 
@@ -42,16 +46,19 @@ def adapt_kl_coef(coefficient: Scalar, divergence: Scalar, rows: Count, *, targe
     """Compute the next coefficient of an adaptive KL penalty.
 
         c <- c * max(1/2, 1 + clip(divergence / target - 1, -0.2, 0.2) * rows / horizon)
+        c <- max(c, 1e-6)    if divergence > target
 
     `divergence` and `target` are in nats, `horizon` is in rows. All tensors are scalars.
-    Source: Ziegler et al. 2019 (1909.08593). The bound 1/2 is not in the paper, whose horizon is so long that the
-    factor is always near 1. A factor of 0 would end the adaptation: the coefficient would stay 0.
+    Source: Ziegler et al. 2019 (1909.08593). The bounds 1/2 and 1e-6 are not in the paper, whose horizon is so long
+    that the factor is always near 1. They keep the coefficient from staying 0: a factor would never change a 0, which a
+    factor of 0, an underflow or the first coefficient can give.
 
     >>> adapt_kl_coef(torch.tensor(0.5), torch.tensor(9.0), torch.tensor(50), target=6.0, horizon=100.0)
     tensor(0.5500)
     """
     error = (divergence / target - 1).clamp(-MAX_ERROR, MAX_ERROR)
-    return coefficient * (1 + error * rows / horizon).clamp(min=MIN_FACTOR)
+    adapted = coefficient * (1 + error * rows / horizon).clamp(min=MIN_FACTOR)
+    return torch.where(divergence > target, adapted.clamp(min=MIN_RAISED), adapted)
 
 
 def adapt_entropy_coef(

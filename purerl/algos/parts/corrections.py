@@ -50,10 +50,12 @@ from purerl.algos.algebra import (
     read_field,
     stateless,
 )
+from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, token_ratio
 from purerl.batch import with_fields
+from purerl.errors import ConfigError
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
 
@@ -171,7 +173,7 @@ def off_policy_tokens(
     >>> off_policy_tokens(logp, mu, torch.tensor([[-1.0, 1.0]]), mask, delta=2.0)
     tensor([[ True, False]])
     """
-    distance = row_mean(rollout_logp - logp.detach(), mask)
+    distance = row_mean(log_ratio(rollout_logp, logp.detach()), mask)
     return mask & (advantage < 0) & (distance > delta).unsqueeze(-1)
 
 
@@ -276,13 +278,23 @@ def with_corrections(algorithm: Algorithm, *corrections: Callable[[TensorDict], 
     """Return `algorithm` with `corrections` before its estimator, and with `weighted_loss` as its policy loss.
 
     Only the term ``policy`` is weighted. A KL term or an entropy bonus is not.
+
+    Raises: ConfigError for an algorithm whose policy has no such term, for example one that learns from pairs.
     """
+    _require_policy_term(algorithm)
     first = stateless(bind(_correct, corrections=corrections))
     return algorithm._replace(
         reads=tuple(dict.fromkeys((*algorithm.reads, "old_logp", "rollout_logp"))),
         advantage=chain(first, algorithm.advantage),
         objectives=tuple(_with_weight(o) if o.role == "policy" else o for o in algorithm.objectives),
     )
+
+
+def _require_policy_term(algorithm: Algorithm) -> None:
+    terms = [term.name for objective in algorithm.objectives if objective.role == "policy" for term in objective.terms]
+    if "policy" not in terms:
+        got = f"the loss {' + '.join(terms)}" if terms else "an algorithm that trains no policy"
+        raise ConfigError("has no effect", got=got, need="an algorithm with a policy gradient or a surrogate of it")
 
 
 def _correct(batch: TensorDict, *, corrections: tuple[Callable, ...]) -> TensorDict:
@@ -312,15 +324,11 @@ def _chi2(old_logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
     return token_ratio(old_logp, rollout_logp).square() - 1
 
 
-def _difference(rollout_logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
-    return rollout_logp - old_logp
-
-
 _correction_means = token_means(
     weight=read_field("weight"),
     weight_square=of_fields(_square, "weight"),
     chi2=of_fields(_chi2, "old_logp", "rollout_logp"),
-    log_perplexity_gap=of_fields(_difference, "rollout_logp", "old_logp"),
+    log_perplexity_gap=of_fields(log_ratio, "rollout_logp", "old_logp"),
 )
 
 
@@ -334,7 +342,10 @@ def mask_off_policy_sequences(algorithm: Algorithm, *, delta: float) -> Algorith
     """Return `algorithm` with a policy loss of 0 at `off_policy_tokens`.
 
     These tokens stay in the denominators, and in the other terms of the loss.
+
+    Raises: ConfigError as `with_corrections`.
     """
+    _require_policy_term(algorithm)
     return algorithm._replace(
         objectives=tuple(_mask_objective(o, delta) if o.role == "policy" else o for o in algorithm.objectives)
     )

@@ -13,7 +13,7 @@ Divergences over the k tokens that the teacher finds most likely, for a loss:
 
 pi is the policy, p is the teacher. Tokens outside of the k are missing from both, so pi and p do not sum to 1. The last
 two summands correct for this: each divergence is 0 if pi = p at the k tokens, and above 0 otherwise. Over the whole
-vocabulary they cancel. A log-probability is clamped to [-inf, 0] before `exp`.
+vocabulary they cancel. A log-probability above 0 is taken as 0 before `exp`, and -inf is replaced as in `log_ratios`.
 
 Teacher and policy share a tokenizer. Log-probabilities are [rows, time] or [rows, time, k], in nats.
 """
@@ -24,6 +24,7 @@ import torch
 from tensordict import TensorDict
 
 from purerl.algos.algebra import Transform, bind, of_fields, stateless, write_field
+from purerl.algos.parts.log_ratios import log_ratio
 from purerl.types import TokenFloat, TopKFloat
 
 __all__ = [
@@ -48,7 +49,7 @@ def teacher_advantage(teacher_logp: TokenFloat, logp: TokenFloat, *, distillatio
     >>> teacher_advantage(torch.tensor([[-1.0]]), torch.tensor([[-3.0]]), distillation_coef=0.5)
     tensor([[1.]])
     """
-    return distillation_coef * (teacher_logp - logp).detach()
+    return distillation_coef * log_ratio(teacher_logp, logp).detach()
 
 
 def topk_reverse_kl(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat) -> TokenFloat:
@@ -63,7 +64,7 @@ def topk_reverse_kl(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat) -> Token
     tensor([[0.]])
     """
     policy, teacher = topk_logp.clamp(max=0).exp(), teacher_topk_logp.clamp(max=0).exp()
-    return (policy * (topk_logp - teacher_topk_logp) - policy + teacher).sum(-1)
+    return (policy * log_ratio(topk_logp, teacher_topk_logp) - policy + teacher).sum(-1)
 
 
 def topk_forward_kl(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat) -> TokenFloat:

@@ -23,7 +23,8 @@ gradient depends on whether it flows through r:
 policy, and needs no `old_logp`.
 
 Log-probabilities are [rows, time], in nats. In k3 and in r, log-ratios are clamped to +-20: beyond that, values are
-constant and gradients are 0.
+constant and gradients are 0. A log-probability of -inf is replaced as in `log_ratios`, so that x is finite, and 0 if
+both are -inf.
 
 Sources: Schulman, "Approximating KL divergence" (2020); DeepSeek-V3.2 (2512.02556) for r k3.
 """
@@ -35,6 +36,7 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from purerl.algos.parts.log_ratios import finite_logp, log_ratio
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, token_ratio
 from purerl.types import TokenFloat
 
@@ -60,7 +62,7 @@ def k1(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     It is unbiased, can be negative, and has a mean gradient of 0. Shapes: [rows, time] each, in nats.
     Source: Schulman 2020.
     """
-    return logp - ref_logp
+    return log_ratio(logp, ref_logp)
 
 
 def k2(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
@@ -71,7 +73,7 @@ def k2(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     The value is biased, the gradient is unbiased for KL(pi || ref). Shapes: [rows, time] each, in nats.
     Source: Schulman 2020.
     """
-    return mse_loss(logp, ref_logp, reduction="none") / 2
+    return mse_loss(finite_logp(logp), finite_logp(ref_logp), reduction="none") / 2
 
 
 def k3(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
@@ -87,7 +89,7 @@ def k3(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     >>> k3(torch.tensor([0.0, 0.0]), torch.tensor([0.0, -1.0])).round(decimals=4)
     tensor([0.0000, 0.3679])
     """
-    x = (logp - ref_logp).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    x = log_ratio(logp, ref_logp).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return (-x).expm1() + x  # exp(-x) - 1 loses half of the digits if x is small, and can be negative
 
 
@@ -96,7 +98,7 @@ def absolute_log_ratio(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
 
     Shapes: [rows, time] each, in nats.
     """
-    return (logp - ref_logp).abs()
+    return log_ratio(logp, ref_logp).abs()
 
 
 def straight_through(value: TokenFloat, gradient: TokenFloat) -> TokenFloat:

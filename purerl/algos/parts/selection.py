@@ -7,6 +7,7 @@ from tensordict import TensorDict
 from torch.nn.functional import pad
 
 from purerl.algos.parts.groups import group_deviation, group_max, group_mean
+from purerl.algos.parts.log_ratios import finite_logp, log_ratio
 from purerl.algos.parts.whiten import center
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import Count, RowBool, RowFloat, RowInt, TokenBool, TokenFloat
@@ -79,7 +80,7 @@ def high_covariance_tokens(
     >>> high_covariance_tokens(logp, advantage, torch.tensor([[True, True, True]]), top_fraction=0.5)
     tensor([[False, False,  True]])
     """
-    covariance = center(logp, mask) * center(advantage, mask)
+    covariance = center(finite_logp(logp), mask) * center(advantage, mask)
     return top_k_mask(covariance, mask & (covariance > 0), _fraction_of_tokens(mask, top_fraction))
 
 
@@ -101,7 +102,7 @@ def sampled_covariance_tokens(
     uniform and independent of everything else. If there are fewer, it selects all of them. The means and the number of
     tokens are over all counted tokens of the batch. Shapes: [rows, time] each. Source: Cui et al. 2025 (2505.22617).
     """
-    covariance = center(logp, mask) * center(advantage, mask)
+    covariance = center(finite_logp(logp), mask) * center(advantage, mask)
     candidates = mask & (covariance > cov_low) & (covariance < cov_high)
     return top_k_mask(noise, candidates, _fraction_of_tokens(mask, fraction))
 
@@ -137,13 +138,13 @@ def second_moment_outliers(
     >>> second_moment_outliers(logp, torch.zeros(1, 3), torch.ones(1, 3), mask, moment_bound=0.04)
     tensor([[False, False,  True]])
     """
-    log_ratio = logp - rollout_logp
-    candidates = mask & (log_ratio * advantage > 0)
-    square = log_ratio.square()
+    difference = log_ratio(logp, rollout_logp)
+    candidates = mask & (difference * advantage > 0)
+    square = difference.square()
     # The padding is the threshold if no token is dropped.
     ordered = pad(torch.where(candidates, square, torch.inf).flatten(-2), (0, 1), value=torch.inf).sort().values
     mean = ordered.cumsum(-1) / torch.ones_like(ordered).cumsum(-1)
-    num_kept = (mean <= moment_bound).sum(-1, keepdim=True)
+    num_kept = (mean <= moment_bound)[..., :-1].sum(-1, keepdim=True)  # without the padding
     return candidates & (square >= ordered.gather(-1, num_kept).unsqueeze(-1))
 
 

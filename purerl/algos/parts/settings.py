@@ -34,21 +34,25 @@ def number(
     above: float = -math.inf,
     max: float = math.inf,
     unit: str = "",
+    infinite: str = "",
 ) -> Any:
-    """Return an attrs field for a finite float with `above` < value, and `min` <= value <= `max`.
+    """Return an attrs field for a float with `above` < value, and `min` <= value <= `max`.
 
-    An integer is converted to a float. Raises: ConfigError for any other value.
+    An integer is converted to a float. `infinite` says what the value inf means, at the end of the help; without it the
+    value must be finite. Raises: ConfigError for any other value.
     """
     bounds = {"at least {:g}": min, "above {:g}": above, "at most {:g}": max}
-    finite = " and ".join(text.format(bound) for text, bound in bounds.items() if math.isfinite(bound))
-    need = f"a number {finite}".rstrip()
+    limits = " and ".join(text.format(bound) for text, bound in bounds.items() if math.isfinite(bound))
+    need = f"a number {limits}".rstrip()
 
     def check(instance: Any, attribute: Attribute, value: Any) -> None:
-        is_valid = type(value) is float and math.isfinite(value) and above < value and min <= value <= max
-        if not is_valid:
-            raise ConfigError(attribute.name, got=repr(value), need=need, do=_remedy(f"{default:g}"))
+        is_number = type(value) is float and above < value and min <= value <= max
+        if not is_number or (math.isinf(value) and not (infinite and value > 0)):
+            finite = ", and finite" if is_number else ""
+            raise ConfigError(attribute.name, got=repr(value), need=need + finite, do=_remedy(f"{default:g}"))
 
-    return field(default=float(default), converter=_to_float, validator=check, metadata=_metadata(help, unit, need))
+    metadata = _metadata(f"{help}; inf: {infinite}" if infinite else help, unit, need)
+    return field(default=float(default), converter=_to_float, validator=check, metadata=metadata)
 
 
 def numbers(help: str, default: tuple[float, ...] = ()) -> Any:
@@ -113,10 +117,13 @@ def require_below(config: Any, low: str, high: str) -> None:
 
 
 def require_target(config: Any, *names: str) -> None:
-    """Raise ConfigError if `config` has no target, and one of the settings `names` is not the default.
+    """Raise ConfigError if `config` has no target, and its coef is 0 or one of the settings `names` is no default.
 
     These settings say how a coefficient adapts to the setting `target`. With the target 0, it is constant.
     """
+    if not config.target and not config.coef:
+        need = "a number above 0: without a target the coefficient is constant, and 0 has no effect"
+        raise ConfigError("coef", got="0", need=need, do="set target, or leave the modifier out")
     for name in names:
         value, default = getattr(config, name), getattr(fields(type(config)), name).default
         if not config.target and value != default:

@@ -6,13 +6,15 @@ this change.
 
 Arguments are [rows, time]. `logp` is under the current policy, with gradient; `old_logp` is under the policy at the
 start of the update; both are in nats. `advantage` is in units of reward. A log-ratio is clamped to +-20 before `exp`,
-so that nothing overflows; beyond that a token has no gradient. `clip_low` and `clip_high` are always offsets from 1.
+so that nothing overflows; beyond that a token has no gradient. A log-probability of -inf is replaced as in
+`log_ratios`. `clip_low` and `clip_high` are always offsets from 1; a `clip_high` of inf does not clip.
 """
 
 from __future__ import annotations
 
 import torch
 
+from purerl.algos.parts.log_ratios import finite_logp, log_ratio
 from purerl.kernels.masks import count_true
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
@@ -48,7 +50,7 @@ def token_ratio(logp: TokenFloat, old_logp: TokenFloat) -> TokenFloat:
     >>> token_ratio(torch.tensor([[-1.0, 900.0]]), torch.tensor([[-1.0, -900.0]])).log()
     tensor([[ 0., 20.]])
     """
-    return (logp - old_logp).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+    return log_ratio(logp, old_logp).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
 def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> TokenFloat:
@@ -62,8 +64,8 @@ def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> T
     to +-20. Shapes: [rows, time] each, in nats. Source: GSPO (2507.18071, eq. 7).
     """
     tokens = count_true(mask).unsqueeze(-1).clamp(min=1)
-    mean = (torch.where(mask, logp - old_logp, 0).sum(-1, keepdim=True) / tokens).detach()
-    return (mean + logp - logp.detach()).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+    mean = (torch.where(mask, log_ratio(logp, old_logp), 0).sum(-1, keepdim=True) / tokens).detach()
+    return (mean + log_ratio(logp, logp.detach())).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
 def sequence_log_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> RowFloat:
@@ -77,7 +79,7 @@ def sequence_log_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) 
     >>> sequence_log_ratio(logp, torch.zeros(1, 3), mask)
     tensor([3.])
     """
-    return torch.where(mask, logp - old_logp, 0).sum(-1)
+    return torch.where(mask, log_ratio(logp, old_logp), 0).sum(-1)
 
 
 def sequence_product_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> TokenFloat:
@@ -96,7 +98,7 @@ def sequence_product_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBo
     tensor([[3., 3., 3.]])
     """
     total = sequence_log_ratio(logp, old_logp, mask).detach().unsqueeze(-1)
-    return (total + logp - logp.detach()).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+    return (total + log_ratio(logp, logp.detach())).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
 def geometric_mean_ratio(
@@ -118,8 +120,8 @@ def geometric_mean_ratio(
     row without counted tokens has the ratio 1. The mean is clamped to +-20. Shapes: [rows, time] each; the clip bounds
     are in nats. Source: GMPO (2507.20673).
     """
-    log_ratio = logp - old_logp
-    clipped = torch.where(advantage > 0, log_ratio.clamp(max=log_clip_high), log_ratio.clamp(min=-log_clip_low))
+    difference = log_ratio(logp, old_logp)
+    clipped = torch.where(advantage > 0, difference.clamp(max=log_clip_high), difference.clamp(min=-log_clip_low))
     tokens = count_true(mask).unsqueeze(-1).clamp(min=1)
     mean = torch.where(mask, clipped, 0).sum(-1, keepdim=True) / tokens
     return mean.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp().expand_as(logp)
@@ -133,7 +135,7 @@ def policy_gradient(logp: TokenFloat, advantage: TokenFloat) -> TokenFloat:
     Its gradient is only correct for rows that the current policy sampled. Shapes: [rows, time] each.
     Source: REINFORCE (Williams 1992).
     """
-    return -advantage * logp
+    return -advantage * finite_logp(logp)
 
 
 def importance_surrogate(logp: TokenFloat, old_logp: TokenFloat, advantage: TokenFloat) -> TokenFloat:

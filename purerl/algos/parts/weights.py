@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import torch
 
+from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, clip_indicator, sequence_log_ratio, token_ratio
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
@@ -99,7 +100,7 @@ def divergence_masked_weight(
     """
     distance = divergence(logp, rollout_logp)
     is_far = torch.where(advantage > 0, distance > divergence_high, distance > divergence_low)
-    is_forward = advantage * (logp - rollout_logp) > 0
+    is_forward = advantage * log_ratio(logp, rollout_logp) > 0
     return torch.where(is_far & is_forward, 0, token_ratio(logp, rollout_logp).clamp(max=ratio_cap))
 
 
@@ -155,7 +156,7 @@ def binary_kl(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
     tensor([[0.0000, 0.1308]])
     """
     p, q = _probability(logp), _probability(rollout_logp)
-    return q * (rollout_logp - logp) + (1 - q) * ((1 - q + EPS).log() - (1 - p + EPS).log())
+    return q * log_ratio(rollout_logp, logp) + (1 - q) * ((1 - q + EPS).log() - (1 - p + EPS).log())
 
 
 def _probability(logp: TokenFloat) -> TokenFloat:
@@ -182,14 +183,14 @@ def gamma_weight(
     or a very large ratio have little effect. The power and the decay are the positive ones if A >= 0, and the negative
     ones if A < 0. The sum is clamped to +-20. Shapes: [rows, time] each. Source: VESPO (2602.10693).
     """
-    log_ratio = sequence_log_ratio(logp, rollout_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    positive = _gamma(log_ratio, power=power_positive, decay=decay_positive)
-    negative = _gamma(log_ratio, power=power_negative, decay=decay_negative)
+    total = sequence_log_ratio(logp, rollout_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    positive = _gamma(total, power=power_positive, decay=decay_positive)
+    negative = _gamma(total, power=power_negative, decay=decay_negative)
     return torch.where(advantage >= 0, positive.unsqueeze(-1), negative.unsqueeze(-1))
 
 
-def _gamma(log_ratio: RowFloat, *, power: float, decay: float) -> RowFloat:
-    return (power * log_ratio - decay * log_ratio.expm1()).exp()
+def _gamma(total: RowFloat, *, power: float, decay: float) -> RowFloat:
+    return (power * total - decay * total.expm1()).exp()
 
 
 def tapered_weight(logp: TokenFloat, rollout_logp: TokenFloat, advantage: TokenFloat, mask: TokenBool) -> TokenFloat:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from purerl.testing.laws.execution import compiled_equals_eager, device_preserved, vmap_equals_loop
 from purerl.testing.laws.gradients import (
     finite_at_extreme_ratios,
+    finite_at_impossible_tokens,
     gradient_matches_finite_differences,
     gradients_only_through_outputs,
     reinforce_gradient_on_policy,
@@ -78,6 +79,7 @@ LAWS: tuple[Law, ...] = (
     small_groups_have_zero_advantage,
     zero_loss_without_counted_tokens,
     finite_at_extreme_ratios,
+    finite_at_impossible_tokens,
     gradients_only_through_outputs,
     gradient_matches_finite_differences,
     reinforce_gradient_on_policy,

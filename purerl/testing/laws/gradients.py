@@ -10,12 +10,19 @@ from tensordict import TensorDict
 from purerl.algos.algebra import Algorithm, Objective, of_fields
 from purerl.algos.parts.surrogates import policy_gradient
 from purerl.batch import with_fields
-from purerl.testing.laws.law import assert_same, law
+from purerl.testing.laws.law import ViolationError, assert_same, law
 from purerl.testing.outcome import Outcome, run, run_objective, steps
-from purerl.testing.perturbations import add_extreme_log_ratios, cast, make_on_policy, mask_out_all_tokens
+from purerl.testing.perturbations import (
+    add_extreme_log_ratios,
+    cast,
+    make_on_policy,
+    make_tokens_impossible,
+    mask_out_all_tokens,
+)
 
 __all__ = [
     "finite_at_extreme_ratios",
+    "finite_at_impossible_tokens",
     "gradient_matches_finite_differences",
     "gradients_only_through_outputs",
     "reinforce_gradient_on_policy",
@@ -53,10 +60,22 @@ def finite_at_extreme_ratios(algorithm: Algorithm, batch: TensorDict) -> None:
     _assert_finite(run(algorithm, cast(add_extreme_log_ratios(batch), torch.float32)))
 
 
+@law
+def finite_at_impossible_tokens(algorithm: Algorithm, batch: TensorDict) -> None:
+    """Values and gradients are finite in float32 if log-probabilities are -inf, under one or under all policies.
+
+    A token has this log-probability if its logit is masked or its probability underflows. Every function gets -1000
+    nats in its place, a constant without gradient. Common violations: a quotient of probabilities, which is 0 / 0, the
+    logarithm of a probability.
+    """
+    _assert_finite(run(algorithm, cast(make_tokens_impossible(batch), torch.float32)))
+
+
 def _assert_finite(outcome: Outcome) -> None:
     for name, value in {**outcome.rows, **outcome.totals, **outcome.metrics}.items():
-        invalid = value[~value.isfinite()]
-        assert not invalid.numel(), f"{name}: got {float(invalid.flatten()[0])}, expected finite values"
+        for index in (~value.isfinite()).nonzero()[:1]:
+            found = f"{name}: got {float(value[tuple(index)])}, expected finite values"
+            raise ViolationError(found, tuple(index[:2].tolist()) if name in outcome.rows else ())
 
 
 @law
@@ -95,9 +114,11 @@ def gradient_matches_finite_differences(algorithm: Algorithm, batch: TensorDict)
                 finite_difference = functools.partial(_finite_difference, objective, step, name.split()[-1], index)
                 expected = finite_difference(_STEP_SIZE)
                 # The finite difference depends on the step size at a kink. There is no gradient to compare with there.
-                assert is_close(expected, actual) or not is_close(expected, finite_difference(10 * _STEP_SIZE)), (
-                    f"{name} at [{row}, {time}]: got {actual:.6g}, expected the finite difference {expected:.6g}"
-                )
+                if not is_close(expected, actual) and is_close(expected, finite_difference(10 * _STEP_SIZE)):
+                    found = (
+                        f"{name} at [{row}, {time}]: got {actual:.6g}, expected the finite difference {expected:.6g}"
+                    )
+                    raise ViolationError(found, (row, time))
 
 
 def _finite_difference(

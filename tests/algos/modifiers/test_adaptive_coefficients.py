@@ -79,6 +79,20 @@ def test_coefficient_does_not_change_without_counted_tokens(module, settings):
     assert numbers(state) == [settings["coef"]]
 
 
+@pytest.mark.parametrize(("module", "settings"), [(kl_loss, TARGET), (kl_reward, TARGET), (entropy_bonus, ENTROPY)])
+def test_coefficient_may_start_at_0_and_leaves_it(module, settings):
+    algorithm = modified(module, **{**settings, "coef": 0.0})
+    batch, state = example(algorithm), algorithm.advantage.init()
+    changes = {"old_logp": batch["ref_logp"] + 3.0} if "ref_logp" in batch.keys() else {}
+    changes |= {"old_entropy": 0 * batch["old_entropy"]} if "old_entropy" in batch.keys() else {}
+    coefficients = []
+    for _ in range(3):
+        coefficients += numbers(state)
+        state, _ = compute_advantages(algorithm, state, with_fields(batch, **changes))
+    assert coefficients[0] == 0
+    assert 0 < coefficients[1] < coefficients[2]
+
+
 def test_truncated_rows_that_are_masked_have_no_effect_on_the_coefficient():
     algorithm = with_modifiers(grpo.algorithm(), mask_truncated.Config(), kl_reward.Config(**TARGET))
     batch = example(algorithm)
@@ -134,6 +148,9 @@ def test_order_of_an_adaptive_penalty_and_a_reduction_has_no_effect():
     [
         (kl_loss, dict(horizon=60.0), "horizon\n  got:  60\n  need: 10000: without a target"),
         (kl_reward, dict(horizon=60.0), "horizon\n"),
+        (kl_loss, dict(coef=0.0), "coef\n  got:  0\n  need: a number above 0: without a target"),
+        (kl_reward, dict(coef=0.0), "coef\n"),
+        (entropy_bonus, dict(coef=0.0), "coef\n"),
         (entropy_bonus, dict(step_size=0.5), "step_size\n"),
         (entropy_bonus, dict(max_coef=0.5), "max_coef\n"),
         (entropy_bonus, dict(coef=2.0, target=0.2), "max_coef\n  got:  1\n  need: at least coef, which is 2"),

@@ -1,4 +1,4 @@
-"""The argument of each check in `purerl.testing.generator`."""
+"""The argument of each check of a generator."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor
 
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Completion, Generator, Request, Sampling
 
-__all__ = ["Case"]
+__all__ = ["DELAYS", "Case"]
+
+DELAYS = (0.0, 0.01, 0.03, 0.1, 0.3)
+"""Timeouts, in seconds, of `collect` between submitting requests and interrupting them.
+
+Several values are tried: a generator that decodes in the background may not have started, or may have finished.
+"""
 
 
 @frozen
@@ -44,14 +50,19 @@ class Case:
         self.generator.load_weights(TensorWeights(self.weights[version % 2]), version=version)
 
     def request(self, number: int, **sampling: Any) -> Request:
-        """A request whose prompt (1 to 12 tokens) and seed depend only on `number`."""
+        """A request whose prompt (1 to 12 tokens, as a list or a tuple) and seed depend only on `number`."""
         rng = random.Random(number)
         prompt = [rng.randrange(self.vocabulary) for _ in range(1 + number * 5 % 12)]
-        return Request(f"request {number}", prompt, Sampling(**{"max_tokens": 6, **sampling}), seed=number)
+        sampling = {"max_tokens": 6, **sampling}
+        return Request(f"request {number}", prompt if number % 2 else tuple(prompt), Sampling(**sampling), seed=number)
+
+    def collect(self, timeout: float | None) -> list[Completion]:
+        """The completions that the generator returns, in any kind of sequence, as a list of completions of tuples."""
+        return [_with_tuples(completion) for completion in self.generator.collect(timeout)]
 
     def run(self, requests: Sequence[Request]) -> list[Completion]:
-        """Submit `requests` and return their completions in the same order."""
-        self.generator.submit(requests)
+        """Submit `requests`, as a tuple, and return their completions in the same order."""
+        self.generator.submit(tuple(requests))
         return self.wait([request.key for request in requests])
 
     def wait(self, keys: Sequence[str]) -> list[Completion]:
@@ -63,7 +74,7 @@ class Case:
             assert called - start < self.timeout, (
                 f"completions after {self.timeout} s: got none for {missing}, expected one each"
             )
-            completions = self.generator.collect(timeout=1.0)
+            completions = self.collect(timeout=1.0)
             returned_early = not completions and time.monotonic() - called < 0.5
             assert not returned_early, (
                 f"collect(timeout=1.0): got an empty list in less than 0.5 s, as if no request were in flight, "
@@ -73,7 +84,7 @@ class Case:
                 assert completion.key in keys, f"key of a completion: got {completion.key!r}, expected one of {keys}"
                 assert completion.key not in done, f"completions of {completion.key!r}: got 2, expected 1"
                 done[completion.key] = completion
-        extra = self.generator.collect(timeout=0.0)
+        extra = self.collect(timeout=0.0)
         assert not extra, f"completions after the last request: got {[c.key for c in extra]}, expected none"
         return [done[key] for key in keys]
 
@@ -89,3 +100,9 @@ class Case:
                         f"logp of new token {index} at temperature {temperature}, weights version {version}: "
                         f"got {actual}, expected {expected} from a forward pass"
                     )
+
+
+def _with_tuples(completion: Completion) -> Completion:
+    assert isinstance(completion, Completion), f"collect: got {completion!r}, expected completions"
+    values = {name: tuple(getattr(completion, name)) for name in ("tokens", "logp", "version")}
+    return evolve(completion, **values)

@@ -1,0 +1,123 @@
+"""Whether an algorithm corrects for rows that another policy sampled.
+
+The gradient of -A logp is a policy gradient only if the current policy sampled the rows. Both questions are answered by
+what the loss computes, and not by its name, so they can be asked about any algorithm:
+
+    has_policy_ratio     the gradient depends on how far the current policy is from the policy that sampled the rows.
+                         Then several optimizer steps on the same rows are possible
+    weights_rollouts     a correction multiplies the loss by an importance weight of old policy and rollout policy.
+                         It accounts for rollouts of earlier weights, and not for several optimizer steps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from tensordict import TensorDict
+
+from purerl.algos.algebra import Algorithm, Bound, Objective, compute_loss, prepare_step
+from purerl.algos.parts.corrections import _correct
+from purerl.batch import FIELDS, STRUCTURE, collate, with_fields
+from purerl.types import TokenFloat
+
+__all__ = ["has_policy_ratio", "is_policy_gradient", "weights_rollouts"]
+
+_DISTANCE = 1e-4
+"""The largest difference of the log-probabilities of two policies, nats: within the clip bounds of every algorithm."""
+
+_BEHAVIOR = ("old_logp", "rollout_logp")
+
+
+def is_policy_gradient(algorithm: Algorithm) -> bool:
+    """Whether the loss of the policy reads an advantage: it learns from how good the sampled tokens are."""
+    return any("advantage" in objective.reads for objective in _policies(algorithm))
+
+
+def has_policy_ratio(algorithm: Algorithm) -> bool:
+    """Whether every policy loss of an advantage depends on the distance to the policy that sampled the rows.
+
+    The gradient is computed on a small batch, with the log-probabilities of the old policy and the rollout policy near
+    those of the current one. An algorithm with an importance ratio, or another function of both policies, has another
+    gradient if these move; -A logp has the same. A token that a mask drops does not count as a change.
+
+    >>> from purerl.algos import grpo, rloo
+    >>> has_policy_ratio(grpo.algorithm()), has_policy_ratio(rloo.algorithm())
+    (True, False)
+    """
+    return all(_depends_on_behavior(o) for o in _policies(algorithm) if "advantage" in o.reads)
+
+
+def weights_rollouts(algorithm: Algorithm) -> bool:
+    """Whether a correction of `algorithm` weights the policy loss by an importance ratio to the rollout policy.
+
+    >>> from purerl.algos import icepop, rloo
+    >>> weights_rollouts(icepop.algorithm()), weights_rollouts(rloo.algorithm())
+    (True, False)
+    """
+    batch = _batch(("old_logp", "rollout_logp"))
+    near = with_fields(batch, rollout_logp=batch["old_logp"] + _offsets(batch))
+    weights = (bound(near)["weight"] for bound in _bounds(algorithm.advantage) if bound.function is _correct)
+    return any(bool((weight[near["mask"]] != 1).any()) for weight in weights)
+
+
+def _policies(algorithm: Algorithm) -> list[Objective]:
+    return [objective for objective in algorithm.objectives if objective.role == "policy"]
+
+
+def _bounds(value: object) -> Iterator[Bound]:
+    """All `Bound` functions in `value`."""
+    if isinstance(value, Bound):
+        yield value
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _bounds(item)
+
+
+def _depends_on_behavior(objective: Objective) -> bool:
+    names = tuple(dict.fromkeys((*objective.reads, *objective.outputs, *objective.metric_outputs)))
+    for sign in (1.0, -1.0):
+        batch = with_fields(_batch(names), advantage=sign * torch.ones(_SHAPE, dtype=torch.float64))
+        offsets = _offsets(batch)
+        unmoved, *moved = (_gradient(objective, _move(batch, factor * offsets)) for factor in (0, 1, -1))
+        if any(bool(((gradient != 0) & (gradient != unmoved)).any()) for gradient in moved):
+            return True
+    return False
+
+
+def _move(batch: TensorDict, offsets: TokenFloat) -> TensorDict:
+    return with_fields(batch, **{name: batch["logp"] + offsets for name in _BEHAVIOR if name in batch.keys()})
+
+
+def _gradient(objective: Objective, batch: TensorDict) -> TokenFloat:
+    step, counts = prepare_step(objective, batch.exclude(*objective.outputs, *objective.metric_outputs))
+    outputs = {name: batch[name] for name in (*objective.outputs, *objective.metric_outputs)}
+    logp = outputs["logp"].clone().requires_grad_()
+    loss, _ = compute_loss(objective, with_fields(step, **outputs | {"logp": logp}), counts)
+    [gradient] = torch.autograd.grad(loss, logp)
+    return gradient.masked_fill(~batch["mask"], 0)
+
+
+# --- the batch -----------------------------------------------------------------------------------------------------
+
+_SHAPE = (4, 4)
+
+
+def _batch(names: tuple[str, ...]) -> TensorDict:
+    """Two groups of two rows with three action tokens each, and the fields `names`. All log-probabilities are equal."""
+    rows = [dict(tokens=[0] * 4, action=[False, True, True, True], row=k, group=k // 2) for k in range(4)]
+    added = {name: _value(name) for name in ("logp", *names) if name not in (*STRUCTURE, "tokens")}
+    return with_fields(collate(rows), **added)
+
+
+def _value(name: str) -> torch.Tensor:
+    field = FIELDS[name]
+    shape = _SHAPE[: 1 + field.axes.startswith("rows time")] + (2,) * field.axes.endswith(" k")
+    if name.endswith("logp"):
+        return torch.full(shape, -1.0, dtype=torch.float64)
+    return torch.ones(shape, dtype=torch.float64 if field.dtype.is_floating_point else field.dtype)
+
+
+def _offsets(batch: TensorDict) -> TokenFloat:
+    """Differences of log-probabilities between `_DISTANCE` / 16 and `_DISTANCE`, another one at each token."""
+    return _DISTANCE * torch.arange(1, 17, dtype=torch.float64).reshape(_SHAPE) / 16

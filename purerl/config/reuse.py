@@ -1,0 +1,67 @@
+"""The check that rows are only used again, or used late, by an algorithm that can correct for it.
+
+A policy gradient without a ratio, -A logp, is right for rows that the current policy sampled. After one optimizer step
+that is another policy: the next mini-batch and the next pass are off policy, and so are rollouts of earlier weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from purerl.algos.algebra import Algorithm
+from purerl.algos.modifiers import clipped_surrogate, importance_weight
+from purerl.algos.parts.behavior import has_policy_ratio, is_policy_gradient, weights_rollouts
+from purerl.composition import with_modifiers
+from purerl.config.schema import RunConfig
+from purerl.errors import ConfigError
+
+__all__ = ["check_reuse"]
+
+
+def check_reuse(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
+    """Refuse several optimizer steps per step, and stale rollouts, if the policy gradient is then biased.
+
+    It depends on what `algorithm`, with its modifiers, computes. Raises: ConfigError that names a modifier or an
+    algorithm that corrects for it.
+    """
+    updates, is_stale = config.ppo_epochs * config.minibatches, bool(config.rollout and config.rollout.max_staleness)
+    if updates == 1 and not is_stale:
+        return
+    if not is_policy_gradient(algorithm) or has_policy_ratio(algorithm):
+        return
+    if updates > 1:
+        raise _refusal_of_updates(config, algorithm, kind, updates)
+    if not weights_rollouts(algorithm):
+        need = f"0: the policy loss of {kind} has no ratio or weight for rollouts of earlier weights, so it is biased"
+        do = f"set rollout.max_staleness=0, or {_alternative(algorithm, importance_weight.Config(), weights_rollouts)}"
+        raise ConfigError("rollout.max_staleness", got=1, need=need, do=do)
+
+
+def _refusal_of_updates(config: RunConfig, algorithm: Algorithm, kind: str, updates: int) -> ConfigError:
+    by_size = config.minibatch_size is not None
+    whole = {
+        "ppo_epochs": (config.ppo_epochs, 1),
+        "minibatch_size": (config.minibatch_size, config.batch_size if by_size else None),
+        "num_minibatches": (None if by_size else config.minibatches, None if by_size else 1),
+    }
+    wrong = {name: pair for name, pair in whole.items() if pair[0] != pair[1]}
+    values = ", ".join(f"{name} = {value}" for name, (value, _) in wrong.items())
+    settings = " and ".join(f"{name}={value}" for name, (_, value) in wrong.items())
+    return ConfigError(
+        next(iter(wrong)),
+        got=f"{updates} optimizer steps with the rows of a step: {values}",
+        need=f"1: the policy loss of {kind} has no ratio to the policy that sampled the rows, "
+        "so only the first optimizer step has an unbiased gradient",
+        do=f"set {settings}, or {_alternative(algorithm, clipped_surrogate.Config(), has_policy_ratio)}",
+    )
+
+
+def _alternative(algorithm: Algorithm, modifier: Any, corrects: Callable[[Algorithm], bool]) -> str:
+    """The modifier, if it can change `algorithm` so that it `corrects`, or else another algorithm."""
+    try:
+        is_remedy = corrects(with_modifiers(algorithm, modifier))
+    except ConfigError:
+        is_remedy = False
+    name = type(modifier).__module__.rpartition(".")[-1]
+    return f"algorithm.{name}=true" if is_remedy else "an algorithm with a ratio, such as algorithm.kind=grpo"
