@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm
@@ -17,6 +16,7 @@ from purerl.data.files import read_table
 from purerl.errors import InputError
 from purerl.store.rollouts import stored_steps, to_batch
 from purerl.testing.batches import example_batch
+from purerl.types import TensorDict
 
 if TYPE_CHECKING:
     import pyarrow as pa

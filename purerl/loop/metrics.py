@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Objective, Weighted, bind
 from purerl.kernels.masks import count_true
 from purerl.loop.run import Clock
 from purerl.rewards.runner import RewardResult, fractions
+from purerl.types import TensorDict
 
 __all__ = ["batch_metrics", "means", "reward_metrics", "time_metrics", "with_mismatch"]
 

@@ -20,14 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Objective, Term, Weighted, bind, of_fields, read_field, unchanged, write_field
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.surrogates import clip_indicator, clip_surrogate, policy_gradient, sequence_ratio, token_ratio
 from purerl.kernels.masks import count_true
-from purerl.types import TokenBool, TokenFloat
+from purerl.types import TensorDict, TokenBool, TokenFloat
 
 __all__ = [
     "add_preparation",
