@@ -7,12 +7,13 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from purerl.config.keys import is_plugin
 from purerl.config.modifiers import is_modifier
 from purerl.config.structure import from_dict, to_dict
 from purerl.config.tables import SHORT, UNSET, Table, show
 from purerl.errors import ConfigError
 
-__all__ = ["apply", "build"]
+__all__ = ["apply", "build", "parse"]
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ _DOT = re.compile(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)')
 def apply(config: T, settings: Iterable[str]) -> T:
     """`config` with `settings` changed, each a string ``dotted.key=value``.
 
-    A value is TOML, or otherwise a string. An empty value returns a setting to its default. The order of `settings`
+    A value is TOML, or otherwise a string. In place of the section of a plugin, a string is its `kind`. An empty value returns a setting to its default. The order of `settings`
     does not matter, except that the last one of the same key counts: a section is applied before the settings in it,
     and a `kind`, which starts from its own defaults, before the settings beside it. A setting in a section that is None
     creates the section. A setting replaces its alternative in `config`: `num_epochs` replaces `max_steps`. Modifiers
@@ -38,7 +39,7 @@ def apply(config: T, settings: Iterable[str]) -> T:
     >>> apply(Sampling(), ["max_tokens=8", 'stop_strings=["."]'])
     Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop_strings=('.',))
     """
-    return from_dict(type(config), _changed(to_dict(config), settings))
+    return from_dict(type(config), _changed(type(config), to_dict(config), settings))
 
 
 def build(cls: type[T], settings: Iterable[str], table: Table | None = None) -> T:
@@ -48,11 +49,26 @@ def build(cls: type[T], settings: Iterable[str], table: Table | None = None) -> 
     >>> build(Model, ["path=gpt2", "attention=eager"]).attention
     'eager'
     """
-    return from_dict(cls, _changed(table or {}, settings))
+    return from_dict(cls, _changed(cls, table or {}, settings))
 
 
-def _changed(table: Table, settings: Iterable[str]) -> Table:
-    parsed = [*map(_parse, settings)]
+def parse(setting: str) -> tuple[list[str], str]:
+    """The parts of the dotted key of a setting, and its value.
+
+    Raises: ConfigError for a setting without ``=`` or with an empty part.
+
+    >>> parse('algorithm."package.module:Class".size = 2')
+    (['algorithm', 'package.module:Class', 'size'], '2')
+    """
+    key, equals, value = setting.partition("=")
+    keys = [part.strip('"') for part in _DOT.split(key.strip())]
+    if not equals or not all(keys):
+        raise ConfigError(f"setting {setting!r}", need="key=value, such as trainer.lr=1e-3")
+    return keys, value.strip()
+
+
+def _changed(cls: type, table: Table, settings: Iterable[str]) -> Table:
+    parsed = [_with_kind(cls, *parse(setting)) for setting in settings]
     for keys, text in sorted(parsed, key=_order([keys for keys, _ in parsed])):
         section, alternative = _set(table, keys, _value(text)), _ALTERNATIVES.get(keys[-1])
         if text and alternative in section and [*keys[:-1], alternative] not in (names for names, _ in parsed):
@@ -79,12 +95,9 @@ def _modifier_in(keys: Sequence[str]) -> list[str] | None:
     return [*keys[:depth]] if depth <= len(keys) and is_modifier(keys[depth - 1]) else None
 
 
-def _parse(setting: str) -> tuple[list[str], str]:
-    key, equals, value = setting.partition("=")
-    keys = [part.strip('"') for part in _DOT.split(key.strip())]
-    if not equals or not all(keys):
-        raise ConfigError(f"setting {setting!r}", need="key=value, such as trainer.lr=1e-3")
-    return keys, value.strip()
+def _with_kind(cls: type, keys: list[str], text: str) -> tuple[list[str], str]:
+    """``algorithm=grpo`` as ``algorithm.kind=grpo``, and likewise for every section of a plugin."""
+    return ([*keys, "kind"] if isinstance(_value(text), str) and is_plugin(cls, keys) else keys), text
 
 
 def _set(table: Table, keys: Sequence[str], value: Any) -> Table:

@@ -15,7 +15,20 @@ from typing import NamedTuple
 __all__ = ["LAYERS", "Import", "imports", "package_of", "violations"]
 
 LAYERS = (
-    ("types", "errors", "batch", "files", "process", "seeds", "ranks", "settings", "aliases", "presets", "plugins"),
+    (
+        "types",
+        "errors",
+        "batch",
+        "files",
+        "process",
+        "seeds",
+        "ranks",
+        "settings",
+        "aliases",
+        "presets",
+        "plugins",
+        "source",
+    ),
     ("composition",),
     ("kernels",),
     ("algos",),
