@@ -1,7 +1,8 @@
 """Keys of settings, checked without importing torch or anything that a configuration names.
 
-The fields of a section are those of its class, and the fields of a plugin are read from its source code. So a misspelled
-key is reported at once. A key that cannot be judged in this way is accepted here; reading the configuration checks it.
+The fields of a section are those of its class, and the fields of a plugin are read from its source code. So a
+misspelled key is reported at once. A key that cannot be judged in this way is accepted here, and checked when the
+configuration is read.
 """
 
 from __future__ import annotations

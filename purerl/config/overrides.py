@@ -27,11 +27,12 @@ _DOT = re.compile(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)')
 def apply(config: T, settings: Iterable[str]) -> T:
     """`config` with `settings` changed, each a string ``dotted.key=value``.
 
-    A value is TOML, or otherwise a string. In place of the section of a plugin, a string is its `kind`. An empty value returns a setting to its default. The order of `settings`
-    does not matter, except that the last one of the same key counts: a section is applied before the settings in it,
-    and a `kind`, which starts from its own defaults, before the settings beside it. A setting in a section that is None
-    creates the section. A setting replaces its alternative in `config`: `num_epochs` replaces `max_steps`. Modifiers
-    of an algorithm that `settings` add are applied in the order in which they are first named.
+    A value is TOML, or otherwise a string. In place of the section of a plugin, a string is its `kind`. An empty value
+    returns a setting to its default. The order of `settings` does not matter, except that the last one of the same key
+    counts: a section is applied before the settings in it, and a `kind`, which starts from its own defaults, before the
+    settings beside it. A setting in a section that is None creates the section. A setting replaces its alternative in
+    `config`: `num_epochs` replaces `max_steps`. Modifiers of an algorithm that `settings` add are applied in the order
+    in which they are first named.
 
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 

@@ -19,6 +19,7 @@ from purerl.config.tables import flat
 from purerl.data.open import summary
 from purerl.errors import ConfigError, RunDirectoryError, nearest
 from purerl.files import atomic_directory, explain_refusals
+from purerl.loop.callbacks import NO_CALLBACKS, Callbacks, call_callbacks
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
 from purerl.loop.run import Clock, LoopState, Trajectory
@@ -65,6 +66,7 @@ def train(
     gates: Sequence[RewardFunction] = (),
     directory: str | Path | None = None,
     fresh: bool = False,
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> Summary:
     """Do the run that `config` describes, or resume it.
 
@@ -72,6 +74,8 @@ def train(
                     cannot be stopped. A `Reward` gives its function a weight
     directory       the run directory; ``runs/<name>`` if not given
     fresh           discard the run in the directory
+    callbacks       functions that are called after steps, evaluations and checkpoints. An exception in one of them ends
+                    the run, which can be resumed afterwards
 
     Raises: ConfigError and DataError for invalid settings and data, as early as they can be found; RunDirectoryError if
     the directory contains another run or a finished one, or cannot be written; RewardError, EngineError and
@@ -83,7 +87,7 @@ def train(
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config)
     with explain_refusals(path):
-        return _train(config, path, functions, fresh=fresh)
+        return _train(config, path, functions, callbacks, fresh=fresh)
 
 
 def _with_functions(
@@ -116,7 +120,9 @@ def _unchangeable(config: RunConfig) -> RunConfig:
     return evolve(config, trackers=(), reward_workers=RewardWorkers(), initial_run=initial_run)
 
 
-def _train(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction], *, fresh: bool) -> Summary:
+def _train(
+    config: RunConfig, path: Path, functions: Mapping[str, RewardFunction], callbacks: Callbacks, *, fresh: bool
+) -> Summary:
     directory = claim_directory(path, config, fresh=fresh)
     try:
         if directory.summary is not None:
@@ -127,7 +133,7 @@ def _train(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction
             # Its seed depends on both seeds, so that changing either one gives another run.
             seed = derive_seed(config.seed, "initial_run", config.initial_run.seed)
             _train_initial(evolve(config.initial_run, seed=seed), directory)
-        return _finish(config, directory, functions)
+        return _finish(config, directory, functions, callbacks)
     finally:
         directory.release()
 
@@ -138,17 +144,19 @@ def _train_initial(config: RunConfig, outer: RunDirectory) -> None:
     directory = claim_directory(outer.path / "initial_run", config)
     try:
         if directory.summary is None:
-            _finish(config, directory, {})
+            _finish(config, directory, {}, NO_CALLBACKS)
     finally:
         directory.release()
 
 
-def _finish(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction]) -> Summary:
+def _finish(
+    config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], callbacks: Callbacks
+) -> Summary:
     """Do all remaining steps, export the policy, and write the summary."""
     with restored_generators(), torch_threads(config.num_threads):
         run = open_run(resolve_paths(config, directory.path), directory, functions)
         with closing(run), frozen_objects():
-            record = _remaining_steps(config, run, directory)
+            record = _remaining_steps(config, run, directory, callbacks)
             with atomic_directory(directory.final) as folder:
                 run.trainers["policy"].export(folder)
                 run.data.chat.tokenizer.save_pretrained(folder)
@@ -157,7 +165,7 @@ def _finish(config: RunConfig, directory: RunDirectory, functions: Mapping[str, 
     return Summary(directory.path, record["step"], before, after)
 
 
-def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> dict[str, Any]:
+def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callbacks: Callbacks) -> dict[str, Any]:
     """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
     directory.write_data({"max_steps": run.max_steps, **run.data.counts}, run.files)
     if not directory.tokenizer.exists():
@@ -172,8 +180,11 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
         trackers.log(record)
         names = {name for record in directory.records() for name in record}
         _check_stop(config.stop_when, names)
+        if record["step"] == 0:
+            call_callbacks(callbacks, record, directory.checkpoints)
         while not _is_over(record, run.max_steps, config.stop_when):
             state, record = advance(run, state, directory, trackers)
+            call_callbacks(callbacks, record, directory.checkpoints)
             names.update(record)
             _check_stop(config.stop_when, names)
     return record

@@ -41,7 +41,7 @@ LAYERS = (
     ("catalog", "testing", "loop", "report"),
     ("anatomy", "comparison"),
     ("recipes",),
-    ("doctor",),
+    ("doctor", "runs"),
     ("",),  # purerl/__init__.py, which imports the loop lazily
 )
 
