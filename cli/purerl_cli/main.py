@@ -15,6 +15,7 @@ import typer
 
 import purerl
 from purerl_cli.algorithms import algo
+from purerl_cli.arguments import parse_rewards
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
 from purerl_cli.evaluate import evaluate, sample
@@ -73,6 +74,13 @@ def train(
     directory: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory.", show_default="runs/<name>")
     ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=WEIGHT]",
+            help="Reward function in place of the recipe's, module:function or file.py:function; repeatable.",
+        ),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the run in the directory and start again.")] = False,
     dry_run: Annotated[
         bool,
@@ -84,7 +92,8 @@ def train(
     """Start a run, or resume it."""
     from purerl.recipes import resolve
 
-    config = resolve(recipe, settings or ())
+    settings = settings or []
+    config = resolve(recipe, [*settings, *parse_rewards(reward or (), settings)])
     if dry_run:
         typer.echo(describe_config(config))
         return
