@@ -23,6 +23,8 @@ A plugin may have further attributes:
                                                 model is loaded. `updates` is None if the number is not known yet
     check(config)                               of a tracker: raises ConfigError if its library is not installed
     capabilities()                              of an engine: the `Capabilities` that it has with any model
+    preview(config, *, model)                   of an engine: its `Capabilities` with this model, which is not loaded;
+                                                raises ConfigError for what `build` refuses and can be seen without
 
 The *kind* of a plugin is its name: the name of a module of purerl (``grpo``, ``hf``), a name that a distribution
 declares as an entry point in one of the groups ``purerl.algorithms``, ``purerl.modifiers``, ``purerl.trainers``,

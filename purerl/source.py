@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from inspect import Parameter, Signature
 from pathlib import Path
 
-__all__ = ["config_fields", "definition", "find_source", "imported_modules", "signature_of"]
+__all__ = ["config_fields", "definition", "exists", "find_source", "imported_modules", "signature_of"]
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = (ast.If, ast.Try, ast.With)
@@ -31,6 +31,21 @@ def find_source(module: str) -> Path | None:
     """
     if module.endswith(".py"):
         return Path(module) if Path(module).is_file() else None
+    spec = _find(module)
+    origin = Path(spec.origin) if spec and spec.origin else None
+    return origin if origin is not None and origin.suffix == ".py" and origin.is_file() else None
+
+
+def exists(module: str) -> bool:
+    """Whether there is the module `module`, a dotted name or the path of a file. No package is imported.
+
+    >>> exists("math"), exists("purerl.no_such_module")
+    (True, False)
+    """
+    return Path(module).is_file() if module.endswith(".py") else _find(module) is not None
+
+
+def _find(module: str) -> ModuleSpec | None:
     first, *rest = module.split(".")
     try:
         spec = find_spec(first)
@@ -39,17 +54,16 @@ def find_source(module: str) -> Path | None:
     for depth in range(1, len(rest) + 1):
         places = spec.submodule_search_locations if spec else None
         spec = PathFinder.find_spec(".".join([first, *rest[:depth]]), places) if places else None
-    origin = Path(spec.origin) if spec and spec.origin else None
-    return origin if origin is not None and origin.suffix == ".py" and origin.is_file() else None
+    return spec
 
 
 def definition(path: Path, name: str) -> ast.stmt | None:
     """The last statement at the top level of the file at `path` that defines, assigns or imports `name`.
 
-    None if there is none; also if the file is not valid Python.
+    None if there is none; also if the file is not valid Python. ``from module import *`` may define any name.
     """
     first, *rest = name.split(".")
-    found = [statement for statement in _statements(_tree(path).body) if first in _names(statement)]
+    found = [statement for statement in _statements(_tree(path).body) if {first, "*"} & _names(statement)]
     for part in rest:
         inner = found[-1].body if found and isinstance(found[-1], ast.ClassDef) else []
         found = [statement for statement in inner if part in _names(statement)]

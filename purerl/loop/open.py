@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from purerl.loop.sources import Demonstrations, PolicyRollouts, Preferences, Sam
 from purerl.loop.step import Learner
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.plugins import find, kind_of, locate
-from purerl.protocols import Generator, Trainer
+from purerl.protocols import Capabilities, Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.runner import RewardRunner
 from purerl.seeds import derive_seed
@@ -38,8 +38,11 @@ from purerl.store.directory import RunDirectory
 
 __all__ = [
     "Run",
+    "check_files",
     "check_inputs",
+    "check_row_lengths",
     "max_steps_of",
+    "models_of",
     "open_generator",
     "open_run",
     "open_run_data",
@@ -124,16 +127,27 @@ def check_inputs(config: RunConfig) -> None:
     Raises: DataError and ConfigError, before an existing run is discarded.
     """
     for phase in filter(None, (config.initial_run, config)):
-        algorithm = algorithm_of(phase)
-        purpose = purpose_of(phase, algorithm)
-        problems = phase.evaluate.data.values() if phase.evaluate else ()
-        for files, use in ((phase.data.files, purpose), (problems, "prompts")):
-            for file in files:
-                if _RUN not in file:
-                    read_examples([file], use)
-        for model in dict.fromkeys(role.settings.model for role in model_roles(phase, algorithm).values()):
+        check_files(phase)
+        for model in models_of(phase):
             if _RUN not in model.path:
                 load_tokenizer(model)
+
+
+def check_files(config: RunConfig) -> list[str]:
+    """Read the data files of `config`, and return those that the run itself creates. Raises DataError."""
+    purpose = purpose_of(config, algorithm_of(config))
+    problems = config.evaluate.data.values() if config.evaluate else ()
+    named = [*((file, purpose) for file in config.data.files), *((file, "prompts") for file in problems)]
+    for file, use in named:
+        if _RUN not in file:
+            read_examples([file], use)
+    return [file for file, _ in named if _RUN in file]
+
+
+def models_of(config: RunConfig) -> list[Model]:
+    """All models that `config` names."""
+    roles = model_roles(config, algorithm_of(config)).values()
+    return list(dict.fromkeys(role.settings.model or config.model for role in roles))
 
 
 def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
@@ -173,7 +187,13 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
         files=files,
         generator=generator,
     )
-    _check_row_lengths(run)
+    check_row_lengths(
+        config,
+        data,
+        max_steps=max_steps,
+        trainers=[trainer.capabilities for trainer in trainers.values()],
+        generator=generator and generator.capabilities,
+    )
     return run
 
 
@@ -257,12 +277,17 @@ def open_generator(settings: Any, model: Model, seed: int) -> Generator:
     return find("generator", kind_of(settings)).build(settings, model=model, seed=seed)
 
 
-def _check_row_lengths(run: Run) -> None:
+def check_row_lengths(
+    config: RunConfig,
+    data: RunData,
+    *,
+    max_steps: int,
+    trainers: Iterable[Capabilities],
+    generator: Capabilities | None,
+) -> None:
     """Refuse rows that are too long, and prompts that leave no room for a completion. Raises DataError."""
-    config, data, rollout, generator = run.config, run.data, run.config.rollout, run.generator
-    max_prompt_tokens, draws = config.data.max_prompt_tokens, run.max_steps * config.batch_size
-    engines = [*run.trainers.values(), *([generator] if rollout else [])]
-    limit = min_limit(*(engine.capabilities for engine in engines))
+    rollout, max_prompt_tokens, draws = config.rollout, config.data.max_prompt_tokens, max_steps * config.batch_size
+    limit = min_limit(*trainers, *([generator] if rollout and generator else []))
     if limit is not None and rollout is None:
         check_answer_lengths(data.chat, data.examples, _drawn(data, config.seed, draws), limit=limit)
     elif limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
@@ -271,7 +296,7 @@ def _check_row_lengths(run: Run) -> None:
         indices = _drawn(data, config.seed, draws * (1 + rollout.max_resample_rounds))
         check_lengths(data.chat, data.examples, indices, new_tokens=rollout.max_tokens, limit=limit, do=do)
     if config.evaluate is not None and generator is not None:
-        limit, new_tokens = generator.capabilities.max_sequence_length, config.evaluate.max_tokens
+        limit, new_tokens = generator.max_sequence_length, config.evaluate.max_tokens
         check_problem_lengths(data.chat, data.problems, new_tokens=new_tokens, limit=limit)
 
 

@@ -34,7 +34,7 @@ from purerl.store.directory import RunDirectory, claim
 from purerl.store.rollouts import Metadata, total_reward, write_rollouts
 from purerl.tracking.open import add_trackers, open_console
 
-__all__ = ["Summary", "advance", "claim_directory", "train"]
+__all__ = ["Summary", "advance", "changes_from", "check_unfinished", "claim_directory", "train"]
 
 _SHOWN_ROWS = 16
 
@@ -107,11 +107,19 @@ def _with_functions(
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
     """Lock the directory at `path` for `config`. The trackers and reward workers of a started run may change."""
+    return claim(path, dumps(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
 
-    def changes(stored: Path) -> list[tuple[str, Any, Any]]:
-        return differences(_unchangeable(read_toml(stored, RunConfig)), _unchangeable(config))
 
-    return claim(path, dumps(config), digest(config), changes=changes, fresh=fresh)
+def changes_from(config: RunConfig, stored: Path) -> list[tuple[str, Any, Any]]:
+    """The settings that differ between the file `stored` and `config`, and may not: (key, stored, now)."""
+    return differences(_unchangeable(read_toml(stored, RunConfig)), _unchangeable(config))
+
+
+def check_unfinished(path: Path) -> None:
+    """Raise RunDirectoryError if the run in the directory at `path` is finished."""
+    if (path / "summary.json").exists():
+        do = f"its model is in {str(path / 'final')!r}; --fresh discards it and starts again"
+        raise RunDirectoryError(f"the run in {str(path)!r} is finished", do=do)
 
 
 def _unchangeable(config: RunConfig) -> RunConfig:
@@ -125,9 +133,7 @@ def _train(
 ) -> Summary:
     directory = claim_directory(path, config, fresh=fresh)
     try:
-        if directory.summary is not None:
-            do = f"its model is in {str(directory.final)!r}; --fresh discards it and starts again"
-            raise RunDirectoryError(f"the run in {str(directory.path)!r} is finished", do=do)
+        check_unfinished(directory.path)
         prepare(config, directory.path)
         if config.initial_run is not None:
             # Its seed depends on both seeds, so that changing either one gives another run.

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import secrets
 import shutil
@@ -33,7 +34,7 @@ from purerl.errors import RunDirectoryError
 from purerl.files import write_atomically
 from purerl.store.lines import read_lines
 
-__all__ = ["RunDirectory", "claim"]
+__all__ = ["RunDirectory", "check_directory", "claim"]
 
 _CONTENT = (
     "summary.json",
@@ -171,26 +172,47 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
     Raises: RunDirectoryError if another process works there, if the directory contains something that is not a run, or
     a started run with another configuration.
     """
-    if path.exists() and not path.is_dir():
-        raise RunDirectoryError(f"run directory {str(path)!r}", got="a file", need="a directory, or a new path")
-    if unknown := _unknown_entries(path):
-        got, need = "other files: " + ", ".join(sorted(unknown)[:5]), "a run, or an empty directory"
-        raise RunDirectoryError(f"run directory {str(path)!r}", got=got, need=need, do="name another directory")
+    _check_entries(path)
     path.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(path, _lock(path))
     try:
         if fresh:
             _remove_run(path)
         content = f"# {digest}\n{document}"
-        stored = (path / "config.toml").read_text(encoding="utf-8") if _is_run(path) else None
-        if stored is not None and stored != content and _has_started(path):
-            _refuse(path, changes(path / "config.toml"))
+        stored = _check_stored(path, content, changes)
         if stored != content and directory.summary is None:
             write_atomically(path / "config.toml", content)
     except BaseException:
         directory.release()
         raise
     return directory
+
+
+def check_directory(path: Path, document: str, digest: str, *, changes: Changes, fresh: bool) -> None:
+    """Refuse what `claim` with these arguments would refuse. Nothing is created or locked."""
+    _check_entries(path)
+    if path.exists() and not fresh:
+        _check_stored(path, f"# {digest}\n{document}", changes)
+    existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        need = "a directory, and permission to write there"
+        raise RunDirectoryError(f"run directory {str(path)!r} cannot be written", got=str(existing), need=need)
+
+
+def _check_entries(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise RunDirectoryError(f"run directory {str(path)!r}", got="a file", need="a directory, or a new path")
+    if unknown := _unknown_entries(path):
+        got, need = "other files: " + ", ".join(sorted(unknown)[:5]), "a run, or an empty directory"
+        raise RunDirectoryError(f"run directory {str(path)!r}", got=got, need=need, do="name another directory")
+
+
+def _check_stored(path: Path, content: str, changes: Changes) -> str | None:
+    """The stored configuration, if there is one. Raises RunDirectoryError if a run with another one has started."""
+    stored = (path / "config.toml").read_text(encoding="utf-8") if _is_run(path) else None
+    if stored is not None and stored != content and _has_started(path):
+        _refuse(path, changes(path / "config.toml"))
+    return stored
 
 
 def _unknown_entries(path: Path) -> list[str]:
