@@ -67,6 +67,15 @@ _Device = Annotated[
 _MaxNumSeqs = Annotated[
     int | None, typer.Option(min=1, help="Completions that are decoded together.", show_default="256")
 ]
+_PassAtK = Annotated[
+    str | None,
+    typer.Option(metavar="K,K,...", help="Values of k for pass@k.", show_default="the samples per prompt"),
+]
+_AnswerExtractor = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Function that extracts the answer from a completion, for maj@k."),
+]
+_Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Write all results to this file, problem by problem.")]
 _Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling.", show_default="0")]
 _command = partial(with_debug, hint="no results are saved")
 
@@ -82,14 +91,8 @@ def evaluate(
     samples_per_prompt: _SamplesPerPrompt = None,
     temperature: _Temperature = None,
     max_tokens: _MaxTokens = None,
-    pass_at_k: Annotated[
-        str | None,
-        typer.Option(metavar="K,K,...", help="Values of k for pass@k.", show_default="the samples per prompt"),
-    ] = None,
-    answer_extractor: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Function that extracts the answer from a completion, for maj@k."),
-    ] = None,
+    pass_at_k: _PassAtK = None,
+    answer_extractor: _AnswerExtractor = None,
     stop_string: _StopString = None,
     system_prompt: _SystemPrompt = None,
     chat_template_kwargs: _ChatTemplateKwargs = None,
@@ -98,9 +101,7 @@ def evaluate(
     device: _Device = None,
     max_num_seqs: _MaxNumSeqs = None,
     seed: _Seed = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all results to this file, problem by problem.")
-    ] = None,
+    json: _Json = None,
 ) -> None:
     """Evaluate a model: accuracy with a confidence interval, pass@k and maj@k."""
     from purerl.loop.evaluation import write_json

@@ -97,7 +97,6 @@ def train(
     ] = False,
 ) -> None:
     """Start a run, or resume it."""
-    from purerl.config.check import check
     from purerl.recipes import resolve
 
     settings = settings or []
@@ -108,6 +107,8 @@ def train(
         runs_code = check_code or not recipe.endswith(".toml")
         typer.echo(describe_config(config, directory, fresh=fresh, runs_code=runs_code))
         return
+    from purerl.config.check import check
+
     check(config)  # before the modules of the training loop are imported
     typer.echo(format_summary(config, purerl.train(config, directory=directory, fresh=fresh)))
 

@@ -163,7 +163,7 @@ def describe_config(config: RunConfig, directory: Path | None, *, fresh: bool, r
     check(*((config,) if runs_code else without_code(config)))  # before the modules of the training loop are imported
     from purerl.loop.dry_run import dry_run
 
-    notes = dry_run(config, directory or Path("runs") / config.name, fresh=fresh, runs_code=runs_code)
+    notes = dry_run(config, directory, fresh=fresh, runs_code=runs_code)
     comments = [f"# {line}" for line in (*plan(config).splitlines(), *notes)]
     return "\n".join([*comments, "", dumps(config)])
 

@@ -1,8 +1,8 @@
 """Keys of settings, checked without importing torch or anything that a configuration names.
 
 The fields of a section are those of its class, and the fields of a plugin are read from its source code. So a
-misspelled key is reported at once. A key that cannot be judged in this way is accepted here, and checked when the
-configuration is read.
+misspelled key is reported at once. If the fields of a section are not known, its keys are accepted here, and checked
+when the configuration is read.
 """
 
 from __future__ import annotations

@@ -108,7 +108,9 @@ def explain_recipe(recipe: str, settings: Iterable[str]) -> list[Setting]:
 
     Raises: ConfigError as `resolve`.
     """
-    parameters, settings = _parameters(find(recipe)), [*settings]
+    settings = [*settings]
+    _check_keys(recipe, settings)
+    parameters = _parameters(find(recipe))
     hints = get_type_hints(find(recipe), include_extras=True) if parameters else {}
     numbers = [name for name in _required(parameters) if hints.get(name) in (bool, int, float)]
     needed = [setting for setting in required_settings(recipe) if _name_of(setting) not in numbers]

@@ -50,6 +50,7 @@ OPTIONS = {
         "reward": ["--reward"],
         "fresh": ["--fresh"],
         "dry_run": ["--dry-run"],
+        "check_code": ["--check-code"],
         "debug": ["--debug"],
     },
     "recipes": {"debug": ["--debug"]},
