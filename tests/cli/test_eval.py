@@ -14,13 +14,15 @@ from typer.testing import CliRunner, Result
 
 from purerl.evaluation.results import Attempt, Problem
 from purerl.loop.evaluate import request_key
+from purerl.loop.train import train
 from purerl.protocols import Completion
-from purerl.recipes.addition import prepare
+from purerl.recipes.addition import addition, prepare
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
 from purerl_cli.main import app
 from purerl_cli.progress import EvaluationProgress
 from purerl_cli.results import format_completions
+from tests.loop.small import fake, small_real
 from tests.recipes.made import write_model
 
 from .terminal import run_in_terminal
@@ -113,6 +115,18 @@ def test_prompt_is_a_message_if_the_tokenizer_has_a_chat_template(tmp_path: Path
     refused = _purerl(*arguments, "--chat-template-kwargs", "no_such_argument=true")
     assert refused.exit_code == 2
     assert refused.stderr.startswith("error: chat_template_kwargs"), refused.stderr
+
+
+def test_prompt_replaces_the_problems_of_a_run(tmp_path: Path) -> None:
+    train(small_real(max_steps=1, trainer=addition().trainer), directory=tmp_path / "run")
+    run = ("sample", "--run", tmp_path / "run", "--prompt", "1+1=")
+    result = _purerl(*run, "--max-num-seqs", 1, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("prompt, problem 0\n  | 1+1=\nattempt 1: "), "the data of the run are plain text"
+    assert "reward" not in result.stdout
+    train(fake(max_steps=1), directory=tmp_path / "fake")
+    refused = _purerl("sample", "--run", tmp_path / "fake", "--prompt", "1+1=", "--device", "cpu")
+    assert refused.stderr.startswith("error: generator.device has no effect\n"), refused.output
 
 
 def test_stop_string_ends_a_completion(prepared: Path) -> None:
