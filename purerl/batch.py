@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.errors import BatchError, nearest
+from purerl.types import TensorDict
 
 __all__ = [
     "FIELDS",
@@ -192,6 +192,8 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
     fields = {name: _column(FIELDS[name], [row[name] for row in rows], lengths, attention_mask) for name in rows[0]}
     fields["attention_mask"] = attention_mask
     fields.setdefault("mask", fields["action"])
+    from tensordict import TensorDict
+
     return TensorDict(fields, batch_size=[len(rows)])
 
 
@@ -201,6 +203,8 @@ def empty_batch() -> TensorDict:
     >>> empty_batch()["components"].shape
     torch.Size([0, 1])
     """
+    from tensordict import TensorDict
+
     fields = {field.name: torch.zeros([0] + [1] * field.axes.count(" "), dtype=field.dtype) for field in SCHEMA}
     return TensorDict(fields, batch_size=[0])
 

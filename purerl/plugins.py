@@ -23,10 +23,14 @@ A plugin may have further attributes:
                                                 model is loaded. `updates` is None if the number is not known yet
     check(config)                               of a tracker: raises ConfigError if its library is not installed
     capabilities()                              of an engine: the `Capabilities` that it has with any model
+    preview(config, *, model)                   of an engine: its `Capabilities` with this model, which is not loaded;
+                                                raises ConfigError for what `build` refuses and can be seen without
 
 The *kind* of a plugin is its name: the name of a module of purerl (``grpo``, ``hf``), a name that a distribution
 declares as an entry point in one of the groups ``purerl.algorithms``, ``purerl.modifiers``, ``purerl.trainers``,
-``purerl.generators`` and ``purerl.trackers``, or the address of a module or class. No registration is needed.
+``purerl.generators`` and ``purerl.trackers``, or the address of a module or class: ``package.module``,
+``package.module:Class``, ``file.py``, ``file.py:Class``, or the name of a module in the working directory. No
+registration is needed.
 """
 
 from __future__ import annotations
@@ -44,8 +48,9 @@ from typing import Any, NamedTuple
 import attrs
 
 from purerl.errors import ConfigError, nearest
+from purerl.source import config_fields, find_source
 
-__all__ = ["GROUPS", "Group", "find", "kind_of", "locate", "names"]
+__all__ = ["GROUPS", "Group", "addresses", "fields_of", "find", "kind_of", "locate", "names"]
 
 
 class Group(NamedTuple):
@@ -82,11 +87,11 @@ def find(group: str, kind: str) -> Any:
       got:  no attribute Config, algorithm
       need: a frozen attrs class Config, and a function algorithm
     """
-    addresses = _addresses(group)
-    if kind not in addresses and "." not in kind and ":" not in kind:
-        do = f"{nearest(kind, addresses)}; name a plugin of your own by its address, package.module"
+    known = addresses(group)
+    if kind not in known and "." not in kind and ":" not in kind and not _is_plugin_module(group, kind):
+        do = f"{nearest(kind, known)}; name a plugin of your own by its address, package.module or file.py"
         raise ConfigError(f"unknown {group} {kind!r}", do=do)
-    plugin = locate(addresses.get(kind, kind))
+    plugin = locate(known.get(kind, kind))
     builder = GROUPS[group].builder
     missing = [name for name in ("Config", builder) if not hasattr(plugin, name)]
     if missing:
@@ -107,8 +112,8 @@ def kind_of(config: Any) -> str:
     classes = {f":{name}": value for name, value in vars(module).items() if isinstance(value, type)}
     for suffix, value in {"": module, **classes}.items():
         if getattr(value, "Config", None) is type(config):
-            address = module.__name__ + suffix
-            kinds = {known: kind for group in GROUPS for kind, known in _addresses(group).items()}
+            address = _FILES.get(module.__name__, module.__name__) + suffix
+            kinds = {known: kind for group in GROUPS for kind, known in addresses(group).items()}
             return kinds.get(address, address)
     need = f"the Config of a plugin: the attribute Config of {type(config).__module__}, or of a class in it"
     raise ConfigError(f"{type(config).__qualname__} is not the Config of a plugin", got=repr(config), need=need)
@@ -116,7 +121,24 @@ def kind_of(config: Any) -> str:
 
 def names(group: str) -> list[str]:
     """The names of all plugins of `group`, in purerl and in installed distributions. None of them is imported."""
-    return sorted(_addresses(group))
+    return sorted(addresses(group))
+
+
+def fields_of(group: str, kind: str) -> set[str] | None:
+    """The settings of the plugin `kind`, read from its source code; None if they are not known. It is not imported.
+
+    >>> sorted(fields_of("generator", "hf") & {"max_num_seqs", "lr"})
+    ['max_num_seqs']
+    """
+    module, colon, _ = addresses(group).get(kind, kind).partition(":")
+    path = None if colon else find_source(module)
+    return config_fields(path) if path else None
+
+
+def _is_plugin_module(group: str, name: str) -> bool:
+    """Whether `name` is a module, such as one in the working directory, that defines what a plugin of `group` needs."""
+    path = find_source(name)
+    return path is not None and _defines(path, GROUPS[group].builder)
 
 
 def locate(address: str) -> Any:
@@ -150,6 +172,10 @@ def _is_parent(missing: str | None, module: str) -> bool:
     return missing is not None and f"{module}.".startswith(f"{missing}.")
 
 
+_FILES: dict[str, str] = {}
+"""Paths of the files from which `locate` imported modules, as they were named, by the name of the module."""
+
+
 def _make_importable(path: Path) -> str:
     """Make the file at `path` importable, and return its name as a module."""
     if not path.is_file():
@@ -162,6 +188,7 @@ def _make_importable(path: Path) -> str:
     if spec is None or Path(spec.origin).resolve() != path.resolve():
         got = f"another module with the name {path.stem!r}" if spec else "a name that no module can have"
         raise ConfigError(f"file {str(path)!r}", got=got, do="rename the file")
+    _FILES[path.stem] = str(path)
     return path.stem
 
 
@@ -172,8 +199,11 @@ def _not_found(address: str, got: str) -> ConfigError:
 
 
 @cache
-def _addresses(group: str) -> Mapping[str, str]:
-    """Address by kind. A name of purerl cannot be overridden by an entry point."""
+def addresses(group: str) -> Mapping[str, str]:
+    """Address by kind, of all plugins of `group` that have a short name.
+
+    A name of purerl cannot be overridden by an entry point.
+    """
     pattern, entry_point_group, builder = GROUPS[group]
     depth = pattern.removesuffix(".py").split("/").index("*")
     root = Path(__file__).parent

@@ -12,11 +12,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from attrs import frozen
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
 from purerl.errors import EngineError
+from purerl.types import TensorDict
 
 __all__ = [
     "Capabilities",

@@ -8,18 +8,39 @@
 Signatures in `purerl.algos` use these aliases. By default they are plain ``Tensor``, which costs nothing and works with
 ``torch.compile``. If the environment variable ``PURERL_CHECK_SHAPES`` is 1, as in the tests, they are jaxtyping
 annotations, and an import hook checks every call against them.
+
+`TensorDict` is for annotations too: importing tensordict takes as long as importing torch, and a configuration can be
+read and checked without it. Code that creates one imports it from tensordict, in a function.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-__all__ = ["Count", "RowBool", "RowFloat", "RowInt", "Scalar", "TokenBool", "TokenFloat", "TokenInt", "TopKFloat"]
+__all__ = [
+    "Count",
+    "RowBool",
+    "RowFloat",
+    "RowInt",
+    "Scalar",
+    "TensorDict",
+    "TokenBool",
+    "TokenFloat",
+    "TokenInt",
+    "TopKFloat",
+]
 
-if TYPE_CHECKING or os.environ.get("PURERL_CHECK_SHAPES") != "1":
+_CHECKS_SHAPES = os.environ.get("PURERL_CHECK_SHAPES") == "1"
+
+if TYPE_CHECKING or _CHECKS_SHAPES:
+    from tensordict import TensorDict
+else:
+    TensorDict = Any
+
+if TYPE_CHECKING or not _CHECKS_SHAPES:
     Scalar = Count = Tensor
     RowFloat = RowBool = RowInt = Tensor
     TokenFloat = TokenBool = TokenInt = Tensor

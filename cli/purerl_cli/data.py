@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from purerl_cli.arguments import parse_arguments
 from purerl_cli.options import Command
 from purerl_cli.output import with_debug
 from purerl_cli.tables import show_report
@@ -46,18 +47,15 @@ def inspect(
     Exits with status 2 if no run can use the file.
     """
     from purerl.backends.tokenizer import load_tokenizer
-    from purerl.config.overrides import apply
     from purerl.data.inspect import inspect
-    from purerl.data.settings import Data
     from purerl.rewards.ground_truth import get_ground_truth
     from purerl.settings import Model
 
-    arguments = [f"chat_template_kwargs.{argument}" for argument in chat_template_kwargs or ()]
     report = inspect(
         file,
         load_tokenizer(Model(model)) if model else None,
         system_prompt=system_prompt,
-        chat_template_kwargs=apply(Data(files=(file,)), arguments).chat_template_kwargs,
+        chat_template_kwargs=parse_arguments(chat_template_kwargs or ()),
         max_prompt_tokens=max_prompt_tokens,
         special_tokens=special_tokens,
         get_ground_truth=get_ground_truth,

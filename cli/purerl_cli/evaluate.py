@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from attrs import evolve
 
 from purerl.errors import ConfigError
+from purerl_cli.arguments import parse_arguments, read_prompts
 from purerl_cli.output import with_debug
 from purerl_cli.results import format_completions, show_scores
 
@@ -43,6 +44,46 @@ _Temperature = Annotated[
 ]
 _MaxTokens = Annotated[int | None, typer.Option(min=1, help="Maximum number of new tokens.", show_default="1024")]
 _SystemPrompt = Annotated[str | None, typer.Option(help="System prompt for conversations that have none.")]
+_Prompt = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="A prompt, rendered with the chat template if there is one; - reads stdin; repeatable."
+    ),
+]
+_StopString = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="String that ends a completion, beside the stop tokens; repeatable."),
+]
+_ChatTemplateKwargs = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the chat template; repeatable.")
+]
+_DType = Annotated[
+    str | None, typer.Option("--dtype", help="Of the weights: float32, bfloat16, ..., auto.", show_default="float32")
+]
+_Attention = Annotated[str | None, typer.Option(help="transformers' attention implementation.", show_default="sdpa")]
+_Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda:0, ...; auto: the accelerator if there is one.", show_default="auto")
+]
+_MaxNumSeqs = Annotated[
+    int | None, typer.Option(min=1, help="Completions that are decoded together.", show_default="256")
+]
+_PassAtK = Annotated[
+    str | None,
+    typer.Option(metavar="K,K,...", help="Values of k for pass@k.", show_default="the samples per prompt"),
+]
+_AccuracyReward = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Reward function or gate that decides whether a completion is correct.",
+        show_default="the first reward",
+    ),
+]
+_AnswerExtractor = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Function that extracts the answer from a completion, for maj@k."),
+]
+_Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Write all results to this file, problem by problem.")]
 _Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling.", show_default="0")]
 _command = partial(with_debug, hint="no results are saved")
 
@@ -58,27 +99,18 @@ def evaluate(
     samples_per_prompt: _SamplesPerPrompt = None,
     temperature: _Temperature = None,
     max_tokens: _MaxTokens = None,
-    pass_at_k: Annotated[
-        str | None,
-        typer.Option(metavar="K,K,...", help="Values of k for pass@k.", show_default="the samples per prompt"),
-    ] = None,
-    answer_extractor: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Function that extracts the answer from a completion, for maj@k."),
-    ] = None,
-    accuracy_reward: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Reward function or gate that decides whether a completion is correct.",
-            show_default="the first reward",
-        ),
-    ] = None,
+    pass_at_k: _PassAtK = None,
+    answer_extractor: _AnswerExtractor = None,
+    accuracy_reward: _AccuracyReward = None,
+    stop_string: _StopString = None,
     system_prompt: _SystemPrompt = None,
+    chat_template_kwargs: _ChatTemplateKwargs = None,
+    dtype: _DType = None,
+    attention: _Attention = None,
+    device: _Device = None,
+    max_num_seqs: _MaxNumSeqs = None,
     seed: _Seed = None,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all results to this file, problem by problem.")
-    ] = None,
+    json: _Json = None,
 ) -> None:
     """Evaluate a model: accuracy with a confidence interval, pass@k and maj@k."""
     from purerl.loop.evaluation import write_json
@@ -94,11 +126,24 @@ def evaluate(
         "samples_per_prompt": samples_per_prompt,
         "temperature": temperature,
         "max_tokens": max_tokens,
+        "stop_strings": stop_string,
         "pass_at_k": _parse_integers(pass_at_k),
         "answer_extractor": answer_extractor,
         "accuracy_reward": accuracy_reward,
     }
-    evaluation = _prepare(model, run, settings, rewards=reward, gates=gate, system_prompt=system_prompt, seed=seed)
+    options = _Options(
+        settings=settings,
+        model={"dtype": dtype, "attention": attention},
+        engine={"max_num_seqs": max_num_seqs, "device": device},
+        others={
+            "rewards": reward,
+            "gates": gate,
+            "system_prompt": system_prompt,
+            "chat_template_kwargs": chat_template_kwargs,
+            "seed": seed,
+        },
+    )
+    evaluation = _prepare(model, run, options)
     results = _run_with_progress(evaluation)
     show_scores(results, evaluation.settings)
     if json is not None:
@@ -109,6 +154,7 @@ def evaluate(
 def sample(
     model: _Model = None,
     run: _Run = None,
+    prompt: _Prompt = None,
     data: _Data = None,
     reward: _Reward = None,
     gate: _Gate = None,
@@ -116,7 +162,13 @@ def sample(
     samples_per_prompt: _SamplesPerPrompt = None,
     temperature: _Temperature = None,
     max_tokens: _MaxTokens = None,
+    stop_string: _StopString = None,
     system_prompt: _SystemPrompt = None,
+    chat_template_kwargs: _ChatTemplateKwargs = None,
+    dtype: _DType = None,
+    attention: _Attention = None,
+    device: _Device = None,
+    max_num_seqs: _MaxNumSeqs = None,
     seed: _Seed = None,
 ) -> None:
     """Print completions of a model, with their rewards."""
@@ -126,8 +178,21 @@ def sample(
         "samples_per_prompt": samples_per_prompt,
         "temperature": temperature,
         "max_tokens": max_tokens,
+        "stop_strings": stop_string,
     }
-    evaluation = _prepare(model, run, settings, rewards=reward, gates=gate, system_prompt=system_prompt, seed=seed)
+    options = _Options(
+        settings=settings,
+        model={"dtype": dtype, "attention": attention},
+        engine={"max_num_seqs": max_num_seqs, "device": device},
+        others={
+            "rewards": reward,
+            "gates": gate,
+            "system_prompt": system_prompt,
+            "chat_template_kwargs": chat_template_kwargs,
+            "seed": seed,
+        },
+    )
+    evaluation = _prepare(model, run, options, read_prompts(prompt))
     # Failures of reward functions are printed below their completions, so any number of them is accepted.
     results = _run_with_progress(evolve(evaluation, max_failure_rate=1.0))
     typer.echo(format_completions(results), nl=False)
@@ -165,25 +230,43 @@ def _parse_integers(text: str | None) -> tuple[int, ...] | None:
         raise ConfigError("--pass-at-k", got=repr(text), need="integers separated by commas, such as 1,8") from error
 
 
-def _prepare(model: str | None, run: Path | None, settings: Mapping[str, Any], **model_options: Any) -> Evaluation:
+class _Options(NamedTuple):
+    """Options, None if not given: of the section ``evaluate``, of the model, of its engine, and all others."""
+
+    settings: Mapping[str, Any]
+    model: Mapping[str, Any]
+    engine: Mapping[str, Any]
+    others: Mapping[str, Any]
+
+
+def _prepare(model: str | None, run: Path | None, options: _Options, prompts: Sequence[str] = ()) -> Evaluation:
     """The evaluation of `model`, or of the model of `run`.
 
     An option that is None has its default, or the value of the run.
     """
+    settings, of_model, engine, others = ({k: v for k, v in group.items() if v is not None} for group in options)
+    _check_source(model, run, {**of_model, **others})
     from purerl.backends.hf import generator
     from purerl.evaluation.settings import Evaluate
     from purerl.loop.evaluation import evaluation_of_model, evaluation_of_run
     from purerl.settings import Model
 
-    changes = {name: value for name, value in settings.items() if value is not None}
-    model_options = {name: value for name, value in model_options.items() if value is not None}
-    if run is None and model is not None:
-        evaluate = Evaluate(**{"max_tokens": 1024} | changes)
-        return evaluation_of_model(Model(model), evaluate, generator=generator.Config(), **model_options)
-    if run is None or model is not None:
+    if run is not None:
+        return evaluation_of_run(run, settings, engine=engine, prompts=prompts)
+    if "chat_template_kwargs" in others:
+        others["chat_template_kwargs"] = parse_arguments(others["chat_template_kwargs"])
+    evaluate, config = Evaluate(**{"max_tokens": 1024} | settings), generator.Config(**engine)
+    return evaluation_of_model(Model(str(model), **of_model), evaluate, generator=config, prompts=prompts, **others)
+
+
+def _check_source(model: str | None, run: Path | None, model_options: Mapping[str, Any]) -> None:
+    """Refuse a model beside a run, and options that the run determines."""
+    if (run is None) == (model is None):
         raise ConfigError("what to evaluate", got="both" if run else "nothing", need="MODEL, or --run DIR")
-    if model_options:
-        names = ", ".join(f"--{name.removesuffix('s').replace('_', '-')}" for name in model_options)
+    if run is not None and model_options:
+        names = ", ".join(_OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in model_options)
         do = "leave it out, or pass the model, DIR/final"
         raise ConfigError(f"{names} has no effect", got="--run, which determines it", do=do)
-    return evaluation_of_run(run, changes)
+
+
+_OPTIONS = {"rewards": "--reward", "gates": "--gate"}

@@ -15,7 +15,9 @@ from typing import Annotated
 import typer
 
 import purerl
+from purerl.errors import ConfigError
 from purerl_cli.algorithms import algo
+from purerl_cli.arguments import parse_rewards
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
 from purerl_cli.doctor import doctor
@@ -75,21 +77,41 @@ def train(
     directory: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory.", show_default="runs/<name>")
     ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=WEIGHT]",
+            help="Reward function in place of the recipe's, module:function or file.py:function; repeatable.",
+        ),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the run in the directory and start again.")] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Check the configuration, print it as TOML with a summary of the run, and exit."
+            "--dry-run",
+            help="Check everything that can be checked without loading a model, print the configuration as TOML, and "
+            "exit.",
         ),
+    ] = False,
+    check_code: Annotated[
+        bool,
+        typer.Option("--check-code", help="In a dry run of a TOML file, also import the functions that it names."),
     ] = False,
 ) -> None:
     """Start a run, or resume it."""
     from purerl.recipes import resolve
 
-    config = resolve(recipe, settings or ())
+    settings = settings or []
+    config = resolve(recipe, [*settings, *parse_rewards(reward or (), settings)])
+    if check_code and not dry_run:
+        raise ConfigError("--check-code has no effect", need="--dry-run: a run always imports its functions")
     if dry_run:
-        typer.echo(describe_config(config))
+        runs_code = check_code or not recipe.endswith(".toml")
+        typer.echo(describe_config(config, directory, fresh=fresh, runs_code=runs_code))
         return
+    from purerl.config.check import check
+
+    check(config)  # before the modules of the training loop are imported
     typer.echo(format_summary(config, purerl.train(config, directory=directory, fresh=fresh)))
 
 

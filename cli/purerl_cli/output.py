@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -149,14 +150,21 @@ def _unwrap_interruption() -> Iterator[None]:
         raise cause from error
 
 
-def describe_config(config: RunConfig) -> str:
-    """Check `config`, and return it as TOML for `purerl train`. A summary of the run is in comments at the top."""
+def describe_config(config: RunConfig, directory: Path | None, *, fresh: bool, runs_code: bool) -> str:
+    """Check `config` for a run in `directory`, and return it as TOML for `purerl train`.
+
+    A summary of the run, and what was not checked, are in comments at the top.
+    """
     from purerl.config.check import check
     from purerl.config.plan import plan
     from purerl.config.structure import dumps
+    from purerl.config.untrusted import without_code
 
-    check(config)
-    comments = [f"# {line}" for line in plan(config).splitlines()]
+    check(*((config,) if runs_code else without_code(config)))  # before the modules of the training loop are imported
+    from purerl.loop.dry_run import dry_run
+
+    notes = dry_run(config, directory, fresh=fresh, runs_code=runs_code)
+    comments = [f"# {line}" for line in (*plan(config).splitlines(), *notes)]
     return "\n".join([*comments, "", dumps(config)])
 
 

@@ -21,13 +21,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.parts.log_ratios import finite_logp
 from purerl.batch import ROW_FIELDS, with_fields
 from purerl.kernels.masks import any_true, count_true
-from purerl.types import RowBool, Scalar, TokenBool, TokenFloat
+from purerl.types import RowBool, Scalar, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
     "Algorithm",

@@ -42,7 +42,6 @@ Differences from the paper:
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind, read_field
 from purerl.algos.estimators.group_relative import group_normalized_advantage
@@ -53,7 +52,7 @@ from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens, first_counted, row_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
-from purerl.types import RowFloat, TokenBool, TokenFloat
+from purerl.types import RowFloat, TensorDict, TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "balance_loss", "clipped_row_weight"]
 

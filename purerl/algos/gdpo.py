@@ -24,7 +24,6 @@ Choices that differ between libraries:
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, bind, stateless, write_field
@@ -33,7 +32,7 @@ from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import numbers
 from purerl.algos.parts.whiten import EPS, standard_deviation
 from purerl.kernels.masks import any_true
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 

@@ -27,7 +27,6 @@ The differences from the paper are those of `grpo`.
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, bind, stateless, write_field
@@ -36,7 +35,7 @@ from purerl.algos.estimators.steps import step_relative_advantage
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number
 from purerl.kernels.masks import any_true
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 

@@ -37,7 +37,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind, of_fields
 from purerl.algos.estimators.group_relative import group_normalized_advantage
@@ -46,7 +45,7 @@ from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import geometric_mean_ratio
 from purerl.algos.parts.transforms import outcome_advantage
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "algorithm"]
 

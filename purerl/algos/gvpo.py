@@ -39,7 +39,6 @@ Differences from the paper:
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.group_relative import group_centered_advantage
@@ -51,7 +50,7 @@ from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import outcome_advantage
 from purerl.kernels.masks import any_true
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 

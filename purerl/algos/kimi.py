@@ -33,7 +33,6 @@ Differences from the paper:
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Term, of_fields
 from purerl.algos.estimators.group_relative import group_centered_advantage
@@ -43,7 +42,7 @@ from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import policy_gradient, sequence_log_ratio
 from purerl.algos.parts.transforms import outcome_advantage
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "algorithm"]
 

@@ -18,14 +18,13 @@ Choices that differ between libraries:
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos import rloo
 from purerl.algos.algebra import Algorithm, stateless, write_field
 from purerl.algos.estimators.group_relative import length_weighted_advantage
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.kernels.masks import any_true, count_true
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "algorithm"]
 

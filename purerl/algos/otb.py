@@ -34,13 +34,12 @@ Differences from the paper:
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos import rloo
 from purerl.algos.algebra import Algorithm, stateless, write_field
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
 from purerl.algos.estimators.returns import discounted_returns
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "algorithm"]
 

@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos import ppo
 from purerl.algos.algebra import Algorithm, Objective, bind, chain, stages_of, stateless, write_field
@@ -40,7 +39,7 @@ from purerl.algos.parts.resampling import power_weight, resample
 from purerl.algos.parts.rows import first_counted
 from purerl.algos.parts.settings import number
 from purerl.kernels.masks import any_true, count_true
-from purerl.types import RowFloat, TokenFloat
+from purerl.types import RowFloat, TensorDict, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "multiply_by_copies"]
 

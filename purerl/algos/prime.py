@@ -56,7 +56,6 @@ from __future__ import annotations
 
 import torch
 from attrs import frozen
-from tensordict import TensorDict
 from torch.nn.functional import softplus
 
 from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, chain, stateless, write_field
@@ -72,7 +71,7 @@ from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import whiten_advantage
 from purerl.kernels.masks import any_true
-from purerl.types import RowFloat, RowInt, TokenBool, TokenFloat
+from purerl.types import RowFloat, RowInt, TensorDict, TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process"]
 

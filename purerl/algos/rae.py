@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import torch
 from attrs import frozen
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos import rloo
@@ -38,6 +37,7 @@ from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import integer, number
 from purerl.batch import with_fields
 from purerl.kernels.masks import any_true
+from purerl.types import TensorDict
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "role_advantage"]
 

@@ -19,12 +19,11 @@ Choices that differ between libraries:
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos import reinforce
 from purerl.algos.algebra import Algorithm, chain, stages_of, stateless, write_field
 from purerl.algos.parts.rows import broadcast_to_tokens
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "algorithm"]
 

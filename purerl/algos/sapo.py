@@ -36,7 +36,6 @@ Differences from the paper:
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind
 from purerl.algos.estimators.group_relative import group_normalized_advantage
@@ -45,7 +44,7 @@ from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import soft_gate_surrogate
 from purerl.algos.parts.transforms import outcome_advantage
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "algorithm"]
 

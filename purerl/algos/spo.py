@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import torch
 from attrs import frozen
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos import grpo
@@ -52,6 +51,7 @@ from purerl.algos.parts.whiten import whiten_rows
 from purerl.batch import with_fields
 from purerl.composition import with_modifiers
 from purerl.kernels.masks import any_true
+from purerl.types import TensorDict
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "tracked_advantage"]
 

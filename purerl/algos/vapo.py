@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import torch
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos import ppo
 from purerl.algos.algebra import Algorithm, Objective, Term, bind, chain, of_fields, stateless
@@ -48,6 +47,7 @@ from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.transforms import whiten_advantage
 from purerl.algos.sft import negative_log_likelihood
 from purerl.batch import with_fields
+from purerl.types import TensorDict
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 

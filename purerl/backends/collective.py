@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 
 import torch
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Objective, Weighted, fingerprint
 from purerl.protocols import Metrics
 from purerl.ranks import Ranks
+from purerl.types import TensorDict
 
 __all__ = ["check_call", "sum_metrics", "sum_scores"]
 

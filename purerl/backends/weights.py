@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from attrs import frozen
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from purerl.errors import EngineError, nearest
 from purerl.protocols import Capabilities, Weights
@@ -69,6 +68,8 @@ def copy_weights(weights: Weights, own: Mapping[str, Tensor], *, mix: float = 1.
 
 def shard_like(value: Tensor, target: Tensor) -> Tensor:
     """What a tensor like `target` holds of the full tensor `value`: its shard if `target` is sharded, or all of it."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
     if not isinstance(target, DTensor):
         return value
     return distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm
@@ -18,6 +17,7 @@ from purerl.errors import InputError
 from purerl.store.rollouts import to_batch
 from purerl.store.step_files import stored_steps
 from purerl.testing.batches import example_batch
+from purerl.types import TensorDict
 
 if TYPE_CHECKING:
     import pyarrow as pa

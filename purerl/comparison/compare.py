@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, compute_advantages, compute_loss, prepare_step, select_rows
 from purerl.batch import STRUCTURE, with_fields
 from purerl.comparison.changes import NOTHING, aligned, changes, fields_to_compare, policy_of, texts_of
 from purerl.errors import InputError
+from purerl.types import TensorDict
 
 __all__ = ["Difference", "Effect", "compare", "effect_texts"]
 

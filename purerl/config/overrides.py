@@ -7,12 +7,13 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
+from purerl.config.keys import is_plugin
 from purerl.config.modifiers import is_modifier
 from purerl.config.structure import from_dict, to_dict
 from purerl.config.tables import ALTERNATIVES, SHORT, UNSET, Table, show
 from purerl.errors import ConfigError
 
-__all__ = ["apply", "build"]
+__all__ = ["apply", "build", "parse"]
 
 T = TypeVar("T")
 
@@ -26,13 +27,14 @@ _DOT = re.compile(r'\.(?=(?:[^"]*"[^"]*")*[^"]*$)')
 def apply(config: T, settings: Iterable[str], *, before: Iterable[str] = ()) -> T:
     """`config` with `settings` changed, each a string ``dotted.key=value``.
 
-    A value is TOML, or otherwise a string. An empty value returns a setting to its default. The order of `settings`
-    does not matter, except that the last one of the same key counts: a section is applied before the settings in it,
-    and a `kind`, which starts from its own defaults, before the settings beside it. A setting in a section that is None
-    creates the section. A setting replaces its alternative in `config`: `num_epochs` replaces `max_steps`, and
-    `evaluate=` and `evaluate.data` replace a `data.validation_fraction` that nothing else uses. What `settings` name is
-    never replaced, nor what `before` names, settings that have been applied to `config` already. Modifiers of an
-    algorithm that `settings` add are applied in the order in which they are first named.
+    A value is TOML, or otherwise a string. In place of the section of a plugin, a string is its `kind`. An empty value
+    returns a setting to its default. The order of `settings` does not matter, except that the last one of the same key
+    counts: a section is applied before the settings in it, and a `kind`, which starts from its own defaults, before the
+    settings beside it. A setting in a section that is None creates the section. A setting replaces its alternative in
+    `config`: `num_epochs` replaces `max_steps`, and `evaluate=` and `evaluate.data` replace a
+    `data.validation_fraction` that nothing else uses. What `settings` name is never replaced, nor what `before` names,
+    settings that have been applied to `config` already. Modifiers of an algorithm that `settings` add are applied in
+    the order in which they are first named.
 
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 
@@ -40,7 +42,7 @@ def apply(config: T, settings: Iterable[str], *, before: Iterable[str] = ()) -> 
     >>> apply(Sampling(), ["max_tokens=8", 'stop_strings=["."]'])
     Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop_strings=('.',))
     """
-    return from_dict(type(config), _changed(to_dict(config), settings, before))
+    return from_dict(type(config), _changed(type(config), to_dict(config), settings, before))
 
 
 def build(cls: type[T], settings: Iterable[str], table: Table | None = None) -> T:
@@ -50,12 +52,27 @@ def build(cls: type[T], settings: Iterable[str], table: Table | None = None) -> 
     >>> build(Model, ["path=gpt2", "attention=eager"]).attention
     'eager'
     """
-    return from_dict(cls, _changed(table or {}, settings))
+    return from_dict(cls, _changed(cls, table or {}, settings))
 
 
-def _changed(table: Table, settings: Iterable[str], before: Iterable[str] = ()) -> Table:
-    parsed = [*map(_parse, settings)]
-    named = [keys for keys, _ in (*parsed, *map(_parse, before))]
+def parse(setting: str) -> tuple[list[str], str]:
+    """The parts of the dotted key of a setting, and its value.
+
+    Raises: ConfigError for a setting without ``=`` or with an empty part.
+
+    >>> parse('algorithm."package.module:Class".size = 2')
+    (['algorithm', 'package.module:Class', 'size'], '2')
+    """
+    key, equals, value = setting.partition("=")
+    keys = [part.strip('"') for part in _DOT.split(key.strip())]
+    if not equals or not all(keys):
+        raise ConfigError(f"setting {setting!r}", need="key=value, such as trainer.lr=1e-3")
+    return keys, value.strip()
+
+
+def _changed(cls: type, table: Table, settings: Iterable[str], before: Iterable[str] = ()) -> Table:
+    parsed = [_with_kind(cls, *parse(setting)) for setting in settings]
+    named = [keys for keys, _ in (*parsed, *map(parse, before))]
     for keys, text in sorted(parsed, key=_order([keys for keys, _ in parsed])):
         section, alternative = _set(table, keys, _value(text)), ALTERNATIVES.get(keys[-1])
         if text and alternative in section and [*keys[:-1], alternative] not in named:
@@ -97,12 +114,9 @@ def _modifier_in(keys: Sequence[str]) -> list[str] | None:
     return [*keys[:depth]] if depth <= len(keys) and is_modifier(keys[depth - 1]) else None
 
 
-def _parse(setting: str) -> tuple[list[str], str]:
-    key, equals, value = setting.partition("=")
-    keys = [part.strip('"') for part in _DOT.split(key.strip())]
-    if not equals or not all(keys):
-        raise ConfigError(f"setting {setting!r}", need="key=value, such as trainer.lr=1e-3")
-    return keys, value.strip()
+def _with_kind(cls: type, keys: list[str], text: str) -> tuple[list[str], str]:
+    """``algorithm=grpo`` as ``algorithm.kind=grpo``, and likewise for every section of a plugin."""
+    return ([*keys, "kind"] if isinstance(_value(text), str) and is_plugin(cls, keys) else keys), text
 
 
 def _set(table: Table, keys: Sequence[str], value: Any) -> Table:

@@ -18,7 +18,7 @@ from attrs import frozen
 from attrs.converters import optional
 
 from purerl.composition import Composition, to_composition
-from purerl.config.tables import ALTERNATIVES
+from purerl.config.tables import ALTERNATIVES, with_kind
 from purerl.data.settings import Data, to_data
 from purerl.debugging.settings import Debug
 from purerl.errors import ConfigError
@@ -149,7 +149,7 @@ class RunConfig:
     @staticmethod
     def _prepare_table(table: Mapping[str, Any]) -> dict[str, Any]:
         """`table` with the trainers of roles completed: settings that are missing are those of the run's trainer."""
-        shared, roles = table.get("trainer"), table.get("roles")
+        shared, roles = with_kind(table.get("trainer")), table.get("roles")
         if not isinstance(shared, Mapping) or not isinstance(roles, Mapping):
             return dict(table)
         return {**table, "roles": {name: _with_trainer(role, shared) for name, role in roles.items()}}

@@ -3,8 +3,8 @@
 A frozen attrs class becomes a dict that TOML can express, without loss: a field whose value is None is left out, so
 only a field whose default is None may be None. Field metadata change how a field is read and written:
 
-    plugin   the field holds the Config of a plugin: a table with its `kind` and the fields of that Config. If the field
-             is a tuple, it holds several, and a string in place of a table is the kind alone. The field of an algorithm
+    plugin   the field holds the Config of a plugin: a table with its `kind` and the fields of that Config; a string in
+             place of a table is the kind alone. If the field is a tuple, it holds several. The field of an algorithm
              holds a `Composition`: the table may also have modifiers, see `split_modifiers`
     short    a string in place of the whole section is this field; with `list`, its only element
     read     a function that converts other ways to write the value
@@ -32,16 +32,16 @@ from cattrs import Converter
 from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from purerl.aliases import suggestion
 from purerl.composition import Composition
+from purerl.config.keys import section_in, unknown
 from purerl.config.modifiers import key_of, split_modifiers
-from purerl.config.tables import SHORT, UNSET, Table, flat, read_table, show
-from purerl.errors import ConfigError, nearest
+from purerl.config.tables import SHORT, UNSET, Table, flat, read_table, show, with_kind
+from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of, names
 from purerl.presets import expand
 from purerl.settings import with_key
 
-__all__ = ["differences", "digest", "dumps", "from_dict", "read_toml", "to_dict", "unknown"]
+__all__ = ["differences", "digest", "dumps", "from_dict", "read_toml", "to_dict"]
 
 T = TypeVar("T")
 
@@ -92,12 +92,6 @@ def differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
     return [(key, in_a.get(key), in_b.get(key)) for key in in_a | in_b if in_a.get(key) != in_b.get(key)]
 
 
-def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for an unknown setting `key`, whose last part is `name`; `known` are the settings beside it."""
-    do = suggestion(key) or nearest(name, known)
-    return ConfigError(key, got="no such setting", need="one that `purerl config` lists", do=do)
-
-
 # --- reading -------------------------------------------------------------------------------------------------------
 # Hooks raise a ConfigError without a key; `_messages` adds the key of the setting that they read.
 
@@ -139,7 +133,7 @@ def _read_tuple(value: Any, kind: Any) -> tuple[Any, ...]:
 def _read_mapping(value: Any, kind: Any) -> Table:
     if not isinstance(value, Mapping) or SHORT in value:
         raise ConfigError("", got=show(value), need="a section: keys and values")
-    items, section = {key: item for key, item in value.items() if item is not UNSET}, _section_in(get_args(kind)[1])
+    items, section = {key: item for key, item in value.items() if item is not UNSET}, section_in(get_args(kind)[1])
     if section is None:
         return items
     fields, readers = attrs.fields_dict(section), []
@@ -168,14 +162,9 @@ def _read_all(readers: Iterable[tuple[str, Callable[[], Any]]], cls: type) -> li
     return results
 
 
-def _section_in(kind: Any) -> type | None:
-    """The attrs class that `kind` is or has among its alternatives."""
-    return next((choice for choice in (kind, *get_args(kind)) if isinstance(choice, type) and attrs.has(choice)), None)
-
-
 def _is_section_or_string(kind: Any) -> bool:
     """Whether `kind` is like ``str | Model``."""
-    return get_origin(kind) in (Union, UnionType) and str in get_args(kind) and _section_in(kind) is not None
+    return get_origin(kind) in (Union, UnionType) and str in get_args(kind) and section_in(kind) is not None
 
 
 def _read_class(cls: type, converter: Converter) -> Any:
@@ -216,6 +205,7 @@ def _read_converted(value: Any, kind: Any, *, convert: Any) -> Any:
 
 
 def _read_plugin(value: Any, _: Any, *, group: str) -> Any:
+    value = with_kind(value)
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
         raise ConfigError("kind is missing", got=show(value), need="one of: " + ", ".join(names(group)))
     try:
@@ -228,11 +218,11 @@ def _read_plugin(value: Any, _: Any, *, group: str) -> Any:
 def _read_plugins(value: Any, _: Any, *, group: str) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
         raise ConfigError("", got=show(value), need="a list of sections, each with its kind")
-    tables = [{"kind": item} if isinstance(item, str) else item for item in value]
-    return tuple(_read_plugin(table, _, group=group) for table in tables)
+    return tuple(_read_plugin(table, _, group=group) for table in value)
 
 
 def _read_composition(value: Any, _: Any) -> Composition:
+    value = with_kind(value)
     is_plugin = isinstance(value, Mapping) and isinstance(value.get("kind"), str)
     table, modifiers = split_modifiers(expand(value)) if is_plugin else (value, [])
     readers = [("", partial(_read_plugin, table, _, group="algorithm"))]
@@ -276,7 +266,7 @@ _CONVERTER.register_structure_hook_func(lambda kind: get_origin(kind) is Literal
 _CONVERTER.register_structure_hook_func(lambda kind: get_origin(kind) is tuple, _read_tuple)
 _CONVERTER.register_structure_hook_func(lambda kind: get_origin(kind) is Mapping, _read_mapping)
 _CONVERTER.register_structure_hook_func(
-    _is_section_or_string, lambda value, kind: _CONVERTER.structure(value, _section_in(kind))
+    _is_section_or_string, lambda value, kind: _CONVERTER.structure(value, section_in(kind))
 )
 _CONVERTER.register_structure_hook_factory(attrs.has, _read_class)
 _CONVERTER.register_unstructure_hook_factory(attrs.has, _write_class)

@@ -10,7 +10,7 @@ from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["ALTERNATIVES", "SHORT", "UNSET", "Table", "flat", "read_table", "show"]
+__all__ = ["SHORT", "UNSET", "Table", "flat", "read_table", "show", "with_kind"]
 
 Table = dict[str, Any]
 
@@ -60,6 +60,19 @@ def flat(table: Table) -> dict[str, Any]:
 
 def _has_kind(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("kind"), str)
+
+
+def with_kind(section: Any) -> Any:
+    """The section of a plugin with its `kind`, if a string, the kind, was given in place of the section.
+
+    >>> with_kind("grpo")
+    {'kind': 'grpo'}
+    """
+    if isinstance(section, str):
+        return {"kind": section}
+    if isinstance(section, Mapping) and isinstance(section.get(SHORT), str):
+        return {"kind": section[SHORT]} | {key: value for key, value in section.items() if key != SHORT}
+    return section
 
 
 def show(value: Any) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, fields_dict, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
 from purerl.config.check import algorithm_of, updates_of
@@ -21,6 +21,7 @@ from purerl.data.chat import Chat, open_chat
 from purerl.data.examples import DataSet
 from purerl.data.limits import check_problem_lengths
 from purerl.data.open import check_first_rows, prompt_format_of, read_problems
+from purerl.data.prompts import prompts_as_data
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.results import Problem, as_json, metrics
@@ -30,6 +31,7 @@ from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import FailureLimit, describe_failure
 from purerl.loop.open import max_steps_of, open_generator, open_run_data, open_trainer, resolve_paths, reward_runner
 from purerl.loop.rewards import check_columns
+from purerl.plugins import kind_of
 from purerl.process import frozen_objects
 from purerl.protocols import Trainer
 from purerl.rewards.adapters import RewardFunction, RewardInput, name_of
@@ -87,14 +89,16 @@ def evaluation_of_model(
     system_prompt: str | None = None,
     chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     seed: int = 0,
+    prompts: Sequence[str] = (),
 ) -> Evaluation:
-    """An evaluation of `model` on ``settings.data``.
+    """An evaluation of `model` on ``settings.data``, and on `prompts`.
 
-    `rewards` are names, as module:function, or functions of this process. `generator` is the Config of the engine.
+    `rewards` are names, as module:function, or functions of this process. `generator` is the Config of the engine. A
+    prompt is a message of the user if the tokenizer has a chat template, and otherwise plain text.
 
     Raises: ConfigError and DataError for what is missing, invalid or without effect, before the model is loaded.
     """
-    if not settings.data:
+    if not settings.data and not prompts:
         raise ConfigError("data is missing", need="problems", do="name a file of problems")
     if gates and not rewards:
         raise ConfigError("gates has no effect", got=", ".join(gates), need="rewards", do="name a reward function")
@@ -108,8 +112,12 @@ def evaluation_of_model(
         dict.fromkeys(names, 1.0), gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
     )
     check_columns(runner, problems.values())
+    tokenizer = load_tokenizer(model)
+    if prompts:
+        problems |= {"prompt": prompts_as_data(prompts, "messages" if tokenizer.chat_template else "text")}
+        check_columns(runner, problems.values())
     chat = open_chat(
-        load_tokenizer(model),
+        tokenizer,
         prompt_format_of(problems.values()),
         system_prompt=system_prompt,
         chat_template_kwargs=chat_template_kwargs,
@@ -134,8 +142,17 @@ def evaluation_of_model(
     )
 
 
-def evaluation_of_run(directory: Path, changes: Mapping[str, Any]) -> Evaluation:
+def evaluation_of_run(
+    directory: Path,
+    changes: Mapping[str, Any],
+    *,
+    engine: Mapping[str, Any] = MappingProxyType({}),
+    prompts: Sequence[str] = (),
+) -> Evaluation:
     """The evaluation of a run's model with the settings of the run, except for `changes` of the section ``evaluate``.
+
+    engine   changes of the section ``generator``
+    prompts  prompts that replace the problems of the run, in the format of its data; their completions have no rewards
 
     The model of an unfinished run is the policy of its newest whole checkpoint; the run may be in progress.
 
@@ -153,19 +170,31 @@ def evaluation_of_run(directory: Path, changes: Mapping[str, Any]) -> Evaluation
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     runner = reward_runner(config, {})
     opened = open_run_data(evolve(config, model=model), algorithm_of(config), {}, runner)
+    problems = opened.problems
+    if prompts:
+        problems = {"prompt": prompts_as_data(prompts, prompt_format_of([opened.examples, *problems.values()]))}
     return Evaluation(
         model=model,
         settings=config.evaluate,
-        problems=opened.problems,
+        problems=problems,
         chat=opened.chat,
-        rewards=runner,
+        rewards=reward_runner(evolve(config, rewards=(), gates=()), {}) if prompts else runner,
         max_failure_rate=config.reward_workers.max_failure_rate,
         accuracy_reward=accuracy_reward,
-        generator=config.generator,
+        generator=_changed_engine(config.generator, engine),
         seed=config.seed,
         checkpoint=checkpoint,
         policy=checkpoint and partial(_policy, config, checkpoint, len(opened.examples.indices)),
     )
+
+
+def _changed_engine(generator: Any, changes: Mapping[str, Any]) -> Any:
+    """The Config of an engine with `changes`. Raises ConfigError for a setting that it does not have."""
+    for name, value in changes.items():
+        if name not in fields_dict(type(generator)):
+            need = f"a generator with this setting; {kind_of(generator)} has none"
+            raise ConfigError(f"generator.{name} has no effect", got=repr(value), need=need, do="leave it out")
+    return evolve(generator, **changes)
 
 
 def _newest_checkpoint(directory: Path) -> Path:

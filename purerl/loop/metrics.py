@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Objective, Weighted, bind
@@ -14,6 +13,7 @@ from purerl.kernels.masks import count_true
 from purerl.loop.distributions import advantage_metrics, length_metrics
 from purerl.loop.run import Clock
 from purerl.rewards.runner import RewardResult, fractions
+from purerl.types import TensorDict
 
 __all__ = ["batch_metrics", "means", "reward_metrics", "time_metrics", "with_mismatch"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from purerl.loop.step import Learner
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.loop.validation import Validator, read_held_out, select_held_out
 from purerl.plugins import find, kind_of, locate
-from purerl.protocols import Generator, Trainer
+from purerl.protocols import Capabilities, Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.runner import RewardRunner
 from purerl.seeds import derive_seed
@@ -51,8 +51,11 @@ from purerl.store.evaluations import write_evaluation
 
 __all__ = [
     "Run",
+    "check_files",
     "check_inputs",
+    "check_row_lengths",
     "max_steps_of",
+    "models_of",
     "open_generator",
     "open_run",
     "open_run_data",
@@ -135,17 +138,28 @@ def check_inputs(config: RunConfig) -> None:
     Raises: DataError and ConfigError, before an existing run is discarded.
     """
     for phase in filter(None, (config.initial_run, config)):
-        algorithm = algorithm_of(phase)
-        purpose = purpose_of(phase, algorithm)
-        problems = phase.evaluate.data.values() if phase.evaluate else ()
-        held_out = phase.validation.data if phase.validation else ()
-        for files, use in (((*phase.data.files, *held_out), purpose), (problems, "prompts")):
-            for file in files:
-                if _RUN not in file:
-                    read_examples([file], use)
-        for model in dict.fromkeys(role.settings.model for role in model_roles(phase, algorithm).values()):
+        check_files(phase)
+        for model in models_of(phase):
             if _RUN not in model.path:
                 load_tokenizer(model)
+
+
+def check_files(config: RunConfig) -> list[str]:
+    """Read the data files of `config`, and return those that the run itself creates. Raises DataError."""
+    purpose = purpose_of(config, algorithm_of(config))
+    problems = config.evaluate.data.values() if config.evaluate else ()
+    held_out = config.validation.data if config.validation else ()
+    named = [*((file, purpose) for file in (*config.data.files, *held_out)), *((file, "prompts") for file in problems)]
+    for file, use in named:
+        if _RUN not in file:
+            read_examples([file], use)
+    return [file for file, _ in named if _RUN in file]
+
+
+def models_of(config: RunConfig) -> list[Model]:
+    """All models that `config` names."""
+    roles = model_roles(config, algorithm_of(config)).values()
+    return list(dict.fromkeys(role.settings.model or config.model for role in roles))
 
 
 def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
@@ -191,7 +205,13 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
         models=models,
         generator=generator,
     )
-    _check_row_lengths(run)
+    check_row_lengths(
+        config,
+        data,
+        max_steps=max_steps,
+        trainers=[trainer.capabilities for trainer in trainers.values()],
+        generator=generator and generator.capabilities,
+    )
     return run
 
 
@@ -302,12 +322,17 @@ def open_generator(settings: Any, model: Model, seed: int) -> Generator:
     return find("generator", kind_of(settings)).build(settings, model=model, seed=seed)
 
 
-def _check_row_lengths(run: Run) -> None:
+def check_row_lengths(
+    config: RunConfig,
+    data: RunData,
+    *,
+    max_steps: int,
+    trainers: Iterable[Capabilities],
+    generator: Capabilities | None,
+) -> None:
     """Refuse rows that are too long, and prompts that leave no room for a completion. Raises DataError."""
-    config, data, rollout, generator = run.config, run.data, run.config.rollout, run.generator
-    max_prompt_tokens, draws = config.data.max_prompt_tokens, run.max_steps * config.batch_size
-    engines = [*run.trainers.values(), *([generator] if rollout else [])]
-    limit = min_limit(*(engine.capabilities for engine in engines))
+    rollout, max_prompt_tokens, draws = config.rollout, config.data.max_prompt_tokens, max_steps * config.batch_size
+    limit = min_limit(*trainers, *([generator] if rollout and generator else []))
     if limit is not None and rollout is None:
         check_answer_lengths(data.chat, data.examples, _drawn(data, config.seed, draws), limit=limit)
         if data.validation is not None:
@@ -318,7 +343,7 @@ def _check_row_lengths(run: Run) -> None:
         indices = _drawn(data, config.seed, draws * (1 + rollout.max_resample_rounds))
         check_lengths(data.chat, data.examples, indices, new_tokens=rollout.max_tokens, limit=limit, do=do)
     if config.evaluate is not None and generator is not None:
-        limit, new_tokens = generator.capabilities.max_sequence_length, config.evaluate.max_tokens
+        limit, new_tokens = generator.max_sequence_length, config.evaluate.max_tokens
         check_problem_lengths(data.chat, data.problems, new_tokens=new_tokens, limit=limit)
 
 

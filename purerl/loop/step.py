@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from attrs import evolve, frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, compute_advantages, reads_of
 from purerl.batch import FIELDS, collate, empty_batch, with_fields
@@ -16,6 +15,7 @@ from purerl.loop.sources import Source
 from purerl.loop.update import Schedule, score, scored_fields, update
 from purerl.protocols import Trainer
 from purerl.seeds import derive_seed
+from purerl.types import TensorDict
 
 __all__ = ["Learner", "Step"]
 

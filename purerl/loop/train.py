@@ -23,6 +23,7 @@ from purerl.debugging.stacks import stacks_after
 from purerl.diagnosis.run import Monitor
 from purerl.errors import ConfigError, RunDirectoryError, nearest
 from purerl.files import atomic_directory, explain_refusals
+from purerl.loop.callbacks import NO_CALLBACKS, Callbacks, call_callbacks
 from purerl.loop.measure import due, measure, measure_rest
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
@@ -41,7 +42,7 @@ from purerl.store.resume import find_checkpoint, rewind_to
 from purerl.store.rollouts import Metadata, write_rollouts
 from purerl.tracking.open import add_trackers, open_console
 
-__all__ = ["Summary", "advance", "claim_directory", "train"]
+__all__ = ["Summary", "advance", "changes_from", "check_unfinished", "claim_directory", "train"]
 
 
 @frozen
@@ -74,6 +75,7 @@ def train(
     gates: Sequence[RewardFunction] = (),
     directory: str | Path | None = None,
     fresh: bool = False,
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> Summary:
     """Do the run that `config` describes, or resume it.
 
@@ -81,6 +83,8 @@ def train(
                     cannot be stopped. A `Reward` gives its function a weight
     directory       the run directory; ``runs/<name>`` if not given
     fresh           discard the run in the directory
+    callbacks       functions that are called after steps, evaluations and checkpoints. An exception in one of them ends
+                    the run, which can be resumed afterwards
 
     Raises: ConfigError and DataError for invalid settings and data, as early as they can be found; RunDirectoryError if
     the directory contains another run or a finished one, or cannot be written; RewardError, EngineError and
@@ -92,7 +96,7 @@ def train(
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config)
     with explain_refusals(path):
-        return _train(config, path, functions, fresh=fresh)
+        return _train(config, path, functions, callbacks, fresh=fresh)
 
 
 def _with_functions(
@@ -112,11 +116,19 @@ def _with_functions(
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
     """Lock the directory at `path` for `config`. The trackers and reward workers of a started run may change."""
+    return claim(path, dumps(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
 
-    def changes(stored: Path) -> list[tuple[str, Any, Any]]:
-        return differences(_unchangeable(read_toml(stored, RunConfig)), _unchangeable(config))
 
-    return claim(path, dumps(config), digest(config), changes=changes, fresh=fresh)
+def changes_from(config: RunConfig, stored: Path) -> list[tuple[str, Any, Any]]:
+    """The settings that differ between the file `stored` and `config`, and may not: (key, stored, now)."""
+    return differences(_unchangeable(read_toml(stored, RunConfig)), _unchangeable(config))
+
+
+def check_unfinished(path: Path) -> None:
+    """Raise RunDirectoryError if the run in the directory at `path` is finished."""
+    if (path / "summary.json").exists():
+        do = f"its model is in {str(path / 'final')!r}; --fresh discards it and starts again"
+        raise RunDirectoryError(f"the run in {str(path)!r} is finished", do=do)
 
 
 def _unchangeable(config: RunConfig) -> RunConfig:
@@ -125,18 +137,18 @@ def _unchangeable(config: RunConfig) -> RunConfig:
     return evolve(config, trackers=(), reward_workers=RewardWorkers(), debug=Debug(), initial_run=initial_run)
 
 
-def _train(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction], *, fresh: bool) -> Summary:
+def _train(
+    config: RunConfig, path: Path, functions: Mapping[str, RewardFunction], callbacks: Callbacks, *, fresh: bool
+) -> Summary:
     directory = claim_directory(path, config, fresh=fresh)
     try:
-        if directory.summary is not None:
-            do = f"its model is in {str(directory.final)!r}; --fresh discards it and starts again"
-            raise RunDirectoryError(f"the run in {str(directory.path)!r} is finished", do=do)
+        check_unfinished(directory.path)
         prepare(config, directory.path)
         if config.initial_run is not None:
             # Its seed depends on both seeds, so that changing either one gives another run.
             seed = derive_seed(config.seed, "initial_run", config.initial_run.seed)
             _train_initial(evolve(config.initial_run, seed=seed), directory)
-        return _finish(config, directory, functions)
+        return _finish(config, directory, functions, callbacks)
     finally:
         directory.release()
 
@@ -147,17 +159,19 @@ def _train_initial(config: RunConfig, outer: RunDirectory) -> None:
     directory = claim_directory(outer.path / "initial_run", config)
     try:
         if directory.summary is None:
-            _finish(config, directory, {})
+            _finish(config, directory, {}, NO_CALLBACKS)
     finally:
         directory.release()
 
 
-def _finish(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction]) -> Summary:
+def _finish(
+    config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], callbacks: Callbacks
+) -> Summary:
     """Do all remaining steps, export the policy, and write the summary."""
     with restored_generators(), torch_threads(config.num_threads):
         run = open_run(resolve_paths(config, directory.path), directory, functions)
         with closing(run), frozen_objects():
-            record = _remaining_steps(config, run, directory)
+            record = _remaining_steps(config, run, directory, callbacks)
             with atomic_directory(directory.final) as folder:
                 run.trainers["policy"].export(folder)
                 run.data.chat.tokenizer.save_pretrained(folder)
@@ -166,7 +180,7 @@ def _finish(config: RunConfig, directory: RunDirectory, functions: Mapping[str, 
     return Summary(directory.path, record["step"], before, after)
 
 
-def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> dict[str, Any]:
+def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callbacks: Callbacks) -> dict[str, Any]:
     """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
     facts = {"max_steps": run.max_steps, "learns_from_rewards": learns_from_rewards(run.learner.algorithm)}
     directory.write_data({**facts, **run.data.counts}, run.files, run.models)
@@ -185,11 +199,14 @@ def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> di
         records = directory.records()
         names, monitor = {name for record in records for name in record}, Monitor.of_run(directory.path, records)
         _check_stop(config.stop_when, names)
+        if record["step"] == 0:
+            call_callbacks(callbacks, record, directory.checkpoints)
         while not _is_over(record, run.max_steps, config.stop_when):
             with _debugged(config.debug, directory.path, state.step + 1):
                 state, record = advance(run, state, directory, trackers)
             for warning in monitor.observe(record):
                 trackers.warn(warning.step, warning.name, warning.message)
+            call_callbacks(callbacks, record, directory.checkpoints)
             names.update(record)
             _check_stop(config.stop_when, names)
     return record

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, Weighted, merge, prepare_step
 from purerl.algos.parts.bypass import use_current_outputs
@@ -14,6 +13,7 @@ from purerl.batch import FIELDS, with_fields
 from purerl.loop.metrics import with_mismatch
 from purerl.protocols import Trainer
 from purerl.seeds import derive_seed
+from purerl.types import TensorDict
 
 __all__ = ["Schedule", "loop_objectives", "score", "scored_fields", "split", "update"]
 
@@ -75,6 +75,8 @@ def score(trainers: Mapping[str, Trainer], batch: TensorDict, fields: Iterable[s
 
 def _by_teacher(trainers: Mapping[str, Trainer], batch: TensorDict, role: str, outputs: tuple[str, ...]) -> TensorDict:
     """The scores of each row by the model that `teacher_index` selects."""
+    from tensordict import TensorDict
+
     teachers = [trainer for name, trainer in trainers.items() if name.startswith(f"{role}s.")]
     rows = [(batch["teacher_index"] == index).nonzero()[:, 0] for index in range(len(teachers))]
     scores = [t.score(batch[part], outputs) for t, part in zip(teachers, rows, strict=True) if len(part)]

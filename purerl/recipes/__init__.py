@@ -22,11 +22,13 @@ import attrs
 
 from purerl.config.explain import Setting, explain, toml
 from purerl.config.overrides import apply, build
+from purerl.config.recipe_keys import check_file_keys, check_names, check_recipe_keys
 from purerl.config.schema import RunConfig
-from purerl.config.structure import read_toml, unknown
+from purerl.config.structure import read_toml
 from purerl.config.tables import flat, read_table
 from purerl.errors import ConfigError, PurerlError, nearest
 from purerl.plugins import locate
+from purerl.source import find_source, signature_of
 
 __all__ = ["explain_recipe", "find", "names", "required_settings", "resolve"]
 
@@ -48,16 +50,19 @@ def find(recipe: str) -> Callable[..., RunConfig]:
     """
     if recipe.endswith(".toml"):
         return partial(read_toml, recipe, RunConfig)
-    source, _, name = recipe.rpartition(":")
-    if not source:
-        if recipe not in names():
-            need = "a recipe of purerl, module:function, file.py:function, or file.toml"
-            raise ConfigError(f"unknown recipe {recipe!r}", need=need, do=nearest(recipe, names()))
-        source = f"{__name__}.{name}"
-    function: Callable[..., RunConfig] = locate(f"{source}:{name}")
+    function: Callable[..., RunConfig] = locate(":".join(_address_of(recipe)))
     if not callable(function):
         raise ConfigError(f"recipe {recipe!r}", got=repr(function), need="a function")
     return function
+
+
+def _address_of(recipe: str) -> tuple[str, str]:
+    """The module, or file, and the name of the function of a recipe that is no TOML file."""
+    source, _, name = recipe.rpartition(":")
+    if not source and name not in names():
+        need = "a recipe of purerl, module:function, file.py:function, or file.toml"
+        raise ConfigError(f"unknown recipe {recipe!r}", need=need, do=nearest(recipe, names()))
+    return source or f"{__name__}.{name}", name
 
 
 def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
@@ -70,6 +75,8 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     Raises: ConfigError as `find` and `purerl.config.overrides.apply`; for a missing argument; if the function raises or
     returns something else.
     """
+    settings = [*settings]
+    _check_keys(recipe, settings)
     function = find(recipe)
     parameters = _parameters(function)
     own, others = [], []
@@ -79,7 +86,7 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     config = _call(recipe, function, arguments)
     if not isinstance(config, RunConfig):
         raise ConfigError(f"recipe {recipe!r}", got=f"it returned {config!r}", need="a RunConfig")
-    _check_names(others, {*parameters, *attrs.fields_dict(RunConfig)})
+    check_names(others, {*parameters, *attrs.fields_dict(RunConfig)})
     if recipe.endswith(".toml"):  # the settings are applied to what is written: roles inherit from the changed trainer
         return build(RunConfig, others, read_table(recipe))
     return apply(config, others, before=own)
@@ -101,7 +108,9 @@ def explain_recipe(recipe: str, settings: Iterable[str]) -> list[Setting]:
 
     Raises: ConfigError as `resolve`.
     """
-    parameters, settings = _parameters(find(recipe)), [*settings]
+    settings = [*settings]
+    _check_keys(recipe, settings)
+    parameters = _parameters(find(recipe))
     hints = get_type_hints(find(recipe), include_extras=True) if parameters else {}
     numbers = [name for name in _required(parameters) if hints.get(name) in (bool, int, float)]
     needed = [setting for setting in required_settings(recipe) if _name_of(setting) not in numbers]
@@ -186,9 +195,16 @@ def _call(recipe: str, function: Callable, arguments: Mapping[str, Any]) -> Any:
         raise ConfigError(f"recipe {recipe!r} raised", got=got, need=need, do=f"fix it in {file}{lines}") from error
 
 
-def _check_names(settings: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse unknown settings; `known` includes the recipe's own arguments, so that they are suggested too."""
-    for setting in settings:
-        key, equals, _ = setting.partition("=")
-        if equals and _name_of(setting) and _name_of(setting) not in known:
-            raise unknown(key.strip(), _name_of(setting), known)
+def _check_keys(recipe: str, settings: Sequence[str]) -> None:
+    """Refuse unknown keys of `settings`, and of a TOML file, as far as they can be found without importing the recipe.
+
+    The plugins of a recipe of purerl are those that its module imports.
+    """
+    if recipe.endswith(".toml"):
+        check_file_keys(recipe, read_table(recipe), settings)
+        return
+    module, name = _address_of(recipe)
+    source = find_source(module)
+    known = signature_of(source, name) if source else None
+    if known is not None and source is not None:
+        check_recipe_keys(settings, {*known.parameters}, source=source if ":" not in recipe else None)

@@ -40,7 +40,7 @@ from purerl.store.records import sync_records
 from purerl.store.step_files import step_path, stored_steps
 from purerl.strict_json import to_json
 
-__all__ = ["RunDirectory", "claim"]
+__all__ = ["RunDirectory", "check_directory", "claim"]
 
 _CONTENT = (
     "summary.json",
@@ -237,6 +237,36 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
     Raises: RunDirectoryError if another process works there, if the directory contains something that is not a run, a
     started run with another configuration, or a link in which a run removes files.
     """
+    _check_entries(path)
+    path.mkdir(parents=True, exist_ok=True)
+    directory = RunDirectory(path, _lock(path))
+    try:
+        if fresh:
+            _remove_run(path)
+        _check_folders(path)
+        content = f"# {digest}\n{document}"
+        stored = _check_stored(path, content, changes)
+        if stored != content and directory.summary is None:
+            write_atomically(path / "config.toml", content)
+    except BaseException:
+        directory.release()
+        raise
+    return directory
+
+
+def check_directory(path: Path, document: str, digest: str, *, changes: Changes, fresh: bool) -> None:
+    """Refuse what `claim` with these arguments would refuse. Nothing is created or locked."""
+    _check_entries(path)
+    _check_folders(path)
+    if path.exists() and not fresh:
+        _check_stored(path, f"# {digest}\n{document}", changes)
+    existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        need = "a directory, and permission to write there"
+        raise RunDirectoryError(f"run directory {str(path)!r} cannot be written", got=str(existing), need=need)
+
+
+def _check_entries(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise RunDirectoryError(f"run directory {str(path)!r}", got="a file", need="a directory, or a new path")
     if unknown := _unknown_entries(path):
@@ -244,22 +274,14 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
         has_run = {"metrics.jsonl", "checkpoints"}.intersection(unknown)
         do = "restore its config.toml, or name another directory" if has_run else "name another directory"
         raise RunDirectoryError(f"run directory {str(path)!r}", got=got, need=need, do=do)
-    path.mkdir(parents=True, exist_ok=True)
-    directory = RunDirectory(path, _lock(path))
-    try:
-        if fresh:
-            _remove_run(path)
-        _check_folders(directory)
-        content = f"# {digest}\n{document}"
-        stored = (path / "config.toml").read_text(encoding="utf-8") if _is_run(path) else None
-        if stored is not None and stored != content and _has_started(path):
-            _refuse(path, _stored_changes(path / "config.toml", changes))
-        if stored != content and directory.summary is None:
-            write_atomically(path / "config.toml", content)
-    except BaseException:
-        directory.release()
-        raise
-    return directory
+
+
+def _check_stored(path: Path, content: str, changes: Changes) -> str | None:
+    """The stored configuration, if there is one. Raises RunDirectoryError if a run with another one has started."""
+    stored = (path / "config.toml").read_text(encoding="utf-8") if _is_run(path) else None
+    if stored is not None and stored != content and _has_started(path):
+        _refuse(path, _stored_changes(path / "config.toml", changes))
+    return stored
 
 
 def _unknown_entries(path: Path) -> list[str]:
@@ -311,9 +333,9 @@ def _remove_run(path: Path) -> None:
         remove(path / name)
 
 
-def _check_folders(directory: RunDirectory) -> None:
+def _check_folders(directory: Path) -> None:
     """Refuse links in whose targets a run would remove its old files: they may belong to something else."""
-    for path in (directory.checkpoints, directory.rollouts, directory.evaluations):
+    for path in (directory / name for name in ("checkpoints", "rollouts", "evaluations")):
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise RunDirectoryError(
                 f"{str(path)!r}",

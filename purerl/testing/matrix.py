@@ -46,8 +46,8 @@ known to detect broken algorithms, and two that Hypothesis generates. With `PURE
 generates two hundred. Slow laws whose result hardly depends on the batch are tested on one fixed batch.
 
 The message of a law that fails has the largest difference, the law in words, what often breaks it, and the batch as a
-table: the rows and tokens with the fields that the algorithm reads, in which a * marks the difference. `check_algorithm`
-removes the rows without which the law still fails.
+table: the rows and tokens with the fields that the algorithm reads, in which a * marks the difference.
+`check_algorithm` removes the rows without which the law still fails.
 
 If a law cannot hold for an algorithm, its module declares an exemption with a reason. The tests then search for a batch
 that violates the law, and fail if they find none. Another test checks that every setting of every algorithm has an

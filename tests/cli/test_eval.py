@@ -14,13 +14,16 @@ from typer.testing import CliRunner, Result
 
 from purerl.evaluation.results import Attempt, Problem
 from purerl.loop.evaluate import request_key
+from purerl.loop.train import train
 from purerl.protocols import Completion
-from purerl.recipes.addition import prepare
+from purerl.recipes.addition import addition, prepare
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
 from purerl_cli.main import app
 from purerl_cli.progress import EvaluationProgress
 from purerl_cli.results import format_completions
+from tests.loop.small import fake, small_real
+from tests.recipes.made import write_model
 
 from .terminal import run_in_terminal
 
@@ -113,6 +116,48 @@ def test_sample_prints_a_failure_below_its_completion(prepared: Path) -> None:
     assert result.stdout.count("    KeyError: 'index'") == 3
 
 
+def test_sample_of_prompts_needs_no_file(prepared: Path) -> None:
+    options = ("--max-tokens", 3, "--dtype", "float64", "--attention", "eager", "--device", "cpu", "--max-num-seqs", 1)
+    arguments = ("sample", prepared / "model", "--prompt", "1+1=", "--prompt", "-", *options)
+    result = CliRunner().invoke(app, [*map(str, arguments)], input="2+2=\n")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("attempt 1: 3 tokens, ended by length") == 2
+    assert result.stdout.startswith("prompt, problem 0\n  | 1+1=\nattempt 1: ")
+    assert "prompt, problem 1\n  | 2+2=\nattempt 1: " in result.stdout
+
+
+def test_prompt_is_a_message_if_the_tokenizer_has_a_chat_template(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    arguments = ("sample", model, "--prompt", "1+1?", "--max-tokens", 2, "--system-prompt", "Add.")
+    result = _purerl(*arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.index("Add.") < result.stdout.index("1+1?")
+    assert result.stdout.splitlines()[1] == "  | <|im_start|>system", "the template is applied"
+    refused = _purerl(*arguments, "--chat-template-kwargs", "no_such_argument=true")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: chat_template_kwargs"), refused.stderr
+
+
+def test_prompt_replaces_the_problems_of_a_run(tmp_path: Path) -> None:
+    train(small_real(max_steps=1, trainer=addition().trainer), directory=tmp_path / "run")
+    run = ("sample", "--run", tmp_path / "run", "--prompt", "1+1=")
+    result = _purerl(*run, "--max-num-seqs", 1, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("prompt, problem 0\n  | 1+1=\nattempt 1: "), "the data of the run are plain text"
+    assert "reward" not in result.stdout
+    train(fake(max_steps=1), directory=tmp_path / "fake")
+    refused = _purerl("sample", "--run", tmp_path / "fake", "--prompt", "1+1=", "--device", "cpu")
+    assert refused.stderr.startswith("error: generator.device has no effect\n"), refused.output
+
+
+def test_stop_string_ends_a_completion(prepared: Path) -> None:
+    digits = [part for digit in "0123456789+=" for part in ("--stop-string", digit)]
+    arguments = ("sample", prepared / "model", "--prompt", "1+1=", "--max-tokens", 4, "--temperature", 1)
+    free, stopped = _purerl(*arguments), _purerl(*arguments, *digits)
+    assert "4 tokens, ended by length" in free.stdout, free.output
+    assert re.search("attempt 1: [12] tokens, ended by stop", stopped.stdout), stopped.output
+
+
 def test_eval_never_wraps_numbers(prepared: Path) -> None:
     data = ("--data", prepared / "train.parquet", "--max-tokens", 1, "--max-examples", 2)
     result = _purerl("eval", prepared / "model", *data, "--reward", SMALL_DIGIT, columns=20)
@@ -199,6 +244,13 @@ def test_invalid_arguments_are_refused_before_a_model_is_loaded(prepared: Path, 
             ["eval", model, "--data", "none.jsonl", "--reward", SMALL_DIGIT],
             "data set 'none.jsonl'\n  got:  no such file\n",
         ),
+        (
+            ["sample", *run, "--dtype", "bfloat16", "--chat-template-kwargs", "a=1"],
+            "--dtype, --chat-template-kwargs has ",
+        ),
+        (["sample", model, "--prompt", "-", "--prompt", "-"], "--prompt -\n  got:  2 times\n"),
+        (["sample", model, "--prompt", "-"], "--prompt -\n  got:  nothing on standard input\n"),
+        (["sample", model, "--prompt", ""], "a prompt\n  got:  an empty text\n"),
         (["sample", model], "data is missing\n  need: problems\n"),
         (["sample", tmp_path / "none", *data], "no tokenizer can be loaded from the hub's repository"),
     ):

@@ -21,6 +21,7 @@ from purerl.config.structure import dumps, from_dict
 from purerl.errors import EngineError
 from purerl.loop.train import Summary
 from purerl.recipes.addition import addition
+from purerl.rewards.settings import Reward
 from purerl.store.checkpoint import newest
 from purerl_cli.main import app
 from purerl_cli.output import format_summary
@@ -64,6 +65,57 @@ def test_set_changes_settings() -> None:
     config = _read_config(_train("addition", "--dry-run", *(part for s in settings for part in ("--set", s))))
     assert type(config.algorithm.base).__module__ == "purerl.algos.rloo"
     assert config.seed == 7
+
+
+def test_reward_replaces_the_rewards_of_the_recipe(tmp_path: Path) -> None:
+    exact, digits = "purerl.rewards.exact:exact_match", "tests.loop.rewards:digits"
+    config = _read_config(_train("--dry-run", "--reward", digits, "--reward", f"{exact}=0.5"))
+    assert config.rewards == (Reward(digits), Reward(exact, 0.5))
+    for arguments, message in (
+        (["--reward", f"{exact}=much"], f"--reward '{exact}=much'\n  got:  the weight 'much'\n"),
+        (["--reward", exact, "--set", "rewards=[]"], "--reward and --set rewards\n  got:  both\n"),
+    ):
+        result = _train("--dry-run", *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"error: {message}")
+
+
+ALGORITHM = """
+from attrs import frozen
+from purerl.algos import grpo
+
+@frozen
+class Config:
+    size: int = 3
+
+def algorithm(config):
+    return grpo.algorithm()
+"""
+
+
+def test_algorithm_may_be_its_name_a_file_or_a_module_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_here.py").write_text(ALGORITHM)
+    (tmp_path / "own_folder").mkdir()
+    (tmp_path / "own_folder" / "own_there.py").write_text(ALGORITHM)
+    assert str(_read_config(_train("--dry-run", "--set", "algorithm=grpo")).algorithm) == "grpo"
+    assert str(_read_config(_train("--dry-run", "--set", "algorithm=own_here")).algorithm) == "own_here"
+    settings = ("--set", "algorithm=own_folder/own_there.py", "--set", "algorithm.size=4")
+    result = _train("--dry-run", *settings)
+    config = _read_config(result)
+    assert (str(config.algorithm), config.algorithm.base.size) == ("own_folder/own_there.py", 4)
+    # As when a run is resumed: another process has no module with this name.
+    (tmp_path / "config.toml").write_text(result.stdout.replace('kind = "hf"', 'kind = "hf"'))
+    command = [sys.executable, "-m", "purerl_cli", "train", "--dry-run", "config.toml"]
+    again = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert again.returncode == 0, again.stderr
+    text = result.stdout[result.stdout.index("\n[algorithm]") :].split("\n\n")[0]
+    short = tmp_path / "short.toml"
+    short.write_text(result.stdout.replace(text, "").replace("\nname =", '\nalgorithm = "rloo"\nname =', 1))
+    assert str(_read_config(_train("--dry-run", short)).algorithm) == "rloo"
 
 
 def test_recipe_can_be_a_toml_file_a_function_or_a_python_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

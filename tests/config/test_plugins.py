@@ -58,10 +58,10 @@ def entry_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     points = EntryPoints([new, taken])
     monkeypatch.setattr(plugins, "entry_points", lambda: points)
     plugins._entry_points.cache_clear()
-    plugins._addresses.cache_clear()
+    plugins.addresses.cache_clear()
     yield
     plugins._entry_points.cache_clear()
-    plugins._addresses.cache_clear()
+    plugins.addresses.cache_clear()
 
 
 @pytest.mark.usefixtures("entry_points")

@@ -14,6 +14,7 @@ from purerl import recipes
 from purerl.algos.modifiers import kl_loss
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
+from tests.loop.small import fake
 
 from .test_quickstart import FENCE, ROOT
 
@@ -45,6 +46,33 @@ def test_the_python_block_gives_the_runs_of_the_commands(monkeypatch: pytest.Mon
     assert [(run.model.attention, run.data.validation_fraction) for run in runs] == [
         ("sdpa", 0.05),
         ("flash_attention_2", 0.1),
+    ]
+
+
+def test_a_recipe_is_trained_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs, namespace = [], {}
+    with monkeypatch.context() as patch:
+        patch.setattr(purerl, "train", lambda *args, **kwargs: runs.append((args, kwargs)), raising=False)
+        exec(compile(BLOCKS["python"][1], "recipes.md", "exec"), namespace)
+    check(namespace["config"])
+    assert namespace["config"].rollout.max_tokens == 256
+    assert runs == [(("gsm8k",), {"settings": namespace["settings"], "directory": "runs/short"})]
+
+
+def test_callbacks_of_the_page_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = BLOCKS["python"][2].replace('"addition"', 'small(), directory="run"')
+    exec(compile(code, "recipes.md", "exec"), {"small": lambda: fake(max_steps=2)})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(("accuracy ", "1 ", "2 ", "saved "))] == [
+        next(line for line in lines if line.startswith("accuracy ")),
+        next(line for line in lines if line.startswith("1 ")),
+        next(line for line in lines if line.startswith("2 ")),
+        next(line for line in reversed(lines) if line.startswith("accuracy ")),
+        "saved run/checkpoints/000002",
     ]
 
 

@@ -29,6 +29,7 @@ LAYERS = (
         "presets",
         "plugins",
         "strict_json",
+        "source",
     ),
     ("composition",),
     ("kernels",),
@@ -42,7 +43,7 @@ LAYERS = (
     ("catalog", "testing", "loop", "report"),
     ("anatomy", "comparison"),
     ("recipes",),
-    ("doctor",),
+    ("doctor", "runs"),
     ("",),  # purerl/__init__.py, which imports the loop lazily
 )
 

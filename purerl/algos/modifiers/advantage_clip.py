@@ -12,12 +12,11 @@ ROLL and LightRFT call it `advantage_clip`. We know of no paper.
 from __future__ import annotations
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, bind, chain, stages_of, stateless, write_field
 from purerl.algos.parts.editing import require_advantage
 from purerl.algos.parts.settings import number
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "modify"]
 

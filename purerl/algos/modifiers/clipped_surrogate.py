@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, of_fields
 from purerl.algos.parts.bypass import is_bypassed
@@ -41,7 +40,7 @@ from purerl.algos.parts.settings import choice, number
 from purerl.algos.parts.surrogates import policy_gradient, sequence_product_ratio
 from purerl.errors import ConfigError
 from purerl.kernels.masks import count_true
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "exemptions", "modify"]
 

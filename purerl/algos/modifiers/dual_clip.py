@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Bound, bind
 from purerl.algos.parts.editing import change_surrogate, map_bound, surrogate_of
 from purerl.algos.parts.policy import clip_surrogate_of
 from purerl.algos.parts.settings import number
 from purerl.errors import ConfigError
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "modify"]
 

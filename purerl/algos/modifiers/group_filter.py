@@ -23,7 +23,6 @@ from functools import reduce
 from operator import and_
 
 from attrs import fields_dict, frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Bound, bind, keep_all
 from purerl.algos.parts.editing import masks_truncated_rows, require_field
@@ -31,7 +30,7 @@ from purerl.algos.parts.selection import groups_with_mean_in_range, groups_with_
 from purerl.algos.parts.settings import choice, number, require_below
 from purerl.algos.parts.shaping import without_truncated_rows
 from purerl.errors import ConfigError
-from purerl.types import RowBool
+from purerl.types import RowBool, TensorDict
 
 __all__ = ["Config", "exemptions", "modify"]
 

@@ -42,7 +42,6 @@ from collections.abc import Callable
 
 import torch
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Bound, bind
 from purerl.algos.parts.corrections import (
@@ -59,7 +58,7 @@ from purerl.algos.parts.settings import choice, flag, number, require_below
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from purerl.kernels.masks import any_true, count_true
-from purerl.types import Scalar, TokenBool, TokenFloat
+from purerl.types import Scalar, TensorDict, TokenBool, TokenFloat
 
 __all__ = ["Config", "exemptions", "modify"]
 

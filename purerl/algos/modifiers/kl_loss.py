@@ -34,7 +34,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, of_fields
 from purerl.algos.parts.adaptive import adaptive_kl_coefficient
@@ -50,7 +49,7 @@ from purerl.algos.parts.divergences import (
 from purerl.algos.parts.editing import adapt_term, add_reads, change_policy, insert_term, reduction_of
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.settings import choice, number, require_target
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "exemptions", "modify"]
 

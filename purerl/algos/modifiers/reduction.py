@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Objective, Term, bind, write_field
 from purerl.algos.parts import reductions
@@ -32,7 +31,7 @@ from purerl.algos.parts.groups import prompt_weight
 from purerl.algos.parts.policy import add_preparation
 from purerl.algos.parts.settings import choice, number
 from purerl.errors import ConfigError
-from purerl.types import RowFloat
+from purerl.types import RowFloat, TensorDict
 
 __all__ = ["Config", "check_length", "modify", "reduction_named"]
 

@@ -31,7 +31,6 @@ from typing import Any
 
 import torch
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, State, Transform, bind, compute_advantages, stateless
 from purerl.algos.estimators.trackers import update_moments
@@ -41,7 +40,7 @@ from purerl.algos.parts.settings import choice, flag, number
 from purerl.batch import FIELDS, with_fields
 from purerl.errors import ConfigError
 from purerl.kernels.masks import any_true
-from purerl.types import Scalar
+from purerl.types import Scalar, TensorDict
 
 __all__ = ["EXEMPTIONS", "Config", "modify"]
 
@@ -104,6 +103,8 @@ def _probe(names: tuple[str, ...]) -> TensorDict:
         value = torch.zeros(shape, dtype=torch.float64 if is_float else field.dtype)
         is_random = is_float and field.name not in ("old_logp", "rollout_logp")
         values[field.name] = value.normal_(generator=rng) if is_random else value
+    from tensordict import TensorDict
+
     return TensorDict(values | {"reward": at_last_action(score, mask)}, batch_size=[17])
 
 

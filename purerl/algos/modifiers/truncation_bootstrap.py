@@ -23,14 +23,13 @@ from collections.abc import Callable
 
 import torch
 from attrs import frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Bound, _stateless, bind
 from purerl.algos.parts.editing import add_reads, contains, map_bound, masks_truncated_rows, require_field
 from purerl.algos.parts.rows import at_last_action
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Config", "is_bootstrapped", "modify"]
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Bound, Transform, Weighted, bind
 from purerl.algos.parts.divergences import k1
 from purerl.batch import with_fields
 from purerl.kernels.masks import any_true, count_true
-from purerl.types import Count, Scalar
+from purerl.types import Count, Scalar, TensorDict
 
 __all__ = [
     "MAX_ERROR",

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tensordict import TensorDict
-
 from purerl.algos.algebra import Algorithm, Bound, Objective, State, Transform, bind, unchanged
 from purerl.algos.parts.editing import contains
 from purerl.batch import with_fields
+from purerl.types import TensorDict
 
 __all__ = ["bypass_old_logp", "is_bypassed", "use_current_outputs"]
 

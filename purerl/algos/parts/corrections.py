@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import (
@@ -57,7 +56,7 @@ from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, t
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from purerl.kernels.masks import any_true, count_true
-from purerl.types import RowFloat, Scalar, TokenBool, TokenFloat
+from purerl.types import RowFloat, Scalar, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
     "banded_ratio",

@@ -21,11 +21,10 @@ Teacher and policy share a tokenizer. Log-probabilities are [rows, time] or [row
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Transform, bind, of_fields, stateless, write_field
 from purerl.algos.parts.log_ratios import log_ratio
-from purerl.types import TokenFloat, TopKFloat
+from purerl.types import TensorDict, TokenFloat, TopKFloat
 
 __all__ = [
     "add_teacher_advantage",

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Bound, Weighted, bind
 from purerl.kernels.masks import count_true
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["token_means"]
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from tensordict import TensorDict
 
 from purerl.algos.algebra import (
     Bound,
@@ -46,7 +45,7 @@ from purerl.algos.parts.surrogates import (
     token_ratio,
 )
 from purerl.kernels.masks import count_true
-from purerl.types import TokenBool, TokenFloat
+from purerl.types import TensorDict, TokenBool, TokenFloat
 
 __all__ = [
     "add_preparation",

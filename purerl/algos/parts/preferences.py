@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensordict import TensorDict
 from torch.nn.functional import logsigmoid
 
 from purerl.algos.algebra import Objective, Term, Weighted, bind, of_fields, write_field
@@ -26,7 +25,7 @@ from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.kernels.masks import any_true
-from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
+from purerl.types import RowBool, RowFloat, RowInt, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
     "dpo_loss",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDict
 from torch.nn.functional import pad
 
 from purerl.algos.parts.groups import group_deviation, group_max, group_mean
 from purerl.algos.parts.log_ratios import finite_logp, log_ratio
 from purerl.algos.parts.whiten import center
 from purerl.kernels.masks import any_true, count_true
-from purerl.types import Count, RowBool, RowFloat, RowInt, TokenBool, TokenFloat
+from purerl.types import Count, RowBool, RowFloat, RowInt, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
     "groups_with_mean_in_range",

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tensordict import TensorDict
-
 from purerl.algos.algebra import Bound, Transform, bind, stateless, write_field
 from purerl.algos.estimators.components import weighted_sum
 from purerl.algos.parts.rows import at_last_action
 from purerl.batch import with_fields
 from purerl.kernels.masks import count_true
-from purerl.types import RowFloat, TokenFloat
+from purerl.types import RowFloat, TensorDict, TokenFloat
 
 __all__ = [
     "component_reward",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Bound, Transform, bind, of_fields, stateless, write_field
 from purerl.algos.estimators.returns import discounted_returns, gae
@@ -18,7 +17,7 @@ from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.whiten import whiten
 from purerl.batch import with_fields
 from purerl.kernels.masks import any_true
-from purerl.types import RowFloat, TokenFloat
+from purerl.types import RowFloat, TensorDict, TokenFloat
 
 __all__ = [
     "gae_advantage",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed.tensor import DTensor, Shard
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 __all__ = ["full_tensors"]
 
@@ -19,6 +22,8 @@ def full_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
     Tensors that are sharded along their first axis are gathered in buckets of 256 MiB, with one collective call each.
     """
+    from torch.distributed.tensor import DTensor
+
     bucket: dict[str, DTensor] = {}
     for name, tensor in tensors.items():
         if not isinstance(tensor, DTensor):
@@ -43,6 +48,8 @@ def _gathered(bucket: Mapping[str, DTensor]) -> Iterator[tuple[str, Tensor]]:
     """The full tensors of a bucket, whose members have one dtype, one mesh and the same placements."""
     if not bucket:
         return
+    from torch.distributed.tensor import Shard
+
     first, *_ = bucket.values()
     if first.device_mesh.ndim > 1 or first.placements != (Shard(0),):
         yield from ((name, tensor.full_tensor()) for name, tensor in bucket.items())

@@ -37,7 +37,7 @@ from purerl.settings import Model, at_least, setting
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Config", "HFGenerator", "build", "capabilities"]
+__all__ = ["Config", "HFGenerator", "build", "capabilities", "preview"]
 
 _STEPS_PER_DRAW = 64
 """Decoding steps for which random numbers are generated in one call."""
@@ -69,6 +69,15 @@ def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
     """
     device_of(config.device)
     return HFGenerator(config, load_model(model), StopStrings(model))
+
+
+def preview(config: Config, *, model: Model) -> Capabilities:
+    """The capabilities of a generator of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
+    from purerl.backends.hf.preview import without_weights
+
+    module = without_weights(model, device=config.device)
+    check_layers(module)
+    return evolve(capabilities(), max_sequence_length=limits_of(module).max_sequence_length)
 
 
 @define(eq=False)

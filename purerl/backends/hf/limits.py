@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensordict import TensorDict
-
 from purerl.errors import BatchError, ConfigError
+from purerl.types import TensorDict
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from purerl.backends.hf.engine import HFTrainer
     from purerl.protocols import Capabilities
 
-__all__ = ["OUTPUTS", "Config", "build", "capabilities", "check"]
+__all__ = ["OUTPUTS", "Config", "build", "capabilities", "check", "preview"]
 
 LRScheduler = Literal["constant", "linear", "cosine"]
 OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition")
@@ -143,6 +143,16 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     if config.top_k is not None and outputs and "topk_tokens" not in outputs:
         need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"
         raise ConfigError("top_k has no effect", got=config.top_k, need=need, do=do)
+
+
+def preview(config: Config, *, model: Model) -> Capabilities:
+    """The capabilities of a trainer of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
+    from purerl.backends.hf.limits import limits_of
+    from purerl.backends.hf.preview import without_weights
+    from purerl.protocols import Capabilities
+
+    module = without_weights(model, device=config.device)
+    return Capabilities(max_sequence_length=limits_of(module).max_sequence_length, outputs=frozenset(OUTPUTS))
 
 
 def _unchanged(module: nn.Module) -> object:

@@ -1,0 +1,98 @@
+"""Keys of settings, checked without importing torch or anything that a configuration names.
+
+The fields of a section are those of its class, and the fields of a plugin are read from its source code. So a
+misspelled key is reported at once. If the fields of a section are not known, its keys are accepted here, and checked
+when the configuration is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args, get_origin
+
+import attrs
+
+from purerl.aliases import suggestion
+from purerl.errors import ConfigError, nearest
+from purerl.plugins import fields_of, names
+
+__all__ = ["Kinds", "check_keys", "is_plugin", "keys_of", "section_in", "unknown"]
+
+Kinds = Callable[[str, str], Collection[str]]
+"""(dotted key of a section, group of plugins) -> the kinds that the section may have; empty if they are not known."""
+
+
+def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for an unknown setting `key`, whose last part is `name`; `known` are the settings beside it."""
+    do = suggestion(key) or nearest(name, known)
+    return ConfigError(key, got="no such setting", need="one that `purerl config` lists", do=do)
+
+
+def check_keys(cls: type, keys: Iterable[Sequence[str]], kinds: Kinds) -> None:
+    """Raise ConfigError with all of `keys`, each a sequence of the parts of a dotted key, that `cls` cannot have."""
+    errors = [str(error) for error in (_error_at(cls, key, kinds) for key in keys) if error]
+    if errors:
+        raise ConfigError("\n".join(dict.fromkeys(errors)))
+
+
+def keys_of(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The keys of all values in `table` and its sub-tables."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from keys_of(value, (*above, key))
+        else:
+            yield (*above, key)
+
+
+def is_plugin(cls: type, key: Sequence[str]) -> bool:
+    """Whether the setting `key` of `cls` is the section of one plugin."""
+    fields = [*_fields_along(cls, key)]
+    return len(fields) == len(key) and _is_plugin(fields[-1])
+
+
+def section_in(kind: Any) -> type | None:
+    """The attrs class that the type `kind` is or has among its alternatives."""
+    return next((choice for choice in (kind, *get_args(kind)) if isinstance(choice, type) and attrs.has(choice)), None)
+
+
+def _fields_along(cls: type, key: Sequence[str]) -> Iterator[attrs.Attribute]:
+    """The fields that the parts of `key` name, up to the first one that is no section, or unknown."""
+    section: type | None = cls
+    for name in key:
+        field = attrs.fields_dict(attrs.resolve_types(section)).get(name) if section else None
+        if field is None:
+            return
+        yield field
+        is_section = "plugin" not in field.metadata and get_origin(field.type) is not tuple
+        section = section_in(field.type) if is_section else None
+
+
+def _is_plugin(field: attrs.Attribute) -> bool:
+    return "plugin" in field.metadata and get_origin(field.type) is not tuple
+
+
+def _error_at(cls: type, key: Sequence[str], kinds: Kinds) -> ConfigError | None:
+    fields = [*_fields_along(cls, key)]
+    if len(fields) == len(key):
+        return None
+    name, last = key[len(fields)], fields[-1] if fields else None
+    if last is not None and _is_plugin(last):
+        return _error_in_plugin(key, len(fields), last.metadata["plugin"], kinds)
+    section = cls if last is None else None if get_origin(last.type) is tuple else section_in(last.type)
+    return unknown(".".join(key), name, attrs.fields_dict(section)) if section else None
+
+
+def _error_in_plugin(key: Sequence[str], depth: int, group: str, kinds: Kinds) -> ConfigError | None:
+    """The error if the part of `key` at `depth` cannot be a setting of the plugins that the section may have."""
+    name, inner = key[depth], key[depth + 1 :]
+    candidates = [fields_of(group, kind) for kind in kinds(".".join(key[:depth]), group)]
+    if name == "kind" or not candidates or None in candidates:
+        return None
+    fields, modifiers = set().union(*filter(None, candidates)), set()
+    if group == "algorithm":
+        modifiers = {"modifiers", *names("modifier")}
+        own = fields_of("modifier", name) if name in modifiers - fields - {"modifiers"} else None
+        if own is not None and inner and inner[0] not in own:
+            return unknown(".".join(key), inner[0], own)
+    is_known = name in fields | modifiers or (modifiers and ("." in name or ":" in name))
+    return None if is_known else unknown(".".join(key), name, fields | modifiers)

@@ -1,0 +1,108 @@
+"""Functions that a configuration names, checked without importing them.
+
+A module that is imported runs, so a function in a file from somebody else can do anything. Of such a function only the
+source code is read: whether it exists, and its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from purerl.config.schema import RunConfig
+from purerl.config.structure import to_dict
+from purerl.errors import ConfigError
+from purerl.plugins import GROUPS, names
+from purerl.rewards.settings import RewardWorkers
+from purerl.source import definition, exists, find_source, signature_of
+
+__all__ = ["imported_plugins", "own_functions", "stand_in", "without_code"]
+
+
+def own_functions(config: RunConfig) -> list[str]:
+    """The functions outside of purerl that `config` and its initial run name, each after its key."""
+    found = [f"{key} {name}" for key, name in _functions(config) if not _is_of_purerl(name)]
+    initial = own_functions(config.initial_run) if config.initial_run else []
+    return list(dict.fromkeys([*initial, *found]))
+
+
+def imported_plugins(config: RunConfig) -> list[str]:
+    """The plugins of `config` that are not part of purerl. Reading its settings has imported them."""
+    known = {name for group in GROUPS for name in names(group)}
+    return sorted({kind for kind in _kinds(to_dict(config)) if kind not in known})
+
+
+def without_code(config: RunConfig) -> tuple[RunConfig, Mapping[str, Callable[..., Any]]]:
+    """`config` without functions outside of purerl, except rewards; and functions in place of these, by name.
+
+    Each of them has the parameters of the function that it replaces.
+
+    Raises: ConfigError for a function that does not exist.
+    """
+    replaced = {name: stand_in(name) for _, name in _functions(config) if not _is_of_purerl(name)}
+    evaluate, prepare_data = config.evaluate, config.prepare_data
+    if evaluate is not None and evaluate.answer_extractor in replaced:
+        evaluate = evolve(evaluate, answer_extractor=None)
+    initial, functions = without_code(config.initial_run) if config.initial_run else (None, {})
+    config = evolve(
+        config,
+        evaluate=evaluate,
+        prepare_data=None if prepare_data in replaced else prepare_data,
+        # Settings of workers have no effect on functions in this process, which those in place of rewards are.
+        reward_workers=RewardWorkers() if replaced else config.reward_workers,
+        initial_run=initial,
+    )
+    return config, {**functions, **replaced}
+
+
+def stand_in(name: str) -> Callable[..., Any]:
+    """A function with the parameters of the function ``module:function`` or ``file.py:function``.
+
+    If they cannot be read, they are those of a reward function of purerl. The function must not be called.
+
+    Raises: ConfigError if there is no such module, or no such name in it.
+    """
+
+    def function(completion: str, example: Mapping[str, Any]) -> float:
+        raise AssertionError(f"{name} is not imported")
+
+    module, _, attribute = name.partition(":")
+    if not exists(module):
+        need, do = "package.module:name, importable from here", "check its spelling, or name a file: file.py:name"
+        raise ConfigError(f"cannot find {name!r}", got=f"no module {module!r}", need=need, do=do)
+    path = find_source(module)
+    if path is None:
+        return function
+    if attribute and definition(path, attribute) is None:
+        need, do = "package.module:name, importable from here", "check its spelling, or name a file: file.py:name"
+        raise ConfigError(f"cannot find {name!r}", got=f"module {module} without {attribute}", need=need, do=do)
+    signature = signature_of(path, attribute) if attribute else None
+    if signature is not None:
+        function.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
+def _functions(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """(key, name) of the functions that `config` names, without those of its initial run."""
+    yield from (("rewards", reward.function) for reward in config.rewards)
+    yield from (("gates", name) for name in config.gates)
+    if config.evaluate and config.evaluate.answer_extractor:
+        yield "evaluate.answer_extractor", config.evaluate.answer_extractor
+    if config.prepare_data:
+        yield "prepare_data", config.prepare_data
+
+
+def _is_of_purerl(name: str) -> bool:
+    return name.partition(":")[0].partition(".")[0] == "purerl"
+
+
+def _kinds(value: Any) -> Iterator[str]:
+    """Every `kind` in a table."""
+    if isinstance(value, Mapping):
+        yield from ([value["kind"]] if isinstance(value.get("kind"), str) else [])
+        value = list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        for item in value:
+            yield from _kinds(item)

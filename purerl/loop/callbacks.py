@@ -1,0 +1,48 @@
+"""Functions of the caller that a run calls after its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+__all__ = ["NO_CALLBACKS", "Callbacks", "OnCheckpoint", "OnRecord", "call_callbacks"]
+
+Record = Mapping[str, Any]
+OnRecord = Callable[[Record], object]
+OnCheckpoint = Callable[[Path], object]
+
+
+@frozen(kw_only=True)
+class Callbacks:
+    """What is called after a step, in this order.
+
+    on_step        with the record of the step: its number `step`, and its metrics
+    on_evaluation  with the same record if the policy was evaluated; also with that of step 0, before the first step
+    on_checkpoint  with the directory of a checkpoint, if one was written
+
+    All of them are called when everything about the step is on disk: its record, its rollouts and its checkpoint. They
+    run in the process of the run, which waits for them. They are not called in an initial run. If the run is resumed,
+    the steps after the last checkpoint are repeated, with the same calls.
+    """
+
+    on_step: OnRecord | None = None
+    on_evaluation: OnRecord | None = None
+    on_checkpoint: OnCheckpoint | None = None
+
+
+NO_CALLBACKS = Callbacks()
+
+
+def call_callbacks(callbacks: Callbacks, record: Record, checkpoints: Path) -> None:
+    """Call what is due after the step with this record, whose checkpoint may be in the directory `checkpoints`."""
+    if callbacks.on_step is not None and record["step"] > 0:
+        callbacks.on_step(dict(record))
+    if callbacks.on_evaluation is not None and any(name.startswith("eval/") for name in record):
+        callbacks.on_evaluation(dict(record))
+    if callbacks.on_checkpoint is not None:
+        path = checkpoints / f"{record['step']:06d}"
+        if path.is_dir():
+            callbacks.on_checkpoint(path)

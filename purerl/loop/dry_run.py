@@ -1,0 +1,110 @@
+"""A dry run: everything that a run refuses before its first step, without loading a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from purerl.backends.tokenizer import load_tokenizer
+from purerl.config.check import algorithm_of, check, updates_of
+from purerl.config.roles import model_roles
+from purerl.config.schema import RunConfig
+from purerl.config.structure import digest, dumps
+from purerl.config.untrusted import imported_plugins, own_functions, without_code
+from purerl.errors import RunDirectoryError
+from purerl.loop.open import (
+    check_files,
+    check_row_lengths,
+    max_steps_of,
+    models_of,
+    open_run_data,
+    reward_runner,
+)
+from purerl.loop.train import changes_from, check_unfinished
+from purerl.plugins import find, kind_of
+from purerl.protocols import Capabilities
+from purerl.rewards.adapters import RewardFunction
+from purerl.settings import Model, in_section
+from purerl.store.directory import check_directory
+
+__all__ = ["dry_run"]
+
+_RUN = "{run}"
+
+
+def dry_run(
+    config: RunConfig, directory: Path | None = None, *, fresh: bool = False, runs_code: bool = True
+) -> list[str]:
+    """Refuse what `train` would refuse of `config`, and return what could not be checked, a line for each kind.
+
+    Data, tokenizers and configurations of models are read. A model is not loaded, and nothing is written.
+
+    directory  the run directory. If it is not given, and the run cannot use ``runs/<name>``, this is in the result
+    runs_code  whether functions that `config` names, and code that comes with models, may be run. Otherwise only the
+               source code of functions is read
+
+    Raises: the InputErrors and RunDirectoryErrors of `train`, except those that need the weights of a model, or files
+    that the run itself creates.
+    """
+    checked, functions = (config, {}) if runs_code else without_code(config)
+    check(checked, functions)
+    taken = _refusal(config, directory or Path("runs") / config.name, fresh=fresh)
+    if taken is not None and directory is not None:
+        raise taken
+    missing = []
+    for phase in filter(None, (checked.initial_run, checked)):
+        with in_section("initial_run" if phase is checked.initial_run else "", RunConfig):
+            missing += _check_phase(phase, functions, runs_code=runs_code)
+    notes = {
+        "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],
+        "not checked, because the run creates it": [name for name in missing if _RUN in name],
+        "not checked without running code": [] if runs_code else own_functions(config),
+        "not checked without running code of the model": [name for name in missing if _RUN not in name],
+        "imported to read the settings": [] if runs_code else imported_plugins(config),
+    }
+    return [f"{label}: {', '.join(dict.fromkeys(names))}" for label, names in notes.items() if names]
+
+
+def _refusal(config: RunConfig, directory: Path, *, fresh: bool) -> RunDirectoryError | None:
+    """The error of a run in `directory`; None if it can be used."""
+    try:
+        if not fresh:
+            check_unfinished(directory)
+        check_directory(directory, dumps(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
+    except RunDirectoryError as error:
+        return error
+    return None
+
+
+def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, runs_code: bool) -> list[str]:
+    """Check the files and models of `config`, and return those that cannot be checked."""
+    algorithm, models, missing = algorithm_of(config), models_of(config), check_files(config)
+    unreadable = [model for model in models if _RUN in model.path or (model.trust_remote_code and not runs_code)]
+    missing += [model.path for model in unreadable]
+    data = None
+    if not missing:
+        data = open_run_data(config, algorithm, model_roles(config, algorithm), reward_runner(config, functions))
+    for model in models if missing else ():
+        if model not in unreadable:
+            load_tokenizer(model)
+    previews = _preview(config, unreadable)
+    if data is not None:
+        max_steps, generator = max_steps_of(config, len(data.examples.indices)), previews.pop("", None)
+        updates_of(config, algorithm, max_steps)
+        check_row_lengths(config, data, max_steps=max_steps, trainers=previews.values(), generator=generator)
+    return missing
+
+
+def _preview(config: RunConfig, unreadable: list[Model]) -> dict[str, Capabilities]:
+    """The capabilities of the engines with their models: of the trainers by role, and of the generator as ""."""
+    roles = model_roles(config, algorithm_of(config))
+    engines = {name: ("trainer", role.settings.trainer, role.settings.model) for name, role in roles.items()}
+    if config.generator is not None:
+        engines[""] = ("generator", config.generator, config.model)
+    found = {}
+    for name, (group, settings, model) in engines.items():
+        preview = getattr(find(group, kind_of(settings)), "preview", None)
+        if preview is not None and model not in unreadable:
+            found[name] = preview(settings, model=model)
+    return found

@@ -1,0 +1,175 @@
+"""Python source code that is read and not run.
+
+Importing a module runs it. The functions here only read its text: whether a name exists, the parameters of a function,
+the fields of a settings class. So a mistake is reported before torch is imported, and a configuration
+from somebody else can be checked without running code that it names.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from inspect import Parameter, Signature
+from pathlib import Path
+
+__all__ = ["config_fields", "definition", "exists", "find_source", "imported_modules", "signature_of"]
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = (ast.If, ast.Try, ast.With)
+
+
+def find_source(module: str) -> Path | None:
+    """The file with the source code of `module`, a dotted name or the path of a file. No package is imported.
+
+    None if there is no such module, or if it has no source code in a file.
+
+    >>> find_source("purerl.errors").name, find_source("purerl").name, find_source("no_such_package.module")
+    ('errors.py', '__init__.py', None)
+    """
+    if module.endswith(".py"):
+        return Path(module) if Path(module).is_file() else None
+    spec = _find(module)
+    origin = Path(spec.origin) if spec and spec.origin else None
+    return origin if origin is not None and origin.suffix == ".py" and origin.is_file() else None
+
+
+def exists(module: str) -> bool:
+    """Whether there is the module `module`, a dotted name or the path of a file. No package is imported.
+
+    >>> exists("math"), exists("purerl.no_such_module")
+    (True, False)
+    """
+    return Path(module).is_file() if module.endswith(".py") else _find(module) is not None
+
+
+def _find(module: str) -> ModuleSpec | None:
+    first, *rest = module.split(".")
+    try:
+        spec = find_spec(first)
+    except (ImportError, ValueError):
+        return None
+    for depth in range(1, len(rest) + 1):
+        places = spec.submodule_search_locations if spec else None
+        spec = PathFinder.find_spec(".".join([first, *rest[:depth]]), places) if places else None
+    return spec
+
+
+def definition(path: Path, name: str) -> ast.stmt | None:
+    """The last statement at the top level of the file at `path` that defines, assigns or imports `name`.
+
+    None if there is none; also if the file is not valid Python. ``from module import *`` may define any name.
+    """
+    first, *rest = name.split(".")
+    found = [statement for statement in _statements(_tree(path).body) if {first, "*"} & _names(statement)]
+    for part in rest:
+        inner = found[-1].body if found and isinstance(found[-1], ast.ClassDef) else []
+        found = [statement for statement in inner if part in _names(statement)]
+    return found[-1] if found else None
+
+
+def signature_of(path: Path, name: str) -> Signature | None:
+    """The signature of the function `name` in the file at `path`; None unless it is defined there, undecorated.
+
+    A default value is ``...``, because it is not computed.
+
+    >>> str(signature_of(find_source("purerl.rewards.exact"), "exact_match") or "decorated")
+    'decorated'
+    >>> str(signature_of(find_source("purerl.errors"), "nearest"))
+    '(name, known)'
+    """
+    node = definition(path, name)
+    if not isinstance(node, _FUNCTIONS) or node.decorator_list:
+        return None
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = len(positional) - len(arguments.defaults)
+    kinds = [Parameter.POSITIONAL_ONLY] * len(arguments.posonlyargs)
+    kinds += [Parameter.POSITIONAL_OR_KEYWORD] * len(arguments.args)
+    parameters = [
+        Parameter(one.arg, kind, default=Parameter.empty if index < required else ...)
+        for index, (one, kind) in enumerate(zip(positional, kinds, strict=True))
+    ]
+    if arguments.vararg:
+        parameters.append(Parameter(arguments.vararg.arg, Parameter.VAR_POSITIONAL))
+    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        parameters.append(Parameter(one.arg, Parameter.KEYWORD_ONLY, default=... if default else Parameter.empty))
+    if arguments.kwarg:
+        parameters.append(Parameter(arguments.kwarg.arg, Parameter.VAR_KEYWORD))
+    return Signature(parameters)
+
+
+def config_fields(path: Path) -> set[str] | None:
+    """The fields of the class `Config` in the file at `path`, with those that it inherits; None if they are not known.
+
+    >>> sorted(config_fields(find_source("purerl.algos.dapo")))
+    ['clip_high', 'clip_low']
+    """
+    node = definition(path, "Config")
+    if isinstance(node, ast.ImportFrom):
+        source = find_source(node.module or "") if not node.level else None
+        return config_fields(source) if source and source != path else None
+    if not isinstance(node, ast.ClassDef):
+        return None
+    fields = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    for base in node.bases:
+        module = imported_modules(path).get(ast.unparse(base).removesuffix(".Config"))
+        source = find_source(module) if module else None
+        inherited = config_fields(source) if source else None
+        if inherited is None:
+            return None
+        fields |= inherited
+    return fields
+
+
+def imported_modules(path: Path) -> dict[str, str]:
+    """What the file at `path` imports at its top level: address by name.
+
+    >>> imported_modules(find_source("purerl.recipes.chat"))["trainer"]
+    'purerl.backends.hf.trainer'
+    """
+    found = {}
+    for statement in _statements(_tree(path).body):
+        if isinstance(statement, ast.Import):
+            found |= {alias.asname or alias.name: alias.name for alias in statement.names}
+        if isinstance(statement, ast.ImportFrom) and not statement.level:
+            found |= {alias.asname or alias.name: f"{statement.module}.{alias.name}" for alias in statement.names}
+    return found
+
+
+@cache
+def _parse(path: Path, changed: int) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _tree(path: Path) -> ast.Module:
+    return _parse(path, path.stat().st_mtime_ns)
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements in `body`, and in the blocks in it, except those of functions and classes."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, _BLOCKS):
+            handlers = [inner for handler in getattr(statement, "handlers", ()) for inner in handler.body]
+            more = [*getattr(statement, "orelse", ()), *getattr(statement, "finalbody", ())]
+            yield from _statements([*statement.body, *handlers, *more])
+
+
+def _names(statement: ast.stmt) -> set[str]:
+    """The names that `statement` binds."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return {statement.name}
+        case ast.Import() | ast.ImportFrom():
+            return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+        case ast.Assign() | ast.AnnAssign():
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+        case _:
+            return set()

@@ -1,0 +1,102 @@
+"""How soon a mistake is reported: the libraries that are loaded when the message is printed, and the time."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BROKEN = 'name = "x"\nbatch_size = [\n'
+UNKNOWN_KEY = 'name = "x"\nmodel = "m"\nalgorithm = "grpo"\n[trainer]\nkind = "hf"\nlrr = 1e-3\n'
+
+_REPORT = """
+import atexit, os, sys
+names = ("torch", "tensordict", "torch._dynamo", "transformers", "pyarrow", "purerl.loop.train")
+atexit.register(lambda: os.write(2, ("LOADED " + " ".join(n for n in names if n in sys.modules)).encode()))
+from purerl_cli.main import main
+main()
+"""
+
+
+def _run(*arguments: str) -> tuple[str, set[str]]:
+    """The error message of a command, and those of the libraries above that it has loaded."""
+    process = subprocess.run([sys.executable, "-c", _REPORT, *arguments], capture_output=True, text=True, check=False)
+    message, _, loaded = process.stderr.rpartition("LOADED")
+    assert process.returncode == 2, process.stderr
+    assert "Traceback" not in message
+    return message, set(loaded.split())
+
+
+SOON = [
+    (["train", "adition"], "unknown recipe 'adition'"),
+    (["train", "no-such.toml"], "'no-such.toml' cannot be read"),
+    (["train", "no-such.py:recipe"], "file 'no-such.py'"),
+    (["nosuch"], "No such command 'nosuch'"),
+    (["train", "{folder}/broken.toml"], "cannot be read"),
+    (["train", "{folder}/key.toml"], "trainer.lrr"),
+    (["train", "addition", "--set", "max_step=3"], "did you mean 'max_steps'?"),
+    (["train", "addition", "--set", "trainer.lrr=3"], "did you mean 'lr'?"),
+    (["train", "addition", "--set", "initial_run.trainer.lrr=3"], "initial_run.trainer.lrr"),
+    (["train", "gsm8k", "--set", "rollout.max_token=3"], "did you mean 'max_tokens'?"),
+    (["train", "gsm8k", "--set", "tets=t.parquet"], "did you mean 'test'?"),
+    (["train", "gsm8k", "--set", "algorithm.clip_hihg=1"], "did you mean 'clip_high'?"),
+    (["train", "gsm8k", "--set", "algorithm=grpo@trl", "--set", "algorithm.beta=1"], "algorithm.beta"),
+    (["train", "gsm8k", "--set", "algorithm.kl_loss.coeff=1"], "algorithm.kl_loss.coeff"),
+    (["config", "chat", "--set", "modle=m"], "did you mean 'model'?"),
+    (["train", "tests.loop.small:fake", "--set", "max_step=3"], "did you mean 'max_steps'?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), SOON, ids=lambda value: value if isinstance(value, str) else None)
+def test_unknown_names_and_broken_files_are_reported_before_torch_is_loaded(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.toml").write_text(BROKEN)
+    (tmp_path / "key.toml").write_text(UNKNOWN_KEY)
+    error, loaded = _run(*(argument.replace("{folder}", str(tmp_path)) for argument in arguments))
+    assert message in error
+    assert loaded == set()
+
+
+LATER = [
+    (["train", "addition", "--set", "trainer.lr=fast"], "trainer.lr\n"),
+    (["train", "addition", "--set", "rollout="], "rollout is missing\n"),
+    (["train", "addition", "--dry-run", "--set", "max_steps=0"], "max_steps\n"),
+    (["train", "gsm8k", "--set", "model=m"], "recipe 'gsm8k'\n"),
+    (["train", "gsm8k", "--set", "model=m", "--set", "data=d", "--reward", "no.such:f"], "cannot find 'no.such:f'\n"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), LATER, ids=lambda value: value if isinstance(value, str) else None)
+def test_other_mistakes_are_reported_before_data_and_transformers_are_loaded(
+    arguments: list[str], message: str
+) -> None:
+    error, loaded = _run(*arguments)
+    assert error.startswith(f"error: {message}")
+    assert loaded <= {"torch"}
+
+
+def test_missing_data_file_is_reported_before_transformers_is_loaded(tmp_path: Path) -> None:
+    settings = ["--set", f"model={tmp_path}", "--set", "data=no-such.parquet", "--directory", str(tmp_path / "run")]
+    error, loaded = _run("train", "gsm8k", *settings)
+    assert error.startswith("error: data set 'no-such.parquet'\n")
+    assert loaded & {"transformers", "pyarrow", "torch._dynamo"} == set()
+
+
+def _cpu_seconds(*arguments: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], capture_output=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_messages_take_little_longer_than_the_libraries_that_they_need() -> None:
+    """CPU times are compared with that of importing torch, so that the speed of the computer does not matter."""
+    train = ("-m", "purerl_cli", "train", "addition", "--set")
+    commands = (("-c", "import torch"), (*train, "max_step=3"), (*train, "trainer.lr=fast"))
+    torch, soon, later = (min(_cpu_seconds(*command) for _ in range(3)) for command in commands)
+    assert soon < 0.6 * torch
+    assert later < 1.6 * torch
