@@ -173,7 +173,7 @@ class RunDirectory:
         """The digests of the data files when the run started; `default` if they were not written."""
         do = "restore it, or remove it to resume the run with the data files as they are"
         stored = _read_json(self._data, do).get("files", default) if self._data.exists() else default
-        if not isinstance(stored, Mapping):
+        if not isinstance(stored, Mapping) or not all(isinstance(digest, str) for digest in stored.values()):
             raise _damaged(self._data, str(stored), "the digests of the data files", do)
         return stored
 
