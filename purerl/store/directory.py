@@ -165,7 +165,7 @@ class RunDirectory:
     @property
     def models(self) -> Mapping[str, Any]:
         """The fingerprints of the models that the run started from, by role; empty if it has not started."""
-        return self._recorded("models", {})
+        return self._recorded("models", {}, dict)
 
     def write_data(self, facts: Mapping[str, Any], files: Mapping[str, str], models: Mapping[str, Any]) -> None:
         """Write `facts` about the run's data, digests of its files, and fingerprints of its models by role."""
@@ -177,7 +177,7 @@ class RunDirectory:
 
         Raises: RunDirectoryError.
         """
-        before = self._recorded("files", files)
+        before = self._recorded("files", files, str)
         if list(files.values()) == list(before.values()):
             return
         changed = sorted({path for path, _ in files.items() ^ before.items()})
@@ -188,11 +188,11 @@ class RunDirectory:
             do="restore them, name another directory, or discard the run with --fresh",
         )
 
-    def _recorded(self, name: str, default: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A table of data.json; `default` if it was not written."""
+    def _recorded(self, name: str, default: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
+        """A table of data.json, with values of the type `kind`; `default` if it was not written."""
         do = "restore it, or remove it to resume the run with the data files and models as they are"
         stored = _read_json(self._data, do).get(name, default) if self._data.exists() else default
-        if not isinstance(stored, Mapping):
+        if not isinstance(stored, Mapping) or not all(isinstance(value, kind) for value in stored.values()):
             raise _damaged(self._data, str(stored), "digests of the data files, and fingerprints of the models", do)
         return stored
 

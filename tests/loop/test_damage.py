@@ -174,7 +174,7 @@ def test_files_of_the_user_do_not_disturb_a_run_and_stay(run: Path, finished: Pa
 
 
 BROKEN = {
-    "data.json": ("", "\0" * 9, "[]", "null", "{", '{"files": 3}', None),
+    "data.json": ("", "\0" * 9, "[]", "null", "{", '{"files": 3}', '{"files": {"a": []}}', None),
     "summary.json": ("", "\0" * 9, "[]", "null", "{", None),
     "identity": ("", "\0" * 9, "a b", None),
     "metrics.jsonl": ("\0\n", "[]\n", "null\n", None),

@@ -25,7 +25,7 @@ def _kill_at_events(name: str, folder: Path, *, kills: int, seed: int) -> None:
     metrics = records(folder / "uninterrupted")
     assert len(metrics) > 3, "the run has few steps"
     assert config.rollout is None or any(record.get("reward/mean") for record in metrics), "the run has no rewards"
-    moments = ({"at_event": rng.randint(1, events // 3)} for _ in count())
+    moments = ({"at_event": rng.randint(1, events // 2)} for _ in count())
     done = 0
     for attempt in count():
         directory = folder / f"killed {attempt}"
