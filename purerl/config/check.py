@@ -134,11 +134,17 @@ def _check_steps(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
         raise ConfigError("num_minibatches", got=config.minibatches, need=need, do=do)
     if config.critic_warmup and not any(objective.role == "critic" for objective in objectives):
         raise no_effect("critic_warmup", config.critic_warmup, f"an algorithm with a critic; {kind} has none")
-    metric = config.stop_when.metric if config.stop_when else ""
-    if metric.startswith("eval/") and config.evaluate is None:
-        raise no_effect("stop_when", config.stop_when, "an evaluation", "set evaluate, or leave stop_when out")
-    if do := suggestion(metric):  # other names are checked in the run, when there are records
-        raise ConfigError("stop_when.metric", got=metric, need="a metric of the run", do=do)
+    metrics = {
+        "stop_when": config.stop_when.metric if config.stop_when else "",
+        "checkpoint": config.checkpoint.best or "",
+    }
+    for section, name in (("stop_when", "metric"), ("checkpoint", "best")):
+        metric = metrics[section]
+        if metric.startswith("eval/") and config.evaluate is None:
+            key = section if section == "stop_when" else f"{section}.{name}"
+            raise no_effect(key, getattr(config, section), "an evaluation", f"set evaluate, or leave {key} out")
+        if do := suggestion(metric):  # other names are checked in the run, when there are records
+            raise ConfigError(f"{section}.{name}", got=metric, need="a metric of the run", do=do)
 
 
 def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str) -> None:

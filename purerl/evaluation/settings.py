@@ -47,6 +47,7 @@ class Evaluate:
     every: int = setting(
         "steps between evaluations; there is also one before the first step and one after the last",
         default=20,
+        may_change="cadence",
         **at_least(1),
     )
     max_tokens: int = setting("maximum number of new tokens", unit="tokens", **at_least(1))

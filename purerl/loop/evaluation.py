@@ -14,8 +14,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
-from purerl.config.check import algorithm_of, updates_of
-from purerl.config.roles import model_roles
+from purerl.config.check import algorithm_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import read_toml, to_dict
 from purerl.data.chat import Chat, open_chat
@@ -27,7 +26,8 @@ from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
 from purerl.loop.evaluate import attempt_problems
-from purerl.loop.open import max_steps_of, open_generator, open_run_data, open_trainer, resolve_paths, reward_runner
+from purerl.loop.export import load_policy
+from purerl.loop.open import open_generator, open_run_data, resolve_paths, reward_runner
 from purerl.loop.rewards import check_columns, check_failures, describe_failure
 from purerl.process import frozen_objects
 from purerl.protocols import Trainer
@@ -155,7 +155,7 @@ def evaluation_of_run(directory: Path, changes: Mapping[str, Any]) -> Evaluation
         generator=config.generator,
         seed=config.seed,
         checkpoint=checkpoint,
-        policy=checkpoint and partial(_policy, config, checkpoint, len(opened.examples.indices)),
+        policy=checkpoint and partial(load_policy, config, checkpoint, len(opened.examples.indices)),
     )
 
 
@@ -166,14 +166,6 @@ def _newest_checkpoint(directory: Path) -> Path:
         do = "resume it with purerl train; checkpoint.every is the number of steps between checkpoints"
         raise RunDirectoryError(f"run directory {str(directory)!r}", got=got, need=need, do=do)
     return checkpoint
-
-
-def _policy(config: RunConfig, checkpoint: Path, num_examples: int) -> Trainer:
-    algorithm = algorithm_of(config)
-    updates = updates_of(config, algorithm, max_steps_of(config, num_examples))["policy"]
-    trainer = open_trainer(config, "policy", model_roles(config, algorithm)["policy"], updates or 0)
-    trainer.load(checkpoint / "policy")
-    return trainer
 
 
 def _stored_config(directory: Path) -> RunConfig:

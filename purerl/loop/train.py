@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, evolve, frozen
+from attrs import evolve, field, frozen
 
 from purerl.algos.algebra import fingerprint
 from purerl.config.check import check
+from purerl.config.continuing import check_changes
 from purerl.config.roles import ModelRole
 from purerl.config.schema import RunConfig, StopWhen
-from purerl.config.structure import differences, digest, dumps, read_toml, to_dict
+from purerl.config.structure import digest, dumps, read_toml, to_dict
 from purerl.config.tables import flat
 from purerl.data.open import summary
-from purerl.errors import ConfigError, RunDirectoryError, nearest
+from purerl.errors import ConfigError, nearest
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.metrics import time_metrics
-from purerl.loop.open import Run, check_inputs, open_run, prepare, resolve_paths
+from purerl.loop.open import Run, check_inputs, max_steps_of, open_run, prepare, resolve_paths
+from purerl.loop.origin import Origin, adopt, check_before_start, check_origin, to_origin
+from purerl.loop.resume import best_of, describe_start, resume, save_checkpoint, stop
 from purerl.loop.run import Clock, LoopState, Trajectory
 from purerl.loop.step import Step
 from purerl.process import frozen_objects, torch_threads
 from purerl.protocols import RunInfo, Tracker, Trainer
 from purerl.rewards.adapters import RewardFunction, name_of
-from purerl.rewards.settings import Reward, RewardWorkers
+from purerl.rewards.settings import Reward
 from purerl.seeds import derive_seed, restored_generators
-from purerl.store.checkpoint import commit, newest_and_clean, restore
 from purerl.store.directory import RunDirectory, claim
 from purerl.store.rollouts import Metadata, total_reward, write_rollouts
 from purerl.tracking.open import add_trackers, open_console
+from purerl.tracking.trackers import Trackers
 
 __all__ = ["Summary", "advance", "claim_directory", "train"]
 
@@ -40,17 +43,28 @@ _SHOWN_ROWS = 16
 
 @frozen
 class Summary:
-    """A finished run: its directory, its number of steps, and its first and last evaluation."""
+    """A finished run: its directory, its number of steps, and its first and last evaluation.
+
+    best_step      the step of the checkpoint that `checkpoint.best` has selected; None if there is none
+    was_finished   whether the run was finished already, and nothing has been done
+    """
 
     directory: Path
     steps: int
     before: Mapping[str, float]
     after: Mapping[str, float]
+    best_step: int | None = None
+    was_finished: bool = field(default=False, eq=False)
 
     @property
     def checkpoint(self) -> Path:
         """The last checkpoint. There is none if the run was over before its first step."""
         return self.directory / "checkpoints" / f"{self.steps:06d}"
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint that `checkpoint.best` has selected."""
+        return None if self.best_step is None else self.directory / "checkpoints" / f"{self.best_step:06d}"
 
     @property
     def model(self) -> Path:
@@ -65,25 +79,33 @@ def train(
     gates: Sequence[RewardFunction] = (),
     directory: str | Path | None = None,
     fresh: bool = False,
+    resume_from: str | Path | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Do the run that `config` describes, or resume it.
+    """Do the run that `config` describes, or resume it. A finished run is not done again: its summary is returned.
 
     rewards, gates  functions that replace those of `config`. They are called in this process, so a function that hangs
                     cannot be stopped. A `Reward` gives its function a weight
     directory       the run directory; ``runs/<name>`` if not given
     fresh           discard the run in the directory
+    resume_from     the run in the directory starts from a checkpoint of another run: RUN, RUN:STEP, RUN:best, or
+                    RUN/checkpoints/STEP, where RUN is a run directory
+    should_stop     called before each step. If it returns true, a checkpoint is written and RunStoppedError is raised
 
     Raises: ConfigError and DataError for invalid settings and data, as early as they can be found; RunDirectoryError if
-    the directory contains another run or a finished one, or cannot be written; RewardError, EngineError and
-    CheckpointError during the run, which can be resumed afterwards.
+    the directory contains another run, or cannot be written; RewardError, EngineError, CheckpointError and
+    RunStoppedError during the run, which can be resumed afterwards.
     """
     config, functions = _with_functions(config, rewards, gates)
     check(config, functions)
     path = Path(directory or Path("runs") / config.name)
+    origin = None if resume_from is None else to_origin(resume_from)
+    if origin is not None and (fresh or not (path / "origin.json").exists()):
+        check_before_start(origin, path, config)
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config)
     with explain_refusals(path):
-        return _train(config, path, functions, fresh=fresh)
+        return _train(config, path, functions, fresh=fresh, origin=origin, should_stop=should_stop)
 
 
 def _with_functions(
@@ -102,93 +124,115 @@ def _with_functions(
 
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
-    """Lock the directory at `path` for `config`. The trackers and reward workers of a started run may change."""
+    """Lock the directory at `path` for `config`. A started run may have other settings that `check_changes` allows."""
 
-    def changes(stored: Path) -> list[tuple[str, Any, Any]]:
-        return differences(_unchangeable(read_toml(stored, RunConfig)), _unchangeable(config))
+    def changes(stored: Path) -> Sequence[Any]:
+        return check_changes(path, read_toml(stored, RunConfig), config)
 
     return claim(path, dumps(config), digest(config), changes=changes, fresh=fresh)
 
 
-def _unchangeable(config: RunConfig) -> RunConfig:
-    """`config` without the settings that may change when a run is resumed."""
-    initial_run = config.initial_run and _unchangeable(config.initial_run)
-    return evolve(config, trackers=(), reward_workers=RewardWorkers(), initial_run=initial_run)
-
-
-def _train(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction], *, fresh: bool) -> Summary:
+def _train(
+    config: RunConfig,
+    path: Path,
+    functions: Mapping[str, RewardFunction],
+    *,
+    fresh: bool,
+    origin: Origin | None,
+    should_stop: Callable[[], bool],
+) -> Summary:
     directory = claim_directory(path, config, fresh=fresh)
     try:
+        check_origin(origin, directory)
         if directory.summary is not None:
-            do = f"its model is in {str(directory.final)!r}; --fresh discards it and starts again"
-            raise RunDirectoryError(f"the run in {str(directory.path)!r} is finished", do=do)
+            if _is_finished(config, directory):
+                return Summary(directory.path, **directory.summary, was_finished=True)
+            directory.reopen(dumps(config), digest(config))
+        adopt(origin, directory, config)
         prepare(config, directory.path)
         if config.initial_run is not None:
             # Its seed depends on both seeds, so that changing either one gives another run.
             seed = derive_seed(config.seed, "initial_run", config.initial_run.seed)
-            _train_initial(evolve(config.initial_run, seed=seed), directory)
-        return _finish(config, directory, functions)
+            _train_initial(evolve(config.initial_run, seed=seed), directory, should_stop)
+        return _finish(config, directory, functions, should_stop)
     finally:
         directory.release()
 
 
-def _train_initial(config: RunConfig, outer: RunDirectory) -> None:
+def _is_finished(config: RunConfig, directory: RunDirectory) -> bool:
+    """Whether the finished run in `directory` is finished with `config` too, which may make it longer."""
+    max_steps = max_steps_of(config, directory.facts.get("examples", 0))
+    return not directory.changes or _is_over(directory.records()[-1], max_steps, config.stop_when)
+
+
+def _train_initial(config: RunConfig, outer: RunDirectory, should_stop: Callable[[], bool]) -> None:
     """Do the initial run in a directory of its own, unless it is finished. Its files are in the `outer` directory."""
     config = resolve_paths(config, Path("{run}/.."))
     directory = claim_directory(outer.path / "initial_run", config)
     try:
         if directory.summary is None:
-            _finish(config, directory, {})
+            _finish(config, directory, {}, should_stop)
     finally:
         directory.release()
 
 
-def _finish(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction]) -> Summary:
+def _finish(
+    config: RunConfig,
+    directory: RunDirectory,
+    functions: Mapping[str, RewardFunction],
+    should_stop: Callable[[], bool],
+) -> Summary:
     """Do all remaining steps, export the policy, and write the summary."""
     with restored_generators(), torch_threads(config.num_threads):
         run = open_run(resolve_paths(config, directory.path), directory, functions)
         with closing(run), frozen_objects():
-            record = _remaining_steps(config, run, directory)
+            record = _remaining_steps(config, run, directory, should_stop)
             with atomic_directory(directory.final) as folder:
                 run.trainers["policy"].export(folder)
                 run.data.chat.tokenizer.save_pretrained(folder)
     before, after = (_evaluation(record) for record in (directory.records()[0], record))
-    directory.finish({"steps": record["step"], "before": before, "after": after})
-    return Summary(directory.path, record["step"], before, after)
+    best = best_of(directory, config.checkpoint)
+    directory.finish({"steps": record["step"], "before": before, "after": after, "best_step": best})
+    return Summary(directory.path, record["step"], before, after, best)
 
 
-def _remaining_steps(config: RunConfig, run: Run, directory: RunDirectory) -> dict[str, Any]:
+def _remaining_steps(
+    config: RunConfig, run: Run, directory: RunDirectory, should_stop: Callable[[], bool]
+) -> dict[str, Any]:
     """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
     directory.write_data({"max_steps": run.max_steps, **run.data.counts}, run.files)
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)
-    title, note = f"{config.algorithm}, {config.model.path}", summary(run.data.counts)
-    with run.rewards, open_console(config.name, run.max_steps, title=title, note=note) as trackers:
-        state, record = _resume(run, directory)
-        info = partial(RunInfo, config.name, directory.identity, settings=flat(to_dict(config)), first=record["step"])
-        folder = directory.path / "trackers"
-        add_trackers(trackers, config.trackers, folder=folder, run_info=info, every=config.checkpoint.every)
+    state, title = resume(run, directory), f"{config.algorithm}, {config.model.path}"
+    past, notes = directory.records()[:-1], [summary(run.data.counts), describe_start(state, directory)]
+    note = "\n".join(filter(None, notes))
+    with run.rewards, open_console(config.name, run.max_steps, title=title, note=note, history=past) as trackers:
+        if not directory.records():
+            directory.log({"step": 0} | run.evaluate(step=0))
+        record = directory.records()[-1]
+        _add_trackers(trackers, config, directory, [*past, record])
         trackers.log(record)
-        names = {name for record in directory.records() for name in record}
-        _check_stop(config.stop_when, names)
+        names = {name for record in [*past, record] for name in record}
+        _check_metrics(config, names)
         while not _is_over(record, run.max_steps, config.stop_when):
+            if should_stop():
+                stop(run, state, directory, lambda state=state: advance(run, state, directory, trackers)[0])
             state, record = advance(run, state, directory, trackers)
             names.update(record)
-            _check_stop(config.stop_when, names)
+            _check_metrics(config, names)
     return record
 
 
-def _resume(run: Run, directory: RunDirectory) -> tuple[LoopState, dict[str, Any]]:
-    """Resume from the newest checkpoint. If there is none, start with an evaluation of the initial policy."""
-    path = newest_and_clean(directory.checkpoints, keep=run.config.checkpoint.keep)
-    initial = LoopState(transform=run.learner.algorithm.advantage.init())
-    state = LoopState(**restore(path, run.trainers)) if path else initial
-    directory.rewind(state.step if path else -1)
-    run.load_weights(state.step, Clock())
-    if path is None:
-        directory.log({"step": 0} | run.evaluate(step=0))
-    return state, directory.records()[-1]
+def _add_trackers(
+    trackers: Trackers, config: RunConfig, directory: RunDirectory, records: Sequence[Mapping[str, Any]]
+) -> None:
+    """Add the trackers of `config`. A run that starts from another one has a past that they do not know yet."""
+    is_new = directory.origin is not None and directory.origin["step"] == records[-1]["step"]
+    history, first = records[:-1] if is_new else [], records[0 if is_new else -1]["step"]
+    info = partial(RunInfo, config.name, directory.identity, settings=flat(to_dict(config)), first=first)
+    folder, every = directory.path / "trackers", config.checkpoint.every
+    add_trackers(trackers, config.trackers, folder=folder, run_info=info, every=every, history=history)
 
 
 def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracker) -> tuple[LoopState, dict[str, Any]]:
@@ -214,9 +258,9 @@ def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracke
     if rows := _shown(step.trajectories):
         tracker.completions(number, rows)
     tracker.log(record)
+    is_saved = is_saved or (is_evaluated and best_of(directory, config.checkpoint, number) == number)
     if is_saved or _is_over(record, run.max_steps, config.stop_when):
-        saved = asdict(step.state, recurse=False)
-        commit(directory.checkpoints, number, saved, run.trainers, keep=config.checkpoint.keep)
+        save_checkpoint(run, step.state, directory)
     return step.state, record
 
 
@@ -245,18 +289,20 @@ def _is_over(record: Mapping[str, Any], max_steps: int, stop_when: StopWhen | No
     return record["step"] >= max_steps or reached
 
 
-def _check_stop(stop_when: StopWhen | None, names: Collection[str]) -> None:
-    """Refuse a metric that is not in `names`, those of all records, once it should be.
+def _check_metrics(config: RunConfig, names: Collection[str]) -> None:
+    """Refuse metrics of settings that are not in `names`, those of all records, once they should be.
 
     The metrics of an evaluation are in the first record with an accuracy, which an evaluation without any reward does
     not have. All others are in the first record of a policy update.
     """
-    if stop_when is None or stop_when.metric in names:
-        return
+    metrics = {
+        "stop_when.metric": config.stop_when and config.stop_when.metric,
+        "checkpoint.best": config.checkpoint.best,
+    }
     is_evaluated, is_updated = "eval/accuracy" in names, any(name.startswith("policy/loss/") for name in names)
-    if is_evaluated if stop_when.metric.startswith("eval/") else is_updated:
-        need = "a metric of the run"
-        raise ConfigError("stop_when.metric", got=stop_when.metric, need=need, do=nearest(stop_when.metric, names))
+    for key, metric in metrics.items():
+        if metric and metric not in names and (is_evaluated if metric.startswith("eval/") else is_updated):
+            raise ConfigError(key, got=metric, need="a metric of the run", do=nearest(metric, names))
 
 
 def _shown(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:

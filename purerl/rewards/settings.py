@@ -39,13 +39,19 @@ def to_rewards(values: Iterable[str | Reward]) -> tuple[Reward, ...]:
 class RewardWorkers:
     """How reward functions are called, and how many failures are tolerated."""
 
-    timeout: float = setting("maximum duration of one call of a reward function", unit="s", default=10.0)
+    timeout: float = setting(
+        "maximum duration of one call of a reward function", unit="s", default=10.0, may_change=True
+    )
     num_workers: int | None = setting(
-        "number of worker processes; if not given, the number of cores, at most 8", default=None, **at_least(1)
+        "number of worker processes; if not given, the number of cores, at most 8",
+        default=None,
+        may_change=True,
+        **at_least(1),
     )
     max_failure_rate: float = setting(
         "maximum fraction of the completions of a step, or of an evaluation, on which reward functions may fail",
         default=0.1,
+        may_change=True,
     )
 
     def __attrs_post_init__(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,24 @@ from purerl.errors import CheckpointError
 from purerl.files import sync, sync_tree, write_atomically
 from purerl.protocols import Trainer
 
-__all__ = ["commit", "newest", "newest_and_clean", "restore"]
+__all__ = ["commit", "complete_checkpoints", "newest", "newest_and_clean", "restore"]
 
 _MANIFEST, _LOOP = "manifest.json", "loop.pt"
 
 
-def commit(folder: Path, step: int, state: Mapping[str, Any], trainers: Mapping[str, Trainer], *, keep: int) -> Path:
+def commit(
+    folder: Path,
+    step: int,
+    state: Mapping[str, Any],
+    trainers: Mapping[str, Trainer],
+    *,
+    keep: int,
+    protected: Collection[int] = (),
+) -> Path:
     """Save the `state` of the loop after `step`, and all trainers; then remove all but the newest `keep` checkpoints.
 
-    `state` has numbers, strings, tensors, and lists, tuples and dicts of them.
+    The checkpoints of the steps `protected` are not removed. `state` has numbers, strings, tensors, and lists, tuples
+    and dicts of them.
 
     Raises: CheckpointError if it cannot be written. It is removed then, and earlier checkpoints are unchanged.
     """
@@ -47,7 +56,7 @@ def commit(folder: Path, step: int, state: Mapping[str, Any], trainers: Mapping[
         sync(folder)
     except OSError as error:
         shutil.rmtree(path, ignore_errors=True)
-        before = newest_and_clean(folder, keep=keep)
+        before = newest_and_clean(folder, keep=keep, protected=protected)
         resumes = f"from {str(before)!r}, which is kept" if before else "from the start, because there is no checkpoint"
         raise CheckpointError(
             f"checkpoint {str(path)!r} cannot be written",
@@ -55,18 +64,20 @@ def commit(folder: Path, step: int, state: Mapping[str, Any], trainers: Mapping[
             need="space on the disk, and permission to write there",
             do=f"free space or fix the permissions; the same command resumes {resumes}",
         ) from error
-    newest_and_clean(folder, keep=keep)
+    newest_and_clean(folder, keep=keep, protected=protected)
     return path
 
 
-def newest_and_clean(folder: Path, *, keep: int) -> Path | None:
+def newest_and_clean(folder: Path, *, keep: int, protected: Collection[int] = ()) -> Path | None:
     """The newest complete checkpoint; None if there is none.
 
-    Uncommitted checkpoints, and all that are older than the newest `keep`, are removed.
+    Uncommitted checkpoints, and all that are older than the newest `keep`, are removed, except for those of the steps
+    `protected`.
     """
     complete = []
     for path in _newest_first(folder):
-        if len(complete) == keep or not (path / _MANIFEST).exists():
+        is_old = len(complete) >= keep and int(path.name) not in protected
+        if is_old or not (path / _MANIFEST).exists():
             shutil.rmtree(path)
         elif _is_whole(path):
             complete.append(path)
@@ -76,6 +87,11 @@ def newest_and_clean(folder: Path, *, keep: int) -> Path | None:
 def newest(folder: Path) -> Path | None:
     """The newest complete checkpoint; None if there is none. Nothing is removed: another process may be writing."""
     return next(filter(_is_whole, _newest_first(folder)), None)
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """All complete checkpoints, newest first."""
+    return [*filter(_is_whole, _newest_first(folder))]
 
 
 def restore(path: Path, trainers: Mapping[str, Trainer]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ trackers/            files of trackers
 identity             the identity of the run for trackers
 final/               the trained policy in Hugging Face's format
 summary.json         written last: the run is finished
+origin.json          the run and the step that `resume_from` continued; its metrics are part of metrics.jsonl
 lock                 held while a process works on the run
 """
 
@@ -38,6 +39,7 @@ __all__ = ["RunDirectory", "claim"]
 _CONTENT = (
     "summary.json",
     "checkpoints",
+    "origin.json",
     "prepared",
     "initial_run",
     "data.json",
@@ -52,15 +54,19 @@ _CONTENT = (
 )
 """What a run creates. It is removed in this order: the files that mark it as finished or resumable first."""
 
-Changes = Callable[[Path], Sequence[tuple[str, Any, Any]]]
+Changes = Callable[[Path], Sequence[Any]]
 
 
 @define
 class RunDirectory:
-    """A run directory that is locked by this process."""
+    """A run directory that is locked by this process.
+
+    `changes` are the settings that differ from those with which the run was last started.
+    """
 
     path: Path
     _lock: IO[str] = field(repr=False)
+    changes: Sequence[Any] = ()
 
     @property
     def metrics(self) -> Path:
@@ -104,6 +110,31 @@ class RunDirectory:
         path = self.path / "summary.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    @property
+    def origin(self) -> dict[str, Any] | None:
+        """The `run` and the `step` of the checkpoint that this run started from; None if it started by itself."""
+        path = self.path / "origin.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `write_data` wrote; empty if it was not called yet."""
+        return json.loads(self._data.read_text()) if self._data.exists() else {}
+
+    @property
+    def has_started(self) -> bool:
+        """Whether something beside the configuration has been written."""
+        return _has_started(self.path)
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        """Record the checkpoint that this run starts from."""
+        write_atomically(self.path / "origin.json", json.dumps(origin, indent=2) + "\n")
+
+    def reopen(self, document: str, digest: str) -> None:
+        """Mark a finished run as unfinished, because it is continued with the configuration `document`."""
+        (self.path / "summary.json").unlink()
+        write_atomically(self.path / "config.toml", _content(document, digest))
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a line to the metrics."""
         _append(self.metrics, record)
@@ -135,7 +166,7 @@ class RunDirectory:
 
         Raises: RunDirectoryError.
         """
-        before = json.loads(self._data.read_text()).get("files", files) if self._data.exists() else files
+        before = self.facts.get("files", files)
         if list(files.values()) == list(before.values()):
             return
         changed = sorted({path for path, _ in files.items() ^ before.items()})
@@ -164,7 +195,7 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
     """Lock the directory at `path` for a run; with `fresh`, discard the run that it contains.
 
     document, digest  the configuration as TOML, and its digest
-    changes           (path of a stored configuration) -> the settings that differ and matter: (key, stored, new)
+    changes           (path of a stored configuration) -> the settings that differ; it raises for those that may not
 
     A run that has not started, for example because its data were refused, is replaced by any other run.
 
@@ -181,16 +212,21 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
     try:
         if fresh:
             _remove_run(path)
-        content = f"# {digest}\n{document}"
+        content = _content(document, digest)
         stored = (path / "config.toml").read_text(encoding="utf-8") if _is_run(path) else None
         if stored is not None and stored != content and _has_started(path):
-            _refuse(path, changes(path / "config.toml"))
+            directory.changes = tuple(changes(path / "config.toml"))
         if stored != content and directory.summary is None:
             write_atomically(path / "config.toml", content)
     except BaseException:
         directory.release()
         raise
     return directory
+
+
+def _content(document: str, digest: str) -> str:
+    """The content of config.toml."""
+    return f"# {digest}\n{document}"
 
 
 def _unknown_entries(path: Path) -> list[str]:
@@ -230,13 +266,3 @@ def _remove_run(path: Path) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink(missing_ok=True)
-
-
-def _refuse(path: Path, changes: Sequence[tuple[str, Any, Any]]) -> None:
-    if changes:
-        raise RunDirectoryError(
-            f"{str(path)!r} contains a run with another configuration",
-            got="; ".join(f"{key}: {before!r} there, {now!r} now" for key, before, now in changes),
-            need="the same settings, except for trackers and reward_workers",
-            do="use the same settings, name another directory, or discard the run with --fresh",
-        )

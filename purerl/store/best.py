@@ -1,0 +1,36 @@
+"""The checkpoint with the best value of a metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from purerl.store.settings import Checkpoint
+
+__all__ = ["best_step", "saved_steps"]
+
+
+def best_step(records: Iterable[Mapping[str, Any]], steps: Collection[int], settings: Checkpoint) -> int | None:
+    """The step, among `steps`, with the best value of the metric ``settings.best``; the first one of equal ones.
+
+    None if no metric is set, or if none of these steps has a finite value of it.
+
+    >>> records = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.1}, {"step": 3, "loss": 0.2}]
+    >>> best_step(records, {1, 3}, Checkpoint(best="loss", best_mode="min"))
+    3
+    """
+    sign = 1 if settings.best_mode == "max" else -1
+    values = {
+        record["step"]: sign * record[settings.best]
+        for record in records
+        if settings.best in record and record["step"] in steps and math.isfinite(record[settings.best])
+    }
+    return max(values, key=lambda step: (values[step], -step), default=None)
+
+
+def saved_steps(folder: Path) -> set[int]:
+    """The steps of the committed checkpoints in `folder`."""
+    paths = (manifest.parent for manifest in folder.glob("*/manifest.json"))
+    return {int(path.name) for path in paths if path.name.isdecimal()}
