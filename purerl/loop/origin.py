@@ -21,13 +21,12 @@ from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
 from purerl.files import atomic_directory, write_atomically
 from purerl.store.best import best_step
 from purerl.store.checkpoint import complete_checkpoints, newest
-from purerl.store.directory import RunDirectory
+from purerl.store.directory import RunDirectory, is_started_run, read_origin
 from purerl.store.lines import read_lines
 
 __all__ = [
     "Origin",
     "adopt",
-    "check_before_start",
     "check_length",
     "check_origin",
     "find_checkpoint",
@@ -101,34 +100,27 @@ def find_checkpoint(origin: Origin) -> Path:
     return checkpoints[step]
 
 
-def check_origin(origin: Origin | None, directory: RunDirectory) -> None:
-    """Refuse to start a run from `origin` in a directory whose run started otherwise.
+def check_origin(origin: Origin, path: Path, config: RunConfig, *, fresh: bool) -> None:
+    """Check that the run of `config` in the directory `path` can start from `origin`, or has; nothing is changed.
 
-    Raises: RunDirectoryError.
-    """
-    stored = directory.origin
-    if origin is None or not directory.has_started:
-        return
-    steps = ("latest", "best", str(stored["step"])) if stored else ()
-    if stored and stored["run"] == str(origin.run.resolve()) and origin.step in steps:
-        return
-    raise RunDirectoryError(
-        f"{str(directory.path)!r} contains a run that did not start from {str(origin.run)!r}:{origin.step}",
-        got=f"it started from {stored['run']!r}:{stored['step']}" if stored else "it started by itself",
-        need="a new directory, or a run that started from this checkpoint",
-        do="name another directory with --directory, or discard the run with --fresh",
-    )
-
-
-def check_before_start(origin: Origin, path: Path, config: RunConfig) -> None:
-    """Check that a run of `config` in the directory `path` can start from `origin`, before anything is discarded.
-
-    Raises: as `find_checkpoint`; ConfigError if the run is not longer than the checkpoint.
+    Raises: as `find_checkpoint`; RunDirectoryError if the run in the directory started otherwise, and is not to be
+    discarded (`fresh`); ConfigError if the run is not longer than the checkpoint.
     """
     if origin.run.resolve() == path.resolve():
         do = "name a new directory with --directory; without --resume-from the run itself is resumed"
         raise RunDirectoryError(f"{str(path)!r} cannot start from itself", need="another directory", do=do)
-    check_length(int(find_checkpoint(origin).name), config.max_steps)
+    if fresh or not is_started_run(path):
+        check_length(int(find_checkpoint(origin).name), config.max_steps)
+        return
+    stored = read_origin(path)
+    steps = ("latest", "best", str(stored["step"])) if stored else ()
+    if stored is None or stored["run"] != str(origin.run.resolve()) or origin.step not in steps:
+        raise RunDirectoryError(
+            f"{str(path)!r} contains a run that did not start from {str(origin.run)!r}:{origin.step}",
+            got=f"it started from {stored['run']!r}:{stored['step']}" if stored else "it started by itself",
+            need="a new directory, or a run that started from this checkpoint",
+            do="name another directory with --directory, or discard the run with --fresh",
+        )
 
 
 def check_length(step: int, max_steps: int | None) -> None:

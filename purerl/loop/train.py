@@ -22,7 +22,7 @@ from purerl.errors import ConfigError, nearest
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run, check_inputs, max_steps_of, open_run, prepare, resolve_paths
-from purerl.loop.origin import Origin, adopt, check_before_start, check_origin, to_origin
+from purerl.loop.origin import Origin, adopt, check_origin, to_origin
 from purerl.loop.resume import best_of, describe_start, resume, save_checkpoint, stop
 from purerl.loop.run import Clock, LoopState, Trajectory
 from purerl.loop.step import Step
@@ -100,8 +100,8 @@ def train(
     check(config, functions)
     path = Path(directory or Path("runs") / config.name)
     origin = None if resume_from is None else to_origin(resume_from)
-    if origin is not None and (fresh or not (path / "origin.json").exists()):
-        check_before_start(origin, path, config)
+    if origin is not None:
+        check_origin(origin, path, config, fresh=fresh)
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config)
     with explain_refusals(path):
@@ -143,7 +143,6 @@ def _train(
 ) -> Summary:
     directory = claim_directory(path, config, fresh=fresh)
     try:
-        check_origin(origin, directory)
         if directory.summary is not None:
             if _is_finished(config, directory):
                 return Summary(directory.path, **directory.summary, was_finished=True)

@@ -34,7 +34,7 @@ from purerl.errors import RunDirectoryError
 from purerl.files import write_atomically
 from purerl.store.lines import read_lines
 
-__all__ = ["RunDirectory", "claim"]
+__all__ = ["RunDirectory", "claim", "is_started_run", "read_origin"]
 
 _CONTENT = (
     "summary.json",
@@ -113,18 +113,12 @@ class RunDirectory:
     @property
     def origin(self) -> dict[str, Any] | None:
         """The `run` and the `step` of the checkpoint that this run started from; None if it started by itself."""
-        path = self.path / "origin.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_origin(self.path)
 
     @property
     def facts(self) -> dict[str, Any]:
         """What `write_data` wrote; empty if it was not called yet."""
         return json.loads(self._data.read_text()) if self._data.exists() else {}
-
-    @property
-    def has_started(self) -> bool:
-        """Whether something beside the configuration has been written."""
-        return _has_started(self.path)
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:
         """Record the checkpoint that this run starts from."""
@@ -222,6 +216,17 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
         directory.release()
         raise
     return directory
+
+
+def read_origin(path: Path) -> dict[str, Any] | None:
+    """The `run` and the `step` of the checkpoint that the run at `path` started from; None if it started by itself."""
+    file = path / "origin.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def is_started_run(path: Path) -> bool:
+    """Whether the directory `path` contains a run, and something beside its configuration has been written."""
+    return _is_run(path) and _has_started(path)
 
 
 def _content(document: str, digest: str) -> str:
