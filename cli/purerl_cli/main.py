@@ -18,10 +18,12 @@ from purerl_cli.algorithms import algo
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
 from purerl_cli.evaluate import evaluate, sample
+from purerl_cli.export import export
 from purerl_cli.garbage import exit_without_collections, without_collections
 from purerl_cli.options import Command
 from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
 from purerl_cli.report import report
+from purerl_cli.stopping import stop_signals
 
 __all__ = ["app", "main"]
 
@@ -74,6 +76,10 @@ def train(
         Path | None, typer.Option(metavar="DIR", help="Run directory.", show_default="runs/<name>")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the run in the directory and start again.")] = False,
+    resume_from: Annotated[
+        str | None,
+        typer.Option(metavar="RUN[:STEP]", help="Start a new run from a checkpoint of another run directory."),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -88,7 +94,11 @@ def train(
     if dry_run:
         typer.echo(describe_config(config))
         return
-    typer.echo(format_summary(config, purerl.train(config, directory=directory, fresh=fresh)))
+    with stop_signals() as should_stop:
+        summary = purerl.train(
+            config, directory=directory, fresh=fresh, resume_from=resume_from, should_stop=should_stop
+        )
+    typer.echo(format_summary(config, summary))
 
 
 @app.command()
@@ -144,6 +154,7 @@ app.add_typer(data, name="data")
 
 app.add_typer(algo, name="algo")
 app.command()(report)
+app.command()(export)
 
 
 def main() -> None:

@@ -41,6 +41,7 @@ _TIME_SLICE = 0.1  # seconds after which a worker starts no further call of its 
 _AWAIT_GRACE = 1.0  # seconds added to the watchdog while awaitables run, which have their own timeout
 _KILL_GRACE = 2.0  # seconds until the parent kills a worker whose watchdog did not work
 
+_CLOSING = "closing"  # a file in the status directory: the workers have to end
 _HIDDEN_FILES = ("/pebble/", "/multiprocessing/", "/asyncio/", "/concurrent/", "/threading.py", "<string>")
 
 
@@ -80,10 +81,12 @@ class WorkerPool:
         """Terminate the worker processes and everything that they have started."""
         if self._pool is None:
             return
+        directory = Path(self._status_directory.name)
+        (directory / _CLOSING).touch()
         self._pool.stop()
         self._pool.join()
         self._pool = None
-        for status_file in Path(self._status_directory.name).iterdir():
+        for status_file in directory.glob("[0-9]*"):
             _kill_group(int(status_file.name))
         self._status_directory.cleanup()
 
@@ -207,12 +210,23 @@ _STATUS_FILES: list[_StatusFile] = []
 def _initialize_worker(names: Sequence[str], status_directory: str) -> None:
     """Load the functions, outside of any timeout. The worker leads its own process group, see `_kill_group`."""
     os.setsid()
+    _ignore_stop_signals(Path(status_directory, _CLOSING))
     _STATUS_FILES.append(_StatusFile(status_directory))
     for name in names:
         try:
             _REWARDS[name] = load_reward(name)
         except Exception:  # noqa: BLE001 -- reported for each row, like an exception of the function
             _REWARDS[name] = Failure(name, "raised", shorten(traceback.format_exc()))
+
+
+def _ignore_stop_signals(closing: Path) -> None:
+    """Ignore SIGTERM and SIGUSR1, which schedulers send to all processes of a job, until the file `closing` exists.
+
+    The run decides when it stops. Until then it needs its workers: without them rewards would be missing.
+    """
+    end: Any = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *arguments: end(*arguments) if closing.exists() else None)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
 
 
 def _run_task(name: str, inputs: Sequence[RewardInput], timeout: float) -> list[Outcome]:
