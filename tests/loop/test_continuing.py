@@ -15,8 +15,10 @@ from purerl.backends.hf import trainer as hf_trainer
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import read_toml
 from purerl.errors import ConfigError, RunDirectoryError
+from purerl.evaluation.settings import Evaluate
 from purerl.loop.train import claim_directory, train
 from purerl.rewards.settings import RewardWorkers
+from purerl.settings import Model
 from purerl.store.settings import Checkpoint
 
 from .runs import records, train_until, without_times
@@ -104,6 +106,20 @@ def test_every_setting_that_may_change_has_a_known_rule() -> None:
     engines = (hf_trainer.Config, hf_generator.Config, RunConfig, Checkpoint, RewardWorkers, StopWhen)
     rules = {field.metadata.get("may_change", False) for cls in engines for field in attrs.fields(cls)}
     assert rules == {True, False, "rounding", "cadence", "end", "length"}
+
+
+def test_every_setting_that_may_change_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "continuing.md").read_text(encoding="utf-8")
+    of_reward_workers = attrs.fields_dict(RewardWorkers)
+    names = [
+        name
+        for cls in (RunConfig, Model, Checkpoint, Evaluate, hf_trainer.Config, hf_generator.Config)
+        for name, field in attrs.fields_dict(cls).items()
+        if field.metadata.get("may_change")
+    ]
+    table = page.partition("| setting | condition |")[2].partition("\n\n")[0]
+    assert [name for name in names if f"`{name}`" not in table and f".{name}`" not in table] == []
+    assert all(field.metadata["may_change"] is True for field in of_reward_workers.values())
 
 
 # --- the message -------------------------------------------------------------------------------------------------
