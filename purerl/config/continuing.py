@@ -34,7 +34,7 @@ __all__ = ["Change", "check_changes", "describe_changes"]
 
 _INITIAL_RUN = "initial_run."
 _MAX_LISTED = 10
-_MAX_VALUE_LENGTH = 80  # characters
+_MAX_VALUE_LENGTH = 200  # characters
 _OF_ANOTHER_RUN = ("name", "seed", "model", "data", "algorithm", "initial_run", "prepare_data")
 """If one of these settings differs, another run was probably meant."""
 

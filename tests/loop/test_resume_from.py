@@ -19,7 +19,6 @@ from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
 from purerl.loop import origin as module
 from purerl.loop.origin import Origin, to_origin
 from purerl.loop.train import Summary, train
-from purerl.store.checkpoint import newest
 from purerl.store.settings import Checkpoint
 from purerl.tracking import tensorboard
 
@@ -117,7 +116,7 @@ def test_checkpoint_of_another_model_is_refused(old: Summary, tmp_path: Path) ->
 def test_new_role_starts_from_its_own_model(old: Summary, tmp_path: Path) -> None:
     new = _new(tmp_path, old.directory, algorithm=ppo.Config())
     assert "critic/loss/value" in records(new)[-1]
-    assert (newest(new.directory / "checkpoints") / "critic").is_dir()
+    assert (new.checkpoint / "critic").is_dir()
 
 
 def test_trackers_get_the_past(old: Summary, tmp_path: Path) -> None:
