@@ -29,6 +29,8 @@ __all__ = ["EXTRAS", "REQUIRED", "Finding", "check_installation"]
 REQUIRED = {
     "attrs": "settings",
     "cattrs": "reading and writing settings",
+    "httpx": "connections to the hub",
+    "huggingface-hub": "uploading models",
     "jinja2": "chat templates",
     "numpy": "arrays between libraries",
     "pyarrow": "data and rollouts as Parquet",

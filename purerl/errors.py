@@ -9,7 +9,8 @@
         ├── RunDirectoryError            the run directory belongs to another or to a finished run
         ├── CheckpointError              a checkpoint cannot be written or read
         ├── RewardError                  reward functions failed
-        └── EngineError                  a trainer or a generator failed, or broke its protocol
+        ├── EngineError                  a trainer or a generator failed, or broke its protocol
+        └── RunStoppedError                   the run was asked to stop, and can be resumed
 
 A message has up to four parts: what is wrong, what we got, what we need, what to do about it.
 """
@@ -30,6 +31,7 @@ __all__ = [
     "RewardError",
     "RunDirectoryError",
     "RunError",
+    "RunStoppedError",
     "nearest",
 ]
 
@@ -84,6 +86,10 @@ class RewardError(RunError):
 
 class EngineError(RunError):
     """A trainer or a generator failed, or broke its protocol."""
+
+
+class RunStoppedError(RunError):
+    """The run was asked to stop, and has stopped between two steps. It can be resumed."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

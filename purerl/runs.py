@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +56,12 @@ def train(
     on_step: OnRecord | None = None,
     on_evaluation: OnRecord | None = None,
     on_checkpoint: OnCheckpoint | None = None,
+    resume_from: str | Path | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
     """Do a run, or resume it: a RunConfig, or a recipe by its name, with changed `settings` as in `run_config`.
+
+    A finished run is not done again: its summary is returned.
 
     rewards, gates  functions that replace those of `config`. They are called in this process, so a function that hangs
                     cannot be stopped. A `Reward` gives its function a weight
@@ -67,20 +71,31 @@ def train(
     on_evaluation   called with the record of each step after which the policy was evaluated, and with that of step 0,
                     the evaluation before the first step
     on_checkpoint   called with the directory of each checkpoint
+    resume_from     the run in the directory starts from a checkpoint of another run: RUN, RUN:STEP, RUN:best, or
+                    RUN/checkpoints/STEP, where RUN is a run directory
+    should_stop     called before each step. If it returns true, a checkpoint is written and RunStoppedError is raised
 
-    The callbacks are called in this order, when everything about the step is on disk: its record, its rollouts and its
-    checkpoint. The run waits for them. An exception in a callback ends the run and is raised. The same call resumes the
-    run from its last checkpoint; the steps since then are repeated, with the same results and the same calls. An
-    initial run calls no callbacks.
+    The first three callbacks are called in this order, when everything about the step is on disk: its record, its
+    rollouts and its checkpoint. The run waits for them. An exception in a callback ends the run and is raised. The same
+    call resumes the run from its last checkpoint; the steps since then are repeated, with the same results and the same
+    calls. An initial run calls only `should_stop`.
 
     Raises: as `run_config` and `purerl.loop.train.train`.
     """
     from purerl.loop.callbacks import Callbacks
     from purerl.loop.train import train as train_config
 
-    callbacks = Callbacks(on_step=on_step, on_evaluation=on_evaluation, on_checkpoint=on_checkpoint)
-    found = run_config(config, settings)
-    return train_config(found, rewards=rewards, gates=gates, directory=directory, fresh=fresh, callbacks=callbacks)
+    return train_config(
+        run_config(config, settings),
+        rewards=rewards,
+        gates=gates,
+        directory=directory,
+        fresh=fresh,
+        resume_from=resume_from,
+        callbacks=Callbacks(
+            on_step=on_step, on_evaluation=on_evaluation, on_checkpoint=on_checkpoint, should_stop=should_stop
+        ),
+    )
 
 
 def _to_strings(settings: Settings) -> list[str]:

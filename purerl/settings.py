@@ -38,6 +38,7 @@ def setting(
     valid: Callable[[Any], bool] | None = None,
     plugin: str = "",
     short: Any = False,
+    may_change: bool | str = False,
     read: Callable[[Any], Any] | None = None,
     **kwargs: Any,
 ) -> Any:
@@ -47,6 +48,9 @@ def setting(
                  TypeError is refused. None is always allowed if it is the default
     plugin       the field holds the Config of a plugin of this group
     short        a string in place of the whole section is the value of this field; with `list`, its only element
+    may_change   whether a run may continue with another value, see `purerl.config.continuing`: True, or a condition:
+                 "rounding": yes, results change only by rounding; "cadence": if no sample depends on it; "end": yes, it
+                 decides only when the run ends; "length": if it grows and no past learning rate depends on it
     read         converts other ways to write the value
     """
 
@@ -61,7 +65,7 @@ def setting(
             do = None if attribute.default in (NOTHING, None) else f"leave it out for {attribute.default}"
             raise ConfigError(attribute.name, got=repr(value), need=need, do=do)
 
-    metadata = {"help": help, "unit": unit, "need": need, "short": short}
+    metadata = {"help": help, "unit": unit, "need": need, "short": short, "may_change": may_change}
     metadata |= ({"plugin": plugin} if plugin else {}) | ({"read": read} if read else {})
     return field(metadata=metadata, validator=check if valid else None, **kwargs)
 
@@ -155,7 +159,9 @@ class Model:
         default="float32",
     )
     attention: str = setting(
-        "transformers' attention implementation: sdpa, eager, flash_attention_2, ...", default="sdpa"
+        "transformers' attention implementation: sdpa, eager, flash_attention_2, ...",
+        default="sdpa",
+        may_change="rounding",
     )
     fingerprint: str = setting(
         "how a run notices that the files of a model have changed since it started; sampled: digests of parts of large "

@@ -22,10 +22,12 @@ from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
 from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
+from purerl_cli.export import export
 from purerl_cli.garbage import exit_without_collections, without_collections
 from purerl_cli.options import Command
 from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
 from purerl_cli.report import report
+from purerl_cli.stopping import stop_signals
 
 __all__ = ["app", "main"]
 
@@ -85,6 +87,10 @@ def train(
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the run in the directory and start again.")] = False,
+    resume_from: Annotated[
+        str | None,
+        typer.Option(metavar="RUN[:STEP]", help="Start a new run from a checkpoint of another run directory."),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -107,12 +113,16 @@ def train(
         raise ConfigError("--check-code has no effect", need="--dry-run: a run always imports its functions")
     if dry_run:
         runs_code = check_code or not recipe.endswith(".toml")
-        typer.echo(describe_config(config, directory, fresh=fresh, runs_code=runs_code))
+        typer.echo(describe_config(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code))
         return
     from purerl.config.check import check
 
     check(config)  # before the modules of the training loop are imported
-    typer.echo(format_summary(config, purerl.train(config, directory=directory, fresh=fresh)))
+    with stop_signals() as should_stop:
+        summary = purerl.train(
+            config, directory=directory, fresh=fresh, resume_from=resume_from, should_stop=should_stop
+        )
+    typer.echo(format_summary(config, summary))
 
 
 @app.command()
@@ -155,6 +165,7 @@ app.add_typer(data, name="data")
 
 app.add_typer(algo, name="algo")
 app.command()(report)
+app.command()(export)
 
 
 def main() -> None:

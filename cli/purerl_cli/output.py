@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from purerl.errors import InputError, PurerlError
+from purerl.errors import InputError, PurerlError, RunStoppedError
 from purerl.files import REFUSALS
 from purerl.plugins import kind_of
 
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from purerl.config.schema import RunConfig
     from purerl.loop.train import Summary
 
-__all__ = ["EXIT_STATUS", "describe_config", "format_summary", "report_errors", "with_debug"]
+__all__ = ["EXIT_STATUS", "describe_config", "format_summary", "raise_interruption", "report_errors", "with_debug"]
 
 
-EXIT_STATUS = "Exit status: 0 success, 1 a run failed, 2 invalid input, 130 interrupted, 143 terminated."
+EXIT_STATUS = (
+    "Exit status: 0 success, 1 a run failed, 2 invalid input, 75 a run stopped on SIGTERM or SIGUSR1 with a checkpoint "
+    "(run the command again), 130 interrupted, 143 terminated at once."
+)
+_STOPPED = 75  # EX_TEMPFAIL
 
 _DEBUG = inspect.Parameter(
     "debug",
@@ -60,13 +64,17 @@ def with_debug(command: Callable[..., None], *, hint: str = "") -> Callable[...,
 def report_errors(*, debug: bool, hint: str = "") -> Iterator[None]:
     """Print the error that the block raises, and exit: status 2 for invalid input, 1 for a failed run.
 
-    Ctrl-C exits with status 130 and SIGTERM with 143; `hint` is added to their messages. Any other exception is a bug
-    and is not caught. With `debug`, every error is printed with its traceback.
+    Ctrl-C exits with status 130 and SIGTERM with 143; `hint` is added to their messages. A run that was asked to stop
+    exits with status 75. Any other exception is a bug and is not caught. With `debug`, every error is printed with its
+    traceback.
     """
     try:
         with _raise_on_signals(), _unwrap_interruption():
             yield
             sys.stdout.flush()
+    except RunStoppedError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(_STOPPED) from error
     except PurerlError as error:
         if debug:
             traceback.print_exc()
@@ -118,7 +126,7 @@ def _raise_on_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (*_INTERRUPTIONS, signal.SIGALRM)}
     for number in _INTERRUPTIONS:
         if before[number] in replaced:
-            signal.signal(number, _raise_interruption)
+            signal.signal(number, raise_interruption)
     try:
         yield
     finally:
@@ -127,8 +135,9 @@ def _raise_on_signals() -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _raise_interruption(number: int, frame: object) -> None:
-    signal.signal(signal.SIGALRM, lambda _, frame: _raise_interruption(number, frame))
+def raise_interruption(number: int, frame: object) -> None:
+    """A signal handler that raises an exception, at once and again every `_SECONDS_UNTIL_REPEATED`."""
+    signal.signal(signal.SIGALRM, lambda _, frame: raise_interruption(number, frame))
     signal.setitimer(signal.ITIMER_REAL, _SECONDS_UNTIL_REPEATED)
     raise _INTERRUPTIONS[signal.Signals(number)]
 
@@ -150,7 +159,9 @@ def _unwrap_interruption() -> Iterator[None]:
         raise cause from error
 
 
-def describe_config(config: RunConfig, directory: Path | None, *, fresh: bool, runs_code: bool) -> str:
+def describe_config(
+    config: RunConfig, directory: Path | None, *, fresh: bool, resume_from: str | None, runs_code: bool
+) -> str:
     """Check `config` for a run in `directory`, and return it as TOML for `purerl train`.
 
     A summary of the run, and what was not checked, are in comments at the top.
@@ -163,7 +174,7 @@ def describe_config(config: RunConfig, directory: Path | None, *, fresh: bool, r
     check(*((config,) if runs_code else without_code(config)))  # before the modules of the training loop are imported
     from purerl.loop.dry_run import dry_run
 
-    notes = dry_run(config, directory, fresh=fresh, runs_code=runs_code)
+    notes = dry_run(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code)
     comments = [f"# {line}" for line in (*plan(config).splitlines(), *notes)]
     return "\n".join([*comments, "", dumps(config)])
 
@@ -184,6 +195,10 @@ def format_summary(config: RunConfig, summary: Summary) -> str:
     }
     measured = [(label, _describe_change(summary, name)) for name, label in labels.items() if name in summary.after]
     lines = [*measured, *lines]
+    if summary.best_checkpoint is not None:
+        lines += [("best", f"{summary.best_checkpoint}, by {config.checkpoint.best}")]
+    if summary.was_finished:
+        lines = [("finished", "before this command: nothing to do; --fresh discards the run"), *lines]
     # config.toml contains every setting, also if the recipe is a Python function.
     command = f"purerl train {quote(str(summary.directory / 'config.toml'))}"
     # "." and ".." have no name that a suffix could be added to.

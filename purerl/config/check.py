@@ -32,6 +32,7 @@ from purerl.tracking.settings import check_trackers
 
 __all__ = ["algorithm_of", "check", "learns_from_rewards", "needs_rollouts", "updates_of"]
 
+_MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"}
 _LOOP_FIELDS = {"tokens", "example", "temperature", "chosen", "noise", *_ROLLOUT_FIELDS}
 
@@ -156,13 +157,17 @@ def _check_steps(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
         raise ConfigError("num_minibatches", got=config.minibatches, need=need, do=do)
     if config.critic_warmup and not any(objective.role == "critic" for objective in objectives):
         raise no_effect("critic_warmup", config.critic_warmup, f"an algorithm with a critic; {kind} has none")
-    metric = config.stop_when.metric if config.stop_when else ""
-    sections = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
-    for prefix, (name, need) in sections.items():
-        if metric.startswith(prefix) and getattr(config, name) is None:
-            raise no_effect("stop_when", config.stop_when, need, f"set {name}, or leave stop_when out")
-    if do := suggestion(metric):  # other names are checked in the run, when there are records
-        raise ConfigError("stop_when.metric", got=metric, need="a metric of the run", do=do)
+    metrics = {
+        "stop_when.metric": config.stop_when.metric if config.stop_when else "",
+        "checkpoint.best": config.checkpoint.best or "",
+    }
+    for key, metric in metrics.items():
+        for prefix, (section, need) in _MEASURED.items():
+            if metric.startswith(prefix) and getattr(config, section) is None:
+                setting = key.removesuffix(".metric")
+                raise no_effect(setting, metric, need, f"set {section}, or leave {setting} out")
+        if do := suggestion(metric):  # other names are checked in the run, when there are records
+            raise ConfigError(key, got=metric, need="a metric of the run", do=do)
 
 
 def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str) -> None:

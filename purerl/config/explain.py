@@ -13,7 +13,7 @@ from purerl.composition import Composition
 from purerl.config.modifiers import key_of
 from purerl.plugins import kind_of
 
-__all__ = ["Setting", "explain", "toml"]
+__all__ = ["Setting", "explain", "leaves", "toml"]
 
 
 @frozen
@@ -39,7 +39,7 @@ def explain(
     The source of a value is ``--set`` if its key is in `changed`, or if the value would differ without the changes and
     is not the default; `recipe` if its key is in `written`, or if it is not the default; and "default" otherwise.
     """
-    before = {key: value for key, value, *_ in _leaves(unchanged or config)}
+    before = {key: value for key, value, *_ in leaves(unchanged or config)}
 
     def source(key: str, value: Any, default: Any) -> str:
         if key in changed or value not in (default, before.get(key, default)):
@@ -48,11 +48,11 @@ def explain(
 
     return [
         Setting(key, toml(value), metadata.get("unit", ""), metadata.get("help", ""), source(key, value, default))
-        for key, value, metadata, default in _leaves(config)
+        for key, value, metadata, default in leaves(config)
     ]
 
 
-def _leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any, Mapping[str, str], Any]]:
+def leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any, Mapping[str, str], Any]]:
     """Dotted key, value, metadata and default of every setting in `config` that is not a section."""
     for field in attrs.fields(type(config)):
         yield from _leaves_at(above + field.name, getattr(config, field.name), field)
@@ -68,11 +68,11 @@ def _leaves_at(key: str, value: Any, field: attrs.Attribute) -> Iterator[tuple[s
         kinds = [kind_of(modifier) for modifier in value.modifiers]
         yield f"{key}.modifiers", kinds, attrs.fields(Composition).modifiers.metadata, []
         for kind, modifier in zip(kinds, value.modifiers, strict=True):
-            yield from _leaves(modifier, f"{key}.{key_of(kind)}.")
+            yield from leaves(modifier, f"{key}.{key_of(kind)}.")
     elif attrs.has(type(value)):
         if "plugin" in metadata:
             yield f"{key}.kind", kind_of(value), metadata, None
-        yield from _leaves(value, f"{key}.")
+        yield from leaves(value, f"{key}.")
     else:
         if "plugin" in metadata and value:  # several plugins
             value = tuple({"kind": kind_of(config)} | attrs.asdict(config, recurse=False) for config in value)

@@ -66,8 +66,10 @@ class Role:
 class StopWhen:
     """Stop the run early, as soon as a metric is high enough."""
 
-    metric: str = setting("name of the metric, such as eval/accuracy")
-    at_least: float = setting("the value that stops the run", need="a finite number", valid=math.isfinite)
+    metric: str = setting("name of the metric, such as eval/accuracy", may_change="end")
+    at_least: float = setting(
+        "the value that stops the run", need="a finite number", valid=math.isfinite, may_change="end"
+    )
 
 
 @frozen(kw_only=True)
@@ -78,12 +80,13 @@ class RunConfig:
     model: Model = setting("the model that is trained: the policy at its start", converter=to_model)
     data: Data = setting("training data: prompts, demonstrations or preference pairs", converter=to_data)
     algorithm: Composition = setting("the algorithm", plugin="algorithm", converter=to_composition)
-    max_steps: int | None = setting("number of steps", unit="steps", default=None, **at_least(1))
+    max_steps: int | None = setting("number of steps", unit="steps", default=None, may_change="length", **at_least(1))
     num_epochs: float | None = setting(
         "number of passes over the training data, instead of max_steps",
         default=None,
         need="a finite number above 0",
         valid=lambda value: 0 < value < math.inf,
+        may_change="length",
     )
     batch_size: int = setting("prompts, demonstrations or preference pairs per step", **at_least(1))
     num_minibatches: int | None = setting(
@@ -121,7 +124,10 @@ class RunConfig:
     )
     checkpoint: Checkpoint = setting("when checkpoints are written", factory=Checkpoint)
     trackers: tuple[Any, ...] = setting(
-        "what records the run beside its directory: wandb, tensorboard, ...", default=(), plugin="tracker"
+        "what records the run beside its directory: wandb, tensorboard, ...",
+        default=(),
+        plugin="tracker",
+        may_change=True,
     )
     debug: Debug = setting("what is written for debugging", factory=Debug)
     stop_when: StopWhen | None = setting("when to stop the run early", default=None)
@@ -132,7 +138,10 @@ class RunConfig:
         "module:function that is called with (directory, seed) and writes files into {run}/prepared", default=None
     )
     num_threads: int | None = setting(
-        "CPU threads of torch; if not given, torch decides", default=None, **at_least(1, 1024)
+        "CPU threads of torch; if not given, torch decides",
+        default=None,
+        may_change="rounding",
+        **at_least(1, 1024),
     )
     seed: int = setting("seed of everything random", default=0, **at_least(0, 2**63 - 1))
 

@@ -19,16 +19,23 @@ class Debug:
     profile_steps: tuple[int, ...] = setting(
         "the steps that torch.profiler records, each in a file of the directory profile, for Perfetto or Chrome",
         default=(),
+        may_change=True,
     )
-    profile_memory: bool = setting("also record every allocation of memory in these steps", default=False, **boolean())
+    profile_memory: bool = setting(
+        "also record every allocation of memory in these steps", default=False, may_change=True, **boolean()
+    )
     memory_snapshot: bool = setting(
-        "write the allocations on the GPU in these steps, for pytorch.org/memory_viz", default=False, **boolean()
+        "write the allocations on the GPU in these steps, for pytorch.org/memory_viz",
+        default=False,
+        may_change=True,
+        **boolean(),
     )
     stack_dump_after: float | None = setting(
         "if a step takes longer, the stacks of all threads are written to stacks.txt, and again after the same time; "
         "the run continues",
         unit="s",
         default=None,
+        may_change=True,
         need="a finite number above 0",
         valid=lambda value: 0 < value < math.inf,
     )

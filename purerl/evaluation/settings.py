@@ -44,7 +44,12 @@ class Evaluate:
         converter=_to_files,
         read=_to_files,
     )
-    every: int = setting("steps between evaluations; there is also one after the last step", default=20, **at_least(1))
+    every: int = setting(
+        "steps between evaluations; there is also one after the last step",
+        default=20,
+        may_change="cadence",
+        **at_least(1),
+    )
     before_training: bool = setting("also evaluate the policy before the first step", default=True, **boolean())
     max_tokens: int = setting("maximum number of new tokens", unit="tokens", **at_least(1))
     samples_per_prompt: int = setting("completions of each problem", default=1, **at_least(1))
@@ -119,6 +124,7 @@ class Validation:
     every: int = setting(
         "steps between validations; there is also one before the first step and one after the last",
         default=20,
+        may_change="cadence",
         **at_least(1),
     )
     max_examples: int | None = setting("use only the first examples", default=None, **at_least(1))

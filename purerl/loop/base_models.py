@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
 from purerl.backends.fingerprint import changed_files, fingerprint
-from purerl.config.roles import ModelRole
+from purerl.config.check import algorithm_of
+from purerl.config.roles import ModelRole, model_roles
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import RunDirectoryError
 from purerl.settings import Model
 from purerl.store.directory import RunDirectory
+from purerl.store.objects import read_facts
 
-__all__ = ["identify_models", "map_models", "pin_commits"]
+__all__ = ["identify_models", "map_models", "pin_commits", "pin_recorded"]
 
 
 def map_models(config: RunConfig, function: Callable[[Model], Model]) -> RunConfig:
@@ -55,6 +58,12 @@ def pin_commits(
     """`config` with the commit in `fingerprints` as the revision of each model on the hub."""
     commits = {role.settings.model: fingerprints[name].get("commit") for name, role in roles.items()}
     return map_models(config, lambda model: evolve(model, revision=commits.get(model) or model.revision))
+
+
+def pin_recorded(config: RunConfig, run: Path) -> RunConfig:
+    """`config` with the commits that the run in the directory `run` has recorded. Nothing is compared."""
+    roles, recorded = model_roles(config, algorithm_of(config)), read_facts(run).get("models", {})
+    return pin_commits(config, roles, {name: recorded.get(name, {}) for name in roles})
 
 
 def _changed(name: str, model: Model, directory: RunDirectory, files: list[str]) -> RunDirectoryError:

@@ -20,17 +20,21 @@ class Callbacks:
     """What is called after a step, in this order.
 
     on_step        with the record of the step: its number `step`, and its metrics
-    on_evaluation  with the same record if the policy was evaluated; also with that of step 0, before the first step
+    on_evaluation  with the same record if the policy was evaluated or validated; also with that of step 0, before the
+                   first step
     on_checkpoint  with the directory of a checkpoint, if one was written
 
-    All of them are called when everything about the step is on disk: its record, its rollouts and its checkpoint. They
-    run in the process of the run, which waits for them. They are not called in an initial run. If the run is resumed,
-    the steps after the last checkpoint are repeated, with the same calls.
+    `should_stop` is called before each step. If it returns true, a checkpoint is written and RunStoppedError is raised.
+
+    All others are called when everything about the step is on disk: its record, its rollouts and its checkpoint. They
+    run in the process of the run, which waits for them. In an initial run only `should_stop` is called. If the run is
+    resumed, the steps after the last checkpoint are repeated, with the same calls.
     """
 
     on_step: OnRecord | None = None
     on_evaluation: OnRecord | None = None
     on_checkpoint: OnCheckpoint | None = None
+    should_stop: Callable[[], bool] = lambda: False
 
 
 NO_CALLBACKS = Callbacks()
@@ -40,7 +44,7 @@ def call_callbacks(callbacks: Callbacks, record: Record, checkpoints: Path) -> N
     """Call what is due after the step with this record, whose checkpoint may be in the directory `checkpoints`."""
     if callbacks.on_step is not None and record["step"] > 0:
         callbacks.on_step(dict(record))
-    if callbacks.on_evaluation is not None and any(name.startswith("eval/") for name in record):
+    if callbacks.on_evaluation is not None and any(name.startswith(("eval/", "validation/")) for name in record):
         callbacks.on_evaluation(dict(record))
     if callbacks.on_checkpoint is not None:
         path = checkpoints / f"{record['step']:06d}"

@@ -21,7 +21,8 @@ from purerl.loop.open import (
     open_run_data,
     reward_runner,
 )
-from purerl.loop.train import changes_from, check_unfinished
+from purerl.loop.origin import check_origin, to_origin
+from purerl.loop.train import changes_from
 from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities
 from purerl.rewards.adapters import RewardFunction
@@ -34,22 +35,31 @@ _RUN = "{run}"
 
 
 def dry_run(
-    config: RunConfig, directory: Path | None = None, *, fresh: bool = False, runs_code: bool = True
+    config: RunConfig,
+    directory: Path | None = None,
+    *,
+    fresh: bool = False,
+    resume_from: str | None = None,
+    runs_code: bool = True,
 ) -> list[str]:
     """Refuse what `train` would refuse of `config`, and return what could not be checked, a line for each kind.
 
     Data, tokenizers and configurations of models are read. A model is not loaded, and nothing is written.
 
-    directory  the run directory. If it is not given, and the run cannot use ``runs/<name>``, this is in the result
-    runs_code  whether functions that `config` names, and code that comes with models, may be run. Otherwise only the
-               source code of functions is read
+    directory    the run directory. If it is not given, and the run cannot use ``runs/<name>``, this is in the result
+    resume_from  the checkpoint of another run that the run starts from
+    runs_code    whether functions that `config` names, and code that comes with models, may be run. Otherwise only the
+                 source code of functions is read
 
     Raises: the InputErrors and RunDirectoryErrors of `train`, except those that need the weights of a model, or files
     that the run itself creates.
     """
     checked, functions = (config, {}) if runs_code else without_code(config)
     check(checked, functions)
-    taken = _refusal(config, directory or Path("runs") / config.name, fresh=fresh)
+    path = directory or Path("runs") / config.name
+    if resume_from is not None:
+        check_origin(to_origin(resume_from), path, config, fresh=fresh)
+    taken = _refusal(config, path, fresh=fresh)
     if taken is not None and directory is not None:
         raise taken
     missing = []
@@ -69,8 +79,6 @@ def dry_run(
 def _refusal(config: RunConfig, directory: Path, *, fresh: bool) -> RunDirectoryError | None:
     """The error of a run in `directory`; None if it can be used."""
     try:
-        if not fresh:
-            check_unfinished(directory)
         check_directory(directory, dumps(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
     except RunDirectoryError as error:
         return error

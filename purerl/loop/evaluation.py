@@ -13,8 +13,7 @@ from typing import Any
 from attrs import evolve, fields_dict, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
-from purerl.config.check import algorithm_of, updates_of
-from purerl.config.roles import model_roles
+from purerl.config.check import algorithm_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import read_toml, to_dict
 from purerl.data.chat import Chat, open_chat
@@ -27,9 +26,11 @@ from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
+from purerl.loop.base_models import pin_recorded
 from purerl.loop.evaluate import attempt_problems, num_attempts
+from purerl.loop.export import load_policy
 from purerl.loop.failures import FailureLimit, describe_failure
-from purerl.loop.open import max_steps_of, open_generator, open_run_data, open_trainer, resolve_paths, reward_runner
+from purerl.loop.open import open_generator, open_run_data, resolve_paths, reward_runner
 from purerl.loop.rewards import check_columns
 from purerl.plugins import kind_of
 from purerl.process import frozen_objects
@@ -167,6 +168,7 @@ def evaluation_of_run(
     # Problems that are named replace the validation set.
     data = evolve(config.data, validation_fraction=None) if settings.data else config.data
     config = resolve_paths(evolve(config, evaluate=settings, data=data, validation=None), directory)
+    config = pin_recorded(config, directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     runner = reward_runner(config, {})
     opened = open_run_data(evolve(config, model=model), algorithm_of(config), {}, runner)
@@ -184,7 +186,7 @@ def evaluation_of_run(
         generator=_changed_engine(config.generator, engine),
         seed=config.seed,
         checkpoint=checkpoint,
-        policy=checkpoint and partial(_policy, config, checkpoint, len(opened.examples.indices)),
+        policy=checkpoint and partial(load_policy, config, checkpoint, len(opened.examples.indices)),
     )
 
 
@@ -204,14 +206,6 @@ def _newest_checkpoint(directory: Path) -> Path:
         do = "resume it with purerl train; checkpoint.every is the number of steps between checkpoints"
         raise RunDirectoryError(f"run directory {str(directory)!r}", got=got, need=need, do=do)
     return checkpoint
-
-
-def _policy(config: RunConfig, checkpoint: Path, num_examples: int) -> Trainer:
-    algorithm = algorithm_of(config)
-    updates = updates_of(config, algorithm, max_steps_of(config, num_examples))["policy"]
-    trainer = open_trainer(config, "policy", model_roles(config, algorithm)["policy"], updates or 0)
-    trainer.load(checkpoint / "policy")
-    return trainer
 
 
 def _stored_config(directory: Path) -> RunConfig:

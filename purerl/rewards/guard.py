@@ -2,10 +2,13 @@
 
     run -> guard -> worker -> processes that reward functions have started
 
-The guard stops when its worker ends, when it gets SIGTERM, or when the run ends, also if the run was killed. It then
-kills all descendants before it exits. On Linux it is a subreaper: a process whose parent ends becomes a child of the
-guard, even if it has a session of its own, so no descendant is lost. If the guard itself is killed, the kernel kills
-the worker. On other systems only the process group of the worker is killed.
+The guard stops when its worker ends, when the run sends SIGHUP, or when the run ends, also if the run was killed. It
+then kills all descendants before it exits. On Linux it is a subreaper: a process whose parent ends becomes a child of
+the guard, even if it has a session of its own, so no descendant is lost. If the guard itself is killed, the kernel
+kills the worker. On other systems only the process group of the worker is killed.
+
+Guard and worker do nothing on SIGTERM and SIGUSR1, which schedulers send to every process of a job: the run decides
+when it stops, and needs its workers until then.
 
 The guard imports no reward function and has no threads, so that it can fork.
 """
@@ -24,7 +27,8 @@ from typing import NoReturn
 
 __all__ = ["main"]
 
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT)
+_SIGNALS_OF_JOBS = (signal.SIGTERM, signal.SIGUSR1)
 _POLL = 1.0  # seconds between checks whether the run has ended, in case the connection stays open in another process
 _MAX_SECONDS_TO_END = 10.0
 _PR_SET_PDEATHSIG = 1
@@ -80,6 +84,8 @@ def _wake_up_on_signals(stopped: list[int]) -> tuple[int, int]:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     for number in _STOP_SIGNALS:
         signal.signal(number, lambda number, frame: stopped.append(number))
+    for number in _SIGNALS_OF_JOBS:
+        signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     return read, write
 
@@ -133,12 +139,16 @@ def _children() -> Iterator[int]:
 
 
 def _work(guard: int, connection: int, status: int, max_memory: int | None, *, unused: tuple[int, ...]) -> NoReturn:
-    """Become the worker: a process in a session of its own, which is killed if the process `guard` is killed."""
+    """Become the worker: a process in a session of its own, which is killed if the process `guard` is killed.
+
+    Processes that reward functions start end on the signals of jobs, as usual.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, *_STOP_SIGNALS):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.register_at_fork(after_in_child=_end_on_signals_of_jobs)
     for descriptor in unused:
         os.close(descriptor)
     for descriptor in (connection, status):
@@ -157,6 +167,11 @@ def _work(guard: int, connection: int, status: int, max_memory: int | None, *, u
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(exit_code)
+
+
+def _end_on_signals_of_jobs() -> None:
+    for number in _SIGNALS_OF_JOBS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _limit_memory(size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -91,7 +92,7 @@ class Worker:
 
     def terminate(self) -> None:
         """Let the guard end all processes, without waiting for it."""
-        self._guard.terminate()
+        self._guard.send_signal(signal.SIGHUP)
 
     def end(self) -> Death:
         """End all processes, and release what belongs to them."""

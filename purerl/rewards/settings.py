@@ -57,15 +57,21 @@ def _to_mib(value: object) -> object:
 class RewardWorkers:
     """How reward functions are called, and how many failures are tolerated."""
 
-    timeout: float = setting("maximum duration of one call of a reward function", unit="s", default=10.0)
+    timeout: float = setting(
+        "maximum duration of one call of a reward function", unit="s", default=10.0, may_change=True
+    )
     num_workers: int | None = setting(
-        "number of worker processes; if not given, the number of cores, at most 8", default=None, **at_least(1)
+        "number of worker processes; if not given, the number of cores, at most 8",
+        default=None,
+        may_change=True,
+        **at_least(1),
     )
     max_memory: int | None = setting(
         "maximum memory of each worker process, and of each process that it starts: a number of MiB, or a size such as "
         '"2GB" or "512MiB". If not given, there is no limit',
         unit="MiB",
         default=None,
+        may_change=True,
         converter=_to_mib,
         read=_to_mib,
         **at_least(64),
@@ -74,6 +80,7 @@ class RewardWorkers:
         "maximum fraction of the completions of a step, or of an evaluation, on which reward functions may fail. Up to "
         "3 failures are always tolerated, but on at most half of the completions; with 0, none is",
         default=0.1,
+        may_change=True,
     )
 
     def __attrs_post_init__(self) -> None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,20 +24,35 @@ from purerl.files import follow_umask, remove, sync, sync_tree
 from purerl.protocols import Trainer
 from purerl.store.manifest import LOOP_FILE, find_damage, has_all_files, is_committed, uncommit, write_manifest
 
-__all__ = ["clean", "commit", "newest", "restore", "set_aside", "step_of"]
+__all__ = ["SupportsSave", "clean", "commit", "newest", "path_of", "restore", "saved_steps", "set_aside", "step_of"]
 
 _LOG = logging.getLogger(__name__)
 
 
-def commit(folder: Path, step: int, state: Mapping[str, Any], trainers: Mapping[str, Trainer], *, keep: int) -> Path:
+class SupportsSave(Protocol):
+    """Something that writes files into a directory, and may return their digests: a `Trainer`, for example."""
+
+    def save(self, path: Path) -> Mapping[str, str] | None: ...
+
+
+def commit(
+    folder: Path,
+    step: int,
+    state: Mapping[str, Any],
+    trainers: Mapping[str, SupportsSave],
+    *,
+    keep: int,
+    protected: Collection[int] = (),
+) -> Path:
     """Save the `state` of the loop after `step`, and all trainers; then remove all but the newest `keep` checkpoints.
 
-    `state` has numbers, strings, tensors, and lists, tuples and dicts of them. Digests are computed while files are
-    written. Only files of trainers that return no digests are read again.
+    The checkpoints of the steps `protected` are not removed. `state` has numbers, strings, tensors, and lists, tuples
+    and dicts of them. Digests are computed while files are written. Only files of trainers that return no digests are
+    read again.
 
     Raises: CheckpointError if it cannot be written. It is removed then, and earlier checkpoints are unchanged.
     """
-    path = folder / f"{step:06d}"
+    path = path_of(folder, step)
     try:
         _remove(path)
         folder.mkdir(exist_ok=True)
@@ -54,7 +69,7 @@ def commit(folder: Path, step: int, state: Mapping[str, Any], trainers: Mapping[
     except OSError as error:
         shutil.rmtree(path, ignore_errors=True)
         raise _not_written(path, error) from error
-    clean(folder, keep=keep)
+    clean(folder, keep=keep, protected=protected)
     return path
 
 
@@ -77,11 +92,15 @@ def _not_written(path: Path, error: OSError) -> CheckpointError:
     )
 
 
-def clean(folder: Path, *, keep: int) -> None:
-    """Remove uncommitted checkpoints, and all that are older than the newest `keep`. No file is verified."""
+def clean(folder: Path, *, keep: int, protected: Collection[int] = ()) -> None:
+    """Remove uncommitted checkpoints, and all that are older than the newest `keep`, except for the steps `protected`.
+
+    No file is verified.
+    """
     num_complete = 0
     for path in _newest_first(folder):
-        if not is_committed(path) or num_complete == keep:
+        is_old = num_complete >= keep and step_of(path) not in protected
+        if is_old or not is_committed(path):
             _remove(path)
         else:
             num_complete += has_all_files(path)
@@ -142,6 +161,16 @@ def restore(path: Path, trainers: Mapping[str, Trainer]) -> dict[str, Any]:
     for role, trainer in trainers.items():
         trainer.load(path / role)
     return state
+
+
+def saved_steps(folder: Path) -> set[int]:
+    """The steps of the committed checkpoints in `folder`."""
+    return set(map(step_of, filter(is_committed, _newest_first(folder))))
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The checkpoint of `step` in `folder`."""
+    return folder / f"{step:06d}"
 
 
 def step_of(path: Path) -> int:

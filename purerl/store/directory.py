@@ -17,13 +17,13 @@ stacks.txt           stacks of threads in steps that took longer than debug.stac
 identity             the identity of the run for trackers
 final/               the trained policy in Hugging Face's format
 summary.json         written last: the run is finished
+origin.json          the run and the step that `resume_from` continued; its metrics are part of metrics.jsonl
 lock                 held while a process works on the run
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import secrets
@@ -36,15 +36,17 @@ from attrs import define, field
 from purerl.errors import InputError, RunDirectoryError
 from purerl.files import remove, write_atomically
 from purerl.store.lines import read_lines
+from purerl.store.objects import DATA_DO, damaged, read_facts, read_origin, read_summary
 from purerl.store.records import sync_records
 from purerl.store.step_files import step_path, stored_steps
 from purerl.strict_json import to_json
 
-__all__ = ["RunDirectory", "check_directory", "claim"]
+__all__ = ["RunDirectory", "check_directory", "claim", "is_started_run"]
 
 _CONTENT = (
     "summary.json",
     "checkpoints",
+    "origin.json",
     "prepared",
     "initial_run",
     "data.json",
@@ -62,15 +64,19 @@ _CONTENT = (
 )
 """What a run creates. It is removed in this order: the files that mark it as finished or resumable first."""
 
-Changes = Callable[[Path], Sequence[tuple[str, Any, Any]]]
+Changes = Callable[[Path], Sequence[Any]]
 
 
 @define
 class RunDirectory:
-    """A run directory that is locked by this process."""
+    """A run directory that is locked by this process.
+
+    `changes` are the settings that differ from those with which the run was last started.
+    """
 
     path: Path
     _lock: IO[str] = field(repr=False)
+    changes: Sequence[Any] = ()
 
     @property
     def metrics(self) -> Path:
@@ -113,15 +119,14 @@ class RunDirectory:
         text = path.read_text(errors="replace")
         if re.fullmatch("[0-9a-zA-Z]+", text) is None:
             do = "restore it, or remove it: trackers then record the rest of the run as another run"
-            raise _damaged(path, text, "letters and digits", do)
+            raise damaged(path, text, "letters and digits", do)
         return text
 
     @property
     def summary(self) -> dict[str, Any] | None:
         """The summary of the finished run; None if it is not finished. Raises RunDirectoryError if it is damaged."""
         path = self.path / "summary.json"
-        do = "remove it, and start the run again: it resumes from its last checkpoint, and is finished once more"
-        return _read_json(path, do) if path.exists() else None
+        return read_summary(path) if path.exists() else None
 
     def check_lock(self) -> None:
         """Raise RunDirectoryError if the directory was deleted, moved or replaced since this process has locked it."""
@@ -132,6 +137,25 @@ class RunDirectory:
                 need="the directory for this process alone, until the run ends",
                 do="do not delete the directory or its lock during a run; the same command resumes what is there",
             )
+
+    @property
+    def origin(self) -> dict[str, Any] | None:
+        """The `run` and the `step` of the checkpoint that this run started from; None if it started by itself."""
+        return read_origin(self.path)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `write_data` wrote; empty if it was not called yet."""
+        return read_facts(self.path)
+
+    def write_origin(self, origin: Mapping[str, Any]) -> None:
+        """Record the checkpoint that this run starts from."""
+        write_atomically(self.path / "origin.json", to_json(origin, indent=2) + "\n")
+
+    def reopen(self, document: str, digest: str) -> None:
+        """Mark a finished run as unfinished, because it is continued with the configuration `document`."""
+        (self.path / "summary.json").unlink()
+        write_atomically(self.path / "config.toml", _content(document, digest))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a line to the metrics, which have the line of the step before. Raises RunDirectoryError."""
@@ -190,10 +214,9 @@ class RunDirectory:
 
     def _recorded(self, name: str, default: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
         """A table of data.json, with values of the type `kind`; `default` if it was not written."""
-        do = "restore it, or remove it to resume the run with the data files and models as they are"
-        stored = _read_json(self._data, do).get(name, default) if self._data.exists() else default
+        stored = self.facts.get(name, default)
         if not isinstance(stored, Mapping) or not all(isinstance(value, kind) for value in stored.values()):
-            raise _damaged(self._data, str(stored), "digests of the data files, and fingerprints of the models", do)
+            raise damaged(self._data, str(stored), "digests of the data files, and fingerprints of the models", DATA_DO)
         return stored
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -210,27 +233,11 @@ def _append(path: Path, record: Mapping[str, Any]) -> None:
         file.write(to_json(record) + "\n")
 
 
-def _read_json(path: Path, do: str) -> dict[str, Any]:
-    """The JSON object in the file at `path`. Raises RunDirectoryError if there is none."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise _damaged(path, text, "a JSON object", do)
-    return value
-
-
-def _damaged(path: Path, text: str, need: str, do: str) -> RunDirectoryError:
-    return RunDirectoryError(f"{str(path)!r} is damaged", got=repr(text[:60]), need=need, do=do)
-
-
 def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bool) -> RunDirectory:
     """Lock the directory at `path` for a run; with `fresh`, discard the run that it contains.
 
     document, digest  the configuration as TOML, and its digest
-    changes           (path of a stored configuration) -> the settings that differ and matter: (key, stored, new)
+    changes           (path of a stored configuration) -> the settings that differ; it raises for those that may not
 
     A run that has not started, for example because its data were refused, is replaced by any other run.
 
@@ -244,8 +251,8 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
         if fresh:
             _remove_run(path)
         _check_folders(path)
-        content = f"# {digest}\n{document}"
-        stored = _check_stored(path, content, changes)
+        content = _content(document, digest)
+        stored, directory.changes = _check_stored(path, content, changes)
         if stored != content and directory.summary is None:
             write_atomically(path / "config.toml", content)
     except BaseException:
@@ -259,11 +266,21 @@ def check_directory(path: Path, document: str, digest: str, *, changes: Changes,
     _check_entries(path)
     _check_folders(path)
     if path.exists() and not fresh:
-        _check_stored(path, f"# {digest}\n{document}", changes)
+        _check_stored(path, _content(document, digest), changes)
     existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         need = "a directory, and permission to write there"
         raise RunDirectoryError(f"run directory {str(path)!r} cannot be written", got=str(existing), need=need)
+
+
+def is_started_run(path: Path) -> bool:
+    """Whether the directory `path` contains a run, and something beside its configuration has been written."""
+    return _is_run(path) and _has_started(path)
+
+
+def _content(document: str, digest: str) -> str:
+    """The content of config.toml."""
+    return f"# {digest}\n{document}"
 
 
 def _check_entries(path: Path) -> None:
@@ -276,12 +293,12 @@ def _check_entries(path: Path) -> None:
         raise RunDirectoryError(f"run directory {str(path)!r}", got=got, need=need, do=do)
 
 
-def _check_stored(path: Path, content: str, changes: Changes) -> str | None:
-    """The stored configuration, if there is one. Raises RunDirectoryError if a run with another one has started."""
+def _check_stored(path: Path, content: str, changes: Changes) -> tuple[str | None, tuple[Any, ...]]:
+    """The stored configuration, if there is one, and the `changes` from it of a run that has started."""
     stored = (path / "config.toml").read_text(encoding="utf-8") if _is_run(path) else None
-    if stored is not None and stored != content and _has_started(path):
-        _refuse(path, _stored_changes(path / "config.toml", changes))
-    return stored
+    if stored is None or stored == content or not _has_started(path):
+        return stored, ()
+    return stored, tuple(_stored_changes(path / "config.toml", changes))
 
 
 def _unknown_entries(path: Path) -> list[str]:
@@ -345,19 +362,9 @@ def _check_folders(directory: Path) -> None:
             )
 
 
-def _stored_changes(path: Path, changes: Changes) -> Sequence[tuple[str, Any, Any]]:
+def _stored_changes(path: Path, changes: Changes) -> Sequence[Any]:
     try:
         return changes(path)
     except InputError as error:
         do = "restore it, name another directory, or discard the run with --fresh"
         raise RunDirectoryError(f"{str(path)!r} is damaged", got=error, need="a configuration", do=do) from error
-
-
-def _refuse(path: Path, changes: Sequence[tuple[str, Any, Any]]) -> None:
-    if changes:
-        raise RunDirectoryError(
-            f"{str(path)!r} contains a run with another configuration",
-            got="; ".join(f"{key}: {before!r} there, {now!r} now" for key, before, now in changes),
-            need="the same settings, except for trackers, reward_workers and debug",
-            do="use the same settings, name another directory, or discard the run with --fresh",
-        )

@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from pathlib import Path
 
-from purerl.store.checkpoint import clean, newest, set_aside, step_of
+from purerl.store.checkpoint import newest, set_aside, step_of
 from purerl.store.directory import RunDirectory
 from purerl.store.records import find_gap, warn_of_missing_rollouts
 
@@ -29,14 +29,14 @@ def find_checkpoint(directory: RunDirectory) -> Path | None:
     return path
 
 
-def rewind_to(path: Path | None, directory: RunDirectory, *, keep: int) -> None:
+def rewind_to(path: Path | None, directory: RunDirectory) -> None:
     """Remove what was recorded after the checkpoint at `path` (None: everything), because it is done again.
 
-    Later checkpoints are renamed. Uncommitted ones, and all that are older than the newest `keep`, are removed. A
-    warning says which rollouts of the steps before are missing.
+    Later checkpoints are renamed. A warning says which rollouts of the steps before are missing. The steps of the run
+    that this one started from have none.
     """
     step = -1 if path is None else step_of(path)
     set_aside(directory.checkpoints, after=step)
-    clean(directory.checkpoints, keep=keep)
     directory.rewind(step)
-    warn_of_missing_rollouts(directory.records(), directory.rollouts)
+    first = directory.origin["step"] + 1 if directory.origin else 0
+    warn_of_missing_rollouts([r for r in directory.records() if r["step"] >= first], directory.rollouts)

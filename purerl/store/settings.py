@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from attrs import frozen
 
-from purerl.settings import at_least, setting
+from purerl.settings import at_least, no_effect, one_of, setting
 
 __all__ = ["Checkpoint"]
 
@@ -13,5 +15,21 @@ __all__ = ["Checkpoint"]
 class Checkpoint:
     """When checkpoints are written; there is always one at the end."""
 
-    every: int = setting("steps between checkpoints", default=20, **at_least(1))
-    keep: int = setting("number of newest checkpoints that stay on disk", default=2, **at_least(1))
+    every: int = setting("steps between checkpoints", default=20, may_change="cadence", **at_least(1))
+    keep: int = setting("number of newest checkpoints that stay on disk", default=2, may_change=True, **at_least(1))
+    best: str | None = setting(
+        "name of a metric, such as eval/accuracy: the checkpoint with its best value stays on disk too; an evaluation "
+        "with a new best value is followed by a checkpoint",
+        default=None,
+        may_change=True,
+    )
+    best_mode: Literal["max", "min"] = setting(
+        "whether the largest or the smallest value of the metric is the best",
+        default="max",
+        may_change=True,
+        **one_of("max", "min"),
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.best is None and self.best_mode != "max":
+            raise no_effect("best_mode", self.best_mode, "a metric", "set checkpoint.best, or leave best_mode out")

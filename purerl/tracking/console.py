@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -49,16 +49,26 @@ class Console:
     max_steps  number of steps of the run
     title      text next to the name in the view, for example the algorithm and the model
     note       lines that are printed first
+    history    records of earlier steps, which are part of the curves
     rich       the Rich console to print on; stdout if None
     """
 
     def __init__(
-        self, name: str, max_steps: int, *, title: str = "", note: str | None = None, rich: RichConsole | None = None
+        self,
+        name: str,
+        max_steps: int,
+        *,
+        title: str = "",
+        note: str = "",
+        history: Iterable[Mapping[str, Any]] = (),
+        rich: RichConsole | None = None,
     ) -> None:
         self._rich = rich or _StdoutConsole(file=sys.stdout)
         self._view = View(name, max_steps, title)
         self._name, self._last_print_time, self._unprinted = name, float("-inf"), {}
-        for line in (note or "").splitlines():
+        for record in history:
+            self._view.add_to_curves(record)
+        for line in note.splitlines():
             self._print(f"{name}: {line}")
         utf8 = "utf" in self._rich.encoding.lower()
         self._live_view = _LiveView(self._view, self._rich) if utf8 and self._rich.is_terminal else None

@@ -33,10 +33,22 @@ class Trackers:
         self._trackers: dict[str, tuple[Tracker, int]] = {}
         self.failures: Counter[str] = Counter()
 
-    def add(self, name: str, build: Callable[[], Tracker], *, every: int = 1) -> None:
-        """Add the tracker that `build` returns. It gets every record, and the completions of every `every`-th step."""
+    def add(
+        self,
+        name: str,
+        build: Callable[[], Tracker],
+        *,
+        every: int = 1,
+        history: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Add the tracker that `build` returns. It gets every record, and the completions of every `every`-th step.
+
+        It gets the records `history` first.
+        """
         with self._guarded(name):
             self._trackers[name] = build(), every
+            for record in history:
+                self._trackers[name][0].log(record)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Forward `record` without the metrics that have no value."""

@@ -78,6 +78,10 @@ class View:
         self.record, self.now = record, seconds
         self._start = seconds if self._start is None else self._start
         self._recent_steps.append((seconds, record["step"]))
+        self.add_to_curves(record)
+
+    def add_to_curves(self, record: Mapping[str, Any]) -> None:
+        """Add the metrics of a step to the curves. A step of an earlier process counts for nothing else."""
         for metric, label in CURVE_LABELS.items():
             if metric in record:
                 self._curves.setdefault(label, deque(maxlen=_MAX_CURVE_POINTS)).append(record[metric])

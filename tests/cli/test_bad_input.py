@@ -260,8 +260,12 @@ def unfinished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_run_with_another_model_is_not_resumed(unfinished: Path, tmp_path: Path) -> None:
     settings = [f"model={write_model(tmp_path / 'other')}", f"data={unfinished}/chats.jsonl", "max_steps=4", *SMALL]
     result = _train("chat", *settings, directory=unfinished / "run")
-    got = f"model.path: '{unfinished}/model' there, '{tmp_path}/other' now"
-    message = {"got": got, "need": "the same settings", "do": "name another directory"}
+    got = f'model.path: "{unfinished}/model" there, "{tmp_path}/other" now'
+    message = {
+        "got": got,
+        "need": "the same settings",
+        "do": f"for a new run add --directory {unfinished}/run-2; to use",
+    }
     _check_error(result, 1, what="contains a run with another configuration", **message)
 
 

@@ -31,6 +31,10 @@ from .terminal import run_in_terminal
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 HINT = "the same command resumes from the last checkpoint, if there is one"
 SIGNALS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+ENDINGS = [
+    (signal.SIGINT, 130, f"interrupted; {HINT}\n"),
+    (signal.SIGTERM, 75, "  do:   the same command resumes the run\n"),
+]
 
 RECIPE = """
 from purerl.recipes.addition import addition
@@ -130,7 +134,7 @@ def test_recipe_can_be_a_toml_file_a_function_or_a_python_file(tmp_path: Path, m
 # --- a run -------------------------------------------------------------------------------------------------------
 
 
-def test_run_writes_a_model_and_a_finished_run_is_refused(tmp_path: Path) -> None:
+def test_run_writes_a_model_and_a_finished_run_exits_with_status_0(tmp_path: Path) -> None:
     settings = ("--set", "max_steps=1", "--set", "trainer.warmup_steps=0")
     arguments = ("tests.loop.small:small", *settings, "--directory", tmp_path / "run")
     first = _train(*arguments)
@@ -148,8 +152,10 @@ def test_run_writes_a_model_and_a_finished_run_is_refused(tmp_path: Path) -> Non
     assert (run / "checkpoints" / "000001" / "manifest.json").exists()
     assert (run / "final" / "model.safetensors").exists()
     second = _train(*arguments)
-    assert (second.exit_code, second.stdout) == (1, "")
-    assert second.stderr.startswith("error: the run in ")
+    assert second.exit_code == 0, second.output
+    finished, *rest = second.stdout.splitlines()
+    assert finished == "finished           before this command: nothing to do; --fresh discards the run"
+    assert rest == first.stdout.splitlines()[-6:]
     assert _train(*arguments, "--fresh").exit_code == 0
 
 
@@ -232,9 +238,9 @@ def test_command_that_cannot_be_resumed_gives_no_hint(monkeypatch: pytest.Monkey
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
 
 
-@pytest.mark.parametrize(("sign", "status", "word"), SIGNALS)
+@pytest.mark.parametrize(("sign", "status", "ending"), ENDINGS)
 def test_signal_restores_the_terminal_and_keeps_the_checkpoint(
-    sign: signal.Signals, status: int, word: str, tmp_path: Path
+    sign: signal.Signals, status: int, ending: str, tmp_path: Path
 ) -> None:
     checkpoints, sent = tmp_path / "run" / "checkpoints", []
 
@@ -247,7 +253,7 @@ def test_signal_restores_the_terminal_and_keeps_the_checkpoint(
     output, actual_status = run_in_terminal([sys.executable, *command, str(tmp_path / "run")], send_signal)
     assert actual_status == status, output
     assert output.rfind(SHOW_CURSOR) > output.rfind(HIDE_CURSOR) > 0, "the cursor is not visible"
-    assert output.endswith(f"{word}; {HINT}\n"), output[-500:]
+    assert output.endswith(ending), output[-500:]
     assert "Traceback" not in output
     assert newest(checkpoints) is not None
     assert not (tmp_path / "run" / "summary.json").exists()
@@ -260,6 +266,7 @@ def test_signal_whose_exception_a_library_ignores_is_repeated(
     ignored = []
 
     def run(*args: object, **kwargs: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)  # asks the run to stop after the step; the next signal stops it at once
         try:
             signal.raise_signal(sign)
         except KeyboardInterrupt as error:
@@ -269,6 +276,7 @@ def test_signal_whose_exception_a_library_ignores_is_repeated(
             time.sleep(0.01)
 
     monkeypatch.setattr("purerl_cli.output._SECONDS_UNTIL_REPEATED", 0.05)
+    monkeypatch.setattr("purerl_cli.stopping._MIN_SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(purerl, "train", run, raising=False)
     before = signal.getsignal(sign), signal.getsignal(signal.SIGALRM)
     result = _train()
@@ -290,8 +298,10 @@ def test_signal_while_torch_writes_a_file_is_reported_as_the_signal(
             return super().write(bytes(data))
 
     def save(*args: object, **kwargs: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
         torch.save({"weights": torch.ones(2)}, InterruptedFile())
 
+    monkeypatch.setattr("purerl_cli.stopping._MIN_SECONDS_BETWEEN", 0.0)
     monkeypatch.setattr(purerl, "train", save, raising=False)
     result = _train()
     assert result.exit_code == status, result.exception

@@ -20,7 +20,7 @@ from purerl.batch import STRUCTURE
 from purerl.composition import Composition
 from purerl.config.check import algorithm_of, updates_of
 from purerl.config.schema import Role, StopWhen
-from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
+from purerl.errors import ConfigError, InputError, RewardError
 from purerl.loop.train import train
 from purerl.settings import Model
 from purerl.store.rollouts import read_batch, read_metadata, read_rollouts
@@ -195,10 +195,13 @@ def test_stop_when_ends_the_run_with_an_evaluation(tmp_path: Path) -> None:
     assert "eval/accuracy" in records(summary)[-1]
 
 
-def test_finished_run_is_refused_and_discarded_with_fresh(tmp_path: Path) -> None:
+def test_finished_run_returns_its_summary_and_is_discarded_with_fresh(tmp_path: Path) -> None:
     first = train(fake(), directory=tmp_path / "run")
-    with pytest.raises(RunDirectoryError, match="is finished\n  do:   its model is in .*--fresh"):
-        train(fake(), directory=tmp_path / "run")
+    weights = first.model / "model.safetensors"
+    written = weights.stat().st_mtime_ns
+    stored = train(fake(), directory=tmp_path / "run")
+    assert (stored, stored.was_finished, first.was_finished) == (first, True, False)
+    assert weights.stat().st_mtime_ns == written
     again = purerl.train(fake(), directory=tmp_path / "run", fresh=True)
     assert (again.before, again.after) == (first.before, first.after)
 

@@ -148,6 +148,20 @@ def test_training_without_rewards_shows_the_loss(metrics: dict[str, float], expe
     assert [" ".join(line.split()[:2]) for line in _drawn_lines(view)[3:]] == expected
 
 
+def test_view_of_a_resumed_run_shows_the_curves_of_earlier_steps() -> None:
+    rich = _terminal()
+    history = [_record(step, **{"eval/accuracy": 0.25}) for step in range(10)]
+    console = Console("a run", max_steps=40, note="one\ntwo", history=history, rich=rich)
+    console.log(_record(10, **{"eval/accuracy": 0.25}))
+    view = console._view
+    console.close(failed=False)
+    assert _output(rich).startswith("a run: one\na run: two\n")
+    view.now += 30.0
+    lines = _drawn_lines(view)
+    assert lines[1].endswith("step 10 of 40   0:30 elapsed"), "elapsed since this process has resumed the run"
+    assert lines[3:5] == ["reward    1.000  ▁▂▂▃▄▅▅▆▇▇█", "accuracy  0.250  ▅▅▅▅▅▅▅▅▅▅▅"]
+
+
 def test_view_without_records_can_be_drawn() -> None:
     assert _drawn_lines(View("new", max_steps=3))[:2][1].endswith("step 0 of 3")
 

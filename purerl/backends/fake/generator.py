@@ -28,7 +28,7 @@ class Config:
 
     vocab_size: int = field(default=16, metadata={"help": "number of tokens"})
     max_sequence_length: int = field(default=4096, metadata={"help": "tokens of the longest sequence"})
-    max_collected: int = field(default=4, metadata={"help": "maximum number of completions per call of collect"})
+    max_collected: int = field(default=4, metadata={"help": "completions per call of collect", "may_change": True})
 
     def __attrs_post_init__(self) -> None:
         for name in ("vocab_size", "max_sequence_length", "max_collected"):

@@ -25,7 +25,7 @@ from purerl.protocols import Capabilities, Metrics, Weights
 from purerl.ranks import Ranks, current_ranks
 from purerl.settings import Model
 
-__all__ = ["Config", "FakeTrainer", "build", "capabilities", "conformance"]
+__all__ = ["Config", "FakeTrainer", "build", "capabilities", "conformance", "depends_on_length"]
 
 _FILE = "weights.safetensors"
 
@@ -50,6 +50,11 @@ class Config:
 def capabilities() -> Capabilities:
     """What a trainer can do."""
     return Capabilities(outputs=frozenset(OUTPUTS))
+
+
+def depends_on_length(config: Config) -> bool:
+    """Whether learning rates depend on the number of optimizer steps of the run: the learning rate is constant."""
+    return False
 
 
 def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], updates: int, seed: int) -> FakeTrainer:

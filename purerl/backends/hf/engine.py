@@ -171,7 +171,7 @@ class HFTrainer:
             lr_scheduler=config.lr_scheduler,
             warmup_steps=config.warmup(self.updates),
             min_lr_ratio=config.min_lr_ratio,
-            updates=self.updates,
+            updates=config.schedule_steps(self.updates),
         )
         norm = nn.utils.clip_grad_norm_(self.trained.values(), config.max_grad_norm)
         norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -48,12 +48,21 @@ class Config:
     """Settings of the in-process generator."""
 
     max_num_seqs: int = setting(
-        "sequences that are decoded together; further requests wait", default=256, **at_least(1)
+        "sequences that are decoded together; further requests wait",
+        default=256,
+        may_change="rounding",
+        **at_least(1),
     )
     max_prefill_tokens: int = setting(
-        "prompt tokens in one forward pass, padding included", default=8192, unit="tokens", **at_least(1)
+        "prompt tokens in one forward pass, padding included",
+        default=8192,
+        unit="tokens",
+        may_change="rounding",
+        **at_least(1),
     )
-    device: str = setting("cpu, cuda:0, ...; auto: the accelerator if there is one", default="auto")
+    device: str = setting(
+        "cpu, cuda:0, ...; auto: the accelerator if there is one", default="auto", may_change="rounding"
+    )
 
 
 def capabilities() -> Capabilities:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from attrs import frozen
 
 from purerl.errors import ConfigError, nearest
-from purerl.settings import Model, at_least, between, boolean, check_alternatives, one_of, setting
+from purerl.settings import Model, at_least, between, boolean, check_alternatives, no_effect, one_of, setting
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from purerl.backends.hf.engine import HFTrainer
     from purerl.protocols import Capabilities
 
-__all__ = ["OUTPUTS", "Config", "build", "capabilities", "check", "preview"]
+__all__ = ["OUTPUTS", "Config", "build", "capabilities", "check", "depends_on_length", "preview"]
 
 LRScheduler = Literal["constant", "linear", "cosine"]
 OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition")
@@ -61,6 +61,13 @@ class Config:
     lr_scheduler: LRScheduler = setting(
         "learning rate after the warm-up", default="constant", **one_of(*get_args(LRScheduler))
     )
+    lr_scheduler_steps: int | None = setting(
+        "optimizer steps after which the schedule has reached its end; if not given, those of the run. With it, the "
+        "learning rate does not depend on the length of the run",
+        default=None,
+        unit="optimizer steps",
+        **at_least(1),
+    )
     warmup_steps: int | None = setting(
         "optimizer steps in which the learning rate rises; if neither this nor warmup_ratio is given, none",
         default=None,
@@ -68,7 +75,7 @@ class Config:
         **at_least(0),
     )
     warmup_ratio: float | None = setting(
-        "the same as a fraction of all optimizer steps of the run, which fits a run of any length",
+        "the same as a fraction of all optimizer steps of the schedule, which fits a run of any length",
         default=None,
         need="from 0 to below 1",
         valid=lambda x: 0 <= x < 1,
@@ -84,6 +91,7 @@ class Config:
         "maximum of rows times tokens of the longest row in one forward pass",
         default=2048,
         unit="tokens",
+        may_change="rounding",
         **at_least(1),
     )
     mixed_precision: Literal["off", "bfloat16"] = setting(
@@ -92,10 +100,16 @@ class Config:
         **one_of("off", "bfloat16"),
     )
     gradient_checkpointing: bool = setting(
-        "recompute the activations of each layer in the backward pass, to save memory", default=False, **boolean()
+        "recompute the activations of each layer in the backward pass, to save memory",
+        default=False,
+        may_change="rounding",
+        **boolean(),
     )
     share_prefixes: bool = setting(
-        "compute the common prefix of a group's rows once, if the model allows it", default=True, **boolean()
+        "compute the common prefix of a group's rows once, if the model allows it",
+        default=True,
+        may_change="rounding",
+        **boolean(),
     )
     top_k: int | None = setting(
         "number of most likely tokens in topk_tokens and topk_logp; if not given, 16, or the whole vocabulary",
@@ -103,7 +117,11 @@ class Config:
         **at_least(1),
     )
     device: str = setting(
-        "cpu, cuda:0, ...; auto: the accelerator if there is one", default="auto", need="a device", valid=bool
+        "cpu, cuda:0, ...; auto: the accelerator if there is one",
+        default="auto",
+        need="a device",
+        valid=bool,
+        may_change="rounding",
     )
 
     def __attrs_post_init__(self) -> None:
@@ -111,10 +129,27 @@ class Config:
             need = "lr_scheduler linear or cosine: a constant learning rate stays at lr"
             raise ConfigError("min_lr_ratio has no effect", got=self.min_lr_ratio, need=need, do="leave it out")
         check_alternatives(self, "warmup_steps", "warmup_ratio")
+        if self.lr_scheduler_steps is not None and not self.has_length:
+            need = "lr_scheduler linear or cosine, or warmup_ratio: nothing else depends on the length of the schedule"
+            raise no_effect("lr_scheduler_steps", self.lr_scheduler_steps, need)
+        if self.lr_scheduler_steps is not None and self.lr_scheduler_steps <= (self.warmup_steps or 0):
+            need = f"less than lr_scheduler_steps, {self.lr_scheduler_steps}"
+            raise ConfigError("warmup_steps", got=self.warmup_steps, need=need)
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the learning rate depends on the number of optimizer steps of the schedule."""
+        return self.lr_scheduler != "constant" or bool(self.warmup_ratio)
+
+    def schedule_steps(self, updates: int) -> int:
+        """The number of optimizer steps of the schedule in a run of `updates` optimizer steps."""
+        return self.lr_scheduler_steps or updates
 
     def warmup(self, updates: int) -> int:
         """The number of warm-up steps in a run of `updates` optimizer steps."""
-        return round((self.warmup_ratio or 0.0) * updates) if self.warmup_steps is None else self.warmup_steps
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        return round((self.warmup_ratio or 0.0) * self.schedule_steps(updates))
 
 
 def capabilities() -> Capabilities:
@@ -122,6 +157,11 @@ def capabilities() -> Capabilities:
     from purerl.protocols import Capabilities
 
     return Capabilities(outputs=frozenset(OUTPUTS))
+
+
+def depends_on_length(config: Config) -> bool:
+    """Whether learning rates depend on the number of optimizer steps of the run."""
+    return config.has_length and config.lr_scheduler_steps is None
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:

@@ -1,0 +1,52 @@
+"""What is returned by a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from purerl.store.checkpoint import path_of
+
+__all__ = ["Summary", "evaluation_in"]
+
+
+@frozen
+class Summary:
+    """A finished run: its directory, its number of steps, and its evaluations `before` and `after` training.
+
+    They have the metrics ``eval/...`` and ``validation/...``. `before` is empty without an evaluation at step 0.
+
+    best_step      the step of the checkpoint that `checkpoint.best` has selected; None if there is none
+    was_finished   whether the run was finished already, and nothing has been done
+    """
+
+    directory: Path
+    steps: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    best_step: int | None = None
+    was_finished: bool = field(default=False, eq=False)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The last checkpoint. There is none if the run was over before its first step."""
+        return path_of(self.directory / "checkpoints", self.steps)
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint that `checkpoint.best` has selected."""
+        return None if self.best_step is None else path_of(self.directory / "checkpoints", self.best_step)
+
+    @property
+    def model(self) -> Path:
+        """The trained policy in Hugging Face's format."""
+        return self.directory / "final"
+
+
+def evaluation_in(record: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of evaluations and validations in the record of a step."""
+    prefixes = ("eval/", "validation/")
+    return {name: value for name, value in record.items() if name.startswith(prefixes) and value is not None}
