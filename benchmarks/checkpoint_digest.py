@@ -31,7 +31,8 @@ from benchmarks.loop_overhead import config as tiny_config
 from purerl.config.schema import RunConfig
 from purerl.loop.open import open_run, prepare, resolve_paths
 from purerl.loop.run import LoopState
-from purerl.loop.train import advance, claim_directory
+from purerl.loop.steps import advance
+from purerl.loop.train import claim_directory
 from purerl.recipes.addition import addition
 from purerl.settings import Model
 from purerl.store.checkpoint import commit, newest

@@ -28,7 +28,8 @@ from purerl.backends.hf import generator, trainer
 from purerl.config.schema import RunConfig
 from purerl.loop.open import open_run
 from purerl.loop.run import LoopState
-from purerl.loop.train import advance, claim_directory
+from purerl.loop.steps import advance
+from purerl.loop.train import claim_directory
 from purerl.recipes.addition import character_tokenizer
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model

@@ -105,7 +105,8 @@ def run_purerl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     from purerl.config.schema import RunConfig
     from purerl.loop.open import open_run
     from purerl.loop.run import LoopState
-    from purerl.loop.train import advance, claim_directory
+    from purerl.loop.steps import advance
+    from purerl.loop.train import claim_directory
     from purerl.rollouts.settings import Rollout
     from purerl.settings import Model
     from purerl.store.settings import Checkpoint

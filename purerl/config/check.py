@@ -87,7 +87,6 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     _check_models(config, algorithm)
     _check_steps(config, algorithm, kind)
     _check_sampling(config, algorithm, kind)
-    check_reuse(config, algorithm, kind)
     check_trackers(config.trackers)
     check_debug(config.debug, config.max_steps)
     check_rewards(config.rewards, config.gates, config.reward_workers, functions or {})
@@ -97,6 +96,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
         locate(config.prepare_data)
     if config.initial_run is not None:
         _check_initial_run(config, config.initial_run)
+    check_reuse(config, algorithm, kind)  # the last one, because it may compute gradients
 
 
 def needs_rollouts(algorithm: Algorithm) -> set[str]:

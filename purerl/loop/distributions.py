@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum, sqrt
 
-from tensordict import TensorDict
 from torch import Tensor
+
+from purerl.types import TensorDict
 
 __all__ = ["advantage_metrics", "length_metrics", "reward_spread"]
 

@@ -124,10 +124,7 @@ def evaluation_of_model(
         chat_template_kwargs=chat_template_kwargs,
         extra_stop_tokens=end_tokens(model),
     )
-    if not chat.stop_tokens and not settings.stop_strings:
-        what = f"the tokenizer of {model.path!r} has no end token"
-        need = "one that ends a completion: otherwise each has the maximum length"
-        raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
+    _check_end(model, settings, chat)
     for data in problems.values():
         check_first_rows(chat, data)
     return Evaluation(
@@ -141,6 +138,14 @@ def evaluation_of_model(
         generator=generator,
         seed=seed,
     )
+
+
+def _check_end(model: Model, settings: Evaluate, chat: Chat) -> None:
+    """Raise ConfigError if nothing but the maximum length ends a completion."""
+    if not chat.stop_tokens and not settings.stop_strings:
+        what = f"the tokenizer of {model.path!r} has no end token"
+        need = "one that ends a completion: otherwise each has the maximum length"
+        raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
 
 
 def evaluation_of_run(

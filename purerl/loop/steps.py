@@ -42,6 +42,7 @@ __all__ = ["advance", "is_over", "remaining_steps"]
 def remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callbacks: Callbacks) -> dict[str, Any]:
     """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
     _write_facts(run, directory)
+    identity = directory.identity  # refused, if it is damaged, before anything is removed
     state, title = resume(run, directory), f"{config.algorithm}, {config.model.path}"
     past, note = directory.records()[:-1], [notes(run.data), describe_start(state, directory)]
     note = "\n".join(filter(None, note))
@@ -50,7 +51,7 @@ def remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callba
             metrics = measure(run, state, due(run.config, 0), Clock())
             directory.log(to_record({"step": 0, **metrics}, directory.path))
         record = directory.records()[-1]
-        _add_trackers(trackers, config, directory, [*past, record])
+        _add_trackers(trackers, config, directory, identity, [*past, record])
         log_evaluation(trackers, record["step"], directory.evaluations)
         trackers.log(record)
         monitor = Monitor.of_run(directory.path, [*past, record])
@@ -81,12 +82,16 @@ def _write_facts(run: Run, directory: RunDirectory) -> None:
 
 
 def _add_trackers(
-    trackers: Trackers, config: RunConfig, directory: RunDirectory, records: Sequence[Mapping[str, Any]]
+    trackers: Trackers,
+    config: RunConfig,
+    directory: RunDirectory,
+    identity: str,
+    records: Sequence[Mapping[str, Any]],
 ) -> None:
     """Add the trackers of `config`. A run that starts from another one has a past that they do not know yet."""
     is_new = directory.origin is not None and directory.origin["step"] == records[-1]["step"]
     history, first = records[:-1] if is_new else [], records[0 if is_new else -1]["step"]
-    info = partial(RunInfo, config.name, directory.identity, settings=flat(to_dict(config)), first=first)
+    info = partial(RunInfo, config.name, identity, settings=flat(to_dict(config)), first=first)
     folder, every = directory.path / "trackers", config.checkpoint.every
     add_trackers(trackers, config.trackers, folder=folder, run_info=info, every=every, history=history)
 

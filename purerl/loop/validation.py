@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from attrs import evolve, frozen
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_advantages, compute_loss, merge, prepare_step
 from purerl.batch import STRUCTURE, with_fields
@@ -24,6 +23,7 @@ from purerl.loop.run import LoopState
 from purerl.loop.sources import Demonstrations, Preferences
 from purerl.loop.step import Learner
 from purerl.loop.update import score, scored_fields
+from purerl.types import TensorDict
 
 __all__ = ["Validator", "read_held_out", "select_held_out"]
 

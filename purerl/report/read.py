@@ -150,8 +150,8 @@ def _phase_seconds(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Seconds of the full run by phase. Time of the steps that belongs to no phase is called other."""
     timed = dict.fromkeys(name for record in records for name in record if name.startswith("time/"))
     phases = [name.removeprefix("time/") for name in timed if name not in _NOT_PHASES]
-    totals = {name: sum(record.get(f"time/{name}", 0.0) for record in records) for name in phases}
-    steps = sum(record.get("time/step", 0.0) for record in records)
+    totals = {name: sum(record.get(f"time/{name}") or 0.0 for record in records) for name in phases}
+    steps = sum(record.get("time/step") or 0.0 for record in records)
     unassigned = steps - sum(seconds for name, seconds in totals.items() if name not in _PHASES_OUTSIDE_STEPS)
     return totals | {"other": max(unassigned, 0.0)}
 
@@ -166,9 +166,11 @@ def _curves(records: Sequence[dict[str, Any]], max_records: int) -> dict[str, An
     evaluated = [k for k, record in enumerate(records) if any(name.startswith(prefixes) for name in record)]
     selected = sorted({*evenly_spaced(range(len(records)), max_records), *evenly_spaced(evaluated, max_records // 2)})
     seconds = accumulate(
-        sum(record.get(f"time/{name}", 0.0) for name in ("step", *_PHASES_OUTSIDE_STEPS)) for record in records
+        sum(record.get(f"time/{name}") or 0.0 for name in ("step", *_PHASES_OUTSIDE_STEPS)) for record in records
     )
-    tokens = accumulate(record.get("time/tokens_per_second", 0.0) * record.get("time/step", 0.0) for record in records)
+    tokens = accumulate(
+        (record.get("time/tokens_per_second") or 0.0) * (record.get("time/step") or 0.0) for record in records
+    )
     axes = {"step": [record["step"] for record in records], "seconds": list(seconds), "tokens": list(tokens)}
     names = dict.fromkeys(name for record in records for name in record if name != "step")
     return {

@@ -118,8 +118,8 @@ def test_algorithm_may_be_its_name_a_file_or_a_module_of_the_working_directory(
     assert again.returncode == 0, again.stderr
     text = result.stdout[result.stdout.index("\n[algorithm]") :].split("\n\n")[0]
     short = tmp_path / "short.toml"
-    short.write_text(result.stdout.replace(text, "").replace("\nname =", '\nalgorithm = "rloo"\nname =', 1))
-    assert str(_read_config(_train("--dry-run", short)).algorithm) == "rloo"
+    short.write_text(result.stdout.replace(text, "").replace("\nname =", '\nalgorithm = "gspo"\nname =', 1))
+    assert str(_read_config(_train("--dry-run", short)).algorithm) == "gspo"
 
 
 def test_recipe_can_be_a_toml_file_a_function_or_a_python_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

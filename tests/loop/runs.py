@@ -9,7 +9,7 @@ import pytest
 
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
-from purerl.loop import train as loop
+from purerl.loop import steps as loop
 from purerl.loop.open import Run, open_run
 from purerl.loop.run import LoopState
 from purerl.loop.train import Summary, claim_directory, train

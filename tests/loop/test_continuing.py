@@ -45,7 +45,7 @@ def _refusal(directory: Path, before: RunConfig, after: RunConfig) -> str:
 
 def _real(**changes: Any) -> RunConfig:
     """A run with a constant learning rate."""
-    trainer = evolve(small_real().trainer, lr_scheduler="constant", warmup_steps=0)
+    trainer = evolve(small_real().trainer, lr_scheduler="constant", warmup_steps=None)
     return small_real(**{"trainer": trainer} | changes)
 
 

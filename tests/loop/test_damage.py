@@ -14,7 +14,7 @@ from attrs import evolve
 
 from purerl.config.schema import RunConfig
 from purerl.errors import CheckpointError, DataError, RunDirectoryError
-from purerl.loop import train as loop
+from purerl.loop import steps as loop
 from purerl.loop.evaluation import evaluation_of_run
 from purerl.loop.train import claim_directory, train
 from purerl.store.checkpoint import newest

@@ -178,7 +178,7 @@ def test_tracker_gets_settings_all_records_and_completions_with_checkpoints(tmp_
 
 
 def _interrupt_in_the_fourth_step(config: Any, directory: Path) -> None:
-    from purerl.loop import train as loop
+    from purerl.loop import steps as loop
 
     advance = loop.advance
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm, Bound, Objective, compute_loss, prepare_step
 from purerl.algos.parts.corrections import _correct
+from purerl.algos.parts.editing import contains
+from purerl.algos.parts.policy import clip_surrogate_of
 from purerl.batch import FIELDS, STRUCTURE, collate, with_fields
-from purerl.types import TokenFloat
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["has_policy_ratio", "is_policy_gradient", "weights_rollouts"]
 
@@ -45,7 +46,7 @@ def has_policy_ratio(algorithm: Algorithm) -> bool:
     >>> has_policy_ratio(grpo.algorithm()), has_policy_ratio(rloo.algorithm())
     (True, False)
     """
-    return all(_depends_on_behavior(o) for o in _policies(algorithm) if "advantage" in o.reads)
+    return all(_is_clipped(o) or _depends_on_behavior(o) for o in _policies(algorithm) if "advantage" in o.reads)
 
 
 def weights_rollouts(algorithm: Algorithm) -> bool:
@@ -72,6 +73,12 @@ def _bounds(value: object) -> Iterator[Bound]:
     if isinstance(value, tuple):
         for item in value:
             yield from _bounds(item)
+
+
+def _is_clipped(objective: Objective) -> bool:
+    """Whether the loss has PPO's clipped surrogate, so that no gradient needs to be computed."""
+    has_surrogate = any(contains(term, lambda bound: bound.function is clip_surrogate_of) for term in objective.terms)
+    return has_surrogate and "old_logp" in objective.reads
 
 
 def _depends_on_behavior(objective: Objective) -> bool:
