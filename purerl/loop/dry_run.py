@@ -68,6 +68,7 @@ def dry_run(
             missing += _check_phase(phase, functions, runs_code=runs_code)
     notes = {
         "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],
+        "contains a finished run": [str(path)] if not fresh and (path / "summary.json").exists() else [],
         "not checked, because the run creates it": [name for name in missing if _RUN in name],
         "not checked without running code": [] if runs_code else own_functions(config),
         "not checked without running code of the model": [name for name in missing if _RUN not in name],

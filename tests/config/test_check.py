@@ -32,7 +32,7 @@ def error_of(*settings: str, recipe: str = "addition") -> str:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ((*_stop_when("eval/accuracy"), "evaluate="), "stop_when has no effect\n  got:  StopWhen"),
+        ((*_stop_when("eval/accuracy"), "evaluate="), "stop_when has no effect\n  got:  'eval/accuracy'"),
         (
             ("stop_when.metric=eval/accuracy", "stop_when.at_least=nan"),
             "stop_when.at_least\n  got:  nan\n  need: a finite number",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from purerl.data.convert import convert
-from purerl.loop import train as training
+from purerl.loop import steps
 from purerl.loop.run import LoopState
 from purerl.loop.train import Summary
 from purerl.store.rollouts import read_rollouts
@@ -67,7 +67,7 @@ def test_the_validation_set_is_used_for_evaluation_only(run: Summary) -> None:
 def test_an_interrupted_run_resumes_with_the_same_metrics(
     run: Summary, settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advance = training.advance
+    advance = steps.advance
 
     def until_step_3(run: Any, state: LoopState, *arguments: Any) -> Any:
         if state.step == 3:
@@ -75,7 +75,7 @@ def test_an_interrupted_run_resumes_with_the_same_metrics(
         return advance(run, state, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "advance", until_step_3)
+        patch.setattr(steps, "advance", until_step_3)
         with pytest.raises(KeyboardInterrupt):
             train("gsm8k", tmp_path / "run", *settings)
     assert not (tmp_path / "run" / "summary.json").exists()
