@@ -18,6 +18,7 @@ project = "purerl"
 version = release = purerl.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
 myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3  # links to headings, as on GitHub
 mathjax_path = "https://cdn.jsdelivr.net/npm/mathjax@3/es5/tex-chtml.js"
 mathjax3_config = {"chtml": {"displayAlign": "left", "displayIndent": "1.5em"}}
 exclude_patterns = ["_build", "modifiers/table.md"]  # the table is included by modifiers.md

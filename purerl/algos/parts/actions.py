@@ -24,7 +24,7 @@ def action_index(action: TokenBool) -> TokenInt:
     >>> action_index(torch.tensor([[False, True, False, True]]))
     tensor([[0, 0, 0, 1]])
     """
-    return action.cumsum(-1).sub_(1).clamp_(min=0)
+    return (action.cumsum(-1) - 1).clamp(min=0)
 
 
 def segment_sum(x: TokenFloat, index: TokenInt) -> TokenFloat:
