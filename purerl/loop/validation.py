@@ -23,7 +23,7 @@ from purerl.loop.run import LoopState
 from purerl.loop.sources import Demonstrations, Preferences
 from purerl.loop.step import Learner
 from purerl.loop.update import score, scored_fields
-from purerl.types import TensorDict
+from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Validator", "read_held_out", "select_held_out"]
 
@@ -55,7 +55,8 @@ class Validator:
         """The metrics of the policy in `state`, as ``validation/NAME``.
 
         `loss` is what the policy minimizes, and the others are metrics of its objective, such as `accuracy` and
-        `margin` of preference pairs. With demonstrations there is also the `perplexity` of an answer token.
+        `margin` of preference pairs. With demonstrations there are also the `perplexity` of an answer token, and
+        `token_accuracy`: the fraction of answer tokens that are the most likely ones.
         """
         objectives = [objective for objective in self.learner.objectives if objective.role == "policy"]
         batches = [self._scored(indices, number, objectives, state) for number, indices in self._parts()]
@@ -89,14 +90,19 @@ class Validator:
     def _metrics_of_part(
         self, objective: Objective, step: TensorDict, counts: Mapping[str, Counts]
     ) -> dict[str, Weighted]:
-        names = tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs)))
-        outputs = self.learner.trainers[objective.role].score(step, names)
-        part = with_fields(step.select(*STRUCTURE, *objective.reads), **dict(outputs.items()))
-        _, metrics = compute_loss(objective, part, counts)
+        names, trainer = dict.fromkeys((*objective.outputs, *objective.metric_outputs)), self.learner.trainers["policy"]
         learns_text = isinstance(self.source, Demonstrations) and "logp" in names
-        return {**metrics, **({"nll": _negative_log_likelihood(part)} if learns_text else {})}
+        is_ranked = learns_text and _TOP in trainer.capabilities.outputs and "teacher_topk_tokens" not in step.keys()
+        outputs = trainer.score(step, (*names, *([_TOP] if is_ranked else [])))
+        part = with_fields(step.select(*STRUCTURE, *objective.reads), **{name: outputs[name] for name in names})
+        _, metrics = compute_loss(objective, part, counts)
+        text = {"nll": _mean_over_tokens(-part["logp"], part)} if learns_text else {}
+        if is_ranked:
+            text["token_accuracy"] = _mean_over_tokens((outputs[_TOP][..., 0] == step["tokens"]).double(), part)
+        return {**metrics, **text}
 
 
+_TOP = "topk_tokens"
 _MAX_NLL = math.log(torch.finfo(torch.float64).max)
 
 
@@ -104,6 +110,6 @@ def _total(counts: Sequence[Counts]) -> Counts:
     return Counts(*(torch.stack(numbers).sum(0) for numbers in zip(*counts, strict=True)))
 
 
-def _negative_log_likelihood(batch: TensorDict) -> Weighted:
+def _mean_over_tokens(value: TokenFloat, batch: TensorDict) -> Weighted:
     mask = batch["mask"]
-    return Weighted(-torch.where(mask, batch["logp"], 0).sum((-2, -1)), count_true(mask).sum(-1))
+    return Weighted(torch.where(mask, value, 0).sum((-2, -1)), count_true(mask).sum(-1))

@@ -8,7 +8,7 @@ turns, the system prompt, or the headers of the template. With columns `prompt` 
 the completion.
 
 `data.validation_fraction=0.05` holds out a twentieth of the prompts, and `validation.data` names a file instead. Then
-`validation/loss` and `validation/perplexity` are measured every 50 steps.
+`validation/loss`, `perplexity` and `token_accuracy` are measured every 50 steps.
 
 Reasons for the settings:
 

@@ -29,7 +29,7 @@ from purerl_cli.output import format_summary
 from tests.data.made import write
 
 from .runs import opened, records, train_until, without_times
-from .small import fake
+from .small import fake, small_real
 
 PREPARED = "{run}/prepared/held_out.parquet"
 NO_SAMPLING: dict[str, Any] = {"rollout": None, "generator": None, "rewards": (), "evaluate": None}
@@ -71,7 +71,23 @@ def test_loss_of_demonstrations_is_the_mean_over_all_answer_tokens(prepared: Pat
     values = run.validate(LoopState())
     assert values["validation/loss"] == pytest.approx(total / count, rel=1e-6)
     assert values["validation/perplexity"] == pytest.approx(math.exp(total / count), rel=1e-6)
-    assert values.keys() == {"validation/loss", "validation/perplexity"}
+    assert values.keys() == {"validation/loss", "validation/perplexity", "validation/token_accuracy"}
+
+
+def test_token_accuracy_is_the_share_of_tokens_with_the_largest_logit(prepared: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    engines = {"trainer": small_real().trainer, "generator": None}
+    config = evolve(_demonstrations(batch_size=4), **engines)
+    run = opened(_with_files(config, prepared), tmp_path / "run")
+    model, data = AutoModelForCausalLM.from_pretrained(prepared / "model"), run.data.validation
+    correct = []
+    for index, example in zip(data.indices, rows_at(data, data.indices), strict=True):
+        [row] = tokenized_at(run.data.chat, data, index, example)
+        predicted = model(torch.tensor([row.tokens])).logits[0].argmax(-1).tolist()
+        correct += [predicted[k - 1] == token for k, token in enumerate(row.tokens) if row.action[k]]
+    assert len({*correct}) == 2, "some are correct, and some are not"
+    assert run.validate(LoopState())["validation/token_accuracy"] == sum(correct) / len(correct)
 
 
 @pytest.mark.parametrize("kind", ["demonstrations", "pairs"])
