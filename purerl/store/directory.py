@@ -17,7 +17,8 @@ stacks.txt           stacks of threads in steps that took longer than debug.stac
 identity             the identity of the run for trackers
 final/               the trained policy in Hugging Face's format
 summary.json         written last: the run is finished
-origin.json          the run and the step that `resume_from` continued; its metrics are part of metrics.jsonl
+origin.json          the run and the step of the checkpoint that the run started from, if `resume_from` is given
+export/              models that `purerl export` wrote; they are not removed with the run
 lock                 held while a process works on the run
 """
 
