@@ -54,6 +54,7 @@ __all__ = [
     "check_files",
     "check_inputs",
     "check_row_lengths",
+    "is_created_by_run",
     "max_steps_of",
     "models_of",
     "open_generator",
@@ -61,7 +62,6 @@ __all__ = [
     "open_run_data",
     "open_trainer",
     "prepare",
-    "purpose_of",
     "resolve_paths",
     "reward_runner",
 ]
@@ -118,6 +118,11 @@ def prepare(config: RunConfig, directory: Path) -> None:
         locate(config.prepare_data)(folder, config.seed)
 
 
+def is_created_by_run(path: str) -> bool:
+    """Whether the file or model at `path` is in the run directory, so that it may not exist before the run."""
+    return _RUN in path
+
+
 def resolve_paths(config: RunConfig, root: Path) -> RunConfig:
     """`config` with ``{run}`` in its paths replaced by the run directory."""
 
@@ -140,20 +145,20 @@ def check_inputs(config: RunConfig) -> None:
     for phase in filter(None, (config.initial_run, config)):
         check_files(phase)
         for model in models_of(phase):
-            if _RUN not in model.path:
+            if not is_created_by_run(model.path):
                 load_tokenizer(model)
 
 
 def check_files(config: RunConfig) -> list[str]:
     """Read the data files of `config`, and return those that the run itself creates. Raises DataError."""
-    purpose = purpose_of(config, algorithm_of(config))
+    purpose = _purpose_of(config, algorithm_of(config))
     problems = config.evaluate.data.values() if config.evaluate else ()
     held_out = config.validation.data if config.validation else ()
     named = [*((file, purpose) for file in (*config.data.files, *held_out)), *((file, "prompts") for file in problems)]
     for file, use in named:
-        if _RUN not in file:
+        if not is_created_by_run(file):
             read_examples([file], use)
-    return [file for file, _ in named if _RUN in file]
+    return [file for file, _ in named if is_created_by_run(file)]
 
 
 def models_of(config: RunConfig) -> list[Model]:
@@ -162,7 +167,7 @@ def models_of(config: RunConfig) -> list[Model]:
     return list(dict.fromkeys(role.settings.model or config.model for role in roles))
 
 
-def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
+def _purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
     """What the training data are used for."""
     if config.rollout is not None:
         return "prompts"
@@ -219,7 +224,7 @@ def open_run_data(
     config: RunConfig, algorithm: Algorithm, roles: Mapping[str, ModelRole], runner: RewardRunner
 ) -> RunData:
     """The data of a run, checked against its reward functions and the tokenizers of the models in `roles`."""
-    evaluate, purpose = config.evaluate, purpose_of(config, algorithm)
+    evaluate, purpose = config.evaluate, _purpose_of(config, algorithm)
     problems = read_problems(evaluate.data, evaluate.max_examples) if evaluate else {}
     held_out = read_held_out(config.validation, purpose)
     others = [*problems.values(), *([held_out] if held_out else [])]
@@ -258,7 +263,7 @@ def _source(
 
 
 def _examples_source(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:
-    return Preferences(sampler) if purpose_of(config, algorithm) == "preferences" else Demonstrations(sampler)
+    return Preferences(sampler) if _purpose_of(config, algorithm) == "preferences" else Demonstrations(sampler)
 
 
 def _validator(

@@ -19,7 +19,7 @@ from purerl.config.structure import read_toml
 from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
 from purerl.files import atomic_directory, write_atomically
 from purerl.store.best import best_step
-from purerl.store.checkpoint import newest, path_of, saved_steps
+from purerl.store.checkpoint import newest, path_of, saved_steps, step_of
 from purerl.store.directory import RunDirectory, is_started_run
 from purerl.store.lines import read_lines
 from purerl.store.manifest import find_damage
@@ -85,8 +85,8 @@ def find_checkpoint(origin: Origin) -> Path:
     steps = saved_steps(folder)
     if not steps:
         do = "resume it with purerl train; checkpoint.every is the number of steps between checkpoints"
-        got = "no checkpoint"
-        raise CheckpointError(f"run {str(origin.run)!r}", got=got, need="a run with a complete checkpoint", do=do)
+        got, need = "a run without a checkpoint", "one with a complete checkpoint"
+        raise CheckpointError(f"run directory {str(origin.run)!r}", got=got, need=need, do=do)
     if path is not None:
         return path
     if origin.step == "best" and config.checkpoint.best is None:
@@ -114,7 +114,7 @@ def check_origin(origin: Origin, path: Path, config: RunConfig, *, fresh: bool) 
         do = "name a new directory with --directory; without --resume-from the run itself is resumed"
         raise RunDirectoryError(f"{str(path)!r} cannot start from itself", need="another directory", do=do)
     if fresh or not is_started_run(path):
-        check_length(int(find_checkpoint(origin).name), config.max_steps)
+        check_length(step_of(find_checkpoint(origin)), config.max_steps)
         return
     stored = read_origin(path)
     steps = ("latest", "best", str(stored["step"])) if stored else ()
@@ -141,10 +141,10 @@ def adopt(origin: Origin | None, directory: RunDirectory, config: RunConfig) -> 
     """
     if origin is not None and directory.origin is None:
         checkpoint = find_checkpoint(origin)
-        check_length(int(checkpoint.name), config.max_steps)
+        check_length(step_of(checkpoint), config.max_steps)
         advantages = (algorithm_of(each).advantage for each in (read_config(origin.run), config))
         same_advantage = next(advantages) == next(advantages)
-        origin_of_run = {"run": str(origin.run.resolve()), "step": int(checkpoint.name)}
+        origin_of_run = {"run": str(origin.run.resolve()), "step": step_of(checkpoint)}
         directory.write_origin({**origin_of_run, "same_advantage": same_advantage})
     stored = directory.origin
     if stored is not None and not saved_steps(directory.checkpoints):

@@ -20,7 +20,7 @@ from purerl.loop.run import Clock, LoopState
 from purerl.store.best import best_step
 from purerl.store.checkpoint import SupportsSave, clean, commit, restore, saved_steps
 from purerl.store.directory import RunDirectory
-from purerl.store.resume import find_checkpoint, rewind_to
+from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
 
 __all__ = ["best_of", "describe_start", "resume", "save_checkpoint", "stop"]
@@ -48,7 +48,7 @@ def resume(run: Run, directory: RunDirectory) -> LoopState:
     Raises: CheckpointError if the checkpoint is one of other models; ConfigError if a run that started from another one
     has no step to do.
     """
-    config, origin, path = run.config, directory.origin, find_checkpoint(directory)
+    config, origin, path = run.config, directory.origin, checkpoint_to_resume(directory)
     initial = LoopState(transform=run.learner.algorithm.advantage.init())
     if path is None:
         rewind_to(None, directory)
