@@ -15,6 +15,7 @@ from purerl.aliases import suggestion
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.modifiers import key_of
+from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
 from purerl.config.roles import check_roles, model_roles
 from purerl.config.schema import RunConfig
@@ -139,7 +140,7 @@ def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
     for name, role in model_roles(config, algorithm).items():
         model = role.settings.model
         key = "model" if model == config.model else f"roles.{name}.model"
-        is_directory = model.path.startswith("{run}") or Path(model.path).is_dir()
+        is_directory = is_created_by_run(model.path) or Path(model.path).is_dir()
         if model.revision is not None and is_directory:
             need = f"the name of a model on the hub; {model.path!r} is a directory"
             raise no_effect(f"{key}.revision", model.revision, need)

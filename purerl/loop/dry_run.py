@@ -8,6 +8,7 @@ from pathlib import Path
 
 from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.check import algorithm_of, check, updates_of
+from purerl.config.paths import is_created_by_run
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps
@@ -16,7 +17,6 @@ from purerl.errors import RunDirectoryError
 from purerl.loop.open import (
     check_files,
     check_row_lengths,
-    is_created_by_run,
     max_steps_of,
     models_of,
     open_run_data,

@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer
 from purerl.config.check import algorithm_of, updates_of
+from purerl.config.paths import RUN, is_created_by_run
 from purerl.config.roles import ModelRole, model_roles, teacher_names
 from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
@@ -54,7 +55,6 @@ __all__ = [
     "check_files",
     "check_inputs",
     "check_row_lengths",
-    "is_created_by_run",
     "max_steps_of",
     "models_of",
     "open_generator",
@@ -65,8 +65,6 @@ __all__ = [
     "resolve_paths",
     "reward_runner",
 ]
-
-_RUN = "{run}"  # in a path: the run directory
 
 
 @frozen
@@ -118,16 +116,11 @@ def prepare(config: RunConfig, directory: Path) -> None:
         locate(config.prepare_data)(folder, config.seed)
 
 
-def is_created_by_run(path: str) -> bool:
-    """Whether the file or model at `path` is in the run directory, so that it may not exist before the run."""
-    return _RUN in path
-
-
 def resolve_paths(config: RunConfig, root: Path) -> RunConfig:
     """`config` with ``{run}`` in its paths replaced by the run directory."""
 
     def at(path: str) -> str:
-        return path.replace(_RUN, str(root))
+        return path.replace(RUN, str(root))
 
     return evolve(
         map_models(config, lambda model: evolve(model, path=at(model.path))),

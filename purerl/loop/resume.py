@@ -74,8 +74,8 @@ def describe_start(state: LoopState, directory: RunDirectory) -> str:
     """From which step the run resumes, and which settings have changed; empty for a run that starts."""
     origin = directory.origin
     if origin is not None and origin["step"] == state.step:
-        anew = "" if origin["same_advantage"] else "; the state of the advantages starts anew"
-        start = f"started from step {state.step} of {origin['run']}{anew}"
+        reset = "" if origin["same_advantage"] else "; the state of the advantages starts from its initial value"
+        start = f"started from step {state.step} of {origin['run']}{reset}"
     else:
         start = f"resumed from step {state.step}" if state.step else ""
     return "; ".join(filter(None, [start, describe_changes(directory.changes)]))
