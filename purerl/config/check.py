@@ -31,7 +31,7 @@ from purerl.rollouts.settings import check_rollout, with_length_penalty
 from purerl.settings import in_section, no_effect
 from purerl.tracking.settings import check_trackers
 
-__all__ = ["algorithm_of", "check", "learns_from_rewards", "needs_rollouts", "updates_of"]
+__all__ = ["accuracy_reward_of", "algorithm_of", "check", "learns_from_rewards", "needs_rollouts", "updates_of"]
 
 _MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"}
@@ -53,6 +53,15 @@ def algorithm_of(config: RunConfig) -> Algorithm:
             has_remedy = not message.startswith(" has no effect") or "\n  do:" in message
             raise ConfigError(f"{key}{message}", do=None if has_remedy else f"leave {key} out") from error
     return algorithm if config.rollout is None else with_length_penalty(algorithm, config.rollout)
+
+
+def accuracy_reward_of(config: RunConfig) -> str | None:
+    """The full name of the function that decides which completions of an evaluation are correct.
+
+    None without an evaluation or without any function. Raises: ConfigError as `select_accuracy_reward`.
+    """
+    names = [*(reward.function for reward in config.rewards), *config.gates]
+    return select_accuracy_reward(config.evaluate, names) if config.evaluate else None
 
 
 def learns_from_rewards(algorithm: Algorithm) -> bool:
@@ -91,8 +100,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     check_trackers(config.trackers)
     check_debug(config.debug, config.max_steps)
     check_rewards(config.rewards, config.gates, config.reward_workers, functions or {})
-    if config.evaluate is not None:
-        select_accuracy_reward(config.evaluate, [*(reward.function for reward in config.rewards), *config.gates])
+    accuracy_reward_of(config)
     if config.prepare_data is not None:
         locate(config.prepare_data)
     if config.initial_run is not None:

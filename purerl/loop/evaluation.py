@@ -13,7 +13,7 @@ from typing import Any
 from attrs import evolve, fields_dict, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
-from purerl.config.check import algorithm_of
+from purerl.config.check import accuracy_reward_of, algorithm_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.data.chat import Chat, open_chat
@@ -169,7 +169,7 @@ def evaluation_of_run(
     checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(Origin(directory))
     settings = evolve(config.evaluate, **changes)
     check_answer_extractor(settings)
-    accuracy_reward = select_accuracy_reward(settings, [*(reward.function for reward in config.rewards), *config.gates])
+    accuracy_reward = accuracy_reward_of(evolve(config, evaluate=settings))
     # Problems that are named replace the validation set.
     data = evolve(config.data, validation_fraction=None) if settings.data else config.data
     config = resolve_paths(evolve(config, evaluate=settings, data=data, validation=None), directory)

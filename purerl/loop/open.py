@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer
-from purerl.config.check import algorithm_of, updates_of
+from purerl.config.check import accuracy_reward_of, algorithm_of, updates_of
 from purerl.config.paths import RUN, is_created_by_run
 from purerl.config.roles import ModelRole, model_roles, teacher_names
 from purerl.config.schema import RunConfig
@@ -30,7 +30,6 @@ from purerl.data.open import (
     read_problems,
 )
 from purerl.errors import ConfigError
-from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
@@ -273,14 +272,13 @@ def _evaluate(
 ) -> dict[str, float]:
     if config.evaluate is None or generator is None:
         return {}
-    names = [*(reward.function for reward in config.rewards), *config.gates]
     results = attempt_problems(
         data.problems,
         config.evaluate,
         generator=generator,
         chat=data.chat,
         rewards=rewards.of_step(step, rows=num_attempts(data.problems, config.evaluate)),
-        accuracy_reward=select_accuracy_reward(config.evaluate, names),
+        accuracy_reward=accuracy_reward_of(config),
         seed=config.seed,
     )
     write_evaluation(rewards.directory.evaluations, step, as_rows(results))
