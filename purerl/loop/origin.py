@@ -8,8 +8,8 @@ process dies in between, the next start copies again.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from attrs import frozen
 
@@ -36,7 +36,11 @@ __all__ = [
     "to_origin",
 ]
 
-_NOT_COPIED = ("checkpoints", "rollouts", "evaluations", "trackers", "profile", "identity", "lock", "*.partial")
+_NOT_COPIED = (
+    *("checkpoints", "rollouts", "evaluations", "trackers", "profile", "stacks.txt", "export", "identity", "lock"),
+    "*.partial",
+)
+"""What a copy of an initial run does not need."""
 
 
 @frozen
@@ -159,7 +163,7 @@ def _copy(run: Path, step: int, directory: RunDirectory, config: RunConfig) -> N
         raise CheckpointError(f"run {str(run)!r}", got=got, need=need)
     for name in _reusable(run, config):
         if (run / name).is_dir() and not (directory.path / name).exists():
-            _copy_tree(run / name, directory.path / name, shutil.ignore_patterns(*_NOT_COPIED))
+            _copy_tree(run / name, directory.path / name, ignored=_NOT_COPIED if name == "initial_run" else ())
     write_atomically(directory.metrics, "".join(to_json(record) + "\n" for record in records))
     directory.checkpoints.mkdir(exist_ok=True)
     _copy_tree(checkpoint, directory.checkpoints / checkpoint.name)
@@ -174,7 +178,13 @@ def _reusable(run: Path, config: RunConfig) -> list[str]:
     return ["prepared"] * is_prepared + ["initial_run"] * is_initialized
 
 
-def _copy_tree(source: Path, target: Path, ignore: Any = None) -> None:
+def _copy_tree(source: Path, target: Path, *, ignored: Sequence[str] = ()) -> None:
+    """Copy the directory `source`, except for the entries at its top level with the names or patterns `ignored`."""
+    matches = shutil.ignore_patterns(*ignored)
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        return matches(folder, names) if Path(folder) == source else set()
+
     try:
         with atomic_directory(target) as folder:
             shutil.copytree(source, folder, dirs_exist_ok=True, ignore=ignore)
