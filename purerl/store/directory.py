@@ -126,8 +126,7 @@ class RunDirectory:
     @property
     def summary(self) -> dict[str, Any] | None:
         """The summary of the finished run; None if it is not finished. Raises RunDirectoryError if it is damaged."""
-        path = self.path / "summary.json"
-        return read_summary(path) if path.exists() else None
+        return read_summary(self.path)
 
     def check_lock(self) -> None:
         """Raise RunDirectoryError if the directory was deleted, moved or replaced since this process has locked it."""
