@@ -85,15 +85,15 @@ def check_installation() -> Iterator[Finding]:
     yield _timed("devices", "torch", _devices, do=_REINSTALL_TORCH)
     yield _timed("tests", "matrix product", lambda: _product("float32"), do=_OTHER_DEVICE)
     yield _timed("tests", "bfloat16", lambda: _product("bfloat16"), do=_OTHER_DEVICE)
-    yield _timed("tests", "reward workers", _score, do=_SHARED_MEMORY)
+    yield _timed("tests", "reward workers", _score, do=_PROCESSES)
     yield _timed("tests", "a run", _run, do=_TRACEBACK)
 
 
 _REINSTALL_TORCH = "pip install --force-reinstall torch"
 _OTHER_DEVICE = "update the driver and torch, or use the CPU: --set trainer.device=cpu --set generator.device=cpu"
-_SHARED_MEMORY = (
-    "worker processes need /dev/shm and permission to start processes: in a container, `docker run --shm-size=1g`. "
-    "From Python, functions that are passed as objects need no worker process"
+_PROCESSES = (
+    "worker processes need permission to start processes, and a directory for temporary files. From Python, functions "
+    "that are passed as objects need no worker process"
 )
 _TRACEBACK = "`purerl train addition --debug` shows the traceback"
 _TEMPORARY = "set TMPDIR to a directory with free space"

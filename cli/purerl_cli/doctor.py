@@ -37,11 +37,11 @@ def _is_installed() -> bool:
 
 def _is_healthy(run: Path) -> bool:
     from purerl.diagnosis.monitor import diagnose
-    from purerl.diagnosis.run import read_facts
+    from purerl.diagnosis.run import facts_of_run
     from purerl.report.read import check_runs
     from purerl.store.lines import read_lines
     from purerl_cli.warnings import show_episodes
 
     check_runs([run])
     records = read_lines(run / "metrics.jsonl")
-    return show_episodes(str(run), records[-1]["step"], diagnose(records, read_facts(run)))
+    return show_episodes(str(run), records[-1]["step"], diagnose(records, facts_of_run(run)))

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 
 from purerl_cli.output import raise_interruption
 
@@ -45,10 +44,6 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     is_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in _SIGNALS if is_main}
     replaced = [number for number, handler in before.items() if handler in (signal.SIG_DFL, raise_interruption)]
-    for number in replaced:
-        signal.signal(number, signal.SIG_IGN)
-    if replaced:
-        resource_tracker.ensure_running()  # a process of multiprocessing, which inherits ignored signals
     for number in replaced:
         signal.signal(number, handle)
     try:

@@ -15,7 +15,7 @@ from purerl.comparison.changes import fields_to_compare
 from purerl.data.files import read_table
 from purerl.errors import InputError
 from purerl.store.rollouts import to_batch
-from purerl.store.step_files import stored_steps
+from purerl.store.step_files import step_path, stored_steps
 from purerl.testing.batches import example_batch
 from purerl.types import TensorDict
 
@@ -65,7 +65,7 @@ def stored_completions(run: Path, step: int | None, *algorithms: Algorithm) -> T
         got = f"steps {steps[0]} to {steps[-1]}" if steps else "no rollouts"
         need = f"step {step}" if steps else "the directory of a run"
         raise InputError(f"rollouts of {str(run)!r}", got=got, need=need)
-    return read_completions(run / "rollouts" / f"{steps[-1] if step is None else step:06d}.parquet", *algorithms)
+    return read_completions(step_path(run / "rollouts", steps[-1] if step is None else step), *algorithms)
 
 
 def read_completions(path: Path, *algorithms: Algorithm) -> TensorDict:

@@ -15,6 +15,7 @@ from purerl.aliases import suggestion
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.modifiers import key_of
+from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
 from purerl.config.roles import check_roles, model_roles
 from purerl.config.schema import RunConfig
@@ -30,7 +31,7 @@ from purerl.rollouts.settings import check_rollout, with_length_penalty
 from purerl.settings import in_section, no_effect
 from purerl.tracking.settings import check_trackers
 
-__all__ = ["algorithm_of", "check", "learns_from_rewards", "needs_rollouts", "updates_of"]
+__all__ = ["accuracy_reward_of", "algorithm_of", "check", "learns_from_rewards", "needs_rollouts", "updates_of"]
 
 _MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"}
@@ -52,6 +53,15 @@ def algorithm_of(config: RunConfig) -> Algorithm:
             has_remedy = not message.startswith(" has no effect") or "\n  do:" in message
             raise ConfigError(f"{key}{message}", do=None if has_remedy else f"leave {key} out") from error
     return algorithm if config.rollout is None else with_length_penalty(algorithm, config.rollout)
+
+
+def accuracy_reward_of(config: RunConfig) -> str | None:
+    """The full name of the function that decides which completions of an evaluation are correct.
+
+    None without an evaluation or without any function. Raises: ConfigError as `select_accuracy_reward`.
+    """
+    names = [*(reward.function for reward in config.rewards), *config.gates]
+    return select_accuracy_reward(config.evaluate, names) if config.evaluate else None
 
 
 def learns_from_rewards(algorithm: Algorithm) -> bool:
@@ -90,8 +100,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     check_trackers(config.trackers)
     check_debug(config.debug, config.max_steps)
     check_rewards(config.rewards, config.gates, config.reward_workers, functions or {})
-    if config.evaluate is not None:
-        select_accuracy_reward(config.evaluate, [*(reward.function for reward in config.rewards), *config.gates])
+    accuracy_reward_of(config)
     if config.prepare_data is not None:
         locate(config.prepare_data)
     if config.initial_run is not None:
@@ -139,7 +148,7 @@ def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
     for name, role in model_roles(config, algorithm).items():
         model = role.settings.model
         key = "model" if model == config.model else f"roles.{name}.model"
-        is_directory = model.path.startswith("{run}") or Path(model.path).is_dir()
+        is_directory = is_created_by_run(model.path) or Path(model.path).is_dir()
         if model.revision is not None and is_directory:
             need = f"the name of a model on the hub; {model.path!r} is a directory"
             raise no_effect(f"{key}.revision", model.revision, need)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from purerl.config.check import algorithm_of
+from purerl.config.paths import is_created_by_run
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
@@ -76,4 +77,4 @@ def needs(config: RunConfig) -> list[str]:
     paths += [("problems", file) for file in (config.evaluate.data.values() if config.evaluate else ())]
     paths += [("validation", file) for file in (config.validation.data if config.validation else ())]
     initial = needs(config.initial_run) if config.initial_run else []
-    return list(dict.fromkeys([*initial, *(f"{name} {path}" for name, path in paths if not path.startswith("{run}"))]))
+    return list(dict.fromkeys([*initial, *(f"{name} {path}" for name, path in paths if not is_created_by_run(path))]))

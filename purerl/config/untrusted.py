@@ -18,7 +18,7 @@ from purerl.plugins import GROUPS, names
 from purerl.rewards.settings import RewardWorkers
 from purerl.source import definition, exists, find_source, signature_of
 
-__all__ = ["imported_plugins", "own_functions", "stand_in", "without_code"]
+__all__ = ["imported_plugins", "own_functions", "without_code"]
 
 
 def own_functions(config: RunConfig) -> list[str]:
@@ -41,7 +41,7 @@ def without_code(config: RunConfig) -> tuple[RunConfig, Mapping[str, Callable[..
 
     Raises: ConfigError for a function that does not exist.
     """
-    replaced = {name: stand_in(name) for _, name in _functions(config) if not _is_of_purerl(name)}
+    replaced = {name: _stand_in(name) for _, name in _functions(config) if not _is_of_purerl(name)}
     evaluate, prepare_data = config.evaluate, config.prepare_data
     if evaluate is not None and evaluate.answer_extractor in replaced:
         evaluate = evolve(evaluate, answer_extractor=None)
@@ -57,7 +57,7 @@ def without_code(config: RunConfig) -> tuple[RunConfig, Mapping[str, Callable[..
     return config, {**functions, **replaced}
 
 
-def stand_in(name: str) -> Callable[..., Any]:
+def _stand_in(name: str) -> Callable[..., Any]:
     """A function with the parameters of the function ``module:function`` or ``file.py:function``.
 
     If they cannot be read, they are those of a reward function of purerl. The function must not be called.

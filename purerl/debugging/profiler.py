@@ -26,7 +26,7 @@ def profiled(settings: Debug, folder: Path, step: int) -> Iterator[None]:
     if step not in settings.profile_steps:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     path = folder / f"{step:06d}"
     with (
         _memory_snapshot(path.with_suffix(".pickle"), enabled=settings.memory_snapshot),

@@ -13,10 +13,10 @@ from attrs import define
 from purerl.diagnosis.history import Facts, Record
 from purerl.diagnosis.monitor import RunWarning, State, initial, observe
 
-__all__ = ["Monitor", "read_facts"]
+__all__ = ["Monitor", "facts_of_run"]
 
 
-def read_facts(path: Path) -> Facts:
+def facts_of_run(path: Path) -> Facts:
     """The facts about the run in the directory `path`. What its files do not contain has its default."""
     config, data = _read(path / "config.toml", tomllib.loads), _read(path / "data.json", json.loads)
     rollout, workers, default = config.get("rollout", {}), config.get("reward_workers", {}), Facts()
@@ -45,7 +45,7 @@ class Monitor:
     @classmethod
     def of_run(cls, path: Path, records: Iterable[Record]) -> Monitor:
         """The monitor of the run in the directory `path` after `records`, whose warnings were raised before."""
-        monitor = cls(initial(read_facts(path)))
+        monitor = cls(initial(facts_of_run(path)))
         for record in records:
             monitor.observe(record)
         return monitor

@@ -15,7 +15,7 @@ from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import accuracy_interval, majority_vote, pass_at_k
 from purerl.rewards.runner import RewardResult, component_columns, fractions, reward_values
 
-__all__ = ["Attempt", "Problem", "as_json", "as_rows", "dataset_metrics", "metrics"]
+__all__ = ["Attempt", "Problem", "as_json", "as_rows", "dataset_metrics", "is_measurement", "metrics"]
 
 
 @frozen
@@ -113,6 +113,11 @@ def metrics(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> dic
     flat = {f"eval/{name}/{metric}": value for name, values in by_dataset.items() for metric, value in values.items()}
     accuracies = [values["accuracy"] for values in by_dataset.values() if "accuracy" in values]
     return flat | ({"eval/accuracy": fmean(accuracies)} if len(accuracies) == len(by_dataset) else {})
+
+
+def is_measurement(name: str) -> bool:
+    """Whether the metric `name` is one of an evaluation or of a validation."""
+    return name.startswith(("eval/", "validation/"))
 
 
 def as_json(problems: Sequence[Problem], settings: Evaluate) -> dict[str, Any]:

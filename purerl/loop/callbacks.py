@@ -8,6 +8,9 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.evaluation.results import is_measurement
+from purerl.store.checkpoint import path_of
+
 __all__ = ["NO_CALLBACKS", "Callbacks", "OnCheckpoint", "OnRecord", "call_callbacks"]
 
 Record = Mapping[str, Any]
@@ -44,9 +47,9 @@ def call_callbacks(callbacks: Callbacks, record: Record, checkpoints: Path) -> N
     """Call what is due after the step with this record, whose checkpoint may be in the directory `checkpoints`."""
     if callbacks.on_step is not None and record["step"] > 0:
         callbacks.on_step(dict(record))
-    if callbacks.on_evaluation is not None and any(name.startswith(("eval/", "validation/")) for name in record):
+    if callbacks.on_evaluation is not None and any(map(is_measurement, record)):
         callbacks.on_evaluation(dict(record))
     if callbacks.on_checkpoint is not None:
-        path = checkpoints / f"{record['step']:06d}"
+        path = path_of(checkpoints, record["step"])
         if path.is_dir():
             callbacks.on_checkpoint(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.check import algorithm_of, check, updates_of
+from purerl.config.paths import is_created_by_run
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps
@@ -30,8 +31,6 @@ from purerl.settings import Model, in_section
 from purerl.store.directory import check_directory
 
 __all__ = ["dry_run"]
-
-_RUN = "{run}"
 
 
 def dry_run(
@@ -69,9 +68,9 @@ def dry_run(
     notes = {
         "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],
         "contains a finished run": [str(path)] if not fresh and (path / "summary.json").exists() else [],
-        "not checked, because the run creates it": [name for name in missing if _RUN in name],
+        "not checked, because the run creates it": [name for name in missing if is_created_by_run(name)],
         "not checked without running code": [] if runs_code else own_functions(config),
-        "not checked without running code of the model": [name for name in missing if _RUN not in name],
+        "not checked without running code of the model": [name for name in missing if not is_created_by_run(name)],
         "imported to read the settings": [] if runs_code else imported_plugins(config),
     }
     return [f"{label}: {', '.join(dict.fromkeys(names))}" for label, names in notes.items() if names]
@@ -89,7 +88,9 @@ def _refusal(config: RunConfig, directory: Path, *, fresh: bool) -> RunDirectory
 def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, runs_code: bool) -> list[str]:
     """Check the files and models of `config`, and return those that cannot be checked."""
     algorithm, models, missing = algorithm_of(config), models_of(config), check_files(config)
-    unreadable = [model for model in models if _RUN in model.path or (model.trust_remote_code and not runs_code)]
+    unreadable = [
+        model for model in models if is_created_by_run(model.path) or (model.trust_remote_code and not runs_code)
+    ]
     missing += [model.path for model in unreadable]
     data = None
     if not missing:

@@ -13,9 +13,9 @@ from typing import Any
 from attrs import evolve, fields_dict, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
-from purerl.config.check import algorithm_of
+from purerl.config.check import accuracy_reward_of, algorithm_of
 from purerl.config.schema import RunConfig
-from purerl.config.structure import read_toml, to_dict
+from purerl.config.structure import to_dict
 from purerl.data.chat import Chat, open_chat
 from purerl.data.examples import DataSet
 from purerl.data.limits import check_problem_lengths
@@ -31,6 +31,7 @@ from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.export import load_policy
 from purerl.loop.failures import FailureLimit, describe_failure
 from purerl.loop.open import open_generator, open_run_data, resolve_paths, reward_runner
+from purerl.loop.origin import Origin, find_checkpoint, read_config
 from purerl.loop.rewards import check_columns
 from purerl.plugins import kind_of
 from purerl.process import frozen_objects
@@ -42,7 +43,6 @@ from purerl.rewards.settings import RewardWorkers
 from purerl.rollouts.observed import Observed, OnCompletion
 from purerl.seeds import restored_generators
 from purerl.settings import Model
-from purerl.store.checkpoint import newest
 from purerl.strict_json import to_json
 
 __all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
@@ -162,14 +162,14 @@ def evaluation_of_run(
 
     The model of an unfinished run is the policy of its newest whole checkpoint; the run may be in progress.
 
-    Raises: RunDirectoryError if there is no run or no checkpoint yet; CheckpointError if all checkpoints are damaged;
+    Raises: RunDirectoryError if there is no run; CheckpointError if it has no checkpoint yet, or if all are damaged;
     ConfigError and DataError as `evaluation_of_model`.
     """
-    config = _stored_config(directory)
-    checkpoint = None if (directory / "summary.json").exists() else _newest_checkpoint(directory)
+    config = _config_with_evaluations(directory)
+    checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(Origin(directory))
     settings = evolve(config.evaluate, **changes)
     check_answer_extractor(settings)
-    accuracy_reward = select_accuracy_reward(settings, [*(reward.function for reward in config.rewards), *config.gates])
+    accuracy_reward = accuracy_reward_of(evolve(config, evaluate=settings))
     # Problems that are named replace the validation set.
     data = evolve(config.data, validation_fraction=None) if settings.data else config.data
     config = resolve_paths(evolve(config, evaluate=settings, data=data, validation=None), directory)
@@ -204,24 +204,12 @@ def _changed_engine(generator: Any, changes: Mapping[str, Any]) -> Any:
     return evolve(generator, **changes)
 
 
-def _newest_checkpoint(directory: Path) -> Path:
-    checkpoint = newest(directory / "checkpoints")
-    if checkpoint is None:
-        got, need = "an unfinished run without a checkpoint", "a saved model"
-        do = "resume it with purerl train; checkpoint.every is the number of steps between checkpoints"
-        raise RunDirectoryError(f"run directory {str(directory)!r}", got=got, need=need, do=do)
-    return checkpoint
-
-
-def _stored_config(directory: Path) -> RunConfig:
-    """The configuration of the run at `directory`, which has evaluations."""
-    what = f"run directory {str(directory)!r}"
-    if not (directory / "config.toml").exists():
-        raise RunDirectoryError(what, got="no config.toml", need="the directory of a run")
-    config = read_toml(directory / "config.toml", RunConfig)
+def _config_with_evaluations(directory: Path) -> RunConfig:
+    """The configuration of the run at `directory`. Raises RunDirectoryError if it has no evaluations."""
+    config = read_config(directory)
     if config.evaluate is None:
         do = "name the model (its directory final/), the data and the rewards"
-        raise RunDirectoryError(what, got="a run without evaluations", do=do)
+        raise RunDirectoryError(f"run directory {str(directory)!r}", got="a run without evaluations", do=do)
     return config
 
 

@@ -12,7 +12,8 @@ from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer
-from purerl.config.check import algorithm_of, updates_of
+from purerl.config.check import accuracy_reward_of, algorithm_of, updates_of
+from purerl.config.paths import RUN, is_created_by_run
 from purerl.config.roles import ModelRole, model_roles, teacher_names
 from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
@@ -29,7 +30,6 @@ from purerl.data.open import (
     read_problems,
 )
 from purerl.errors import ConfigError
-from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
@@ -61,12 +61,9 @@ __all__ = [
     "open_run_data",
     "open_trainer",
     "prepare",
-    "purpose_of",
     "resolve_paths",
     "reward_runner",
 ]
-
-_RUN = "{run}"  # in a path: the run directory
 
 
 @frozen
@@ -122,7 +119,7 @@ def resolve_paths(config: RunConfig, root: Path) -> RunConfig:
     """`config` with ``{run}`` in its paths replaced by the run directory."""
 
     def at(path: str) -> str:
-        return path.replace(_RUN, str(root))
+        return path.replace(RUN, str(root))
 
     return evolve(
         map_models(config, lambda model: evolve(model, path=at(model.path))),
@@ -140,20 +137,20 @@ def check_inputs(config: RunConfig) -> None:
     for phase in filter(None, (config.initial_run, config)):
         check_files(phase)
         for model in models_of(phase):
-            if _RUN not in model.path:
+            if not is_created_by_run(model.path):
                 load_tokenizer(model)
 
 
 def check_files(config: RunConfig) -> list[str]:
     """Read the data files of `config`, and return those that the run itself creates. Raises DataError."""
-    purpose = purpose_of(config, algorithm_of(config))
+    purpose = _purpose_of(config, algorithm_of(config))
     problems = config.evaluate.data.values() if config.evaluate else ()
     held_out = config.validation.data if config.validation else ()
     named = [*((file, purpose) for file in (*config.data.files, *held_out)), *((file, "prompts") for file in problems)]
     for file, use in named:
-        if _RUN not in file:
+        if not is_created_by_run(file):
             read_examples([file], use)
-    return [file for file, _ in named if _RUN in file]
+    return [file for file, _ in named if is_created_by_run(file)]
 
 
 def models_of(config: RunConfig) -> list[Model]:
@@ -162,7 +159,7 @@ def models_of(config: RunConfig) -> list[Model]:
     return list(dict.fromkeys(role.settings.model or config.model for role in roles))
 
 
-def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
+def _purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
     """What the training data are used for."""
     if config.rollout is not None:
         return "prompts"
@@ -219,7 +216,7 @@ def open_run_data(
     config: RunConfig, algorithm: Algorithm, roles: Mapping[str, ModelRole], runner: RewardRunner
 ) -> RunData:
     """The data of a run, checked against its reward functions and the tokenizers of the models in `roles`."""
-    evaluate, purpose = config.evaluate, purpose_of(config, algorithm)
+    evaluate, purpose = config.evaluate, _purpose_of(config, algorithm)
     problems = read_problems(evaluate.data, evaluate.max_examples) if evaluate else {}
     held_out = read_held_out(config.validation, purpose)
     others = [*problems.values(), *([held_out] if held_out else [])]
@@ -258,7 +255,7 @@ def _source(
 
 
 def _examples_source(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:
-    return Preferences(sampler) if purpose_of(config, algorithm) == "preferences" else Demonstrations(sampler)
+    return Preferences(sampler) if _purpose_of(config, algorithm) == "preferences" else Demonstrations(sampler)
 
 
 def _validator(
@@ -275,14 +272,13 @@ def _evaluate(
 ) -> dict[str, float]:
     if config.evaluate is None or generator is None:
         return {}
-    names = [*(reward.function for reward in config.rewards), *config.gates]
     results = attempt_problems(
         data.problems,
         config.evaluate,
         generator=generator,
         chat=data.chat,
         rewards=rewards.of_step(step, rows=num_attempts(data.problems, config.evaluate)),
-        accuracy_reward=select_accuracy_reward(config.evaluate, names),
+        accuracy_reward=accuracy_reward_of(config),
         seed=config.seed,
     )
     write_evaluation(rewards.directory.evaluations, step, as_rows(results))

@@ -8,8 +8,8 @@ process dies in between, the next start copies again.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from attrs import frozen
 
@@ -19,7 +19,7 @@ from purerl.config.structure import read_toml
 from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
 from purerl.files import atomic_directory, write_atomically
 from purerl.store.best import best_step
-from purerl.store.checkpoint import newest, path_of, saved_steps
+from purerl.store.checkpoint import newest, path_of, saved_steps, step_of
 from purerl.store.directory import RunDirectory, is_started_run
 from purerl.store.lines import read_lines
 from purerl.store.manifest import find_damage
@@ -36,7 +36,11 @@ __all__ = [
     "to_origin",
 ]
 
-_NOT_COPIED = ("checkpoints", "rollouts", "evaluations", "trackers", "profile", "identity", "lock", "*.partial")
+_NOT_COPIED = (
+    *("checkpoints", "rollouts", "evaluations", "trackers", "profile", "stacks.txt", "export", "identity", "lock"),
+    "*.partial",
+)
+"""What a copy of an initial run does not need."""
 
 
 @frozen
@@ -85,8 +89,8 @@ def find_checkpoint(origin: Origin) -> Path:
     steps = saved_steps(folder)
     if not steps:
         do = "resume it with purerl train; checkpoint.every is the number of steps between checkpoints"
-        got = "no checkpoint"
-        raise CheckpointError(f"run {str(origin.run)!r}", got=got, need="a run with a complete checkpoint", do=do)
+        got, need = "a run without a checkpoint", "one with a complete checkpoint"
+        raise CheckpointError(f"run directory {str(origin.run)!r}", got=got, need=need, do=do)
     if path is not None:
         return path
     if origin.step == "best" and config.checkpoint.best is None:
@@ -114,7 +118,7 @@ def check_origin(origin: Origin, path: Path, config: RunConfig, *, fresh: bool) 
         do = "name a new directory with --directory; without --resume-from the run itself is resumed"
         raise RunDirectoryError(f"{str(path)!r} cannot start from itself", need="another directory", do=do)
     if fresh or not is_started_run(path):
-        check_length(int(find_checkpoint(origin).name), config.max_steps)
+        check_length(step_of(find_checkpoint(origin)), config.max_steps)
         return
     stored = read_origin(path)
     steps = ("latest", "best", str(stored["step"])) if stored else ()
@@ -141,10 +145,10 @@ def adopt(origin: Origin | None, directory: RunDirectory, config: RunConfig) -> 
     """
     if origin is not None and directory.origin is None:
         checkpoint = find_checkpoint(origin)
-        check_length(int(checkpoint.name), config.max_steps)
+        check_length(step_of(checkpoint), config.max_steps)
         advantages = (algorithm_of(each).advantage for each in (read_config(origin.run), config))
         same_advantage = next(advantages) == next(advantages)
-        origin_of_run = {"run": str(origin.run.resolve()), "step": int(checkpoint.name)}
+        origin_of_run = {"run": str(origin.run.resolve()), "step": step_of(checkpoint)}
         directory.write_origin({**origin_of_run, "same_advantage": same_advantage})
     stored = directory.origin
     if stored is not None and not saved_steps(directory.checkpoints):
@@ -159,7 +163,7 @@ def _copy(run: Path, step: int, directory: RunDirectory, config: RunConfig) -> N
         raise CheckpointError(f"run {str(run)!r}", got=got, need=need)
     for name in _reusable(run, config):
         if (run / name).is_dir() and not (directory.path / name).exists():
-            _copy_tree(run / name, directory.path / name, shutil.ignore_patterns(*_NOT_COPIED))
+            _copy_tree(run / name, directory.path / name, ignored=_NOT_COPIED if name == "initial_run" else ())
     write_atomically(directory.metrics, "".join(to_json(record) + "\n" for record in records))
     directory.checkpoints.mkdir(exist_ok=True)
     _copy_tree(checkpoint, directory.checkpoints / checkpoint.name)
@@ -174,7 +178,13 @@ def _reusable(run: Path, config: RunConfig) -> list[str]:
     return ["prepared"] * is_prepared + ["initial_run"] * is_initialized
 
 
-def _copy_tree(source: Path, target: Path, ignore: Any = None) -> None:
+def _copy_tree(source: Path, target: Path, *, ignored: Sequence[str] = ()) -> None:
+    """Copy the directory `source`, except for the entries at its top level with the names or patterns `ignored`."""
+    matches = shutil.ignore_patterns(*ignored)
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        return matches(folder, names) if Path(folder) == source else set()
+
     try:
         with atomic_directory(target) as folder:
             shutil.copytree(source, folder, dirs_exist_ok=True, ignore=ignore)

@@ -20,7 +20,7 @@ from purerl.loop.run import Clock, LoopState
 from purerl.store.best import best_step
 from purerl.store.checkpoint import SupportsSave, clean, commit, restore, saved_steps
 from purerl.store.directory import RunDirectory
-from purerl.store.resume import find_checkpoint, rewind_to
+from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
 
 __all__ = ["best_of", "describe_start", "resume", "save_checkpoint", "stop"]
@@ -48,7 +48,7 @@ def resume(run: Run, directory: RunDirectory) -> LoopState:
     Raises: CheckpointError if the checkpoint is one of other models; ConfigError if a run that started from another one
     has no step to do.
     """
-    config, origin, path = run.config, directory.origin, find_checkpoint(directory)
+    config, origin, path = run.config, directory.origin, checkpoint_to_resume(directory)
     initial = LoopState(transform=run.learner.algorithm.advantage.init())
     if path is None:
         rewind_to(None, directory)
@@ -74,8 +74,8 @@ def describe_start(state: LoopState, directory: RunDirectory) -> str:
     """From which step the run resumes, and which settings have changed; empty for a run that starts."""
     origin = directory.origin
     if origin is not None and origin["step"] == state.step:
-        anew = "" if origin["same_advantage"] else "; the state of the advantages starts anew"
-        start = f"started from step {state.step} of {origin['run']}{anew}"
+        reset = "" if origin["same_advantage"] else "; the state of the advantages starts from its initial value"
+        start = f"started from step {state.step} of {origin['run']}{reset}"
     else:
         start = f"resumed from step {state.step}" if state.step else ""
     return "; ".join(filter(None, [start, describe_changes(directory.changes)]))

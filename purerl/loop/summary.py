@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from purerl.evaluation.results import is_measurement
 from purerl.store.checkpoint import path_of
 
 __all__ = ["Summary", "evaluation_in"]
@@ -48,5 +49,4 @@ class Summary:
 
 def evaluation_in(record: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of evaluations and validations in the record of a step."""
-    prefixes = ("eval/", "validation/")
-    return {name: value for name, value in record.items() if name.startswith(prefixes) and value is not None}
+    return {name: value for name, value in record.items() if is_measurement(name) and value is not None}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from purerl.errors import DataError
 from purerl.report.decoding import Decode, decode_to_numbers, load_decoder
 from purerl.report.groups import Candidate, evaluation_groups, rollout_groups
-from purerl.report.stored import stored_files
+from purerl.store.step_files import step_path, stored_steps
 
 __all__ = ["NO_COMPLETIONS", "evenly_spaced", "select_completions"]
 
@@ -40,7 +40,7 @@ def select_completions(run: Path, *, max_bytes: int) -> dict[str, Any]:
 
     A file that cannot be read is left out. `skipped` has a message for each, and counts as part of `max_bytes`.
     """
-    rollouts, evaluations = (stored_files(run / name) for name in ("rollouts", "evaluations"))
+    rollouts, evaluations = (_files(run / name) for name in ("rollouts", "evaluations"))
     evaluation_bytes = round(max_bytes * (_EVALUATION_FRACTION if rollouts else 1))
     attempts = _fill(evaluations, evaluation_groups, _MAX_EVALUATIONS, evaluation_bytes)
     decode, tokenizer_skipped = _load_decoder(run)
@@ -56,6 +56,11 @@ def select_completions(run: Path, *, max_bytes: int) -> dict[str, Any]:
         "num_stored_evaluations": len(evaluations),
         "skipped": [*tokenizer_skipped, *sampled.skipped, *attempts.skipped],
     }
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of steps in `folder`, in the order of the steps."""
+    return [step_path(folder, step) for step in stored_steps(folder)]
 
 
 def evenly_spaced(values: Sequence[Any], max_count: int) -> list[Any]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from purerl.diagnosis.monitor import diagnose
-from purerl.diagnosis.run import read_facts
+from purerl.diagnosis.run import facts_of_run
 from purerl.errors import DataError
+from purerl.evaluation.results import is_measurement
 from purerl.report.completions import evenly_spaced
 from purerl.report.numbers import round_number
 from purerl.store.lines import read_lines
@@ -90,7 +91,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
 
 def _warnings(path: Path, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The warnings of the run, each with the step in which it ended (None: it is still present)."""
-    episodes = diagnose(records, read_facts(path))
+    episodes = diagnose(records, facts_of_run(path))
     return [{**episode.warning._asdict(), "end": episode.end} for episode in episodes]
 
 
@@ -162,8 +163,7 @@ def _curves(records: Sequence[dict[str, Any]], max_records: int) -> dict[str, An
     The selected steps are evenly spaced. In addition, up to `max_records` // 2 evenly spaced steps with an evaluation
     or a validation are selected.
     """
-    prefixes = ("eval/", "validation/")
-    evaluated = [k for k, record in enumerate(records) if any(name.startswith(prefixes) for name in record)]
+    evaluated = [k for k, record in enumerate(records) if any(map(is_measurement, record))]
     selected = sorted({*evenly_spaced(range(len(records)), max_records), *evenly_spaced(evaluated, max_records // 2)})
     seconds = accumulate(
         sum(record.get(f"time/{name}") or 0.0 for name in ("step", *_PHASES_OUTSIDE_STEPS)) for record in records

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from purerl.store.rollouts import token_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["read_evaluation", "read_rollouts", "stored_files"]
+__all__ = ["read_evaluation", "read_rollouts"]
 
 _MAX_TOKEN = 2**31 - 1
 _ROW_TYPES = {"group": "integer", "row": "integer", "example": "integer", "temperature": "number", "truncated": "bool"}
@@ -29,12 +28,6 @@ _EVALUATION_TYPES = {
     "correct": "bool",
     "reward": "number",
 }
-
-
-def stored_files(folder: Path) -> list[Path]:
-    """The files of steps in `folder`, such as 000007.parquet, in the order of the steps. Other files are ignored."""
-    names = re.compile(r"\d{6,}\.parquet", re.ASCII)
-    return sorted((path for path in folder.glob("*.parquet") if names.fullmatch(path.name)), key=lambda p: int(p.stem))
 
 
 def read_rollouts(path: Path) -> pa.Table:

@@ -17,7 +17,8 @@ stacks.txt           stacks of threads in steps that took longer than debug.stac
 identity             the identity of the run for trackers
 final/               the trained policy in Hugging Face's format
 summary.json         written last: the run is finished
-origin.json          the run and the step that `resume_from` continued; its metrics are part of metrics.jsonl
+origin.json          the run and the step of the checkpoint that the run started from, if `resume_from` is given
+export/              models that `purerl export` wrote; they are not removed with the run
 lock                 held while a process works on the run
 """
 
@@ -125,8 +126,7 @@ class RunDirectory:
     @property
     def summary(self) -> dict[str, Any] | None:
         """The summary of the finished run; None if it is not finished. Raises RunDirectoryError if it is damaged."""
-        path = self.path / "summary.json"
-        return read_summary(path) if path.exists() else None
+        return read_summary(self.path)
 
     def check_lock(self) -> None:
         """Raise RunDirectoryError if the directory was deleted, moved or replaced since this process has locked it."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from purerl.files import sync
-from purerl.store.step_files import step_path
+from purerl.store.step_files import step_path, write_step
 
 __all__ = ["read_evaluation", "write_evaluation"]
 
@@ -44,20 +42,13 @@ def write_evaluation(folder: Path, step: int, rows: Sequence[Mapping[str, Any]])
     ground_truth  the ground truth of the row; None if it has none
     """
     import pyarrow as pa
-    import pyarrow.parquet
 
     names = dict.fromkeys([*_TYPES, *(name for row in rows for name in row)])
     arrays = [
         pa.array([_storable(row.get(name)) for row in rows], pa.type_for_alias(_TYPES.get(name, "float64")))
         for name in names
     ]
-    path = step_path(folder, step)
-    partial = path.with_suffix(".partial")
-    folder.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pa.Table.from_arrays(arrays, list(map(_storable, names))), partial)
-    sync(partial)
-    os.replace(partial, path)
-    return path
+    return write_step(folder, step, pa.Table.from_arrays(arrays, list(map(_storable, names))))
 
 
 def _storable(value: Any) -> Any:

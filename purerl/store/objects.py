@@ -29,11 +29,12 @@ def read_origin(path: Path) -> dict[str, Any] | None:
     return origin
 
 
-def read_summary(file: Path) -> dict[str, Any]:
-    """The summary of a finished run."""
+def read_summary(path: Path) -> dict[str, Any] | None:
+    """The summary of the run in the directory `path`; None if it is not finished."""
+    file = path / "summary.json"
     do = "remove it, and start the run again: it resumes from its last checkpoint, and is finished once more"
-    summary = _read(file, do)
-    if not {"steps", "before", "after"} <= summary.keys():
+    summary = _read(file, do) if file.exists() else None
+    if summary is not None and not {"steps", "before", "after"} <= summary.keys():
         raise damaged(file, str(summary), "the number of steps, and the evaluations before and after", do)
     return summary
 

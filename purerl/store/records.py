@@ -15,7 +15,7 @@ from typing import Any
 from purerl.files import sync
 from purerl.store.step_files import step_path, stored_steps
 
-__all__ = ["find_gap", "format_steps", "sync_records", "warn_of_missing_rollouts"]
+__all__ = ["find_gap", "sync_records", "warn_of_missing_rollouts"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def find_gap(recorded: Collection[int], step: int) -> str | None:
     (True, 'metrics.jsonl has no lines of steps 2 to 4')
     """
     missing = sorted({*range(step + 1)}.difference(recorded))
-    return f"metrics.jsonl has no lines of steps {format_steps(missing)}" if missing else None
+    return f"metrics.jsonl has no lines of steps {_format_steps(missing)}" if missing else None
 
 
 def warn_of_missing_rollouts(records: Sequence[Mapping[str, Any]], rollouts: Path) -> None:
@@ -44,13 +44,13 @@ def warn_of_missing_rollouts(records: Sequence[Mapping[str, Any]], rollouts: Pat
     missing = [record["step"] for record in records if "time/store" in record and record["step"] not in stored]
     if missing:
         what = "%s has no rollouts of steps %s; the run does not need them, but reports and comparisons do"
-        _LOG.warning(what, rollouts, format_steps(missing))
+        _LOG.warning(what, rollouts, _format_steps(missing))
 
 
-def format_steps(steps: Sequence[int]) -> str:
+def _format_steps(steps: Sequence[int]) -> str:
     """Steps in ascending order, as ranges.
 
-    >>> format_steps([1, 2, 3, 7, 9, 10])
+    >>> _format_steps([1, 2, 3, 7, 9, 10])
     '1 to 3, 7, 9 to 10'
     """
     first = [steps[0], *(after for before, after in pairwise(steps) if after != before + 1)]

@@ -10,12 +10,12 @@ from purerl.store.checkpoint import newest, set_aside, step_of
 from purerl.store.directory import RunDirectory
 from purerl.store.records import find_gap, warn_of_missing_rollouts
 
-__all__ = ["find_checkpoint", "rewind_to"]
+__all__ = ["checkpoint_to_resume", "rewind_to"]
 
 _LOG = logging.getLogger(__name__)
 
 
-def find_checkpoint(directory: RunDirectory) -> Path | None:
+def checkpoint_to_resume(directory: RunDirectory) -> Path | None:
     """The newest checkpoint that is whole, and up to which the metrics have every step; None if there is none yet.
 
     Warnings say which newer checkpoints cannot be used, or that a run without checkpoint starts again.

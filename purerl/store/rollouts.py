@@ -8,13 +8,12 @@ before the step, so that the step can be computed again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from purerl.store.step_files import step_path
+from purerl.store.step_files import step_path, write_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +49,6 @@ def write_rollouts(
     The values in `texts` are strings, those whose name starts with ``reward/`` are numbers; None is stored as null.
     """
     import pyarrow as pa
-    import pyarrow.parquet
 
     from purerl.batch import FIELDS, SCHEMA_VERSION
 
@@ -61,12 +59,7 @@ def write_rollouts(
     columns |= {name: _column(batch, name, offsets) for name in names}
     facts = {"schema": str(SCHEMA_VERSION), "algorithm": metadata.algorithm, "state": _packed(metadata.state)}
     table = pa.table(columns).replace_schema_metadata({_PREFIX + name: value for name, value in facts.items()})
-    path = step_path(folder, step)
-    partial = path.with_suffix(".partial")
-    folder.mkdir(exist_ok=True)
-    pyarrow.parquet.write_table(table, partial)
-    os.replace(partial, path)
-    return path
+    return write_step(folder, step, table)
 
 
 def _text_column(name: str, texts: Sequence[Mapping[str, Any]]) -> pa.Array:

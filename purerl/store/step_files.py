@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["step_path", "stored_steps"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["step_path", "stored_steps", "write_step"]
 
 
 def step_path(folder: Path, step: int) -> Path:
@@ -16,3 +21,15 @@ def stored_steps(folder: Path) -> list[int]:
     """The steps that have a file in `folder`, in order; none if there is no folder. Other files are ignored."""
     steps = [int(path.stem) for path in folder.glob("*.parquet") if path.stem.isdecimal()]
     return sorted(step for step in steps if step_path(folder, step).is_file())
+
+
+def write_step(folder: Path, step: int, table: pa.Table) -> Path:
+    """Write `table` as the file of `step`, atomically; an existing one is replaced. `folder` is created if needed."""
+    import pyarrow.parquet
+
+    path = step_path(folder, step)
+    partial = path.with_suffix(".partial")
+    folder.mkdir(exist_ok=True)
+    pyarrow.parquet.write_table(table, partial)
+    os.replace(partial, path)
+    return path

@@ -48,11 +48,11 @@ class Trackers:
         with self._guarded(name):
             self._trackers[name] = build(), every
             for record in history:
-                self._trackers[name][0].log(record)
+                self._trackers[name][0].log(_with_values(record))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Forward `record` without the metrics that have no value."""
-        values = {metric: value for metric, value in record.items() if value is not None}
+        values = _with_values(record)
         for name, (tracker, _) in self._trackers.items():
             with self._guarded(name):
                 tracker.log(values)
@@ -102,3 +102,8 @@ class Trackers:
             self.failures[name] += 1
             if self.failures[name] == 1:
                 _LOG.warning("tracker %s: %s: %s; the run continues", name, type(error).__name__, error)
+
+
+def _with_values(record: Mapping[str, Any]) -> dict[str, Any]:
+    """`record` without the metrics that have no value."""
+    return {metric: value for metric, value in record.items() if value is not None}

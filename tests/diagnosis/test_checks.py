@@ -1,4 +1,4 @@
-"""Each check speaks on metrics of a run that is broken in its way, and is silent on a run that learns."""
+"""Each check warns about metrics of a run that is broken in its way, and not about a run that learns."""
 
 from __future__ import annotations
 
@@ -74,6 +74,12 @@ BROKEN: Mapping[str, tuple[Change, int]] = {
     "mismatch": (lambda step: {"mismatch/logp_abs_diff": 1e-3 * step**2}, 10),
     "reward_failures": (lambda step: {"reward/failed": 0.06}, 5),
 }
+
+
+def test_metrics_that_are_not_finite_have_no_value() -> None:
+    nulls = dict.fromkeys(healthy(1).keys() - {"step"})
+    assert _raised(lambda step: nulls) == {}
+    assert _raised(lambda step: nulls if step % 2 else {}, steps=100) == {}
 
 
 def test_every_check_has_a_broken_run_and_an_entry_in_the_documentation() -> None:

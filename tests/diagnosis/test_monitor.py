@@ -10,7 +10,7 @@ import pytest
 
 from purerl.diagnosis.history import Facts
 from purerl.diagnosis.monitor import diagnose, initial, observe
-from purerl.diagnosis.run import Monitor, read_facts
+from purerl.diagnosis.run import Monitor, facts_of_run
 from purerl.loop.train import train
 from purerl.store.lines import read_lines
 from tests.loop.runs import train_until
@@ -55,14 +55,14 @@ def test_state_does_not_depend_on_where_a_run_was_resumed_and_does_not_grow() ->
 
 
 def test_facts_are_read_from_the_directory_and_have_defaults(tmp_path: Path) -> None:
-    assert read_facts(tmp_path) == Facts()
+    assert facts_of_run(tmp_path) == Facts()
     (tmp_path / "config.toml").write_text(
         "[rollout]\nmax_tokens = 7\nmax_staleness = 1\n[reward_workers]\nmax_failure_rate = 0.5\n"
     )
     (tmp_path / "data.json").write_text('{"learns_from_rewards": false}')
-    assert read_facts(tmp_path) == Facts(False, 0.5, 7, 1)
+    assert facts_of_run(tmp_path) == Facts(False, 0.5, 7, 1)
     (tmp_path / "data.json").write_text("{")
-    assert read_facts(tmp_path).learns_from_rewards
+    assert facts_of_run(tmp_path).learns_from_rewards
 
 
 def _zero(completion: str, example: dict[str, Any]) -> float:
@@ -79,9 +79,9 @@ def test_a_run_warns_once_and_does_not_repeat_it_when_it_is_resumed(
     assert first.count("warning:") == first.count("Likely cause: ") == first.count("Try: ") == 1
     train(config, rewards=[_zero], directory=tmp_path / "run")
     assert "warning:" not in capsys.readouterr().out
-    assert read_facts(tmp_path / "run") == Facts(max_tokens=4)
+    assert facts_of_run(tmp_path / "run") == Facts(max_tokens=4)
     records = read_lines(tmp_path / "run" / "metrics.jsonl")
-    [episode] = diagnose(records, read_facts(tmp_path / "run"))
+    [episode] = diagnose(records, facts_of_run(tmp_path / "run"))
     assert (episode.warning.name, episode.warning.step, episode.end) == ("constant_reward", 10, None)
     assert Monitor.of_run(tmp_path / "run", records[:9]).observe(records[9]) == ()
     assert Monitor.of_run(tmp_path / "run", records[:10]).observe(records[10]) == (episode.warning,)

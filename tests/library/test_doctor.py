@@ -211,13 +211,13 @@ def test_run_of_the_doctor_starts_no_worker_process_whose_timeout_a_busy_compute
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(pool: object) -> None:
-        raise OSError("no shared memory")
+        raise OSError("no more processes")
 
     monkeypatch.setattr(WorkerPool, "start", refuse)
     assert doctor._run().startswith("1 step: ")
-    finding = doctor._timed("tests", "reward workers", doctor._score, do=doctor._SHARED_MEMORY)
-    assert (finding.state, finding.text) == ("bad", "OSError: no shared memory")
-    assert "--shm-size" in finding.do
+    finding = doctor._timed("tests", "reward workers", doctor._score, do=doctor._PROCESSES)
+    assert (finding.state, finding.text) == ("bad", "OSError: no more processes")
+    assert "permission to start processes" in finding.do
 
 
 # --- remedies ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.schema import StopWhen
 from purerl.config.structure import to_dict
 from purerl.data.settings import Data
-from purerl.errors import ConfigError, InputError, RewardError, RunDirectoryError
+from purerl.errors import CheckpointError, ConfigError, InputError, RewardError, RunDirectoryError
 from purerl.evaluation.results import Problem, dataset_metrics, metrics
 from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import pass_at_k
@@ -323,5 +323,5 @@ def test_directory_without_a_run_or_a_checkpoint_is_refused(finished: Summary, t
     with pytest.raises(RunDirectoryError, match="no config.toml"):
         evaluation_of_run(tmp_path, {})
     (tmp_path / "config.toml").write_bytes((finished.directory / "config.toml").read_bytes())
-    with pytest.raises(RunDirectoryError, match="an unfinished run without a checkpoint"):
+    with pytest.raises(CheckpointError, match="a run without a checkpoint"):
         evaluation_of_run(tmp_path, {})

@@ -202,3 +202,15 @@ def test_initial_run_is_copied(tmp_path: Path) -> None:
     assert without_times(records(new)) == without_times(records(expected))
     assert (tmp_path / "new" / "initial_run" / "summary.json").exists()
     assert not (tmp_path / "new" / "initial_run" / "checkpoints").exists(), "the initial run is copied, not done again"
+
+
+def test_prepared_files_are_copied_with_any_name(tmp_path: Path) -> None:
+    config = fake(checkpoint=Checkpoint(every=2))
+    train(config, directory=tmp_path / "old")
+    prepared = {"lock", "checkpoints/1", "profile/checkpoints/a.partial"}
+    for name in prepared:
+        path = tmp_path / "old" / "prepared" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    new = train(evolve(config, max_steps=6), directory=tmp_path / "new", resume_from=tmp_path / "old")
+    assert all((new.directory / "prepared" / name).exists() for name in prepared)

@@ -11,7 +11,7 @@ from attrs import evolve
 
 from purerl.loop.train import train
 from purerl.rewards.settings import Reward
-from purerl.store.evaluations import read_evaluation
+from purerl.store.evaluations import read_evaluation, write_evaluation
 from purerl.store.rollouts import read_rollouts
 
 from .runs import records, train_until
@@ -98,3 +98,9 @@ def test_evaluations_after_the_checkpoint_are_done_again_and_a_fresh_run_removes
     assert _files(tmp_path / "run") == _files(uninterrupted)
     train_until(1, config, directory=tmp_path / "run", fresh=True)
     assert sorted(_files(tmp_path / "run")) == ["000000.parquet"]
+
+
+def test_run_directory_that_was_deleted_is_not_created_again(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_evaluation(tmp_path / "deleted" / "evaluations", 1, [])
+    assert [*tmp_path.iterdir()] == []

@@ -162,6 +162,13 @@ def test_view_of_a_resumed_run_shows_the_curves_of_earlier_steps() -> None:
     assert lines[3:5] == ["reward    1.000  ▁▂▂▃▄▅▅▆▇▇█", "accuracy  0.250  ▅▅▅▅▅▅▅▅▅▅▅"]
 
 
+def test_curves_leave_out_metrics_of_earlier_steps_that_were_not_finite() -> None:
+    console = Console("a run", max_steps=40, history=[{"step": 0, "reward/mean": None}], rich=_terminal())
+    console.log(_record(1))
+    console.close(failed=False)
+    assert _drawn_lines(console._view)[3].startswith("reward")
+
+
 def test_view_without_records_can_be_drawn() -> None:
     assert _drawn_lines(View("new", max_steps=3))[:2][1].endswith("step 0 of 3")
 

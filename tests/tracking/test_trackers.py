@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import define
+from attrs import define, field
 
 from purerl.config.schema import RunConfig
 from purerl.config.structure import read_toml
@@ -269,12 +269,12 @@ def test_warnings_reach_the_trackers_that_support_them(in_thread: bool, caplog: 
     calls: list[tuple[int, str, str]] = []
 
     @define
-    class Warned(_RecordsSteps):
+    class Warned(_Records):
         def warn(self, step: int, name: str, text: str) -> None:
             calls.append((step, name, text))
 
     with caplog.at_level(logging.WARNING), Trackers() as trackers:
-        for name, kind in (("plain", _RecordsSteps), ("warned", Warned)):
+        for name, kind in (("plain", _Records), ("warned", Warned)):
             build = partial(kind, [])
             trackers.add(name, partial(TrackerThread, build) if in_thread else build)
         trackers.warn(7, "no_variance", "text")
@@ -289,21 +289,30 @@ def test_keyboard_interrupt_is_raised() -> None:
         Trackers().add("interrupted", interrupt)
 
 
+def test_trackers_get_no_metrics_without_a_value() -> None:
+    trackers, tracker = Trackers(), _Records()
+    trackers.add("records", lambda: tracker, history=[{"step": 1, "reward/mean": None}])
+    trackers.log({"step": 2, "reward/mean": None, "reward/max": 1.0})
+    assert tracker.records == [{"step": 1}, {"step": 2, "reward/max": 1.0}]
+
+
 def test_each_tracker_gets_completions_at_its_own_interval() -> None:
     steps: dict[str, list[int]] = {"every step": [], "every third step": []}
     trackers = Trackers()
     for name, every in (("every step", 1), ("every third step", 3)):
-        trackers.add(name, partial(_RecordsSteps, steps[name]), every=every)
+        trackers.add(name, partial(_Records, steps[name]), every=every)
     for step in range(1, 7):
         trackers.completions(step, [{"prompt": ""}])
     assert steps == {"every step": [1, 2, 3, 4, 5, 6], "every third step": [3, 6]}
 
 
 @define
-class _RecordsSteps:
-    steps: list[int]
+class _Records:
+    steps: list[int] = field(factory=list)
+    records: list[Mapping[str, Any]] = field(factory=list)
 
-    def log(self, record: Mapping[str, Any]) -> None: ...
+    def log(self, record: Mapping[str, Any]) -> None:
+        self.records.append(record)
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         self.steps.append(step)
