@@ -17,7 +17,7 @@ __all__ = ["Monitor", "read_facts"]
 
 
 def read_facts(path: Path) -> Facts:
-    """The facts about the run in the directory `path`. What its files do not contain, or is damaged, has its default."""
+    """The facts about the run in the directory `path`. What is missing or damaged in its files has its default."""
     config, data = _read(path / "config.toml", tomllib.loads), _read(path / "data.json", json.loads)
     rollout, workers = _table(config.get("rollout")), _table(config.get("reward_workers"))
     found = {

@@ -131,7 +131,7 @@ def _is_finished(config: RunConfig, directory: RunDirectory) -> bool:
 
 
 def _reopen(config: RunConfig, directory: RunDirectory) -> None:
-    """Mark the finished run in `directory` as unfinished. Raises: CheckpointError if no checkpoint of it can be used."""
+    """Mark the finished run in `directory` as unfinished. Raises: CheckpointError if no checkpoint can be used."""
     if not saved_steps(directory.checkpoints):
         raise CheckpointError(
             f"the finished run in {str(directory.path)!r} cannot be continued",
