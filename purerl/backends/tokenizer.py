@@ -90,5 +90,12 @@ def cannot_load(what: str, model: Model, error: Exception) -> ConfigError:
         f"no {what} can be loaded from {where} {model.path!r}",
         got=str(error).strip().splitlines()[0],
         need="files as written by transformers' save_pretrained",
-        do="check model.path; without a network, name a local directory",
+        do=_suggestion(Path(model.path)),
     )
+
+
+def _suggestion(path: Path) -> str:
+    """What to name in place of `path`, which may be a run directory: its trained model."""
+    if (path / "final" / "config.json").is_file():
+        return f"did you mean {str(path / 'final')!r}?"
+    return "check model.path; without a network, name a local directory"

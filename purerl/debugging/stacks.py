@@ -1,19 +1,21 @@
-"""The stacks of all threads, written when a step takes too long. This also works if a C extension hangs."""
+"""The stacks of all threads, written when a step takes too long, also if a C extension hangs."""
 
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread
 from typing import IO
 
 __all__ = ["stacks_after"]
 
 _LOG = logging.getLogger(__name__)
+_BLOCKED_SECONDS = 30.0
 
 
 @contextmanager
@@ -25,17 +27,35 @@ def stacks_after(seconds: float | None, path: Path, step: int) -> Iterator[None]
     if seconds is None:
         yield
         return
-    message = "step %d has taken more than %g seconds; the stacks of all threads are in %s"
-    warning = Timer(seconds, _LOG.warning, (message, step, seconds, path))
-    warning.daemon = True
+    is_over = Event()
     with _appended_to(path, f"step {step}, each {seconds:g} seconds:\n") as file:
-        faulthandler.dump_traceback_later(seconds, repeat=True, file=file)
-        warning.start()
+        thread = Thread(target=_watch, args=(seconds, file, step, is_over), name="purerl stacks", daemon=True)
+        thread.start()
         try:
             yield
         finally:
-            warning.cancel()
+            is_over.set()
+            thread.join()
             faulthandler.cancel_dump_traceback_later()
+
+
+def _watch(seconds: float, file: IO[str], step: int, is_over: Event) -> None:
+    """Write the stacks every `seconds` until `is_over`.
+
+    This thread holds the interpreter's lock while it writes, so no other thread changes its stack meanwhile: reading a
+    changing stack can crash the process. faulthandler's own thread needs no lock. It writes only if this thread could
+    not run for `_BLOCKED_SECONDS`, because a C extension holds the lock.
+    """
+    message = "step %d has taken more than %g seconds; the stacks of all threads are in %s"
+    for count in itertools.count():
+        faulthandler.dump_traceback_later(seconds + _BLOCKED_SECONDS, repeat=True, file=file)
+        if is_over.wait(seconds):
+            return
+        file.write(f"Timeout ({seconds:g} seconds):\n")
+        file.flush()
+        faulthandler.dump_traceback(file)
+        if count == 0:
+            _LOG.warning(message, step, seconds, file.name)
 
 
 @contextmanager

@@ -55,11 +55,11 @@ START = History(Facts())
 def add(history: History, record: Record) -> History:
     """Return `history` with `record`, the metrics of the step after its last one. Step 0 has no policy update.
 
-    A metric that is None was NaN or infinite. It has no value.
+    A metric that is null, which stands for NaN and infinity, has no value.
     """
     if record["step"] == 0:
         return history
-    record = {name: value for name, value in record.items() if value is not None}
+    record = {name: value for name, value in record.items() if isinstance(value, int | float)}
     return history._replace(
         first=history.first if len(history.first) == _FIRST_STEPS else (*history.first, record),
         recent=(*history.recent, record)[-_RECENT_STEPS:],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,29 @@ __all__ = ["Monitor", "facts_of_run"]
 
 
 def facts_of_run(path: Path) -> Facts:
-    """The facts about the run in the directory `path`. What its files do not contain has its default."""
+    """The facts about the run in the directory `path`. What is missing or damaged in its files has its default."""
     config, data = _read(path / "config.toml", tomllib.loads), _read(path / "data.json", json.loads)
-    rollout, workers, default = config.get("rollout", {}), config.get("reward_workers", {}), Facts()
-    return Facts(
-        learns_from_rewards=data.get("learns_from_rewards", default.learns_from_rewards),
-        max_failure_rate=workers.get("max_failure_rate", default.max_failure_rate),
-        max_tokens=rollout.get("max_tokens", default.max_tokens),
-        max_staleness=rollout.get("max_staleness", default.max_staleness),
-    )
+    rollout, workers = _table(config.get("rollout")), _table(config.get("reward_workers"))
+    found = {
+        "learns_from_rewards": data.get("learns_from_rewards"),
+        "max_failure_rate": workers.get("max_failure_rate"),
+        "max_tokens": rollout.get("max_tokens"),
+        "max_staleness": rollout.get("max_staleness"),
+    }
+    kinds = {"learns_from_rewards": bool, "max_failure_rate": (int, float), "max_tokens": int, "max_staleness": int}
+    return Facts(**{name: value for name, value in found.items() if isinstance(value, kinds[name])})
 
 
-def _read(path: Path, parse: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """The table in the file; empty if the file is missing or broken."""
+def _read(path: Path, parse: Callable[[str], Any]) -> Mapping[str, Any]:
+    """The table in the file; empty if the file is missing or damaged."""
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return _table(parse(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 @define

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import Attribute, field, frozen
 
+from purerl.errors import ConfigError
 from purerl.evaluation.results import is_measurement
 from purerl.store.checkpoint import path_of
 
@@ -16,6 +17,11 @@ __all__ = ["NO_CALLBACKS", "Callbacks", "OnCheckpoint", "OnRecord", "call_callba
 Record = Mapping[str, Any]
 OnRecord = Callable[[Record], object]
 OnCheckpoint = Callable[[Path], object]
+
+
+def _check_callable(_: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None and not callable(value):
+        raise ConfigError(attribute.name, got=repr(value), need="a function, or None")
 
 
 @frozen(kw_only=True)
@@ -34,9 +40,9 @@ class Callbacks:
     resumed, the steps after the last checkpoint are repeated, with the same calls.
     """
 
-    on_step: OnRecord | None = None
-    on_evaluation: OnRecord | None = None
-    on_checkpoint: OnCheckpoint | None = None
+    on_step: OnRecord | None = field(default=None, validator=_check_callable)
+    on_evaluation: OnRecord | None = field(default=None, validator=_check_callable)
+    on_checkpoint: OnCheckpoint | None = field(default=None, validator=_check_callable)
     should_stop: Callable[[], bool] = lambda: False
 
 

@@ -13,13 +13,16 @@ from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
+from purerl.data.open import file_digests
 from purerl.errors import RunDirectoryError
+from purerl.loop.base_models import identify_models
 from purerl.loop.open import (
     check_files,
     check_row_lengths,
     max_steps_of,
     models_of,
     open_run_data,
+    resolve_paths,
     reward_runner,
 )
 from purerl.loop.origin import check_origin, to_origin
@@ -28,7 +31,7 @@ from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities
 from purerl.rewards.adapters import RewardFunction
 from purerl.settings import Model, in_section
-from purerl.store.directory import check_directory
+from purerl.store.directory import check_directory, unlocked
 
 __all__ = ["dry_run"]
 
@@ -61,6 +64,8 @@ def dry_run(
     taken = _refusal(config, path, fresh=fresh)
     if taken is not None and directory is not None:
         raise taken
+    if taken is None and not fresh and _is_unfinished(config, path):
+        _check_inputs_of_run(resolve_paths(checked, path), path)
     missing = []
     for phase in filter(None, (checked.initial_run, checked)):
         with in_section("initial_run" if phase is checked.initial_run else "", RunConfig):
@@ -83,6 +88,20 @@ def _refusal(config: RunConfig, directory: Path, *, fresh: bool) -> RunDirectory
     except RunDirectoryError as error:
         return error
     return None
+
+
+def _is_unfinished(config: RunConfig, path: Path) -> bool:
+    """Whether a run in the directory `path` has opened its data, and would continue with `config`."""
+    is_finished = (path / "summary.json").exists() and not changes_from(config, path / "config.toml")
+    return (path / "data.json").exists() and not is_finished
+
+
+def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
+    """Refuse models and data that have changed since the run in the directory `path` started."""
+    directory, problems = unlocked(path), config.evaluate.data.values() if config.evaluate else ()
+    identify_models(model_roles(config, algorithm_of(config)), directory)
+    held_out = config.validation.data if config.validation else ()
+    directory.check_data(file_digests([*config.data.files, *problems, *held_out]))
 
 
 def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, runs_code: bool) -> list[str]:

@@ -13,7 +13,7 @@ from purerl.config.check import check
 from purerl.config.continuing import Change, check_changes
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps, read_toml
-from purerl.errors import ConfigError
+from purerl.errors import CheckpointError, ConfigError
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.open import check_inputs, max_steps_of, open_run, prepare, resolve_paths
@@ -25,7 +25,9 @@ from purerl.process import frozen_objects, torch_threads
 from purerl.rewards.adapters import RewardFunction, name_of
 from purerl.rewards.settings import Reward
 from purerl.seeds import derive_seed, restored_generators
+from purerl.store.checkpoint import saved_steps
 from purerl.store.directory import RunDirectory, claim
+from purerl.store.resume import checkpoint_to_resume
 
 __all__ = ["Summary", "changes_from", "claim_directory", "train"]
 
@@ -106,7 +108,7 @@ def _train(
         if directory.summary is not None:
             if _is_finished(config, directory):
                 return Summary(directory.path, **directory.summary, was_finished=True)
-            directory.reopen(dumps(config), digest(config))
+            _reopen(config, directory)
         adopt(origin, directory, config)
         prepare(config, directory.path)
         if config.initial_run is not None:
@@ -119,11 +121,26 @@ def _train(
 
 
 def _is_finished(config: RunConfig, directory: RunDirectory) -> bool:
-    """Whether the finished run in `directory` is finished with `config` too, which may make it longer."""
+    """Whether the finished run in `directory` has its model, and is finished with `config` too, which may be longer."""
+    if not directory.final.is_dir():
+        return False
     if not directory.changes:
         return True
     records, max_steps = directory.records(), max_steps_of(config, directory.facts.get("examples", 0))
-    return not records or is_over(records[-1], max_steps, config.stop_when)
+    return any(is_over(record, max_steps, config.stop_when) for record in records[-1:])
+
+
+def _reopen(config: RunConfig, directory: RunDirectory) -> None:
+    """Mark the finished run in `directory` as unfinished. Raises: CheckpointError if no checkpoint can be used."""
+    if not saved_steps(directory.checkpoints):
+        raise CheckpointError(
+            f"the finished run in {str(directory.path)!r} cannot be continued",
+            got=f"no checkpoint in {str(directory.checkpoints)!r}",
+            need="its last checkpoint",
+            do="restore it from a copy, name another directory, or discard the run with --fresh",
+        )
+    checkpoint_to_resume(directory)
+    directory.reopen(dumps(config), digest(config))
 
 
 def _train_initial(config: RunConfig, outer: RunDirectory, callbacks: Callbacks) -> None:

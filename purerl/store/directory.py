@@ -25,6 +25,7 @@ lock                 held while a process works on the run
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import re
 import secrets
@@ -42,7 +43,7 @@ from purerl.store.records import sync_records
 from purerl.store.step_files import step_path, stored_steps
 from purerl.strict_json import to_json
 
-__all__ = ["RunDirectory", "check_directory", "claim", "is_started_run"]
+__all__ = ["RunDirectory", "check_directory", "claim", "is_started_run", "unlocked"]
 
 _CONTENT = (
     "summary.json",
@@ -259,6 +260,11 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
         directory.release()
         raise
     return directory
+
+
+def unlocked(path: Path) -> RunDirectory:
+    """The run directory at `path`, only to be read: it is not locked."""
+    return RunDirectory(path, io.StringIO())
 
 
 def check_directory(path: Path, document: str, digest: str, *, changes: Changes, fresh: bool) -> None:

@@ -65,10 +65,12 @@ def printable(text: str, max_length: int) -> str:
 def format_number(value: float) -> str:
     """Format a metric in a few significant digits.
 
-    >>> format_number(12345.6), format_number(0.5), format_number(0.00123), format_number(0)
-    ('12,346', '0.500', '0.00123', '0.000')
+    >>> format_number(12345.6), format_number(0.5), format_number(0.00123), format_number(0), format_number(3e38)
+    ('12,346', '0.500', '0.00123', '0.000', '3e+38')
     """
     size = abs(value)
+    if size >= 1e9:
+        return f"{value:.3g}"
     return f"{value:,.0f}" if size >= 1000 else f"{value:.3f}" if size >= 0.01 or value == 0 else f"{value:.3g}"
 
 

@@ -81,7 +81,10 @@ class View:
         self.add_to_curves(record)
 
     def add_to_curves(self, record: Mapping[str, Any]) -> None:
-        """Add the metrics of a step to the curves. A step of an earlier process counts for nothing else."""
+        """Add the metrics of a step to the curves. A step of an earlier process counts for nothing else.
+
+        A metric without a value is left out: null stands for NaN and infinity in the metrics of a resumed run.
+        """
         for metric, label in CURVE_LABELS.items():
             if record.get(metric) is not None:
                 self._curves.setdefault(label, deque(maxlen=_MAX_CURVE_POINTS)).append(record[metric])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from purerl.backends.tokenizer import check_same_ids, end_tokens
+from purerl.backends.tokenizer import check_same_ids, end_tokens, load_tokenizer
 from purerl.errors import ConfigError
 from purerl.settings import Model
 from tests.backends.tiny import write_model
@@ -74,3 +74,10 @@ def test_teacher_with_fewer_token_ids_is_refused(tmp_path: Path) -> None:
             check_same_ids(tokenizer, teacher, "teacher")
     with pytest.raises(ConfigError, match="got:  3 token ids"):
         check_same_ids(tokenizer, teacher, "teacher")
+
+
+def test_message_names_the_model_of_a_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"do:   did you mean '{tmp_path}/final'"):
+        load_tokenizer(Model(str(tmp_path)))

@@ -131,6 +131,19 @@ def test_run_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     assert _dry_run(recipe, "--directory", str(tmp_path / "file" / "run")).exit_code == 1
 
 
+def test_changed_inputs_of_a_started_run_are_refused(tmp_path: Path) -> None:
+    run, recipe, length = tmp_path / "run", "tests.loop.small:fake", _set("max_steps=1")
+    train(fake(max_steps=1), directory=run)
+    for name in ("prepared/held_out.parquet", "prepared/model/config.json"):
+        before = (run / name).read_bytes()
+        (run / name).write_bytes(before.replace(b"}", b" }") if name.endswith("json") else before + b" ")
+        assert _dry_run(recipe, *length, "--directory", str(run)).exit_code == 0, "a finished run reads nothing"
+        refused = _dry_run(recipe, *_set("max_steps=2"), "--directory", str(run))
+        assert (refused.exit_code, "changed since" in refused.stderr) == (1, True), refused.output
+        (run / name).write_bytes(before)
+    assert _dry_run(recipe, *_set("max_steps=2"), "--directory", str(run)).exit_code == 0
+
+
 # --- trust -------------------------------------------------------------------------------------------------------
 
 

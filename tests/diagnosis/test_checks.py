@@ -153,7 +153,7 @@ def test_runs_without_rollouts_and_records_without_known_metrics_raise_nothing()
 
 
 def test_values_that_are_not_finite_raise_no_exception() -> None:
-    for value in (math.nan, math.inf, -math.inf):
+    for value in (math.nan, math.inf, -math.inf, None):
         records = [dict.fromkeys(healthy(1), value) | {"step": step} for step in range(1, 50)]
         diagnose(records, Facts())
 

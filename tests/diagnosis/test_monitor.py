@@ -69,6 +69,13 @@ def _zero(completion: str, example: dict[str, Any]) -> float:
     return 0.0
 
 
+@pytest.mark.parametrize("content", ["null", "[]", '{"learns_from_rewards": []}'])
+def test_damaged_facts_have_defaults(tmp_path: Path, content: str) -> None:
+    (tmp_path / "data.json").write_text(content)
+    (tmp_path / "config.toml").write_text('rollout = 5\n[reward_workers]\nmax_failure_rate = "x"\n')
+    assert facts_of_run(tmp_path) == Facts()
+
+
 def test_a_run_warns_once_and_does_not_repeat_it_when_it_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

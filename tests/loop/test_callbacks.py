@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import purerl
+from purerl.errors import ConfigError
 
 from .small import fake
 
@@ -62,3 +63,10 @@ def test_exception_in_a_callback_ends_the_run_which_can_be_resumed(tmp_path: Pat
     assert steps == [3, 4], "the run resumes from the checkpoint of step 2"
     purerl.train(fake(max_steps=4), directory=tmp_path / "other")
     assert _without_times(_records(tmp_path / "run")) == _without_times(_records(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", ["on_step", "on_evaluation", "on_checkpoint"])
+def test_callback_that_is_no_function_is_refused_before_the_run(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}\n  got:  3\n"):
+        purerl.train(fake(), directory=tmp_path / "run", **{name: 3})
+    assert not (tmp_path / "run").exists()

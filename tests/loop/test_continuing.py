@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import read_toml
-from purerl.errors import ConfigError, RunDirectoryError
+from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
 from purerl.evaluation.settings import Evaluate
 from purerl.loop.train import claim_directory, train
 from purerl.rewards.settings import RewardWorkers
@@ -191,6 +192,27 @@ def test_run_that_died_while_it_was_reopened_is_extended(tmp_path: Path) -> None
     train(fake(max_steps=2), directory=tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()  # the first thing that happens
     assert train(fake(max_steps=4), directory=tmp_path / "run").steps == 4
+
+
+@pytest.mark.parametrize("missing", ["metrics.jsonl", "checkpoints"])
+def test_finished_run_that_cannot_be_extended_is_refused_and_stays_finished(tmp_path: Path, missing: str) -> None:
+    run, empty = tmp_path / "run", {"metrics.jsonl": Path.touch, "checkpoints": Path.mkdir}
+    train(fake(max_steps=2), directory=run)
+    (run / missing).rename(tmp_path / missing)
+    empty[missing](run / missing)
+    with pytest.raises(CheckpointError, match="checkpoints'"):
+        train(fake(max_steps=4), directory=run)
+    assert train(fake(max_steps=2), directory=run).was_finished
+    assert (run / "rollouts" / "000002.parquet").exists(), "nothing has been removed"
+
+
+def test_finished_run_without_its_model_exports_it_again(tmp_path: Path) -> None:
+    first = train(fake(max_steps=2), directory=tmp_path / "run")
+    weights = (first.model / "model.safetensors").read_bytes()
+    shutil.rmtree(first.model)
+    again = train(fake(max_steps=2), directory=tmp_path / "run")
+    assert (again, again.was_finished) == (first, False)
+    assert (again.model / "model.safetensors").read_bytes() == weights
 
 
 def test_epochs_and_the_end_by_a_metric_may_be_extended(tmp_path: Path) -> None:

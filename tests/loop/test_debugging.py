@@ -6,6 +6,8 @@ import gzip
 import json
 import logging
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -59,6 +61,17 @@ def test_stacks_of_a_block_that_takes_too_long_are_written_again_and_again(
     assert path.read_text().startswith("step 7, each 0.05 seconds:\nTimeout (")
     assert "test_stacks_of_a_block_that_takes_too_long" in path.read_text()
     assert re.match(r"step 7 has taken more than 0\.05 seconds", caplog.records[0].getMessage())
+
+
+def test_stacks_of_a_run_that_is_working_can_be_written_all_the_time(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom purerl.debugging.settings import Debug\nfrom purerl.loop.train import train\n"
+        "from tests.loop.small import fake\n"
+        "print(train(fake(max_steps=20, debug=Debug(stack_dump_after=0.001)), directory=sys.argv[1]).steps)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "run")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout.splitlines()[-1:]) == (0, ["20"]), result.stderr[-500:]
 
 
 def test_stacks_of_other_steps_stay_and_a_fast_step_leaves_nothing(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_training_without_rewards_shows_the_loss(metrics: dict[str, float], expe
 
 def test_view_of_a_resumed_run_shows_the_curves_of_earlier_steps() -> None:
     rich = _terminal()
-    history = [_record(step, **{"eval/accuracy": 0.25}) for step in range(10)]
+    history = [_record(step, **{"eval/accuracy": 0.25, "policy/entropy": None}) for step in range(10)]  # null: NaN
     console = Console("a run", max_steps=40, note="one\ntwo", history=history, rich=rich)
     console.log(_record(10, **{"eval/accuracy": 0.25}))
     view = console._view
