@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from attrs import evolve
@@ -131,19 +131,18 @@ def evaluate(
         "answer_extractor": answer_extractor,
         "accuracy_reward": accuracy_reward,
     }
-    options = _Options(
-        settings=settings,
-        model={"dtype": dtype, "attention": attention},
+    evaluation = _prepare(
+        model,
+        run,
+        settings,
+        of_model={"dtype": dtype, "attention": attention},
         engine={"max_num_seqs": max_num_seqs, "device": device},
-        others={
-            "rewards": reward,
-            "gates": gate,
-            "system_prompt": system_prompt,
-            "chat_template_kwargs": chat_template_kwargs,
-            "seed": seed,
-        },
+        rewards=reward,
+        gates=gate,
+        system_prompt=system_prompt,
+        chat_template_kwargs=chat_template_kwargs,
+        seed=seed,
     )
-    evaluation = _prepare(model, run, options)
     results = _run_with_progress(evaluation)
     show_scores(results, evaluation.settings)
     if json is not None:
@@ -180,19 +179,19 @@ def sample(
         "max_tokens": max_tokens,
         "stop_strings": stop_string,
     }
-    options = _Options(
-        settings=settings,
-        model={"dtype": dtype, "attention": attention},
+    evaluation = _prepare(
+        model,
+        run,
+        settings,
+        prompts=read_prompts(prompt),
+        of_model={"dtype": dtype, "attention": attention},
         engine={"max_num_seqs": max_num_seqs, "device": device},
-        others={
-            "rewards": reward,
-            "gates": gate,
-            "system_prompt": system_prompt,
-            "chat_template_kwargs": chat_template_kwargs,
-            "seed": seed,
-        },
+        rewards=reward,
+        gates=gate,
+        system_prompt=system_prompt,
+        chat_template_kwargs=chat_template_kwargs,
+        seed=seed,
     )
-    evaluation = _prepare(model, run, options, read_prompts(prompt))
     # Failures of reward functions are printed below their completions, so any number of them is accepted.
     results = _run_with_progress(evolve(evaluation, max_failure_rate=1.0))
     typer.echo(format_completions(results), nl=False)
@@ -230,21 +229,27 @@ def _parse_integers(text: str | None) -> tuple[int, ...] | None:
         raise ConfigError("--pass-at-k", got=repr(text), need="integers separated by commas, such as 1,8") from error
 
 
-class _Options(NamedTuple):
-    """Options, None if not given: of the section ``evaluate``, of the model, of its engine, and all others."""
-
-    settings: Mapping[str, Any]
-    model: Mapping[str, Any]
-    engine: Mapping[str, Any]
-    others: Mapping[str, Any]
-
-
-def _prepare(model: str | None, run: Path | None, options: _Options, prompts: Sequence[str] = ()) -> Evaluation:
+def _prepare(
+    model: str | None,
+    run: Path | None,
+    settings: Mapping[str, Any],
+    *,
+    of_model: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    prompts: Sequence[str] = (),
+    **others: Any,
+) -> Evaluation:
     """The evaluation of `model`, or of the model of `run`.
+
+    settings  options of the section ``evaluate``
+    of_model  options of the model
+    engine    options of the engine
+    others    options that only `model` has
 
     An option that is None has its default, or the value of the run.
     """
-    settings, of_model, engine, others = ({k: v for k, v in group.items() if v is not None} for group in options)
+    groups = (settings, of_model, engine, others)
+    settings, of_model, engine, others = ({k: v for k, v in group.items() if v is not None} for group in groups)
     _check_source(model, run, {**of_model, **others})
     from purerl.backends.hf import generator
     from purerl.evaluation.settings import Evaluate

@@ -31,6 +31,7 @@ _STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT)
 _SIGNALS_OF_JOBS = (signal.SIGTERM, signal.SIGUSR1)
 _POLL = 1.0  # seconds between checks whether the run has ended, in case the connection stays open in another process
 _MAX_SECONDS_TO_END = 10.0
+_KILL_POLL = 0.002  # seconds between searches for remaining descendants: they become children when their parents end
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -117,7 +118,7 @@ def _end_descendants(worker: int, exit_code: int | None) -> int | None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         exit_code = dict(_reap()).get(worker, exit_code)
-        time.sleep(0.002)
+        time.sleep(_KILL_POLL)
     return exit_code
 
 

@@ -134,7 +134,7 @@ class RunDirectory:
         if not _is_same_file(self._lock, self.path / "lock"):
             raise RunDirectoryError(
                 f"run directory {str(self.path)!r}",
-                got="its file lock was deleted or replaced: the directory is gone, or another process works on it",
+                got="its file lock was deleted or replaced: the directory was removed, or another process works on it",
                 need="the directory for this process alone, until the run ends",
                 do="do not delete the directory or its lock during a run; the same command resumes what is there",
             )

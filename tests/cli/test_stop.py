@@ -20,6 +20,7 @@ from purerl.loop.callbacks import Callbacks
 from purerl.loop.train import train
 from purerl.rewards.settings import RewardWorkers
 from purerl.store.checkpoint import newest, saved_steps
+from purerl_cli import stopping
 from tests.loop.runs import records, without_times
 from tests.loop.small import fake
 
@@ -124,13 +125,27 @@ def test_second_signal_stops_at_once(tmp_path: Path) -> None:
     first = "SIGUSR1: the run stops after this step"
     assert run.process.stderr is not None
     assert run.process.stderr.readline().startswith(first)
-    os.kill(run.process.pid, signal.SIGUSR1)  # too early: it belongs to the first one
-    time.sleep(1.1)
-    assert run.process.poll() is None
+    time.sleep(stopping._MIN_SECONDS_BETWEEN)  # the first signal was handled before its message was printed
     os.kill(run.process.pid, signal.SIGTERM)
     status, errors = run.end()
     assert (status, errors) == (143, "terminated; the same command resumes from the last checkpoint, if there is one\n")
     assert newest(tmp_path / "run" / "checkpoints") is None
+
+
+def test_signal_less_than_a_second_after_the_first_one_belongs_to_it() -> None:
+    code = (
+        "import signal; from types import SimpleNamespace; from purerl_cli import stopping\n"
+        "now = 0.0\n"
+        "stopping.time = SimpleNamespace(monotonic=lambda: now)\n"
+        "with stopping.stop_signals() as should_stop:\n"
+        "    signal.raise_signal(signal.SIGUSR1); print(should_stop())\n"
+        "    now = 0.9; signal.raise_signal(signal.SIGTERM); print('running')\n"
+        "    now = 1.0\n"
+        "    try: signal.raise_signal(signal.SIGTERM)\n"
+        "    except KeyboardInterrupt: print('stopped')\n"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["True", "running", "stopped"]
 
 
 def test_signal_that_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:

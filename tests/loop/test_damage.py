@@ -231,7 +231,7 @@ def _train_with(action: Callable[[], object], directory: Path, config: RunConfig
 
 def test_directory_that_is_deleted_during_the_run_is_not_created_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with pytest.raises(RunDirectoryError, match="the directory is gone, or another process works on it"):
+    with pytest.raises(RunDirectoryError, match="the directory was removed, or another process works on it"):
         _train_with(lambda: shutil.rmtree(run), run)
     assert not run.exists()
 

@@ -86,13 +86,14 @@ def _depends_on_behavior(objective: Objective) -> bool:
     for sign in (1.0, -1.0):
         batch = with_fields(_batch(names), advantage=sign * torch.ones(_SHAPE, dtype=torch.float64))
         offsets = _offsets(batch)
-        unmoved, *moved = (_gradient(objective, _move(batch, factor * offsets)) for factor in (0, 1, -1))
-        if any(bool(((gradient != 0) & (gradient != unmoved)).any()) for gradient in moved):
+        equal, *others = (_gradient(objective, _with_behavior(batch, factor * offsets)) for factor in (0, 1, -1))
+        if any(bool(((gradient != 0) & (gradient != equal)).any()) for gradient in others):
             return True
     return False
 
 
-def _move(batch: TensorDict, offsets: TokenFloat) -> TensorDict:
+def _with_behavior(batch: TensorDict, offsets: TokenFloat) -> TensorDict:
+    """`batch` with policies that sampled the rows whose log-probabilities differ from `logp` by `offsets`."""
     return with_fields(batch, **{name: batch["logp"] + offsets for name in _BEHAVIOR if name in batch.keys()})
 
 
