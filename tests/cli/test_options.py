@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typer.testing import CliRunner
 import purerl
 from purerl_cli.main import app
 from purerl_cli.options import RENAMED
+from tests.cpu_time import cpu_seconds
 
 EVALUATION_OPTIONS = {
     "model": ["model"],
@@ -159,19 +159,12 @@ def test_version_equals_that_of_the_package() -> None:
 
 def test_help_takes_little_longer_than_importing_its_libraries() -> None:
     """Compare CPU times, measured alternately, so that the speed and the load of the computer matter little."""
-    pairs = [(_cpu_seconds("-m", "purerl_cli", "--help"), _cpu_seconds("-c", _LIBRARIES)) for _ in range(5)]
+    pairs = [(cpu_seconds("-m", "purerl_cli", "--help"), cpu_seconds("-c", _LIBRARIES)) for _ in range(5)]
     help_seconds, library_seconds = map(min, zip(*pairs, strict=True))
     assert help_seconds < 4 * library_seconds
 
 
 _LIBRARIES = "import typer, rich.console, rich.table, rich.progress"
-
-
-def _cpu_seconds(*arguments: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_console_script_is_installed() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cpu_time import cpu_seconds
 
 BROKEN = 'name = "x"\nbatch_size = [\n'
 UNKNOWN_KEY = 'name = "x"\nmodel = "m"\nalgorithm = "grpo"\n[trainer]\nkind = "hf"\nlrr = 1e-3\n'
@@ -86,17 +87,10 @@ def test_missing_data_file_is_reported_before_transformers_is_loaded(tmp_path: P
     assert loaded & {"transformers", "pyarrow", "torch._dynamo"} == set()
 
 
-def _cpu_seconds(*arguments: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], capture_output=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def test_messages_take_little_longer_than_the_libraries_that_they_need() -> None:
     """CPU times are compared with that of importing torch, so that the speed of the computer does not matter."""
     train = ("-m", "purerl_cli", "train", "addition", "--set")
     commands = (("-c", "import torch"), (*train, "max_step=3"), (*train, "trainer.lr=fast"))
-    torch, soon, later = (min(_cpu_seconds(*command) for _ in range(3)) for command in commands)
+    torch, soon, later = (min(cpu_seconds(*command, check=False) for _ in range(3)) for command in commands)
     assert soon < 0.6 * torch
     assert later < 1.6 * torch

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
+
+from tests.cpu_time import cpu_seconds
 
 HEAVY_LIBRARIES = {
     "transformers", "tokenizers", "vllm", "sglang", "megatron", "ray", "wandb", "pyarrow", "peft", "triton",
@@ -62,18 +63,10 @@ print((time.process_time() - middle) / (middle - start))
     assert any(float(_run(code)) < 0.1 for _ in range(5))
 
 
-def _cpu_time(*arguments: str) -> float:
-    """The CPU time of a process of Python, from its start to its exit."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def test_comparing_two_algorithms_takes_about_as_long_as_to_import_torch_and_tensordict() -> None:
     """The garbage collector does not run, and would take more time than the comparison itself."""
     command = ("-m", "purerl_cli", "algo", "diff", "grpo", "dapo")
-    assert any(_cpu_time(*command) < 1.1 * _cpu_time("-c", "import torch, tensordict") for _ in range(3))
+    assert any(cpu_seconds(*command) < 1.1 * cpu_seconds("-c", "import torch, tensordict") for _ in range(3))
 
 
 def test_comparing_two_algorithms_loads_no_heavy_library() -> None:
