@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from purerl.protocols import Completion
+    from purerl.rollouts.types import Group
 
 __all__ = ["EvaluationProgress"]
 
@@ -21,24 +21,21 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 class EvaluationProgress:
-    """Counts finished problems. A problem is finished when all of its `samples_per_prompt` completions are.
+    """Counts finished problems; `totals` is the number of problems of each data set.
 
-    `totals` is the number of problems of each data set. The object is the callback `on_completion` of `run_evaluation`:
-    it is called with finished completions, the first time with none. Tokens per second are measured from the first
-    call.
+    The object is the callback `on_group` of `run_evaluation`. Tokens per second are measured from the start of the
+    block.
     """
 
     def __init__(
         self,
         totals: Mapping[str, int],
-        samples_per_prompt: int,
         *,
         console: Console | None = None,
         seconds: float = _SECONDS_BETWEEN_LINES,
     ) -> None:
-        self._totals, self._samples_per_prompt, self._seconds = totals, samples_per_prompt, seconds
+        self._totals, self._seconds = totals, seconds
         self._console = console or Console(file=sys.stderr)
-        self._completions: Counter[str] = Counter()  # by problem
         self._finished: Counter[str] = Counter()  # by data set
         self._tokens, self._start, self._last_line = 0, 0.0, 0.0
         columns = [
@@ -52,6 +49,7 @@ class EvaluationProgress:
         self._tasks = {name: self._bars.add_task(name, total=total, rate="") for name, total in totals.items()}
 
     def __enter__(self) -> Self:
+        self._start = self._last_line = time.monotonic()
         if self._console.is_terminal:
             self._bars.start()
         return self
@@ -62,24 +60,13 @@ class EvaluationProgress:
         if self._console.is_terminal:
             self._bars.stop()
 
-    def __call__(self, completions: Sequence[Completion]) -> None:
+    def __call__(self, name: str, group: Group) -> None:
         now = time.monotonic()
-        if not self._start:
-            self._start = self._last_line = now
-        problems = [completion.key.rpartition("/")[0] for completion in completions]
-        self._completions.update(problems)
-        for problem in dict.fromkeys(problems):
-            if self._completions[problem] == self._samples_per_prompt:
-                self._finished[_data_set(problem)] += 1
-        self._tokens += sum(len(completion.tokens) for completion in completions)
+        self._finished[name] += 1
+        self._tokens += sum(sum(trajectory.fields["action"]) for trajectory in group.trajectories)
         rate = f"{self._tokens / max(now - self._start, 1e-9):,.0f} tokens/s"
-        for name in dict.fromkeys(map(_data_set, problems)):
-            self._bars.update(self._tasks[name], completed=self._finished[name], rate=rate)
-            if not self._console.is_terminal and now - self._last_line >= self._seconds:
-                self._last_line = now
-                text = f"{name}: {self._finished[name]:,} of {self._totals[name]:,} problems, {rate}"
-                self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _data_set(problem: str) -> str:
-    return problem.rpartition("/")[0]
+        self._bars.update(self._tasks[name], completed=self._finished[name], rate=rate)
+        if not self._console.is_terminal and now - self._last_line >= self._seconds:
+            self._last_line = now
+            text = f"{name}: {self._finished[name]:,} of {self._totals[name]:,} problems, {rate}"
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)

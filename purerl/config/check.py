@@ -193,9 +193,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
         find("generator", kind_of(config.generator))
     if config.rollout is not None:
         check_weights(config.rewards, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))
-        sections = {"checkpoint": config.checkpoint, "evaluate": config.evaluate}
-        every = {name: section.every for name, section in sections.items() if section}
-        check_rollout(config.rollout, algorithm, kind, every=every)
+        check_rollout(config.rollout, algorithm, kind)
 
 
 def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:

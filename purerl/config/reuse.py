@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from purerl.algos.algebra import Algorithm
-from purerl.algos.modifiers import clipped_surrogate, importance_weight
-from purerl.algos.parts.behavior import has_policy_ratio, is_policy_gradient, weights_rollouts
+from purerl.algos.modifiers import bypass, clipped_surrogate, importance_weight
+from purerl.algos.parts.behavior import has_policy_ratio, has_rollout_ratio, is_policy_gradient, weights_rollouts
 from purerl.composition import with_modifiers
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
@@ -25,17 +25,26 @@ def check_reuse(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     It depends on what `algorithm`, with its modifiers, computes. Raises: ConfigError that names a modifier or an
     algorithm that corrects for it.
     """
-    updates, is_stale = config.ppo_epochs * config.minibatches, bool(config.rollout and config.rollout.max_staleness)
-    if updates == 1 and not is_stale:
+    updates, staleness = config.ppo_epochs * config.minibatches, config.rollout.max_staleness if config.rollout else 0
+    if not is_policy_gradient(algorithm):
         return
-    if not is_policy_gradient(algorithm) or has_policy_ratio(algorithm):
-        return
-    if updates > 1:
+    if updates > 1 and not has_policy_ratio(algorithm):
         raise _refusal_of_updates(config, algorithm, kind, updates)
-    if not weights_rollouts(algorithm):
-        need = f"0: the policy loss of {kind} has no ratio or weight for rollouts of earlier weights, so it is biased"
-        do = f"set rollout.max_staleness=0, or {_alternative(algorithm, importance_weight.Config(), weights_rollouts)}"
-        raise ConfigError("rollout.max_staleness", got=1, need=need, do=do)
+    if staleness and not _accounts_for_staleness(algorithm):
+        remedies = [bypass.Config(), importance_weight.Config()]
+        names = [_name_of(each) for each in remedies if _is_remedy(algorithm, each, _accounts_for_staleness)]
+        do = " or ".join(f"algorithm.{name}=true" for name in names) or "an algorithm with a weight, such as icepop"
+        raise ConfigError(
+            "rollout.max_staleness",
+            got=staleness,
+            need=f"0: the policy loss of {kind} does not read the log-probabilities of the weights that sampled the "
+            "rows, so it is biased for rows of earlier weights",
+            do=f"set {do}, or rollout.max_staleness=0",
+        )
+
+
+def _accounts_for_staleness(algorithm: Algorithm) -> bool:
+    return weights_rollouts(algorithm) or has_rollout_ratio(algorithm)
 
 
 def _refusal_of_updates(config: RunConfig, algorithm: Algorithm, kind: str, updates: int) -> ConfigError:
@@ -59,9 +68,18 @@ def _refusal_of_updates(config: RunConfig, algorithm: Algorithm, kind: str, upda
 
 def _alternative(algorithm: Algorithm, modifier: Any, corrects: Callable[[Algorithm], bool]) -> str:
     """The modifier, if it can change `algorithm` so that it `corrects`, or else another algorithm."""
-    try:
-        is_remedy = corrects(with_modifiers(algorithm, modifier))
-    except ConfigError:
-        is_remedy = False
-    name = type(modifier).__module__.rpartition(".")[-1]
+    is_remedy = _is_remedy(algorithm, modifier, corrects)
+    name = _name_of(modifier)
     return f"algorithm.{name}=true" if is_remedy else "an algorithm with a ratio, such as algorithm.kind=grpo"
+
+
+def _is_remedy(algorithm: Algorithm, modifier: Any, corrects: Callable[[Algorithm], bool]) -> bool:
+    try:
+        return corrects(with_modifiers(algorithm, modifier))
+    except ConfigError:
+        return False
+
+
+def _name_of(modifier: Any) -> str:
+    """The name of the modifier that this Config belongs to."""
+    return type(modifier).__module__.rpartition(".")[-1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from purerl.data.chat import Chat
 from purerl.data.examples import DataSet, prompts_at, rows_at
@@ -11,14 +12,16 @@ from purerl.evaluation.accuracy import is_correct
 from purerl.evaluation.results import Attempt, Problem
 from purerl.evaluation.settings import Evaluate
 from purerl.plugins import locate
-from purerl.protocols import Generator, Request, Sampling
-from purerl.rewards.adapters import RewardInput
+from purerl.protocols import Sampling
 from purerl.rewards.ground_truth import find_ground_truth
-from purerl.rewards.runner import RewardResult
-from purerl.rollouts.complete import complete
-from purerl.seeds import derive_seed
+from purerl.rollouts.rollouts import Rollouts
+from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.single_turn import SingleTurn
+from purerl.rollouts.types import Draw, Group, Score, Trajectory
 
-__all__ = ["attempt_problems", "num_attempts", "request_key"]
+__all__ = ["OnGroup", "attempt_problems", "num_attempts"]
+
+OnGroup = Callable[[str, Group], object]
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,65 +30,77 @@ def attempt_problems(
     problems: Mapping[str, DataSet],
     settings: Evaluate,
     *,
-    generator: Generator,
+    runtime: Runtime,
     chat: Chat,
-    rewards: Callable[[Sequence[RewardInput]], list[RewardResult]],
+    score: Score,
     accuracy_reward: str | None,
     seed: int,
+    on_group: OnGroup = lambda name, group: None,
 ) -> dict[str, list[Problem]]:
     """Attempts at every problem of every data set. The function `accuracy_reward` decides which ones are correct.
 
     The seed of an attempt depends only on `seed`, the index of the problem and the number of the attempt. So the same
-    model makes the same attempts inside and outside of a run.
+    model makes the same attempts inside and outside of a run. The weights of the engine must not change meanwhile.
+    `on_group` is called with the name of the data set and the group of each problem, as soon as it is finished.
     """
-    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stop_tokens, settings.stop_strings)
-    extract = _extractor(settings.answer_extractor)
-    samples, results = settings.samples_per_prompt, {}
+    workflow = SingleTurn(
+        tokenizer=chat.tokenizer,
+        sampling=Sampling(settings.temperature, settings.max_tokens, chat.stop_tokens, settings.stop_strings),
+        samples=settings.samples_per_prompt,
+        score=score,
+        row_fields=lambda draw: {"group": draw.number, "example": draw.index},
+    )
+    extract, rollouts, results = _extractor(settings.answer_extractor), Rollouts(runtime, workflow), {}
     for name, data in problems.items():
-        indices = data.indices
-        examples = rows_at(data, indices)
-        prompts = prompts_at(chat, data, indices, examples)
-        requests = [
-            Request(request_key(name, index, k), prompt.tokens, sampling, derive_seed(seed, "eval", index, k))
-            for index, prompt in zip(indices, prompts, strict=True)
-            for k in range(samples)
-        ]
-        completed = complete(generator, chat.tokenizer, requests)
-        origins = [example for example in examples for _ in range(samples)]
-        inputs = [
-            RewardInput(completion.key, text, example, derive_seed(seed, "reward", completion.key))
-            for (completion, text), example in zip(completed, origins, strict=True)
-        ]
-        attempts = [
-            Attempt(
-                completion=text,
-                tokens=len(completion.tokens),
-                finish=completion.finish,
-                answer=extract(text),
-                result=result,
-                is_correct=is_correct(result, accuracy_reward),
+        draws = _draws(name, data, chat, seed)
+        groups = {group.draw: group for group in _all_groups(rollouts, draws, partial(on_group, name))}
+        results[name] = [
+            Problem(
+                draw.index,
+                draw.prompt.text,
+                [_attempt(trajectory, extract, accuracy_reward) for trajectory in groups[draw.number].trajectories],
+                find_ground_truth(draw.example),
             )
-            for (completion, text), result in zip(completed, rewards(inputs), strict=True)
+            for draw in draws
         ]
-        rows = zip(*[iter(attempts)] * samples, strict=True)
-        truths = map(find_ground_truth, examples)
-        columns = zip(indices, prompts, rows, truths, strict=True)
-        results[name] = [Problem(index, prompt.text, row, truth) for index, prompt, row, truth in columns]
     return results
+
+
+def _draws(name: str, data: DataSet, chat: Chat, seed: int) -> list[Draw]:
+    """Every problem of the data set `name`."""
+    examples = rows_at(data, data.indices)
+    prompts = prompts_at(chat, data, data.indices, examples)
+    columns = zip(range(len(data.indices)), data.indices, examples, prompts, strict=True)
+    return [
+        Draw(number, index, example, prompt, key=f"{name}/{index}", seeds=(seed, "eval", index))
+        for number, index, example, prompt in columns
+    ]
+
+
+def _all_groups(rollouts: Rollouts, draws: Sequence[Draw], on_group: Callable[[Group], object]) -> Iterator[Group]:
+    """The groups of `draws`, as they finish."""
+    rollouts.submit(draws)
+    while rollouts.in_flight:
+        for group in rollouts.collect():
+            on_group(group)
+            yield group
+
+
+def _attempt(trajectory: Trajectory, extract: Callable[[str], str | None], accuracy_reward: str | None) -> Attempt:
+    text = trajectory.texts["completion"]
+    return Attempt(
+        completion=text,
+        tokens=sum(trajectory.fields["action"]),
+        finish=trajectory.texts["finish"],
+        answer=extract(text),
+        result=trajectory.result,
+        is_correct=is_correct(trajectory.result, accuracy_reward),
+    )
 
 
 def num_attempts(problems: Mapping[str, DataSet], settings: Evaluate) -> int:
     """The number of completions of an evaluation."""
     return sum(len(data.indices) for data in problems.values()) * settings.samples_per_prompt
-
-
-def request_key(name: str, index: int, attempt: int) -> str:
-    """The key of an attempt at a problem of the data set `name`; up to the last "/" it is that of the problem.
-
-    >>> request_key("test", 7, 0)
-    'test/7/0'
-    """
-    return f"{name}/{index}/{attempt}"
 
 
 def _extractor(name: str | None) -> Callable[[str], str | None]:

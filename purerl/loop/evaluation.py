@@ -27,20 +27,20 @@ from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
 from purerl.loop.base_models import pin_recorded
-from purerl.loop.evaluate import attempt_problems, num_attempts
+from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
-from purerl.loop.failures import FailureLimit, describe_failure
-from purerl.loop.open import open_generator, open_run_data, resolve_paths, reward_runner
+from purerl.loop.failures import FailureLimit, describe_failure, missing_samples
+from purerl.loop.open import check_columns, open_generator, open_run_data, resolve_paths, reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
-from purerl.loop.rewards import check_columns
+from purerl.loop.workflows import score_with
 from purerl.plugins import kind_of
 from purerl.process import frozen_objects
 from purerl.protocols import Trainer
-from purerl.rewards.adapters import RewardFunction, RewardInput, name_of
-from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.adapters import RewardFunction, name_of
+from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import RewardWorkers
-from purerl.rollouts.observed import Observed, OnCompletion
+from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.types import Group
 from purerl.seeds import restored_generators
 from purerl.settings import Model
 from purerl.strict_json import to_json
@@ -213,53 +213,65 @@ def _config_with_evaluations(directory: Path) -> RunConfig:
     return config
 
 
-def run_evaluation(
-    evaluation: Evaluation, on_completion: OnCompletion = lambda completions: None
-) -> dict[str, list[Problem]]:
+def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, group: None) -> dict[str, list[Problem]]:
     """The attempts at the problems of each data set. An evaluation runs once: its worker processes end with it.
 
-    `on_completion` is called with completions as they finish; their keys are made by `request_key`.
+    `on_group` is called with the name of the data set and the group of each problem, as they finish.
 
-    Raises: DataError if a prompt is too long for the generator, RewardError if too many reward functions failed,
+    Raises: DataError if a prompt is too long for the generator, RewardError if too many completions failed,
     EngineError if the generator failed.
     """
-    engine = open_generator(evaluation.generator, evaluation.model, evaluation.seed)
-    rows = num_attempts(evaluation.problems, evaluation.settings)
-    failures = FailureLimit(evaluation.max_failure_rate, "fix the function", expected=rows)
-    with closing(Observed(engine, on_completion)) as generator:
+    generator = open_generator(evaluation.generator, evaluation.model, evaluation.seed)
+    failures = _Failures(
+        FailureLimit(
+            evaluation.max_failure_rate,
+            "fix the function",
+            expected=num_attempts(evaluation.problems, evaluation.settings),
+        ),
+        evaluation.settings.samples_per_prompt,
+    )
+
+    def count_and_report(name: str, group: Group) -> None:
+        failures.add(group)
+        on_group(name, group)
+
+    with closing(generator), closing(Runtime(generator)) as runtime:
         limit, new_tokens = generator.capabilities.max_sequence_length, evaluation.settings.max_tokens
         check_problem_lengths(evaluation.chat, evaluation.problems, new_tokens=new_tokens, limit=limit)
         if evaluation.policy is not None:
             policy = evaluation.policy()
-            generator.load_weights(policy.weights(), version=0)
+            runtime.load_weights(policy.weights(), version=0)
             policy.close()
         with evaluation.rewards, restored_generators(), frozen_objects():
-            return attempt_problems(
+            results = attempt_problems(
                 evaluation.problems,
                 evaluation.settings,
-                generator=generator,
+                runtime=runtime,
                 chat=evaluation.chat,
-                rewards=partial(_results, evaluation.rewards, failures),
+                score=score_with(evaluation.rewards, runtime),
                 accuracy_reward=evaluation.accuracy_reward,
                 seed=evaluation.seed,
+                on_group=count_and_report,
             )
-
-
-def _results(runner: RewardRunner, failures: FailureLimit, inputs: Sequence[RewardInput]) -> list[RewardResult]:
-    """The results of the completions of one data set. The first failure is shown at once, the number at the end."""
-
-    def on_failure(source: RewardInput, failure: Failure) -> None:
-        if failures.count == 0:
-            what = "a reward function failed on a completion, which is left out; the first failure:\n%s"
-            _LOG.warning(what, describe_failure(failure))
-        failures.add(failure)
-
-    failures.scored += len(inputs)
-    results = runner(inputs, on_failure)
-    if count := sum(result.failure is not None for result in results):
-        what = "a reward function failed on %d of %d completions, which are left out"
-        _LOG.warning(what, count, len(results))
+    if failures.limit.count:
+        _LOG.warning("%d of %d completions failed, and are left out", failures.limit.count, failures.limit.scored)
     return results
+
+
+@frozen
+class _Failures:
+    """Counts the failures of an evaluation, and shows the first one at once."""
+
+    limit: FailureLimit
+    samples: int
+
+    def add(self, group: Group) -> None:
+        self.limit.scored += len(group.trajectories) or self.samples
+        for missing in missing_samples(group, self.samples):
+            if self.limit.count == 0:
+                what = "a completion failed, and is left out; the first failure:\n%s"
+                _LOG.warning(what, describe_failure(missing.failure))
+            self.limit.add(missing.failure)
 
 
 def write_json(path: Path, evaluation: Evaluation, results: Mapping[str, Sequence[Problem]]) -> None:

@@ -1,18 +1,31 @@
-"""The failures of reward functions that are tolerated: a share of all completions of a step or of an evaluation."""
+"""Samples that are missing because an engine, a reward function or an environment failed.
+
+They are counted, logged at once, and the first one of a run is shown. Too many of them stop the run.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Iterator
 from textwrap import indent
+from typing import NamedTuple
 
-from attrs import define
+from attrs import define, field
 
 from purerl.errors import RewardError
-from purerl.rewards.outcomes import Failure
+from purerl.rewards.outcomes import Failure, shorten
+from purerl.rollouts.types import Group
+from purerl.store.directory import RunDirectory
 
-__all__ = ["FailureLimit", "describe_failure", "tolerated"]
+__all__ = ["FailureLimit", "MissingSample", "RunFailures", "describe_failure", "missing_samples", "tolerated"]
 
 _ALWAYS_TOLERATED = 3
+_MAX_LOGGED = 20
+_MAX_COMPLETION = 2000  # characters
+_DO = "fix the function, or raise reward_workers.timeout or .max_failure_rate; the run can be resumed"
+
+_LOG = logging.getLogger(__name__)
 
 
 def tolerated(max_rate: float, rows: int) -> float:
@@ -27,14 +40,32 @@ def tolerated(max_rate: float, rows: int) -> float:
     return max(max_rate * rows, min(_ALWAYS_TOLERATED, rows / 2)) if max_rate else 0.0
 
 
+class MissingSample(NamedTuple):
+    """A sample without a reward because of `failure`: its name, and its text as far as it is known."""
+
+    name: str
+    failure: Failure
+    completion: str
+
+
+def missing_samples(group: Group, samples: int) -> Iterator[MissingSample]:
+    """The samples of `group` that failed. If its workflow failed, all `samples` are missing."""
+    for k, trajectory in enumerate(group.trajectories):
+        if trajectory.result.failure is not None:
+            text = trajectory.texts.get("completion", "")
+            yield MissingSample(f"{group.draw}/{k}", trajectory.result.failure, text)
+    for k in range(samples if group.failure else 0):
+        yield MissingSample(f"{group.draw}/{k}", group.failure, "")
+
+
 @define
 class FailureLimit:
     """Counts failures on completions that belong together, such as those of a step.
 
-    max_rate  the share of the completions on which reward functions may fail, see `tolerated`
+    max_rate  the share of the completions that may fail, see `tolerated`
     do        what to do if there are too many
     expected  number of completions, as far as it is known before they are scored
-    scored    number of completions so far, including those that are being scored now
+    scored    number of completions so far
     count     number of failures so far
     """
 
@@ -52,9 +83,8 @@ class FailureLimit:
         rows = max(self.expected, self.scored)
         limit = tolerated(self.max_rate, rows)
         if self.count > limit:
-            what = "reward functions failed on too many completions; the first failure:"
             raise RewardError(
-                f"{what}\n{describe_failure(self._first)}",
+                f"too many completions failed; the first failure:\n{describe_failure(self._first)}",
                 got=f"{self.count} of {rows} already",
                 need=f"at most {math.floor(limit)}, with max_failure_rate = {self.max_rate:g}",
                 do=self.do,
@@ -62,5 +92,46 @@ class FailureLimit:
 
 
 def describe_failure(failure: Failure) -> str:
-    """The function, what happened, and its traceback."""
+    """What failed, what happened, and its traceback."""
     return indent(f"{failure.function} {failure.kind}\n{failure.traceback}".rstrip(), "  | ")
+
+
+@define
+class RunFailures:
+    """The failures of a run: each step, and each evaluation, has a limit of its own.
+
+    samples   number of samples of a group
+    max_rate  the share of the completions of a step that may fail
+    """
+
+    directory: RunDirectory
+    samples: int
+    max_rate: float
+    _step: int = 0
+    _limit: FailureLimit = field(default=FailureLimit(1.0, _DO), init=False)
+
+    def start(self, step: int) -> None:
+        """Failures from now on are those of `step`."""
+        self._step, self._limit = step, FailureLimit(self.max_rate, _DO)
+
+    def expect(self, rows: int) -> None:
+        """The step has `rows` more completions."""
+        self._limit.expected += rows
+
+    def add(self, group: Group) -> None:
+        """Count and log the failures of `group`. Raises RewardError as soon as there are too many."""
+        self._limit.scored += len(group.trajectories) or self.samples
+        for missing in missing_samples(group, self.samples):
+            if self._limit.count < _MAX_LOGGED:
+                self._write(missing)
+            self._limit.add(missing.failure)
+
+    def _write(self, missing: MissingSample) -> None:
+        """Log a failure; the first one of the run is also a warning."""
+        failure = missing.failure
+        if not self.directory.failures.exists():
+            what = "a sample is missing, and its row is masked out; the first failures of each step are in %s\n%s"
+            _LOG.warning(what, self.directory.failures, describe_failure(failure))
+        record = {"step": self._step, "row": missing.name, "function": failure.function, "kind": failure.kind}
+        completion = shorten(missing.completion, _MAX_COMPLETION)
+        self.directory.log_failure(record | {"traceback": failure.traceback, "completion": completion})

@@ -29,6 +29,4 @@ def measure(run: Run, state: LoopState, names: Sequence[str], clock: Clock) -> d
 def measure_rest(run: Run, state: LoopState, done: Sequence[str], clock: Clock) -> dict[str, float]:
     """What an evaluation or a validation that ends the run leaves: the other one, of the same policy."""
     rest = [name for name in due(run.config, state.step, is_last=True) if name not in done]
-    if "evaluate" in rest:
-        run.load_weights(state.step, clock)
     return measure(run, state, rest, clock)

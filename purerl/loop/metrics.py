@@ -15,7 +15,15 @@ from purerl.loop.run import Clock
 from purerl.rewards.runner import RewardResult, fractions
 from purerl.types import TensorDict
 
-__all__ = ["batch_metrics", "means", "reward_metrics", "time_metrics", "with_mismatch"]
+__all__ = [
+    "batch_metrics",
+    "mean_metrics",
+    "means",
+    "reward_metrics",
+    "staleness_metrics",
+    "time_metrics",
+    "with_mismatch",
+]
 
 _MISMATCH = "logp_abs_diff"
 
@@ -33,10 +41,27 @@ def _public_name(name: str) -> str:
 def reward_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
     """Means of the reward and of each component over the rows with a reward that have it; `fractions` of all rows."""
     valid = [{"mean": result.reward, **result.components} for result in results if result.reward is not None]
-    names = dict.fromkeys(name for values in valid for name in values)
-    columns = {name: [values[name] for values in valid if name in values] for name in names}
-    averages = {name: sum(column) / len(column) for name, column in columns.items()}
+    averages = mean_metrics(valid)
     return {f"reward/{name}": value for name, value in (averages | fractions(results)).items()}
+
+
+def mean_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the rows that have it.
+
+    >>> mean_metrics([{"environment/turns": 2.0}, {"environment/turns": 3.0}, {}])
+    {'environment/turns': 2.5}
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: sum(column) / len(column) for name, column in columns.items()}
+
+
+def staleness_metrics(batch: TensorDict, step: int) -> dict[str, float]:
+    """The age of the tokens that the step after `step` trains on, in updates: mean and maximum over action tokens."""
+    if "version" not in batch.keys() or not bool(batch["action"].any()):
+        return {}
+    age = step - batch["version"][batch["action"]]
+    return {"rollout/staleness": age.double().mean().item(), "rollout/staleness_max": age.max().item()}
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:
@@ -69,7 +94,15 @@ def _and_mismatch(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted
     return {**metrics(batch), _MISMATCH: Weighted(total, count_true(mask).sum(-1))}
 
 
-def time_metrics(clock: Clock, tokens: float) -> dict[str, float]:
-    """Seconds by phase, CPU seconds, and `tokens` per second of the whole step."""
-    seconds = {f"time/{phase}": seconds for phase, seconds in clock.seconds.items()}
-    return seconds | {"time/cpu": clock.cpu, "time/tokens_per_second": tokens / clock.seconds["step"]}
+def time_metrics(clock: Clock, tokens: float, *, is_sampling: bool) -> dict[str, float]:
+    """Seconds by phase, CPU seconds, and `tokens` per second of the whole step.
+
+    If completions are sampled, also the fractions of the step in which the trainer waited for them, and in which the
+    generator had nothing to do.
+    """
+    metrics = {f"time/{phase}": seconds for phase, seconds in clock.seconds.items()}
+    step = clock.seconds["step"]
+    if is_sampling:
+        metrics["time/trainer_idle_fraction"] = clock.seconds.get("rollout", 0.0) / step
+        metrics["time/generator_idle_fraction"] = max(0.0, 1 - clock.seconds.get("generate", 0.0) / step)
+    return metrics | {"time/cpu": clock.cpu, "time/tokens_per_second": tokens / step}

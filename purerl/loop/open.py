@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ from purerl.config.check import accuracy_reward_of, algorithm_of, updates_of
 from purerl.config.paths import RUN, is_created_by_run
 from purerl.config.roles import ModelRole, model_roles, teacher_names
 from purerl.config.schema import RunConfig
-from purerl.data.columns import ExampleType
-from purerl.data.examples import indices_of_draws, read_examples
+from purerl.data.examples import DataSet, indices_of_draws, read_examples
 from purerl.data.limits import check_answer_lengths, check_lengths, check_problem_lengths, min_limit
 from purerl.data.open import (
     RunData,
@@ -33,17 +33,20 @@ from purerl.errors import ConfigError
 from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
+from purerl.loop.draws import Sampler
 from purerl.loop.evaluate import attempt_problems, num_attempts
-from purerl.loop.rewards import RunRewards, check_columns
+from purerl.loop.failures import RunFailures
 from purerl.loop.run import Clock, LoopState
-from purerl.loop.sources import Demonstrations, PolicyRollouts, Preferences, Sampler, Source
+from purerl.loop.sources import Source
 from purerl.loop.step import Learner
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.loop.validation import Validator, read_held_out, select_held_out
+from purerl.loop.workflows import examples_workflow, open_source, purpose_of, score_with
 from purerl.plugins import find, kind_of, locate
 from purerl.protocols import Capabilities, Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.runner import RewardRunner
+from purerl.rollouts.runtime import Runtime
 from purerl.seeds import derive_seed
 from purerl.settings import Model
 from purerl.store.directory import RunDirectory
@@ -51,6 +54,7 @@ from purerl.store.evaluations import write_evaluation
 
 __all__ = [
     "Run",
+    "check_columns",
     "check_files",
     "check_inputs",
     "check_row_lengths",
@@ -88,19 +92,39 @@ class Run:
     files: Mapping[str, str]
     models: Mapping[str, Mapping[str, Any]]
     generator: Generator | None
+    runtime: Runtime
 
     @property
     def trainers(self) -> Mapping[str, Trainer]:
         return self.learner.trainers
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether everything in flight has one order and can be sampled again exactly."""
+        rollout, engine = self.config.rollout, self.runtime.engine
+        if rollout is None or engine is None or rollout.order != "drawn":
+            return False
+        capabilities = engine.generator.capabilities
+        return self.runtime.is_in_step and capabilities.seeded and capabilities.batch_invariant
+
+    @contextmanager
+    def measured_generation(self, clock: Clock) -> Iterator[None]:
+        """Add the time in which the generator had something to do during the block to the phase "generate"."""
+        engine = self.runtime.engine
+        before = engine.busy_seconds if engine else 0.0
+        yield
+        if engine is not None and self.config.rollout is not None:
+            clock.add("generate", engine.busy_seconds - before)
+
     def load_weights(self, version: int, clock: Clock) -> None:
         """Give the generator, if there is one, the weights of the policy, which are those after step `version`."""
         if self.generator is not None:
             with clock("sync"):
-                self.generator.load_weights(self.trainers["policy"].weights(), version=version)
+                self.runtime.load_weights(self.trainers["policy"].weights(), version)
 
     def close(self) -> None:
-        """Release what the engines hold."""
+        """End what is in flight, and release what the engines hold."""
+        self.runtime.close()
         for engine in (self.generator, *self.trainers.values()):
             if engine is not None:
                 engine.close()
@@ -143,7 +167,7 @@ def check_inputs(config: RunConfig) -> None:
 
 def check_files(config: RunConfig) -> list[str]:
     """Read the data files of `config`, and return those that the run itself creates. Raises DataError."""
-    purpose = _purpose_of(config, algorithm_of(config))
+    purpose = purpose_of(config, algorithm_of(config))
     problems = config.evaluate.data.values() if config.evaluate else ()
     held_out = config.validation.data if config.validation else ()
     named = [*((file, purpose) for file in (*config.data.files, *held_out)), *((file, "prompts") for file in problems)]
@@ -157,13 +181,6 @@ def models_of(config: RunConfig) -> list[Model]:
     """All models that `config` names."""
     roles = model_roles(config, algorithm_of(config)).values()
     return list(dict.fromkeys(role.settings.model or config.model for role in roles))
-
-
-def _purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
-    """What the training data are used for."""
-    if config.rollout is not None:
-        return "prompts"
-    return "preferences" if any("chosen" in o.reads for o in algorithm.objectives) else "demonstrations"
 
 
 def max_steps_of(config: RunConfig, num_examples: int) -> int:
@@ -186,21 +203,27 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
     updates = updates_of(config, algorithm, max_steps)
     trainers = {name: open_trainer(config, name, role, updates[name] or 0) for name, role in roles.items()}
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
-    rewards = RunRewards(runner, directory, config.reward_workers.max_failure_rate)
     learner = _learner(config, algorithm, trainers)
+    rollout = config.rollout
+    runtime = Runtime(
+        generator,
+        background=rollout is not None and rollout.background,
+        **({"stall_timeout": rollout.stall_timeout} if rollout else {}),
+    )
     run = Run(
         config=config,
         max_steps=max_steps,
         learner=learner,
         roles=roles,
-        source=_source(config, algorithm, data, generator, rewards),
-        evaluate=partial(_evaluate, config, data, generator, rewards),
+        source=open_source(config, algorithm, data, runtime, runner, directory),
+        evaluate=partial(_evaluate, config, data, runtime, runner, directory),
         validate=_validator(config, algorithm, data, learner),
         rewards=runner,
         data=data,
         files=files,
         models=models,
         generator=generator,
+        runtime=runtime,
     )
     check_row_lengths(
         config,
@@ -216,7 +239,7 @@ def open_run_data(
     config: RunConfig, algorithm: Algorithm, roles: Mapping[str, ModelRole], runner: RewardRunner
 ) -> RunData:
     """The data of a run, checked against its reward functions and the tokenizers of the models in `roles`."""
-    evaluate, purpose = config.evaluate, _purpose_of(config, algorithm)
+    evaluate, purpose = config.evaluate, purpose_of(config, algorithm)
     problems = read_problems(evaluate.data, evaluate.max_examples) if evaluate else {}
     held_out = read_held_out(config.validation, purpose)
     others = [*problems.values(), *([held_out] if held_out else [])]
@@ -245,44 +268,42 @@ def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Tra
     return Learner(algorithm, objectives, trainers, schedule)
 
 
-def _source(
-    config: RunConfig, algorithm: Algorithm, data: RunData, generator: Generator | None, rewards: RunRewards
-) -> Source:
-    sampler = Sampler(data.examples, data.chat, config.batch_size, config.seed, teacher_names(config))
-    if config.rollout is not None:
-        return PolicyRollouts(sampler, generator, rewards, config.rollout, algorithm)
-    return _examples_source(config, algorithm, sampler)
-
-
-def _examples_source(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:
-    return Preferences(sampler) if _purpose_of(config, algorithm) == "preferences" else Demonstrations(sampler)
-
-
 def _validator(
     config: RunConfig, algorithm: Algorithm, data: RunData, learner: Learner
 ) -> Callable[[LoopState], dict[str, float]]:
     if data.validation is None:
         return lambda state: {}
-    sampler = Sampler(data.validation, data.chat, config.batch_size, config.seed, teacher_names(config))
-    return Validator(learner, _examples_source(config, algorithm, sampler))
+    sampler = Sampler(data.validation, data.chat, config.seed, teacher_names(config))
+    return Validator(learner, sampler, examples_workflow(config, algorithm, sampler), config.batch_size)
 
 
 def _evaluate(
-    config: RunConfig, data: RunData, generator: Generator | None, rewards: RunRewards, *, step: int
+    config: RunConfig, data: RunData, runtime: Runtime, runner: RewardRunner, directory: RunDirectory, *, step: int
 ) -> dict[str, float]:
-    if config.evaluate is None or generator is None:
+    settings = config.evaluate
+    if settings is None or runtime.engine is None:
         return {}
+    failures = RunFailures(directory, settings.samples_per_prompt, config.reward_workers.max_failure_rate)
+    failures.start(step)
+    failures.expect(num_attempts(data.problems, settings))
     results = attempt_problems(
         data.problems,
-        config.evaluate,
-        generator=generator,
+        settings,
+        runtime=runtime,
         chat=data.chat,
-        rewards=rewards.of_step(step, rows=num_attempts(data.problems, config.evaluate)),
+        score=score_with(runner, runtime),
         accuracy_reward=accuracy_reward_of(config),
         seed=config.seed,
+        on_group=lambda name, group: failures.add(group),
     )
-    write_evaluation(rewards.directory.evaluations, step, as_rows(results))
-    return metrics(results, config.evaluate)
+    write_evaluation(directory.evaluations, step, as_rows(results))
+    return metrics(results, settings)
+
+
+def check_columns(runner: RewardRunner, data: Iterable[DataSet]) -> None:
+    """Raise ConfigError if a reward function reads a column that `data` does not have."""
+    for table in (table for each in data for table in each.tables):
+        runner.check_columns(table.column_names)
 
 
 def reward_runner(config: RunConfig, functions: Mapping[str, RewardFunction]) -> RewardRunner:

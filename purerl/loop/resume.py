@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 from attrs import asdict, evolve, frozen
-from torch import Tensor
 
-from purerl.backends.weights import TensorWeights
 from purerl.config.continuing import describe_changes
-from purerl.config.schema import RunConfig
 from purerl.errors import RunStoppedError
 from purerl.loop.open import Run
 from purerl.loop.origin import check_length
 from purerl.loop.run import Clock, LoopState
+from purerl.rollouts.types import Group
 from purerl.store.best import best_step
 from purerl.store.checkpoint import SupportsSave, clean, commit, restore, saved_steps
 from purerl.store.directory import RunDirectory
+from purerl.store.groups import read_groups, write_groups
 from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
 
 __all__ = ["best_of", "describe_start", "resume", "save_checkpoint", "stop"]
 
-_GENERATOR, _WEIGHTS = "generator", "weights.pt"
+_WAITING, _FILE = "waiting", "groups.parquet"
 
 
 @frozen
-class _StaleWeights:
-    """Weights of the generator that are older than those of the policy. They are saved like a trainer."""
+class _WaitingGroups:
+    """Groups that have not been trained yet. They are saved like a trainer."""
 
-    tensors: Mapping[str, Tensor]
+    groups: Sequence[Group]
 
-    def save(self, path: Path) -> None:
-        with (path / _WEIGHTS).open("wb") as file:
-            torch.save(dict(self.tensors), file)
+    def save(self, path: Path) -> dict[str, str]:
+        write_groups(path / _FILE, self.groups)
+        return {}
 
 
 def resume(run: Run, directory: RunDirectory) -> LoopState:
     """Load the newest checkpoint, and remove what was written after it. Without one, the state before the first step.
 
     A model that the checkpoint does not have keeps its initial weights; this happens only if the run started from a
-    checkpoint of another run. The generator gets the weights that it had after this step.
+    checkpoint of another run. Draws that were in flight are sampled again, with the weights after this step.
 
     Raises: CheckpointError if the checkpoint is one of other models; ConfigError if a run that started from another one
     has no step to do.
@@ -61,12 +59,12 @@ def resume(run: Run, directory: RunDirectory) -> LoopState:
         state = state if origin["same_advantage"] else evolve(state, transform=initial.transform)
     rewind_to(path, directory)
     clean(directory.checkpoints, keep=config.checkpoint.keep, protected=_protected(directory, config.checkpoint))
-    stale = path / _GENERATOR / _WEIGHTS
-    if run.generator is not None and _is_stale(config) and stale.exists():
-        tensors = torch.load(stale, map_location="cpu", weights_only=True)
-        run.generator.load_weights(TensorWeights(tensors), version=state.step - 1)
-    else:
-        run.load_weights(state.step, Clock())
+    run.load_weights(state.step, Clock())
+    waiting = read_groups(path / _WAITING / _FILE) if (path / _WAITING).is_dir() else []
+    in_flight = state.in_flight
+    if origin is not None and origin["step"] == state.step:  # other data or settings: nothing was sampled with them
+        in_flight, waiting = (*(group.draw for group in waiting), *in_flight), []
+    run.source.window.restore(state.num_draws, sorted(in_flight), waiting, step=state.step)
     return state
 
 
@@ -81,10 +79,19 @@ def describe_start(state: LoopState, directory: RunDirectory) -> str:
     return "; ".join(filter(None, [start, describe_changes(directory.changes)]))
 
 
-def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory, *, stale: _StaleWeights | None = None) -> None:
-    """Write a checkpoint of `state`, whose metrics have been logged, and remove old ones."""
-    settings, content = run.config.checkpoint, asdict(state, recurse=False)
-    saved: dict[str, SupportsSave] = {**run.trainers, **({_GENERATOR: stale} if stale else {})}
+def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory) -> None:
+    """Write a checkpoint of `state`, whose metrics have been logged, and remove old ones.
+
+    If sampling can be repeated exactly, and the checkpoint is one that is due, everything in flight is collected first:
+    then the run continues in the same way whether it is killed or not.
+    """
+    settings, window = run.config.checkpoint, run.source.window
+    if run.is_repeatable and state.step % settings.every == 0:
+        window.drain()
+    content = asdict(evolve(state, in_flight=tuple(window.in_flight)), recurse=False)
+    saved: dict[str, SupportsSave] = dict(run.trainers)
+    if window.waiting:
+        saved[_WAITING] = _WaitingGroups(window.waiting)
     directory.sync(range(max(saved_steps(directory.checkpoints), default=0), state.step + 1))
     protected = _protected(directory, settings, state.step)
     commit(directory.checkpoints, state.step, content, saved, keep=settings.keep, protected=protected)
@@ -103,32 +110,10 @@ def best_of(directory: RunDirectory, settings: Checkpoint, *steps: int) -> int |
     return best_step(directory.records(), saved_steps(directory.checkpoints).union(steps), settings)
 
 
-def stop(run: Run, state: LoopState, directory: RunDirectory, advance: Callable[[], LoopState]) -> NoReturn:
-    """Write a checkpoint, unless there is one of this step, and raise RunStoppedError.
-
-    With `rollout.max_staleness` the generator has the weights of the step before, except after a checkpoint or an
-    evaluation. Then `advance` does one more step. The weights that the policy has now are those that the generator has
-    after it, so they are part of the checkpoint.
-    """
-    stale = None
+def stop(run: Run, state: LoopState, directory: RunDirectory) -> NoReturn:
+    """Write a checkpoint, unless there is one of this step, and raise RunStoppedError."""
     if state.step and state.step not in saved_steps(directory.checkpoints):
-        if not _is_refreshed(run.config, state.step):
-            weights = run.trainers["policy"].weights()
-            stale = _StaleWeights({name: value.detach().to("cpu", copy=True) for name, value in weights})
-            state = advance()
-        if state.step not in saved_steps(directory.checkpoints):
-            stale = None if _is_refreshed(run.config, state.step) else stale
-            save_checkpoint(run, state, directory, stale=stale)
+        save_checkpoint(run, state, directory)
     raise RunStoppedError(
         f"{str(directory.path)!r}: stopped after step {state.step}", do="the same command resumes the run"
     )
-
-
-def _is_stale(config: RunConfig) -> bool:
-    return config.rollout is not None and config.rollout.max_staleness > 0
-
-
-def _is_refreshed(config: RunConfig, step: int) -> bool:
-    """Whether the generator has the newest weights after `step`."""
-    cadences = [config.checkpoint.every, *([config.evaluate.every] if config.evaluate else [])]
-    return not _is_stale(config) or any(step % every == 0 for every in cadences)

@@ -1,18 +1,16 @@
-"""What changes from step to step, one row before it is part of a batch, and time by phase."""
+"""What changes from step to step, and time by phase."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from attrs import define, field, frozen
 from torch.profiler import record_function
 
-from purerl.rewards.runner import RewardResult
-
-__all__ = ["Clock", "LoopState", "Trajectory"]
+__all__ = ["Clock", "LoopState"]
 
 
 @frozen
@@ -22,20 +20,13 @@ class LoopState:
     step       number of finished steps
     num_draws  number of examples drawn from the data
     transform  state of the algorithm's advantage transform
+    in_flight  the numbers of the draws that are being sampled
     """
 
     step: int = 0
     num_draws: int = 0
     transform: Any = ()
-
-
-@frozen
-class Trajectory:
-    """One row of a batch: its `fields`, the `texts` that people read, and the `result` of its reward functions."""
-
-    fields: Mapping[str, Any]
-    texts: Mapping[str, Any] = field(factory=dict)
-    result: RewardResult = RewardResult()
+    in_flight: tuple[int, ...] = ()
 
 
 @define
@@ -55,4 +46,8 @@ class Clock:
         start = time.perf_counter()
         with record_function(phase):
             yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+        self.add(phase, time.perf_counter() - start)
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add `seconds` to `phase`."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds

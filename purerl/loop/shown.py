@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from purerl.loop.run import Trajectory
 from purerl.protocols import Tracker
 from purerl.rewards.runner import component_columns
+from purerl.rollouts.types import Trajectory
 from purerl.store.evaluations import read_evaluation
 from purerl.store.rollouts import total_reward
 

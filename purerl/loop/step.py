@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm, Objective, compute_advantages, reads_of
 from purerl.batch import FIELDS, collate, empty_batch, with_fields
-from purerl.loop.metrics import batch_metrics, means
-from purerl.loop.run import Clock, LoopState, Trajectory
+from purerl.loop.metrics import batch_metrics, means, staleness_metrics
+from purerl.loop.run import Clock, LoopState
 from purerl.loop.sources import Source
 from purerl.loop.update import Schedule, score, scored_fields, update
 from purerl.protocols import Trainer
+from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
 from purerl.types import TensorDict
 
@@ -45,18 +46,14 @@ class Learner:
     trainers: Mapping[str, Trainer]
     schedule: Schedule
 
-    def step(
-        self, state: LoopState, source: Source, clock: Clock, *, before_update: Callable[[], None] = lambda: None
-    ) -> Step:
-        """Draw rows, score them, compute advantages, and update the models.
+    def step(self, state: LoopState, source: Source, clock: Clock) -> Step:
+        """Take rows, score them, compute advantages, and update the models.
 
-        `before_update` is called when the rows have been sampled. If the algorithm keeps no row, optimizer steps
-        without rows still advance the learning-rate schedules.
+        If the algorithm keeps no row, optimizer steps without rows still advance the learning-rate schedules.
         """
         algorithm, schedule = self.algorithm, self.schedule
         before, objectives = (schedule.active(phase, state.step) for phase in (algorithm.before, self.objectives))
         state, trajectories, metrics = source(state, clock)
-        before_update()
         if not trajectories:
             for phase in (before, objectives):
                 update(self.trainers, empty_batch(), phase, schedule, state.step)
@@ -73,7 +70,7 @@ class Learner:
             transform, computed = compute_advantages(algorithm, state.transform, batch)
         with clock("update"):
             reports |= update(self.trainers, computed, objectives, schedule, state.step)
-        metrics = {**metrics, **means(reports), **batch_metrics(computed)}
+        metrics = {**metrics, **means(reports), **batch_metrics(computed), **staleness_metrics(computed, state.step)}
         whole = with_fields(computed, **dict(batch.items()))
         return Step(evolve(state, step=state.step + 1, transform=transform), whole, trajectories, metrics)
 

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from purerl.algos.algebra import fingerprint
 from purerl.config.check import learns_from_rewards
 from purerl.config.roles import ModelRole
 from purerl.config.schema import RunConfig, StopWhen
@@ -20,19 +19,18 @@ from purerl.debugging.settings import Debug
 from purerl.debugging.stacks import stacks_after
 from purerl.diagnosis.run import Monitor
 from purerl.errors import ConfigError, nearest
+from purerl.evaluation.results import is_measurement
 from purerl.files import atomic_directory
 from purerl.loop.callbacks import Callbacks, call_callbacks
 from purerl.loop.measure import due, measure, measure_rest
-from purerl.loop.metrics import time_metrics
 from purerl.loop.open import Run
 from purerl.loop.records import is_reached, to_record
 from purerl.loop.resume import best_of, describe_start, resume, save_checkpoint, stop
 from purerl.loop.run import Clock, LoopState
-from purerl.loop.shown import log_completions, log_evaluation, texts_and_rewards
-from purerl.loop.step import Step
-from purerl.protocols import RunInfo, Tracker, Trainer
+from purerl.loop.shown import log_evaluation
+from purerl.loop.step_log import StepLog
+from purerl.protocols import RunInfo, Trainer
 from purerl.store.directory import RunDirectory
-from purerl.store.rollouts import Metadata, write_rollouts
 from purerl.tracking.open import add_trackers, open_console
 from purerl.tracking.trackers import Trackers
 
@@ -55,17 +53,16 @@ def remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callba
         log_evaluation(trackers, record["step"], directory.evaluations)
         trackers.log(record)
         monitor = Monitor.of_run(directory.path, [*past, record])
+        log = StepLog(directory, trackers, monitor, run.learner.algorithm if config.rollout else None)
         names = {name for record in [*past, record] for name in record}
         _check_metrics(config, names)
         if record["step"] == 0:
             call_callbacks(callbacks, record, directory.checkpoints)
         while not is_over(record, run.max_steps, config.stop_when):
             if callbacks.should_stop():
-                stop(run, state, directory, lambda state=state: advance(run, state, directory, trackers)[0])
+                stop(run, state, directory)
             with _debugged(config.debug, directory.path, state.step + 1):
-                state, record = advance(run, state, directory, trackers)
-            for warning in monitor.observe(record):
-                trackers.warn(warning.step, warning.name, warning.message)
+                state, record = advance(run, state, log)
             call_callbacks(callbacks, record, directory.checkpoints)
             names.update(record)
             _check_metrics(config, names)
@@ -104,46 +101,37 @@ def _debugged(settings: Debug, folder: Path, step: int) -> Iterator[None]:
         yield
 
 
-def advance(run: Run, state: LoopState, directory: RunDirectory, tracker: Tracker) -> tuple[LoopState, dict[str, Any]]:
+def advance(run: Run, state: LoopState, log: StepLog) -> tuple[LoopState, dict[str, Any]]:
     """One step, and what is due after it: new weights, an evaluation, records, a checkpoint."""
-    config, clock, number = run.config, Clock(), state.step + 1
-    max_staleness = config.rollout.max_staleness if config.rollout else None
-    is_saved = number % config.checkpoint.every == 0
-    with clock("step"):
-        before_update = partial(run.load_weights, state.step, clock) if max_staleness else lambda: None
-        step = run.learner.step(state, run.source, clock, before_update=before_update)
-        record = to_record({"step": number, **step.metrics}, directory.path)
-        is_last = is_over(record, run.max_steps, config.stop_when)
-        measured = due(config, number, is_last=is_last)
+    clock, number = Clock(), state.step + 1
+    with clock("step"), run.measured_generation(clock):
+        step = run.learner.step(state, run.source, clock)
         _follow_policy(run.trainers, run.roles, number, clock)
-        if "evaluate" in measured or is_saved or max_staleness == 0:
-            run.load_weights(number, clock)
-    record |= to_record(measure(run, step.state, measured, clock), directory.path)
-    if is_over(record, run.max_steps, config.stop_when):
-        record |= to_record(measure_rest(run, step.state, measured, clock), directory.path)
-    directory.check_lock()
-    trained = _store(run, state, step, directory, clock)
-    record |= time_metrics(clock, record.get("rollout/tokens", trained))
-    directory.log(record)
-    log_completions(tracker, number, step.trajectories)
-    log_evaluation(tracker, number, directory.evaluations)
-    tracker.log(record)
-    is_saved = is_saved or (bool(measured) and best_of(directory, config.checkpoint, number) == number)
-    if is_saved or is_over(record, run.max_steps, config.stop_when):
-        save_checkpoint(run, step.state, directory)
+        run.load_weights(number, clock)
+    record = log.record(number, step.metrics)
+    record |= log.record(number, _measured(run, step.state, record, clock))
+    record = log.write(state, step, record, clock)
+    if _is_saved(run, record, log.directory):
+        save_checkpoint(run, step.state, log.directory)
     return step.state, record
 
 
-def _store(run: Run, state: LoopState, step: Step, directory: RunDirectory, clock: Clock) -> int:
-    """Write the rollouts of `step`, which began with `state`; return the number of action tokens in its batch."""
-    if step.batch is None:
-        return 0
-    if run.config.rollout is not None:
-        with clock("store"):
-            metadata = Metadata(fingerprint(run.learner.algorithm), state.transform)
-            texts = texts_and_rewards(step.trajectories)
-            write_rollouts(directory.rollouts, step.state.step, step.batch, texts, metadata)
-    return int(step.batch["action"].sum())
+def _measured(run: Run, state: LoopState, record: Mapping[str, Any], clock: Clock) -> dict[str, float]:
+    """The metrics of what is due after the step with this record. If they end the run, everything is measured."""
+    config = run.config
+    measured = due(config, state.step, is_last=is_over(record, run.max_steps, config.stop_when))
+    metrics = measure(run, state, measured, clock)
+    if is_over({**record, **metrics}, run.max_steps, config.stop_when):
+        metrics |= measure_rest(run, state, measured, clock)
+    return metrics
+
+
+def _is_saved(run: Run, record: Mapping[str, Any], directory: RunDirectory) -> bool:
+    """Whether there is a checkpoint after the step with this record: when it is due, the best one, or the last one."""
+    settings, number = run.config.checkpoint, record["step"]
+    if number % settings.every == 0 or is_over(record, run.max_steps, run.config.stop_when):
+        return True
+    return any(map(is_measurement, record)) and best_of(directory, settings, number) == number
 
 
 def _follow_policy(trainers: Mapping[str, Trainer], roles: Mapping[str, ModelRole], step: int, clock: Clock) -> None:

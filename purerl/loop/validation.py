@@ -18,11 +18,12 @@ from purerl.data.columns import ExampleType
 from purerl.data.examples import DataSet, read_examples
 from purerl.evaluation.settings import Validation
 from purerl.kernels.masks import count_true
+from purerl.loop.draws import Sampler
 from purerl.loop.metrics import means
 from purerl.loop.run import LoopState
-from purerl.loop.sources import Demonstrations, Preferences
 from purerl.loop.step import Learner
 from purerl.loop.update import score, scored_fields
+from purerl.rollouts.examples import Demonstrations, Preferences
 from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Validator", "read_held_out", "select_held_out"]
@@ -44,12 +45,16 @@ def select_held_out(settings: Validation | None, held_out: DataSet | None) -> Da
 class Validator:
     """Computes the metrics of the policy on held-out examples.
 
-    learner  the algorithm and its models; none of them changes
-    source   makes rows of examples, ``source.sampler.batch_size`` at a time
+    learner     the algorithm and its models; none of them changes
+    sampler     the held-out examples
+    workflow    makes rows of them
+    batch_size  number of examples that are scored together
     """
 
     learner: Learner
-    source: Demonstrations | Preferences
+    sampler: Sampler
+    workflow: Demonstrations | Preferences
+    batch_size: int
 
     def __call__(self, state: LoopState) -> dict[str, float]:
         """The metrics of the policy in `state`, as ``validation/NAME``.
@@ -70,15 +75,15 @@ class Validator:
         return {f"validation/{name}": value for name, value in (loss | named).items()}
 
     def _parts(self) -> list[tuple[int, list[int]]]:
-        indices, size = self.source.sampler.data.indices, self.source.sampler.batch_size
+        indices, size = self.sampler.data.indices, self.batch_size
         return [(first, indices[first : first + size]) for first in range(0, len(indices), size)]
 
     def _scored(
         self, indices: Sequence[int], first: int, objectives: Sequence[Objective], state: LoopState
     ) -> TensorDict:
         """The examples at `indices` with the fields that other models compute, and with advantages."""
-        learner, sampler = self.learner, self.source.sampler
-        batch = learner.collated(self.source.rows(sampler.draws_of(indices, first)), state)
+        learner, draws = self.learner, self.sampler.draws_of(indices, first)
+        batch = learner.collated([row for draw in draws for row in self.workflow.rows(draw)], state)
         names = [name for name in scored_fields(objectives, learner.algorithm.reads) if name not in batch.keys()]
         return compute_advantages(learner.algorithm, state.transform, score(learner.trainers, batch, names))[1]
 
@@ -91,7 +96,7 @@ class Validator:
         self, objective: Objective, step: TensorDict, counts: Mapping[str, Counts]
     ) -> dict[str, Weighted]:
         names, trainer = dict.fromkeys((*objective.outputs, *objective.metric_outputs)), self.learner.trainers["policy"]
-        learns_text = isinstance(self.source, Demonstrations) and "logp" in names
+        learns_text = isinstance(self.workflow, Demonstrations) and "logp" in names
         is_ranked = learns_text and _TOP in trainer.capabilities.outputs and "teacher_topk_tokens" not in step.keys()
         outputs = trainer.score(step, (*names, *([_TOP] if is_ranked else [])))
         part = with_fields(step.select(*STRUCTURE, *objective.reads), **{name: outputs[name] for name in names})

@@ -29,7 +29,7 @@ INTERNAL_FILES = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "gua
 _MAX_TRACEBACK_CHARACTERS = 4000
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
-FailureKind = Literal["raised", "ran out of memory", "returned an invalid value", "timed out", "died"]
+FailureKind = Literal["raised", "ran out of memory", "returned an invalid value", "timed out", "died", "failed"]
 
 
 @frozen

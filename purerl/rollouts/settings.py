@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, check_strings, setting
+from purerl.settings import at_least, boolean, check_strings, no_effect, setting
 
 if TYPE_CHECKING:
     from purerl.algos.algebra import Algorithm
 
-__all__ = ["Overlong", "Rollout", "check_rollout", "with_length_penalty"]
+__all__ = ["Order", "Overlong", "Rollout", "check_rollout", "with_length_penalty"]
+
+Order = Literal["drawn", "finished"]
 
 
 @frozen(kw_only=True)
@@ -44,10 +45,34 @@ class Rollout:
         "how often groups that the algorithm does not keep are replaced by new ones", default=0, **at_least(0)
     )
     max_staleness: int = setting(
-        "number of updates by which the generator's weights may lag: 0, or 1 (one step off policy); "
-        "after a checkpoint or an evaluation it has the newest weights",
+        "maximum number of updates between the weights that sampled a token and those that it trains; "
+        "0: synchronous, 1: one step off policy, more: asynchronous",
         default=0,
-        **at_least(0, 1),
+        **at_least(0),
+    )
+    order: Order = setting(
+        'which groups are trained first: "drawn", in the order of the data, or "finished", as they finish, which is '
+        "faster and prefers short completions",
+        default="drawn",
+    )
+    num_extra_groups: int = setting(
+        "groups that are sampled beyond those that are needed; when a step has its groups, those that would become "
+        "too old are cancelled. So long completions are left out",
+        default=0,
+        **at_least(0),
+    )
+    background: bool = setting(
+        "let an engine that works in this process sample in a thread of its own while the trainer trains",
+        default=False,
+        **boolean(),
+    )
+    stall_timeout: float = setting(
+        "seconds without any progress of sampling, rewards and environments after which the run stops with an error",
+        unit="s",
+        default=1800.0,
+        may_change=True,
+        need="a finite number above 0",
+        valid=lambda value: 0 < value < math.inf,
     )
     overlong: Overlong | None = setting("penalty for completions close to max_tokens", default=None)
 
@@ -59,6 +84,15 @@ class Rollout:
         if self.overlong and self.overlong.buffer > self.max_tokens:
             need = f"at most max_tokens, {self.max_tokens}"
             raise ConfigError("overlong.buffer", got=self.overlong.buffer, need=need)
+        if self.order == "finished" and not (self.max_staleness or self.num_extra_groups):
+            need = "a choice of groups: without max_staleness and num_extra_groups all that are in flight are trained"
+            raise no_effect("order", self.order, need)
+        if self.num_extra_groups and self.order == "drawn":
+            need = 'order = "finished": in the order of the data no group can be left out'
+            raise no_effect("num_extra_groups", self.num_extra_groups, need)
+        if self.background and not self.max_staleness:
+            need = "max_staleness above 0: otherwise nothing can be sampled while the trainer trains"
+            raise no_effect("background", self.background, need)
 
 
 def with_length_penalty(algorithm: Algorithm, settings: Rollout) -> Algorithm:
@@ -73,13 +107,8 @@ def with_length_penalty(algorithm: Algorithm, settings: Rollout) -> Algorithm:
     return algorithm._replace(advantage=chain(penalty, algorithm.advantage))
 
 
-def check_rollout(settings: Rollout, algorithm: Algorithm, kind: str, *, every: Mapping[str, int]) -> None:
-    """Refuse settings that have no effect with `algorithm`, which is called `kind`.
-
-    `every` has the numbers of steps between checkpoints and between evaluations: the generator is updated after each.
-
-    Raises: ConfigError.
-    """
+def check_rollout(settings: Rollout, algorithm: Algorithm, kind: str) -> None:
+    """Refuse settings that have no effect with `algorithm`, which is called `kind`. Raises ConfigError."""
     from purerl.algos.algebra import keep_all
 
     if settings.samples_per_prompt < algorithm.min_group_size:
@@ -91,8 +120,3 @@ def check_rollout(settings: Rollout, algorithm: Algorithm, kind: str, *, every: 
     if settings.overlong and "reward" not in algorithm.reads:
         need = f"an algorithm that reads the reward; {kind} does not"
         raise ConfigError("rollout.overlong has no effect", got=settings.overlong, need=need)
-    for section, steps in every.items():
-        if settings.max_staleness and steps == 1:
-            need = f"steps after which the generator is not updated; {section}.every is 1"
-            do = f"raise {section}.every, or leave rollout.max_staleness out"
-            raise ConfigError("rollout.max_staleness has no effect", got=settings.max_staleness, need=need, do=do)

@@ -13,12 +13,11 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from purerl.evaluation.results import Attempt, Problem
-from purerl.loop.evaluate import request_key
 from purerl.loop.train import train
-from purerl.protocols import Completion
 from purerl.recipes.addition import addition, prepare
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
+from purerl.rollouts.types import Group, Trajectory
 from purerl_cli.main import app
 from purerl_cli.progress import EvaluationProgress
 from purerl_cli.results import format_completions
@@ -186,22 +185,20 @@ def test_control_characters_in_completions_are_escaped() -> None:
 # --- progress ----------------------------------------------------------------------------------------------------
 
 
-def _completion(name: str, index: int, attempt: int, tokens: int) -> Completion:
-    return Completion(request_key(name, index, attempt), range(tokens), [0.0] * tokens, [0] * tokens, "stop")
+def _group(*tokens: int) -> Group:
+    """A group with a completion of each number of tokens."""
+    return Group(0, tuple(Trajectory({"action": [False, *[True] * count]}) for count in tokens))
 
 
 def test_progress_is_a_line_every_30_seconds_if_stderr_is_not_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([10.0, 15.0, 40.0, 41.0, 69.0, 70.0])
+    clock = iter([10.0, 15.0, 40.0, 41.0])
     monkeypatch.setattr("purerl_cli.progress.time.monotonic", lambda: next(clock))
     console = Console(file=io.StringIO())
-    with EvaluationProgress({"a": 2, "b": 1}, 2, console=console) as progress:
-        progress([])  # at 10 s
-        progress([_completion("a", 0, 0, 30)])  # at 15 s
-        progress([_completion("a", 1, 0, 30)])  # at 40 s: no problem has both completions
-        progress([_completion("a", 0, 1, 2), _completion("a", 1, 1, 0)])
-        progress([_completion("b", 7, 1, 56)])
-        progress([_completion("b", 7, 0, 2)])  # at 70 s
-    assert console.file.getvalue() == "a: 0 of 2 problems, 2 tokens/s\nb: 1 of 1 problems, 2 tokens/s\n"
+    with EvaluationProgress({"a": 2, "b": 1}, console=console) as progress:  # at 10 s
+        progress("a", _group(30, 15))  # at 15 s
+        progress("a", _group(10, 5))  # at 40 s
+        progress("b", _group(1, 1))  # at 41 s
+    assert console.file.getvalue() == "a: 2 of 2 problems, 2 tokens/s\n"
 
 
 def test_progress_in_a_terminal_is_a_bar_that_is_erased_at_the_end(prepared: Path) -> None:

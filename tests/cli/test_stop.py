@@ -14,12 +14,16 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from purerl.algos import grpo
+from purerl.algos.modifiers import bypass
+from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.errors import RunStoppedError
 from purerl.loop.callbacks import Callbacks
 from purerl.loop.train import train
 from purerl.rewards.settings import RewardWorkers
 from purerl.store.checkpoint import newest, saved_steps
+from purerl.store.rollouts import read_rollouts
 from purerl_cli import stopping
 from tests.loop.runs import records, without_times
 from tests.loop.small import fake
@@ -177,17 +181,29 @@ def _stopped_at(config: RunConfig, directory: Path, before: int) -> int:
     return int(re.findall(r"after step (\d+)", str(caught.value))[0])
 
 
-@pytest.mark.parametrize("max_staleness", [0, 1])
-def test_run_that_is_stopped_again_and_again_equals_an_uninterrupted_one(max_staleness: int, tmp_path: Path) -> None:
-    rollout = evolve(fake().rollout, max_staleness=max_staleness)
-    cadence = {"checkpoint": evolve(fake().checkpoint, every=5), "evaluate": evolve(fake().evaluate, every=4)}
-    config = fake(max_steps=12, rollout=rollout, **cadence)
+CADENCE = {"checkpoint": evolve(fake().checkpoint, every=5), "evaluate": evolve(fake().evaluate, every=4)}
+
+
+def test_run_that_is_stopped_again_and_again_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    config = fake(max_steps=12, **CADENCE)
     expected = train(config, directory=tmp_path / "expected")
     stops = [_stopped_at(config, tmp_path / "run", before=before) for before in (3, 1, 2, 2, 2)]
-    assert stops == ([2, 2, 3, 4, 5] if max_staleness == 0 else [3, 3, 4, 5, 7])
+    assert stops == [2, 2, 3, 4, 5]
     run = train(config, directory=tmp_path / "run")
     assert without_times(records(run)) == without_times(records(expected))
     assert (run.model / "model.safetensors").read_bytes() == (expected.model / "model.safetensors").read_bytes()
+
+
+def test_stale_run_that_is_stopped_again_and_again_trains_every_draw_once(tmp_path: Path) -> None:
+    rollout, algorithm = evolve(fake().rollout, max_staleness=2), Composition(grpo.Config(), (bypass.Config(),))
+    config = fake(max_steps=12, rollout=rollout, algorithm=algorithm, **CADENCE)
+    for before in (3, 1, 2, 2, 2):
+        _stopped_at(config, tmp_path / "run", before=before)
+    run = train(config, directory=tmp_path / "run")
+    rows = [read_rollouts(run.directory / "rollouts", step) for step in range(1, 13)]
+    draws = [group for step in rows for group in dict.fromkeys(row["group"] for row in step)]
+    assert draws == [*range(12 * config.batch_size)]
+    assert max(record["rollout/staleness_max"] for record in records(run)[1:]) <= 2
 
 
 def test_run_that_is_stopped_before_its_first_step_starts_again(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from attrs import evolve
 
@@ -22,7 +24,8 @@ STEPS = {
     "minibatch_size=64": ("minibatch_size", "2 optimizer steps with the rows of a step: minibatch_size = 64"),
     "ppo_epochs=3": ("ppo_epochs", "12 optimizer steps with the rows of a step: ppo_epochs = 3, num_minibatches = 4"),
 }
-STALE = ("num_minibatches=1", "rollout.max_staleness=1", "checkpoint.every=5", "evaluate.every=5")
+STALE = ("num_minibatches=1", "rollout.max_staleness=1")
+CORRECTED = {"decoupled_ppo", "icepop"}
 
 
 def test_algorithms_without_a_ratio_are_found_by_their_loss():
@@ -30,10 +33,7 @@ def test_algorithms_without_a_ratio_are_found_by_their_loss():
     gradients = {name: algorithm for name, algorithm in algorithms.items() if is_policy_gradient(algorithm)}
     assert {name for name, algorithm in gradients.items() if not has_policy_ratio(algorithm)} == ONE_STEP
     assert algorithms.keys() - gradients.keys() == {"dpo", "ipo", "opd_top_k", "sft", "spin"}
-    assert {name for name, algorithm in algorithms.items() if weights_rollouts(algorithm)} == {
-        "decoupled_ppo",
-        "icepop",
-    }
+    assert {name for name, algorithm in algorithms.items() if weights_rollouts(algorithm)} == CORRECTED
 
 
 @pytest.mark.parametrize("setting", STEPS)
@@ -53,7 +53,7 @@ def test_stale_rollouts_are_refused(kind: str):
     with pytest.raises(ConfigError) as error:
         check_reuse(config, algorithm_of(config), kind)
     assert str(error.value).startswith("rollout.max_staleness\n  got:  1\n  need: 0: the policy loss of")
-    assert str(error.value).endswith("set rollout.max_staleness=0, or algorithm.importance_weight=true")
+    assert str(error.value).endswith("set algorithm.importance_weight=true, or rollout.max_staleness=0")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_stale_rollouts_are_refused(kind: str):
         ("minibatch_size=32", "algorithm.clipped_surrogate=true", "algorithm.clipped_surrogate.ratio=sequence"),
         (*STALE, "algorithm.importance_weight=true"),
         (*STALE, "algorithm.importance_weight=true", "algorithm.importance_weight.normalize=true"),
-        (*STALE, "algorithm.clipped_surrogate=true"),
+        (*STALE, "algorithm.clipped_surrogate=true", "algorithm.bypass=true"),
     ],
 )
 def test_remedies_are_accepted(settings: tuple[str, ...]):
@@ -75,8 +75,25 @@ def test_remedies_are_accepted(settings: tuple[str, ...]):
 
 @pytest.mark.parametrize("kind", sorted({*names("algorithm")} - ONE_STEP))
 def test_other_algorithms_are_accepted(kind: str):
-    config = apply(addition(), [f"algorithm.kind={kind}", "ppo_epochs=2", "rollout.max_staleness=1"])
+    config = apply(addition(), [f"algorithm.kind={kind}", "ppo_epochs=2"])
     check_reuse(config, build_algorithm(config.algorithm), kind)
+
+
+def test_algorithms_whose_ratio_would_be_1_for_stale_rollouts_are_refused_with_a_remedy_that_works():
+    accepted = set()
+    for kind in names("algorithm"):
+        config = apply(addition(), [f"algorithm.kind={kind}", *STALE])
+        try:
+            check_reuse(config, build_algorithm(config.algorithm), kind)
+        except ConfigError as error:
+            for remedy in re.findall(r"(algorithm\.\w+=true)", str(error)):
+                corrected = apply(config, [remedy])
+                check_reuse(corrected, build_algorithm(corrected.algorithm), kind)
+        else:
+            accepted.add(kind)
+    assert accepted >= CORRECTED
+    assert accepted.isdisjoint(ONE_STEP)
+    assert accepted.isdisjoint({"grpo", "ppo", "dapo", "gspo", "dr_grpo", "reinforce_plus_plus", "cispo"})
 
 
 @pytest.mark.parametrize(

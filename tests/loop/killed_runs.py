@@ -9,7 +9,7 @@ from typing import Any
 from attrs import evolve
 
 from purerl.algos import dapo, dpo, grpo, opd, ppo, prime, remax, sft
-from purerl.algos.modifiers import entropy_bonus, kl_reward
+from purerl.algos.modifiers import entropy_bonus, importance_weight, kl_reward
 from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
 from purerl.recipes.addition import character_tokenizer
@@ -26,7 +26,7 @@ __all__ = ["KINDS", "check_equal", "kill_until_finished"]
 
 def _ppo(folder: Path) -> RunConfig:
     return small(
-        algorithm=Composition(ppo.Config(), (kl_reward.Config(coef=0.01),)),
+        algorithm=Composition(ppo.Config(), (importance_weight.Config(), kl_reward.Config(coef=0.01))),
         rollout=evolve(small().rollout, max_staleness=1),
         roles={"reference": Role(update_every=1, update_mix=0.5)},
     )

@@ -36,7 +36,7 @@ def test_steps_are_profiled_with_their_phases_and_allocations(tmp_path: Path) ->
     files = [f"{step:06d}.{suffix}" for step in (2, 4) for suffix in ("json.gz", "txt")]
     assert sorted(path.name for path in folder.iterdir()) == files
     events = _trace(folder / "000002.json.gz")
-    assert {"step", "generate", "update"} <= {event["name"] for event in events}
+    assert {"step", "rollout", "update"} <= {event["name"] for event in events}
     assert any(event["name"] == "[memory]" for event in events)
     assert "update" in (folder / "000004.txt").read_text()
 

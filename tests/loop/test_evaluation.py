@@ -260,7 +260,7 @@ def test_few_failures_are_logged_and_written(prepared: Path, tmp_path: Path, cap
     settings = Evaluate(data=write(tmp_path / "rows.jsonl", rows), max_tokens=1)
     evaluation = _evaluation(prepared / "model", settings, rewards=[f"{REWARDS}:fails_on_index_3"])
     results = run_evaluation(evaluation)
-    assert "a reward function failed on 1 of 12 completions, which are left out" in caplog.text
+    assert "1 of 12 completions failed, and are left out" in caplog.text
     assert "ValueError: index 3" in caplog.text
     write_json(tmp_path / "all.json", evaluation, results)
     [attempt] = json.loads((tmp_path / "all.json").read_text())["data"]["rows"]["problems"][3]["attempts"]

@@ -120,7 +120,7 @@ def test_learning_rate_of_the_policy_starts_after_critic_warmup(tmp_path: Path) 
 def _check_checkpoint(summary: Summary, roles: tuple[str, ...]) -> None:
     """The last checkpoint has no states of random generators, and no pickled objects."""
     state = torch.load(summary.checkpoint / "loop.pt", weights_only=True)
-    assert set(state) == {"step", "num_draws", "transform"}
+    assert set(state) == {"step", "num_draws", "transform", "in_flight"}
     assert (state["step"], state["num_draws"]) == (4, 16)
     for role in roles:
         files = {path.name for path in (summary.checkpoint / role).iterdir()}

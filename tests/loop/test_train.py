@@ -12,9 +12,9 @@ import torch
 from attrs import evolve
 
 import purerl
-from purerl.algos import dapo, ppo, reinforce_plus_plus, spo
+from purerl.algos import dapo, grpo, ppo, reinforce_plus_plus, spo
 from purerl.algos.algebra import compute_advantages, fingerprint
-from purerl.algos.modifiers import kl_reward, mask_truncated, rejection
+from purerl.algos.modifiers import importance_weight, kl_reward, mask_truncated, rejection
 from purerl.backends.fake import generator as fake_generator
 from purerl.batch import STRUCTURE
 from purerl.composition import Composition
@@ -78,15 +78,21 @@ def test_advantages_with_changed_rewards_and_rejected_rows_can_be_computed_again
     assert not torch.equal(computed["reward"], batch["reward"]), "the rewards of the file have no KL penalty"
 
 
-def test_generator_one_step_off_policy_has_the_weights_of_the_step_before(tmp_path: Path) -> None:
-    config = fake(max_steps=6, checkpoint=evolve(fake().checkpoint, every=100), evaluate=None)
-    summary = train(evolve(config, rollout=evolve(config.rollout, max_staleness=1)), directory=tmp_path / "run")
-    versions = [
-        {version for row in read_rollouts(summary.directory / "rollouts", step) for version in row["version"][6:]}
-        for step in range(1, 7)
-    ]
-    assert versions == [{0}, {0}, {1}, {2}, {3}, {4}]
-    assert records(summary)[3]["mismatch/logp_abs_diff"] > 1e-3
+@pytest.mark.parametrize("max_staleness", [1, 3])
+def test_tokens_are_at_most_as_old_as_max_staleness(max_staleness: int, tmp_path: Path) -> None:
+    algorithm = Composition(grpo.Config(), (importance_weight.Config(),))
+    config = fake(max_steps=6, algorithm=algorithm, evaluate=None)
+    rollout = evolve(config.rollout, max_staleness=max_staleness)
+    summary = train(evolve(config, rollout=rollout), directory=tmp_path / "run")
+    for step in range(1, 7):
+        rows = read_rollouts(summary.directory / "rollouts", step)
+        ages = [step - 1 - version for row in rows for version in row["version"][6:]]
+        assert 0 <= min(ages) <= max(ages) <= min(max_staleness, step - 1)
+        record = records(summary)[step]
+        assert record["rollout/staleness"] == pytest.approx(sum(ages) / len(ages))
+        assert record["rollout/staleness_max"] == max(ages)
+    assert max(ages) == max_staleness
+    assert records(summary)[4]["mismatch/logp_abs_diff"] > 1e-3
 
 
 def test_single_optimizer_step_needs_no_scoring(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Whether an algorithm corrects for rows that another policy sampled.
 
-The gradient of -A logp is a policy gradient only if the current policy sampled the rows. Both questions are answered by
+The gradient of -A logp is a policy gradient only if the current policy sampled the rows. All questions are answered by
 what the loss computes, and not by its name, so they can be asked about any algorithm:
 
     has_policy_ratio     the gradient depends on how far the current policy is from the policy that sampled the rows.
                          Then several optimizer steps on the same rows are possible
     weights_rollouts     a correction multiplies the loss by an importance weight of old policy and rollout policy.
                          It accounts for rollouts of earlier weights, and not for several optimizer steps
+    has_rollout_ratio    the gradient depends on how far the current policy is from the rollout policy, which may be
+                         several updates old
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from purerl.algos.parts.policy import clip_surrogate_of
 from purerl.batch import FIELDS, STRUCTURE, collate, with_fields
 from purerl.types import TensorDict, TokenFloat
 
-__all__ = ["has_policy_ratio", "is_policy_gradient", "weights_rollouts"]
+__all__ = ["has_policy_ratio", "has_rollout_ratio", "is_policy_gradient", "weights_rollouts"]
 
 _DISTANCE = 1e-4
 """The largest difference of the log-probabilities of two policies, nats: within the clip bounds of every algorithm."""
@@ -47,6 +49,18 @@ def has_policy_ratio(algorithm: Algorithm) -> bool:
     (True, False)
     """
     return all(_is_clipped(o) or _depends_on_behavior(o) for o in _policies(algorithm) if "advantage" in o.reads)
+
+
+def has_rollout_ratio(algorithm: Algorithm) -> bool:
+    """Whether every policy loss of an advantage depends on the distance to the rollout policy, not only to `old_logp`.
+
+    >>> from purerl.algos import grpo
+    >>> from purerl.algos.modifiers import bypass
+    >>> has_rollout_ratio(grpo.algorithm()), has_rollout_ratio(bypass.modify(bypass.Config(), grpo.algorithm()))
+    (False, True)
+    """
+    policies = [objective for objective in _policies(algorithm) if "advantage" in objective.reads]
+    return all("rollout_logp" in o.reads and _depends_on_behavior(o, ("rollout_logp",)) for o in policies)
 
 
 def weights_rollouts(algorithm: Algorithm) -> bool:
@@ -81,20 +95,21 @@ def _is_clipped(objective: Objective) -> bool:
     return has_surrogate and "old_logp" in objective.reads
 
 
-def _depends_on_behavior(objective: Objective) -> bool:
+def _depends_on_behavior(objective: Objective, moved: tuple[str, ...] = _BEHAVIOR) -> bool:
     names = tuple(dict.fromkeys((*objective.reads, *objective.outputs, *objective.metric_outputs)))
     for sign in (1.0, -1.0):
         batch = with_fields(_batch(names), advantage=sign * torch.ones(_SHAPE, dtype=torch.float64))
         offsets = _offsets(batch)
-        equal, *others = (_gradient(objective, _with_behavior(batch, factor * offsets)) for factor in (0, 1, -1))
+        batches = (_with_behavior(_with_behavior(batch, 0 * offsets), f * offsets, moved) for f in (0, 1, -1))
+        equal, *others = (_gradient(objective, each) for each in batches)
         if any(bool(((gradient != 0) & (gradient != equal)).any()) for gradient in others):
             return True
     return False
 
 
-def _with_behavior(batch: TensorDict, offsets: TokenFloat) -> TensorDict:
+def _with_behavior(batch: TensorDict, offsets: TokenFloat, moved: tuple[str, ...] = _BEHAVIOR) -> TensorDict:
     """`batch` with policies that sampled the rows whose log-probabilities differ from `logp` by `offsets`."""
-    return with_fields(batch, **{name: batch["logp"] + offsets for name in _BEHAVIOR if name in batch.keys()})
+    return with_fields(batch, **{name: batch["logp"] + offsets for name in moved if name in batch.keys()})
 
 
 def _gradient(objective: Objective, batch: TensorDict) -> TokenFloat:

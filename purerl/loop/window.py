@@ -1,0 +1,156 @@
+"""Which draws are in flight, which groups wait, and which of them are trained next.
+
+At most ``(1 + max_staleness) * batch_size`` groups are in flight, wait, or are part of the current step. A draw that is
+submitted at step k is therefore trained at step k + max_staleness at the latest, if groups are trained in the order of
+their draws. In any other order a group is preferred as soon as it would become too old otherwise, see `num_due`.
+
+`max_staleness` = 0 is synchronous training, 1 is one step off policy, more is asynchronous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from purerl.rollouts.rollouts import Rollouts
+from purerl.rollouts.settings import Order
+from purerl.rollouts.types import Draw, Group
+
+__all__ = ["Window", "num_due", "oldest_version"]
+
+
+class Window:
+    """Keeps `rollouts` busy, and returns groups.
+
+    draw           (first, count) -> draws
+    on_group       called with each group when it has been collected
+    order          "drawn": groups are trained in the order of their draws. "finished": those that finish first
+    num_extra      draws that are sampled beyond the limit, with the order "finished". No group is waited for because of
+                   its age then; `cancel_surplus` gives up those that would become too old
+    """
+
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        draw: Callable[[int, int], list[Draw]],
+        *,
+        batch_size: int,
+        max_staleness: int = 0,
+        order: Order = "drawn",
+        num_extra: int = 0,
+        on_group: Callable[[Group], object] = lambda group: None,
+    ) -> None:
+        self._rollouts, self._draw, self._on_group = rollouts, draw, on_group
+        self._batch_size, self._max_staleness, self._num_extra = batch_size, max_staleness, num_extra
+        self._is_in_order = order == "drawn"
+        self.num_draws = 0
+        self._version: dict[int, int] = {}  # of the weights when the draw was submitted
+        self._waiting: dict[int, Group] = {}  # in the order in which they finished
+
+    @property
+    def in_flight(self) -> list[int]:
+        """The numbers of the draws that are being sampled."""
+        return self._rollouts.in_flight
+
+    @property
+    def waiting(self) -> list[Group]:
+        """The groups that have not been taken."""
+        return [*self._waiting.values()]
+
+    def restore(self, num_draws: int, in_flight: Sequence[int], waiting: Sequence[Group], *, step: int) -> None:
+        """Continue after `step` where a checkpoint was written. The draws in flight are sampled again."""
+        self.num_draws, self._waiting = num_draws, {group.draw: group for group in waiting}
+        self._version = {group.draw: oldest_version(group, step) for group in waiting}
+        self._submit([draw for number in in_flight for draw in self._draw(number, 1)], step)
+
+    def _submit(self, draws: Sequence[Draw], step: int) -> None:
+        self._version.update((draw.number, step) for draw in draws)
+        self._rollouts.submit(draws)
+
+    def take(self, count: int, step: int, *, num_kept: int = 0) -> list[Group]:
+        """`count` groups for the step after `step`, in the order of their draws; it has `num_kept` others already.
+
+        Groups that are missing are submitted first, and later ones, as far as the limit permits.
+        """
+        limit = (1 + self._max_staleness) * self._batch_size + self._num_extra
+        missing = max(0, limit - num_kept - len(self._version))
+        self._submit(self._draw(self.num_draws, missing), step)
+        self.num_draws += missing
+        chosen = self._choose_drawn(count) if self._is_in_order else self._choose_finished(count, step)
+        for number in chosen:
+            del self._version[number]
+        return [self._waiting.pop(number) for number in sorted(chosen)]
+
+    def _choose_drawn(self, count: int) -> list[int]:
+        chosen = sorted(self._version)[:count]
+        self._collect(chosen)
+        return chosen
+
+    def _choose_finished(self, count: int, step: int) -> list[int]:
+        """The first `count` groups that finish; but groups that would become too old otherwise are waited for."""
+        chosen: list[int] = []
+        due = {} if self._num_extra else num_due(self._last_steps(), step, self._batch_size)
+        for last_step, number in [*due.items(), (None, count)]:
+            while len(chosen) < count and len(self._up_to(last_step, chosen)) < number:
+                finished = [n for n in self._up_to(last_step, self._waiting) if n not in chosen]
+                chosen += finished[:1]
+                if not finished:
+                    self._collect(None)
+        return chosen
+
+    def _last_steps(self) -> dict[int, int]:
+        """The last step at which each draw may be trained."""
+        return {number: version + self._max_staleness for number, version in self._version.items()}
+
+    def _up_to(self, last_step: int | None, numbers: Iterable[int]) -> list[int]:
+        """Those of `numbers` that must be trained at `last_step` at the latest; None: all of them."""
+        last_steps = self._last_steps()
+        return [number for number in numbers if last_step is None or last_steps[number] <= last_step]
+
+    def cancel_surplus(self, step: int) -> int:
+        """Give up draws that would become too old, because more were sampled than are needed; return their number.
+
+        Called when the step after `step` has its groups. Draws in flight are given up first, the latest ones before.
+        """
+        by_preference = sorted(self._version, key=lambda number: (number in self._waiting, -number))
+        surplus: list[int] = []
+        for last_step, number in num_due(self._last_steps(), step, self._batch_size).items():
+            members = [n for n in self._up_to(last_step, by_preference) if n not in surplus]
+            surplus += members[: max(0, number - len(self._up_to(last_step, surplus)))]
+        self._rollouts.cancel([number for number in surplus if number not in self._waiting])
+        for number in surplus:
+            del self._version[number]
+            self._waiting.pop(number, None)
+        return len(surplus)
+
+    def _collect(self, draws: Sequence[int] | None) -> None:
+        """Wait for all `draws`, or for any group if no draws are named."""
+        missing = None if draws is None else [number for number in draws if number not in self._waiting]
+        for group in self._rollouts.collect(draws=missing):
+            self._waiting[group.draw] = group
+            self._on_group(group)
+
+    def drain(self) -> None:
+        """Wait for everything that is in flight."""
+        self._collect(self.in_flight)
+
+
+def num_due(last_steps: Mapping[int, int], step: int, batch_size: int) -> dict[int, int]:
+    """How many draws must be trained in the step after `step`, so that every step can train `batch_size` of them.
+
+    `last_steps` has the last step at which each draw may be trained. Of the draws with a last step up to e, at most
+    batch_size * (e - step) can be trained in later steps. The result has the number of the others for each e, where
+    there are any.
+
+    >>> num_due({0: 1, 1: 1, 2: 1, 3: 2}, step=0, batch_size=2)
+    {1: 1}
+    """
+    members = {e: sum(last <= e for last in last_steps.values()) for e in sorted(set(last_steps.values()))}
+    due = {e: number - batch_size * max(0, e - step) for e, number in members.items()}
+    return {e: number for e, number in due.items() if number > 0}
+
+
+def oldest_version(group: Group, default: int) -> int:
+    """The version of the oldest weights that sampled a token of `group`; `default` if it has no sampled tokens."""
+    rows = [trajectory.fields for trajectory in group.trajectories]
+    versions = [v for row in rows for v, sampled in zip(row["version"], row["action"], strict=True) if sampled]
+    return min(versions, default=default)

@@ -1,0 +1,85 @@
+"""The workflows of a run, and the source of its rows, as its configuration describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from purerl.algos.algebra import Algorithm, reads_of
+from purerl.config.roles import teacher_names
+from purerl.config.schema import RunConfig
+from purerl.data.columns import ExampleType
+from purerl.data.open import RunData
+from purerl.loop.draws import Sampler
+from purerl.loop.failures import RunFailures
+from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
+from purerl.loop.window import Window
+from purerl.protocols import Sampling
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rollouts.examples import Demonstrations, Preferences
+from purerl.rollouts.rollouts import Rollouts
+from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.single_turn import SingleTurn
+from purerl.rollouts.types import Score
+from purerl.store.directory import RunDirectory
+
+__all__ = ["examples_workflow", "open_source", "purpose_of", "score_with"]
+
+
+def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
+    """What the training data are used for."""
+    if config.rollout is not None:
+        return "prompts"
+    return "preferences" if any("chosen" in o.reads for o in algorithm.objectives) else "demonstrations"
+
+
+def open_source(
+    config: RunConfig,
+    algorithm: Algorithm,
+    data: RunData,
+    runtime: Runtime,
+    runner: RewardRunner,
+    directory: RunDirectory,
+) -> Source:
+    """What makes the rows of each step: completions of the policy, or examples."""
+    sampler = Sampler(data.examples, data.chat, config.seed, teacher_names(config))
+    rollout, size = config.rollout, config.batch_size
+    if rollout is None:
+        workflow = examples_workflow(config, algorithm, sampler)
+        return ExampleSource(Window(Rollouts(runtime, workflow), sampler.draw, batch_size=size), size)
+    is_compared = "greedy_score" in reads_of(algorithm)
+    workflow = SingleTurn(
+        tokenizer=data.chat.tokenizer,
+        sampling=Sampling(rollout.temperature, rollout.max_tokens, data.chat.stop_tokens, rollout.stop_strings),
+        samples=rollout.samples_per_prompt,
+        score=score_with(runner, runtime),
+        row_fields=sampler.row_fields,
+        greedy_penalty=length_penalty(rollout.overlong, rollout.max_tokens) if is_compared else None,
+    )
+    failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
+    window = Window(
+        Rollouts(runtime, workflow),
+        sampler.draw,
+        batch_size=size,
+        max_staleness=rollout.max_staleness,
+        order=rollout.order,
+        num_extra=rollout.num_extra_groups,
+        on_group=failures.add,
+    )
+    return RolloutSource(window=window, failures=failures, settings=rollout, algorithm=algorithm, batch_size=size)
+
+
+def score_with(runner: RewardRunner, runtime: Runtime) -> Score:
+    """The reward functions of `runner`. Those of this process are called in the thread that drives `runtime`."""
+
+    async def score(inputs: Sequence[RewardInput]) -> list[RewardResult]:
+        return await runtime.run_here(partial(runner, inputs))
+
+    return score
+
+
+def examples_workflow(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:
+    """The workflow of an algorithm that learns from `sampler`'s data."""
+    kind = Preferences if purpose_of(config, algorithm) == "preferences" else Demonstrations
+    return kind(sampler.answers, sampler.row_fields)

@@ -1,0 +1,54 @@
+"""Workflows that request nothing: demonstrations and preference pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import frozen
+
+from purerl.data.chat import TokenizedExample
+from purerl.rollouts.single_turn import RowFields
+from purerl.rollouts.types import Draw, Generate, Trajectory
+
+__all__ = ["Answers", "Demonstrations", "Preferences"]
+
+Answers = Callable[[Draw], list[TokenizedExample]]
+"""The prompt of a draw with each of its answers."""
+
+
+@frozen
+class Demonstrations:
+    """A workflow: one row for each demonstration."""
+
+    answers: Answers
+    row_fields: RowFields
+
+    async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
+        return self.rows(draw)
+
+    def rows(self, draw: Draw) -> list[Trajectory]:
+        """The rows of `draw`."""
+        return [Trajectory({**self.row_fields(draw), **_row(answer, draw.number)}) for answer in self.answers(draw)]
+
+
+@frozen
+class Preferences:
+    """A workflow: two rows for each pair, the prompt with the chosen answer, and with the rejected one."""
+
+    answers: Answers
+    row_fields: RowFields
+
+    async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
+        return self.rows(draw)
+
+    def rows(self, draw: Draw) -> list[Trajectory]:
+        """The rows of `draw`."""
+        return [
+            Trajectory({**self.row_fields(draw), **_row(answer, 2 * draw.number + k), "chosen": k == 0})
+            for k, answer in enumerate(self.answers(draw))
+        ]
+
+
+def _row(answer: TokenizedExample, row: int) -> dict[str, Any]:
+    return {"tokens": answer.tokens, "action": answer.action, "row": row, "temperature": 1.0}

@@ -1,0 +1,110 @@
+"""Workflows of one turn: the policy completes each prompt, and reward functions score the completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from purerl.protocols import Completion, Request, Sampling
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.ground_truth import find_ground_truth
+from purerl.rewards.outcomes import Failure
+from purerl.rewards.runner import RewardResult
+from purerl.rollouts.types import Draw, Generate, Score, Trajectory
+from purerl.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["RowFields", "SingleTurn", "score_completions"]
+
+RowFields = Callable[[Draw], Mapping[str, Any]]
+"""The fields of a row that depend only on its draw."""
+
+
+@frozen(kw_only=True)
+class SingleTurn:
+    """A workflow: `samples` completions of the prompt, a row for each of them.
+
+    A completion on which the engine or a reward function failed stays in its group and is masked out.
+
+    greedy_penalty  if it is set, there is also a greedy completion of the prompt. Its reward is the field
+                    `greedy_score` of every row, and this function of its length is added to it
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    sampling: Sampling
+    samples: int
+    score: Score
+    row_fields: RowFields
+    greedy_penalty: Callable[[int], float] | None = None
+
+    async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
+        requests = [
+            Request(f"{draw.key}/{k}", draw.prompt.tokens, self.sampling, derive_seed(*draw.seeds, k))
+            for k in range(self.samples)
+        ]
+        if self.greedy_penalty is None:
+            completions = await generate(requests)
+            texts, results = await score_completions(self.tokenizer, self.score, draw, completions)
+            columns = zip(range(self.samples), completions, texts, results, strict=True)
+            return [self._trajectory(draw, *column) for column in columns]
+        greedy = evolve(requests[0], key=f"{draw.key}/greedy", sampling=evolve(self.sampling, temperature=0.0))
+        completions = await generate([*requests, greedy])
+        texts, results = await score_completions(self.tokenizer, self.score, draw, completions)
+        columns = zip(range(self.samples), completions, texts, results, strict=False)
+        trajectories = [self._trajectory(draw, *column) for column in columns]
+        penalty = self.greedy_penalty(len(completions[-1].tokens))
+        return [_with_baseline(trajectory, results[-1], penalty) for trajectory in trajectories]
+
+    def _trajectory(self, draw: Draw, k: int, completion: Completion, text: str, result: RewardResult) -> Trajectory:
+        before, after = len(draw.prompt.tokens), len(completion.tokens)
+        row = draw.number * self.samples + k
+        fields = {
+            **self.row_fields(draw),
+            "row": row,
+            "tokens": [*draw.prompt.tokens, *completion.tokens],
+            "action": [False] * before + [True] * after,
+            # A row without a reward, or without tokens, stays in its group and is masked out.
+            "mask": [False] * before + [result.reward is not None] * after,
+            "reward": [0.0] * (before + after - 1) + [result.reward or 0.0],
+            "rollout_logp": [0.0] * before + [*completion.logp],
+            "version": [0] * before + [*completion.version],
+            "temperature": self.sampling.temperature,
+            "truncated": completion.finish == "length",
+        }
+        texts = {"prompt": draw.prompt.text, "completion": text, "finish": completion.finish}
+        return Trajectory(fields, texts | {"ground_truth": find_ground_truth(draw.example)}, result)
+
+
+def _with_baseline(trajectory: Trajectory, greedy: RewardResult, penalty: float) -> Trajectory:
+    """`trajectory` with the reward of the greedy completion. Without this baseline it is masked out."""
+    mask = [counted and greedy.reward is not None for counted in trajectory.fields["mask"]]
+    score = 0.0 if greedy.reward is None else greedy.reward + penalty
+    result = evolve(trajectory.result, failure=trajectory.result.failure or greedy.failure)
+    return evolve(trajectory, fields={**trajectory.fields, "mask": mask, "greedy_score": score}, result=result)
+
+
+async def score_completions(
+    tokenizer: PreTrainedTokenizerBase, score: Score, draw: Draw, completions: Sequence[Completion]
+) -> tuple[list[str], list[RewardResult]]:
+    """The texts of `completions` of the prompt of `draw`, and their rewards.
+
+    The seed of a call of a reward function depends on the key of the completion. A completion on which the engine
+    failed is not scored.
+    """
+    texts = tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
+    failures = {
+        completion.key: RewardResult(failure=Failure("the generator", "failed", f"{completion.error}\n"))
+        for completion in completions
+        if completion.finish == "error"
+    }
+    inputs = [
+        RewardInput(completion.key, text, draw.example, derive_seed(draw.seeds[0], "reward", completion.key))
+        for completion, text in zip(completions, texts, strict=True)
+        if completion.key not in failures
+    ]
+    scored = {source.row: result for source, result in zip(inputs, await score(inputs), strict=True)}
+    return texts, [(failures | scored)[completion.key] for completion in completions]
