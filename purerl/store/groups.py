@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +164,7 @@ def _to_values(array: Any) -> list[Any]:
     missing = array.is_null().to_numpy(zero_copy_only=False).tolist()
     if types.is_large_list(array.type):
         items, offsets = _to_values(array.values), array.offsets.to_numpy().tolist()
-        values = [items[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+        values = [items[start:end] for start, end in pairwise(offsets)]
     else:
         values = array.fill_null(False if types.is_boolean(array.type) else 0).to_numpy(zero_copy_only=False).tolist()
     return [None if is_missing else value for is_missing, value in zip(missing, values, strict=True)]

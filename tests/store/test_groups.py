@@ -79,7 +79,7 @@ GROUPS = st.lists(
 
 
 def _content(groups: list[Group]) -> str:
-    """Everything in `groups` as text: the order of names, the type of each number, each bit of a float, -0.0 and NaN."""
+    """Everything in `groups` as text: the order of names, types of numbers, each bit of a float, -0.0 and NaN."""
     return repr([asdict(group) for group in groups])
 
 
