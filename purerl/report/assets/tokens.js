@@ -49,11 +49,11 @@ if (!hasField("rollout_logp") && !hasField("old_logp")) delete COLOR_MODES.logp;
 if (!hasField("rollout_logp") || !hasField("old_logp")) delete COLOR_MODES.mismatch;
 view.colorMode = Object.keys(COLOR_MODES)[0] ?? null;
 
-/** One element per token of `row`, at most `limit`. Only action tokens have a color. */
+/** One element per token of `row`, at most `limit`. Only action tokens have a color: not those of observations. */
 function tokenSpans(row, format = escapeInvisible, limit = Infinity) {
   return row.per_token.text
     .slice(0, limit)
-    .map((text, t) => colorToken(h("span", { class: "token" }, format(text)), row.per_token, t));
+    .map((text, t) => colorToken(h("span", { class: "token" }, format(text)), row, t));
 }
 
 /** The first `limit` tokens of `row` in one line. */
@@ -62,8 +62,8 @@ function tokenPreview(row, limit) {
   return h("span", { class: "line" }, tokenSpans(row, toSingleLine, limit), ellipsis);
 }
 
-function colorToken(element, fields, t) {
-  if (!atToken(fields.action, t)) element.classList.add("context");
+function colorToken(element, { per_token: fields, firstAction }, t) {
+  if (!atToken(fields.action, t)) element.classList.add("context", ...(t > firstAction ? ["observation"] : []));
   else if (fields.mask !== undefined && !atToken(fields.mask, t)) element.classList.add("masked");
   const mode = COLOR_MODES[view.colorMode];
   const value = mode?.value(fields, t);
@@ -84,6 +84,8 @@ const TOKEN_LABELS = {
   mask: "in loss",
   action: "action token",
   version: "weight version",
+  turn: "turn",
+  anchor: "state",
 };
 
 /** Tooltip with all values of token `t`. */
@@ -95,7 +97,7 @@ function tokenTooltip(fields, t) {
 
 function formatTokenValue(name, value) {
   if (typeof value === "boolean") return value ? "yes" : "no";
-  return name === "tokens" || name === "version" ? String(value) : formatNumber(value);
+  return ["tokens", "version", "turn", "anchor"].includes(name) ? String(value) : formatNumber(value);
 }
 
 function colorLegend() {
