@@ -72,6 +72,7 @@ def test_rows_of_one_episode_are_shown_together_with_its_reward(page: Page) -> N
     assert [text.splitlines()[0] for text in page.find_text("#detail .episode")] == ["episode, reward 1"]
     assert len(page.find_all("#detail .episode .sibling")) == 2
     assert len(page.find_all("#detail .sibling")) == 3
+    assert sorted(page.find_text("#rows .completion")) == ["3", "ask0 degrees4", "look it up"], "from the first turn on"
     page.click("#detail .episode .sibling:nth-child(2)")
     assert "row 1 · episode 0" in page.find("#detail header").text
 
@@ -104,6 +105,7 @@ def test_long_conversation_is_folded_until_it_is_opened(browser: Any, tmp_path: 
     page = _open(browser, run)
     assert len(page.find_all("#detail .message")) == 4 + 6
     assert page.find("#detail .messages summary").text == "30 more messages"
+    page.press("j")  # the fold is drawn once, also if the row is drawn again
     page.click("#detail .messages summary")
     page.evaluate("new Promise(requestAnimationFrame).then(() => new Promise(requestAnimationFrame))")
     assert page.find_text("#detail .message.own .body") == [f"answer {turn}" for turn in range(20)]

@@ -174,6 +174,13 @@ def test_view_without_records_can_be_drawn() -> None:
     assert _drawn_lines(View("new", max_steps=3))[:2][1].endswith("step 0 of 3")
 
 
+def test_sampling_that_continues_while_the_trainer_trains_is_no_part_of_the_step() -> None:
+    view = View("a run", max_steps=9)
+    times = {"time/step": 2.0, "time/rollout": 0.5, "time/generate": 1.75, "time/update": 1.0}
+    view.update({"step": 1, **times, "time/trainer_idle_fraction": 0.25}, seconds=1.0)
+    assert _drawn_lines(view)[-1].split() == ["■", "rollout", "0.500", "■", "update", "1.000", "■", "other", "0.500"]
+
+
 def test_conversation_is_shown_with_the_turns_of_the_model_and_the_answers() -> None:
     messages = [
         {"role": "user", "content": "1+1?"},

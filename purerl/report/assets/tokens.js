@@ -49,17 +49,19 @@ if (!hasField("rollout_logp") && !hasField("old_logp")) delete COLOR_MODES.logp;
 if (!hasField("rollout_logp") || !hasField("old_logp")) delete COLOR_MODES.mismatch;
 view.colorMode = Object.keys(COLOR_MODES)[0] ?? null;
 
-/** One element per token of `row`, at most `limit`. Only action tokens have a color: not those of observations. */
-function tokenSpans(row, format = escapeInvisible, limit = Infinity) {
+/** One element per token of `row` in [start, end). Only action tokens have a color: not those of observations. */
+function tokenSpans(row, format = escapeInvisible, start = 0, end = Infinity) {
   return row.per_token.text
-    .slice(0, limit)
-    .map((text, t) => colorToken(h("span", { class: "token" }, format(text)), row, t));
+    .slice(start, end)
+    .map((text, k) => colorToken(h("span", { class: "token" }, format(text)), row, start + k));
 }
 
-/** The first `limit` tokens of `row` in one line. */
+/** The first `limit` tokens of `row` in one line, from the first action token on. */
 function tokenPreview(row, limit) {
-  const ellipsis = row.per_token.text.length > limit ? "…" : null;
-  return h("span", { class: "line" }, tokenSpans(row, toSingleLine, limit), ellipsis);
+  const numTokens = row.per_token.text.length;
+  const start = row.firstAction < numTokens ? row.firstAction : 0;
+  const ellipsis = numTokens > start + limit ? "…" : null;
+  return h("span", { class: "line" }, tokenSpans(row, toSingleLine, start, start + limit), ellipsis);
 }
 
 function colorToken(element, { per_token: fields, firstAction }, t) {
