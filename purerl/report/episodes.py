@@ -91,10 +91,14 @@ def _as_json(message: Message, turn: int | None) -> dict[str, Any]:
     """`message` without what is empty."""
     values = {
         **message._asdict(),
-        "calls": [call._asdict() for call in message.calls],
+        "calls": [_without_empty(call._asdict()) for call in message.calls],
         "reward": round_number(message.reward),
         "turn": turn,
     }
+    return _without_empty(values)
+
+
+def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value != []}
 
 

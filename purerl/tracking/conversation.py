@@ -38,7 +38,8 @@ def _lines(message: Message) -> Iterator[Text]:
         yield Text(indent(escape(content), _MARGIN, lambda line: True), "" if message.role == "assistant" else "dim")
     for call in message.calls:
         text = f"{escape(call.name, newlines=False)} {escape(call.arguments)}"
-        yield Text.assemble((f"{_MARGIN}call ", "yellow"), text)
+        error = "" if call.error is None else f" (error: {escape(call.error, newlines=False)})"
+        yield Text.assemble((f"{_MARGIN}call ", "yellow"), text, (error, "red"))
 
 
 def _author(message: Message) -> str:

@@ -12,10 +12,16 @@ __all__ = ["Call", "Message", "parse_messages"]
 
 
 class Call(NamedTuple):
-    """A call of a tool: its name, and its arguments as JSON, or as the model has written them."""
+    """A call of a tool.
+
+    name       of the tool
+    arguments  as JSON, or as the model has written them
+    error      why the call cannot be read; None if it can
+    """
 
     name: str
     arguments: str
+    error: str | None = None
 
 
 class Message(NamedTuple):
@@ -65,10 +71,11 @@ def _message(message: Any, index: int) -> Message:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise _invalid(f"message {index} is {message!r:.60}")
     name, player, reward = (message.get(key) for key in ("name", "player", "reward"))
+    calls = message.get("tool_calls")
     return Message(
         message["role"],
         _content(message.get("content")),
-        tuple(map(_call, message.get("tool_calls") or ())),
+        tuple(map(_call, calls)) if isinstance(calls, list) else (),
         float(reward) if isinstance(reward, int | float) else None,
         None if name is None else str(name),
         player if isinstance(player, int) else None,
@@ -97,4 +104,5 @@ def _call(call: Any) -> Call:
     inner = inner if isinstance(inner, Mapping) else {}
     arguments = inner.get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
-    return Call(str(inner.get("name", "")), text)
+    error = inner.get("error")
+    return Call(str(inner.get("name", "")), text, None if error is None else str(error))

@@ -189,7 +189,10 @@ def test_episode_of_several_turns_is_printed_turn_by_turn() -> None:
         {
             "role": "assistant",
             "content": "I look it up.\n",
-            "tool_calls": [{"name": "weather", "arguments": {"city": "Oslo"}, "id": "a"}],
+            "tool_calls": [
+                {"name": "weather", "arguments": {"city": "Oslo"}, "id": "a"},
+                {"name": "", "arguments": {}, "id": "b", "error": "invalid JSON\x07"},
+            ],
             "reward": 0.25,
         },
         {"role": "tool", "name": "weather", "tool_call_id": "a", "content": "-3\n[bold]degrees"},
@@ -205,6 +208,7 @@ def test_episode_of_several_turns_is_printed_turn_by_turn() -> None:
         "  assistant, reward 0.250\n"
         "    | I look it up.\n"
         '    | call weather {{"city": "Oslo"}}\n'
+        "    | call  {{}} (error: invalid JSON\\x07)\n"
         "  tool weather\n"
         "    | -3\n"
         "    | [bold]degrees\n"

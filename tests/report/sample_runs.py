@@ -117,6 +117,7 @@ def make_conversation(*answers: str, prompt: str = "How warm?", rewards: bool = 
     for turn, answer in enumerate(answers):
         is_last = turn == len(answers) - 1
         call = {"name": "weather", "arguments": {"city": f"Oslo {turn}"}, "id": str(turn)}
+        call |= {"error": "no such city"} if turn else {}
         messages += [
             {"role": "assistant", "content": answer}
             | ({} if is_last else {"tool_calls": [call]})

@@ -109,6 +109,7 @@ def test_long_conversation_is_folded_until_it_is_opened(browser: Any, tmp_path: 
     page.click("#detail .messages summary")
     page.evaluate("new Promise(requestAnimationFrame).then(() => new Promise(requestAnimationFrame))")
     assert page.find_text("#detail .message.own .body") == [f"answer {turn}" for turn in range(20)]
+    assert page.find_text("#detail .call")[1] == 'call weather {"city": "Oslo 1"} (error: no such city)'
     page.set_value("#search", "19 degrees")
     assert page.find("#count").text.startswith("0 of 1")
     page.set_value("#search", "18 degrees")

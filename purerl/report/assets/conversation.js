@@ -51,9 +51,10 @@ function messageHeader(message, sampled, row) {
   );
 }
 
-/** A tool call: the name of the tool, and its arguments. */
-function toolCall({ name, arguments: text }) {
-  return h("div", { class: "call" }, "call ", h("b", {}, escapeInvisible(name)), " ", escapeInvisible(text));
+/** A tool call: the name of the tool, its arguments, and why it cannot be read. */
+function toolCall({ name, arguments: text, error }) {
+  const problem = error === undefined ? null : h("span", { class: "muted" }, ` (error: ${escapeInvisible(error)})`);
+  return h("div", { class: "call" }, "call ", h("b", {}, escapeInvisible(name)), " ", escapeInvisible(text), problem);
 }
 
 /**
