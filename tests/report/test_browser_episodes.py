@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from purerl.report.page import write_report
@@ -75,6 +77,19 @@ def test_rows_of_one_episode_are_shown_together_with_its_reward(page: Page) -> N
     assert sorted(page.find_text("#rows .completion")) == ["3", "ask0 degrees4", "look it up"], "from the first turn on"
     page.click("#detail .episode .sibling:nth-child(2)")
     assert "row 1 · episode 0" in page.find("#detail header").text
+
+
+def test_rows_of_an_episode_are_next_to_each_other_in_the_list(browser: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    make_episodes(run, 1, EPISODES)
+    path = run / "rollouts" / "000001.parquet"
+    table = parquet.read_table(path)
+    sizes = [len(tokens) for tokens in table["tokens"].to_pylist()]
+    advantages = [[value] * size for value, size in zip((0.1, 0.9, 0.5), sizes, strict=True)]
+    parquet.write_table(table.append_column("advantage", pa.array(advantages)), path)
+    page = _open(browser, run)
+    assert page.find_text("#rows .completion") == ["look it up", "3", "ask0 degrees4"]
+    assert page.find_text("#rows td:nth-child(6)") == ["0.1", "0.9", "0.5"], "the advantage is that of the row"
 
 
 def test_tokens_of_the_row_have_headings_of_turns_and_observations_look_different(page: Page) -> None:

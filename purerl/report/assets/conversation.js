@@ -6,7 +6,7 @@ const NUM_LAST_MESSAGES = 6;
 
 /** The row of the episode that has sampled `turn`, and the positions of the sampled tokens; null if none has. */
 function sampledTurn(row, turn) {
-  for (const other of row.group.rows.filter((each) => isSameEpisode(row, each))) {
+  for (const other of episodeRows(row)) {
     const { action, text } = other.per_token;
     const isSampled = (t) => atToken(action, t) && turnAt(other.per_token, t) === turn;
     const positions = text.map((_, t) => t).filter(isSampled);

@@ -85,9 +85,15 @@ function makeRow(run, group, row) {
   };
 }
 
+/** The rows of the episode of `row`. */
+const episodeRows = (row) => row.group.rows.filter((other) => isSameEpisode(row, other));
+
 const rows = runs.flatMap((run) =>
   run.completions.groups.flatMap((group) => {
     group.rows = group.rows.map((row) => makeRow(run, group, row));
+    // The list is sorted by it, so that the rows of an episode are next to each other.
+    for (const row of group.rows.filter((each) => each.episode_reward !== undefined))
+      row.maxAbsAdvantage = Math.max(...episodeRows(row).map((other) => other.maxAbsAdvantage));
     return group.rows;
   }),
 );

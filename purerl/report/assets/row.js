@@ -85,8 +85,7 @@ function episodeCards(episode, selected, open) {
 /** Cards for the rows of one group, episode by episode. */
 function groupCards(title, groupRows, selected, open) {
   const starts = groupRows.filter((row, k) => groupRows.findIndex((other) => isSameEpisode(row, other)) === k);
-  const episodes = starts.map((start) => groupRows.filter((row) => isSameEpisode(start, row)));
-  const cards = episodes.map((episode) => episodeCards(episode, selected, open));
+  const cards = starts.map((start) => episodeCards(episodeRows(start), selected, open));
   return [h("h4", {}, title), h("div", { class: "siblings" }, cards)];
 }
 
