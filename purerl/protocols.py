@@ -317,7 +317,8 @@ class Tracker(Protocol):
         """Record some completions of `step`.
 
         A row has the strings prompt, completion, finish and ground_truth (None: the example has none), and the numbers
-        reward (None: no reward) and ``reward/<name>`` for each component. All rows have the same names.
+        reward (None: no reward) and ``reward/<name>`` for each component. If any of them is an episode of several
+        turns, they also have messages: the conversation as JSON (None: it has none). All rows have the same names.
         """
         ...
 

@@ -14,7 +14,7 @@ from attrs import evolve
 from purerl.errors import ConfigError
 from purerl_cli.arguments import parse_arguments, read_prompts
 from purerl_cli.output import with_debug
-from purerl_cli.results import format_completions, show_scores
+from purerl_cli.results import show_completions, show_scores
 
 if TYPE_CHECKING:
     from purerl.evaluation.results import Problem
@@ -194,7 +194,7 @@ def sample(
     )
     # Failures of reward functions are printed below their completions, so any number of them is accepted.
     results = _run_with_progress(evolve(evaluation, max_failure_rate=1.0))
-    typer.echo(format_completions(results), nl=False)
+    show_completions(results)
 
 
 def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:

@@ -1,4 +1,7 @@
-"""The output of `purerl eval` and `purerl sample`: a table of metrics, and completions without control characters."""
+"""The output of `purerl eval` and `purerl sample`: a table of metrics, and completions without control characters.
+
+Conversations of several turns have colors in a terminal.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import indent
 from typing import TYPE_CHECKING
 
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from purerl.tracking.conversation import render_messages
+from purerl.tracking.messages import parse_messages
+from purerl.tracking.terminal_text import escape
 from purerl_cli.tables import show
 
 if TYPE_CHECKING:
     from purerl.evaluation.results import Attempt, Problem
     from purerl.evaluation.settings import Evaluate
 
-__all__ = ["escape", "format_completions", "show_scores"]
+__all__ = ["format_completions", "show_completions", "show_scores"]
 
 
 def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> None:
@@ -40,16 +50,28 @@ def _format(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
 
 
-def format_completions(results: Mapping[str, Sequence[Problem]]) -> str:
-    """Each problem with its prompt, completions and rewards."""
+def show_completions(results: Mapping[str, Sequence[Problem]]) -> None:
+    """Print each problem with its prompt, completions and rewards."""
+    text, console = format_completions(results), Console(highlight=False)
+    if console.is_terminal:
+        console.print(text, soft_wrap=True, end="")
+    else:
+        typer.echo(text.plain, nl=False)
+
+
+def format_completions(results: Mapping[str, Sequence[Problem]]) -> Text:
+    """Each problem with its prompt, completions and rewards. Conversations start with the prompt."""
     lines = [line for name, problems in results.items() for problem in problems for line in _lines(name, problem)]
-    return "\n".join(lines) + "\n"
+    return Text("\n").join([*(Text(line) if isinstance(line, str) else line for line in lines), Text()])
 
 
-def _lines(data_set: str, problem: Problem) -> Iterator[str]:
-    yield f"{data_set}, problem {problem.index}\n{_quote(problem.prompt)}"
+def _lines(data_set: str, problem: Problem) -> Iterator[str | Text]:
+    yield f"{data_set}, problem {problem.index}"
+    if any(attempt.messages is None for attempt in problem.attempts):
+        yield _quote(problem.prompt)
     for number, attempt in enumerate(problem.attempts, start=1):
-        yield f"attempt {number}: {_describe(attempt)}\n{_quote(attempt.completion)}"
+        yield f"attempt {number}: {_describe(attempt)}"
+        yield _quote(attempt.completion) if attempt.messages is None else _render(attempt.messages)
         if attempt.result.failure and attempt.result.failure.traceback:
             yield indent(escape(attempt.result.failure.traceback.rstrip()), "    ")
     yield ""
@@ -63,17 +85,10 @@ def _describe(attempt: Attempt) -> str:
     return f"reward {result.reward:g} ({components}); {length}" if result.reward is not None else length
 
 
+def _render(messages: str) -> Text:
+    text = render_messages(parse_messages(messages))
+    return Text("\n").join(Text.assemble("  ", line) for line in text.split("\n"))
+
+
 def _quote(text: str) -> str:
     return indent(escape(text), "  | ", lambda line: True)
-
-
-def escape(text: str) -> str:
-    r"""Replace characters that are not printable, such as terminal escape sequences, by escape codes.
-
-    >>> print(escape("red \x1b[31m, back\b, \u202eright to left, [bold]"))
-    red \x1b[31m, back\x08, \u202eright to left, [bold]
-    """
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape", "backslashreplace").decode()
-        for char in text
-    )

@@ -5,6 +5,7 @@ docs/metrics.md lists the metrics, docs/evaluation.md explains how they are esti
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -28,6 +29,7 @@ class Attempt:
     answer      what the answer extractor returned for it; None without an answer or without an extractor
     result      result of the reward functions
     is_correct  whether it is correct; None if it has no reward, or the function that decides does not apply to it
+    messages    the whole conversation as JSON, if it has several turns
     """
 
     completion: str
@@ -36,6 +38,7 @@ class Attempt:
     answer: str | None
     result: RewardResult
     is_correct: bool | None = None
+    messages: str | None = None
 
 
 @frozen
@@ -134,6 +137,7 @@ def as_rows(results: Mapping[str, Sequence[Problem]]) -> list[dict[str, Any]]:
         for number, attempt in enumerate(problem.attempts)
     ]
     components = component_columns([attempt.result for *_, attempt in attempts])
+    has_messages = any(attempt.messages is not None for *_, attempt in attempts)
     return [
         {
             "data_set": name,
@@ -147,6 +151,7 @@ def as_rows(results: Mapping[str, Sequence[Problem]]) -> list[dict[str, Any]]:
             "correct": attempt.is_correct,
             "reward": attempt.result.reward,
             "ground_truth": problem.ground_truth,
+            **({"messages": attempt.messages} if has_messages else {}),
             **values,
         }
         for (name, problem, number, attempt), values in zip(attempts, components, strict=True)
@@ -174,6 +179,8 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "reward": attempt.result.reward,
         "components": dict(attempt.result.components),
     }
+    if attempt.messages is not None:
+        values["messages"] = json.loads(attempt.messages)
     if failure:
         values |= {"failure": f"{failure.function} {failure.kind}", "traceback": failure.traceback}
     return values

@@ -8,6 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from purerl.report.decoding import Decode, decode_tokens
+from purerl.report.episodes import (
+    common_start,
+    conversations,
+    episode_reward,
+    split_episodes,
+    with_short_labels,
+    without_common_messages,
+)
 from purerl.report.numbers import round_number
 from purerl.report.stored import read_evaluation, read_rollouts
 from purerl.store.rollouts import token_columns, total_reward
@@ -19,7 +27,8 @@ __all__ = ["Candidate", "evaluation_groups", "rollout_groups"]
 
 _MIN_BYTES_PER_TOKEN = 8  # of the id and the text of a token in JSON
 _GROUP_FIELDS = ("group", "example", "prompt", "ground_truth")
-_ROW_FIELDS = ("row", "completion", "finish", "truncated", "temperature")
+_ROW_FIELDS = ("row", "episode", "role", "completion", "finish", "truncated", "temperature")
+_Shown = dict[str, Any]
 
 
 class Candidate(NamedTuple):
@@ -60,27 +69,55 @@ def _split(table: pa.Table, labels: Any) -> Iterator[pa.Table]:
 
 
 def _rollout_group(step: int, table: pa.Table, decode: Decode) -> dict[str, Any]:
-    """The rows of one prompt. The tokens before the first action token of any row are stored once, as the prompt."""
-    rows = table.to_pylist()
-    num_prompt_tokens = min(_first_action(row["action"]) for row in rows)
-    ids = rows[0]["tokens"][:num_prompt_tokens]
+    """The rows of one prompt, episode by episode.
+
+    The tokens that all rows start with, up to the first action token of any row, are stored once, as the prompt.
+    """
+    episodes = split_episodes(with_short_labels(table.to_pylist()))
+    rows = [row for episode in episodes for row in episode]
+    ids = _common_prompt(rows)
+    shown = [_episode(episode, len(ids), decode) for episode in episodes]
     return {
         "step": step,
         **{name: rows[0][name] for name in _GROUP_FIELDS if name in rows[0]},
         "size": len(rows),
-        "mean_reward": _mean([total_reward(row) for row in rows]),
+        "num_episodes": len(episodes),
+        "mean_reward": _mean(list(map(episode_reward, episodes))),
         "prompt_tokens": {"tokens": ids, "text": decode_tokens(decode, ids)},
-        "rows": [_rollout(row, num_prompt_tokens, decode) for row in rows],
+        **_add_messages([episode[0] for episode in shown], [conversations(episode) for episode in episodes]),
+        "rows": [row for episode in shown for row in episode],
     }
+
+
+def _common_prompt(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The tokens that all `rows` start with, up to the first action token."""
+    return common_start([row["tokens"][: _first_action(row["action"])] for row in rows])
 
 
 def _first_action(action: Sequence[bool]) -> int:
     return action.index(True) if True in action else len(action)
 
 
+def _add_messages(rows: Sequence[_Shown], messages: Sequence[list[_Shown]]) -> _Shown:
+    """Add its `messages` to each of `rows` that has any; return those that all of them start with."""
+    pairs = [(row, own) for row, own in zip(rows, messages, strict=True) if own]
+    if not pairs:
+        return {}
+    common, others = without_common_messages([own for _, own in pairs])
+    for (row, _), own in zip(pairs, others, strict=True):
+        row["messages"] = own
+    return {"messages": common}
+
+
 def _mean(rewards: Sequence[float | None]) -> Any:
     numbers = [reward for reward in rewards if reward is not None]
     return round_number(sum(numbers) / len(numbers)) if numbers else None
+
+
+def _episode(rows: Sequence[Mapping[str, Any]], num_prompt_tokens: int, decode: Decode) -> list[_Shown]:
+    """The rows of one episode. If there are several, each has the reward of the episode too."""
+    total = {"episode_reward": round_number(episode_reward(rows))} if len(rows) > 1 else {}
+    return [_rollout(row, num_prompt_tokens, decode) | total for row in rows]
 
 
 def _rollout(row: Mapping[str, Any], num_prompt_tokens: int, decode: Decode) -> dict[str, Any]:
@@ -94,7 +131,7 @@ def _rollout(row: Mapping[str, Any], num_prompt_tokens: int, decode: Decode) -> 
         **{name: round_number(row[name]) for name in _ROW_FIELDS if name in row},
         "reward": round_number(total_reward(row)),
         "per_token": {**fields, "text": text},
-        "extra": _extra(row, known={"step", *_GROUP_FIELDS, *_ROW_FIELDS, *columns}),
+        "extra": _extra(row, known={"step", "messages", *_GROUP_FIELDS, *_ROW_FIELDS, *columns}),
     }
 
 
@@ -117,13 +154,24 @@ def _compress(values: Sequence[Any]) -> Any:
 # --- evaluations -------------------------------------------------------------------------------------------------
 
 _ATTEMPT_FIELDS = ("finish", "answer", "correct")
-_KNOWN = {"data_set", "index", "attempt", "prompt", "completion", "tokens", "reward", "ground_truth", *_ATTEMPT_FIELDS}
+_KNOWN = {
+    "data_set",
+    "index",
+    "attempt",
+    "prompt",
+    "completion",
+    "tokens",
+    "reward",
+    "ground_truth",
+    "messages",
+    *_ATTEMPT_FIELDS,
+}
 
 
 def _evaluation_group(step: int, table: pa.Table) -> dict[str, Any]:
     """The attempts at one problem. The text of a completion is stored as if it were one token."""
     rows = table.to_pylist()
-    first = rows[0]
+    first, shown = rows[0], [_attempt(row) for row in rows]
     return {
         "step": step,
         "data_set": first["data_set"],
@@ -133,7 +181,8 @@ def _evaluation_group(step: int, table: pa.Table) -> dict[str, Any]:
         "size": len(rows),
         "mean_reward": _mean([row.get("reward") for row in rows]),
         "prompt_tokens": {"tokens": [], "text": [first["prompt"]]},
-        "rows": [_attempt(row) for row in rows],
+        **_add_messages(shown, [conversations([row]) for row in rows]),
+        "rows": shown,
     }
 
 

@@ -27,7 +27,19 @@ from purerl.report.read import check_runs, read_run, run_labels
 
 __all__ = ["Report", "render_page", "write_report"]
 
-_SCRIPTS = ("dom", "numbers", "data", "tokens", "overview", "chart", "curves", "row", "completions", "main")
+_SCRIPTS = (
+    "dom",
+    "numbers",
+    "data",
+    "tokens",
+    "conversation",
+    "overview",
+    "chart",
+    "curves",
+    "row",
+    "completions",
+    "main",
+)
 _MAX_RECORDS_PER_RUN, _MIN_RECORDS_PER_RUN, _MAX_RECORDS = 1000, 200, 5000
 
 

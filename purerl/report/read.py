@@ -17,10 +17,10 @@ from purerl.evaluation.results import is_measurement
 from purerl.report.completions import evenly_spaced
 from purerl.report.numbers import round_number
 from purerl.store.lines import read_lines
+from purerl.tracking.phases import step_phases
 
 __all__ = ["check_runs", "max_steps", "read_run", "run_labels"]
 
-_NOT_PHASES = {"time/step", "time/cpu", "time/tokens_per_second"}
 _PHASES_OUTSIDE_STEPS = ("evaluate", "validate", "store")
 
 
@@ -149,8 +149,7 @@ def _last_values(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def _phase_seconds(records: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Seconds of the full run by phase. Time of the steps that belongs to no phase is called other."""
-    timed = dict.fromkeys(name for record in records for name in record if name.startswith("time/"))
-    phases = [name.removeprefix("time/") for name in timed if name not in _NOT_PHASES]
+    phases = step_phases(dict.fromkeys(name for record in records for name in record))
     totals = {name: sum(record.get(f"time/{name}") or 0.0 for record in records) for name in phases}
     steps = sum(record.get("time/step") or 0.0 for record in records)
     unassigned = steps - sum(seconds for name, seconds in totals.items() if name not in _PHASES_OUTSIDE_STEPS)

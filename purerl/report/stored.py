@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from purerl.data.values import check_names, check_values, simplify_types
 from purerl.errors import DataError
 from purerl.store.rollouts import token_columns
+from purerl.tracking.messages import parse_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["read_evaluation", "read_rollouts"]
 
 _MAX_TOKEN = 2**31 - 1
-_ROW_TYPES = {"group": "integer", "row": "integer", "example": "integer", "temperature": "number", "truncated": "bool"}
-_TEXT_TYPES = {"prompt": "text", "completion": "text", "finish": "text", "ground_truth": "text"}
+_ROW_TYPES = dict.fromkeys(("group", "row", "example", "episode", "role"), "integer")
+_ROW_TYPES |= {"temperature": "number", "truncated": "bool"}
+_TEXT_TYPES = dict.fromkeys(("prompt", "completion", "finish", "ground_truth", "messages"), "text")
 _EVALUATION_TYPES = {
     **_TEXT_TYPES,
     "data_set": "text",
@@ -44,6 +46,7 @@ def read_rollouts(path: Path) -> pa.Table:
             if values != tokens:
                 raise _error(path, name, f"{values} values for {tokens} tokens in row {row}", "a value for each token")
     _check_tokens(table["tokens"], path)
+    _check_messages(table, path)
     return table
 
 
@@ -53,6 +56,7 @@ def read_evaluation(path: Path) -> pa.Table:
     components = {name: "number" for name in table.column_names if name.startswith("reward/")}
     required = ("data_set", "index", "prompt", "completion")
     _check_columns(table, path, required=required, types=_EVALUATION_TYPES | components)
+    _check_messages(table, path)
     return table
 
 
@@ -118,6 +122,17 @@ def _lengths(table: pa.Table, name: str, path: Path) -> list[int]:
         row = next(row for row, values in enumerate(column.to_pylist()) if values is None or None in values)
         raise _error(path, name, f"a missing value in row {row}", need)
     return pc.list_value_length(column).to_pylist()
+
+
+def _check_messages(table: pa.Table, path: Path) -> None:
+    """Check that each conversation is a JSON list of messages."""
+    texts = table["messages"].to_pylist() if "messages" in table.column_names else []
+    for row, text in enumerate(texts):
+        try:
+            parse_messages(text or "[]")
+        except DataError as error:
+            got, need = f"no conversation in row {row}: {error}", "a JSON list of messages"
+            raise _error(path, "messages", got, need) from error
 
 
 def _check_tokens(column: pa.ChunkedArray, path: Path) -> None:

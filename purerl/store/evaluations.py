@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from purerl.store.step_files import step_path, write_step
+from purerl.store.step_files import step_path, storable_text, write_step
 
 __all__ = ["read_evaluation", "write_evaluation"]
 
@@ -24,6 +24,7 @@ _TYPES = {
     "ground_truth": "string",
 }
 """The columns that every file has. The others have the reward components: ``reward/<name>``."""
+_OPTIONAL_TYPES = {"messages": "string"}
 
 
 def write_evaluation(folder: Path, step: int, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -40,20 +41,16 @@ def write_evaluation(folder: Path, step: int, rows: Sequence[Mapping[str, Any]])
     correct       whether it is correct; None if this is not known
     reward        the reward, and ``reward/<name>`` each component; None if there is none
     ground_truth  the ground truth of the row; None if it has none
+    messages      the conversation as JSON, if any of the completions is one of several turns; None for the others
     """
     import pyarrow as pa
 
-    names = dict.fromkeys([*_TYPES, *(name for row in rows for name in row)])
+    names, types = dict.fromkeys([*_TYPES, *(name for row in rows for name in row)]), _TYPES | _OPTIONAL_TYPES
     arrays = [
-        pa.array([_storable(row.get(name)) for row in rows], pa.type_for_alias(_TYPES.get(name, "float64")))
+        pa.array([storable_text(row.get(name)) for row in rows], pa.type_for_alias(types.get(name, "float64")))
         for name in names
     ]
-    return write_step(folder, step, pa.Table.from_arrays(arrays, list(map(_storable, names))))
-
-
-def _storable(value: Any) -> Any:
-    """`value`; in a string, half of a surrogate pair is replaced by its escape code."""
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+    return write_step(folder, step, pa.Table.from_arrays(arrays, list(map(storable_text, names))))
 
 
 def read_evaluation(folder: Path, step: int) -> list[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """One Parquet file of rollouts per step: the whole batch, with everything that was computed about it.
 
 The columns are the fields of the schema that the batch has, the texts of each row, its ground truth, and the value of
-each reward component as ``reward/<name>``, without its weight. A token field is a list as long as the row. The metadata
-of the file have the version of the schema, the fingerprint of the algorithm, and the state of its advantage transform
-before the step, so that the step can be computed again.
+each reward component as ``reward/<name>``, without its weight. A token field is a list as long as the row. In episodes
+of several turns, ``messages`` is the conversation as JSON. The metadata of the file have the version of the schema, the
+fingerprint of the algorithm, and the state of its advantage transform before the step, so that the step can be computed
+again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from purerl.store.step_files import step_path, write_step
+from purerl.store.step_files import step_path, storable_text, write_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +66,8 @@ def write_rollouts(
 def _text_column(name: str, texts: Sequence[Mapping[str, Any]]) -> pa.Array:
     import pyarrow as pa
 
-    return pa.array([text.get(name) for text in texts], pa.float64() if name.startswith("reward/") else pa.string())
+    values = [storable_text(text.get(name)) for text in texts]
+    return pa.array(values, pa.float64() if name.startswith("reward/") else pa.string())
 
 
 def _column(batch: TensorDict, name: str, offsets: pa.Array) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["step_path", "stored_steps", "write_step"]
+__all__ = ["step_path", "storable_text", "stored_steps", "write_step"]
 
 
 def step_path(folder: Path, step: int) -> Path:
@@ -21,6 +21,11 @@ def stored_steps(folder: Path) -> list[int]:
     """The steps that have a file in `folder`, in order; none if there is no folder. Other files are ignored."""
     steps = [int(path.stem) for path in folder.glob("*.parquet") if path.stem.isdecimal()]
     return sorted(step for step in steps if step_path(folder, step).is_file())
+
+
+def storable_text(value: Any) -> Any:
+    """`value`; in a string, half of a surrogate pair, which Parquet cannot store, is replaced by its escape code."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def write_step(folder: Path, step: int, table: pa.Table) -> Path:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -82,9 +83,9 @@ def _log_run(
     )
     for step in steps:
         if step % 2 == 0:
-            tracker.completions(step, [_completion(None), _completion(0.5), _completion(-1.0)])
+            tracker.completions(step, [_messages(step) | _completion(reward) for reward in (None, 0.5, -1.0)])
         if step % 3 == 0:
-            tracker.evaluation_completions(step, [_attempt(correct=True), _attempt(correct=None)])
+            tracker.evaluation_completions(step, [_messages(step) | _attempt(correct=known) for known in (True, None)])
         tracker.log(_record(step))
         if step in warnings and isinstance(tracker, SupportsWarnings):
             tracker.warn(step, warnings[step], f"{_UNUSUAL_TEXT}, in step {step}")
@@ -109,6 +110,12 @@ def _record(step: int) -> dict[str, Any]:
 def _completion(reward: float | None) -> dict[str, Any]:
     texts = {"prompt": _UNUSUAL_TEXT, "completion": _UNUSUAL_TEXT, "finish": "stop", "ground_truth": None}
     return {**texts, "reward": reward, "reward/an odd (name): ü": reward}
+
+
+def _messages(step: int) -> dict[str, Any]:
+    """The conversation of a row; only in some steps."""
+    messages = [{"role": role, "content": _UNUSUAL_TEXT} for role in ("user", "assistant", "tool", "assistant")]
+    return {"messages": json.dumps(messages)} if step % 4 == 2 else {}
 
 
 def _attempt(*, correct: bool | None) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from rich.constrain import Constrain
 from rich.live import Live
 
 from purerl.tracking.captured_output import captured_output
+from purerl.tracking.conversation import summarize_messages
+from purerl.tracking.messages import parse_messages
 from purerl.tracking.terminal_text import format_number, printable
 from purerl.tracking.view import CURVE_LABELS, View
 
@@ -84,8 +86,9 @@ class Console:
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         if self._live_view:
+            shown = [_with_turns(row) for row in rows]
             with self._live_view.lock:
-                self._view.rows = rows
+                self._view.rows = shown
 
     def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """The view shows the completions of the last step instead."""
@@ -112,6 +115,13 @@ class Console:
 
     def _print(self, text: str) -> None:
         self._rich.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`row`; if it has a conversation, with all turns of the model and the answers to them as its completion."""
+    if row.get("messages") is None:
+        return row
+    return {**row, "completion": summarize_messages(parse_messages(row["messages"]))}
 
 
 class _StdoutConsole(RichConsole):

@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from purerl.tracking.phases import step_phases
 from purerl.tracking.terminal_text import format_duration, format_number, printable, sparkline, split_cells
 
 __all__ = ["CURVE_LABELS", "View"]
@@ -33,6 +34,7 @@ CURVE_LABELS = {
 }
 """The metrics that the view shows as curves, with their labels."""
 _PHASE_COLORS = {
+    "rollout": "cyan",
     "generate": "cyan",
     "reward": "yellow",
     "score": "blue",
@@ -134,7 +136,8 @@ class View:
 
     def _time_by_phase(self, width: int) -> RenderableType:
         total = self.record["time/step"]
-        seconds = {phase: self.record.get(f"time/{phase}", 0.0) for phase in _PHASE_COLORS if phase != "other"}
+        phases = step_phases(self.record)
+        seconds = {phase: self.record[f"time/{phase}"] for phase in _PHASE_COLORS if phase in phases}
         seconds["other"] = max(0.0, total - sum(seconds.values()))
         cells = split_cells(list(seconds.values()), max(8, min(60, width - 24)))
         bar = Text.assemble(*(("█" * n, _PHASE_COLORS[phase]) for phase, n in zip(seconds, cells, strict=True)))

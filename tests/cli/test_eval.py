@@ -169,7 +169,7 @@ def test_control_characters_in_completions_are_escaped() -> None:
         Attempt("\x1b]0;owned\x07 [bold]x[/bold]\nattempt 9: reward 1\r\u202e\ud800", 3, "stop", None, failed),
         Attempt("", 0, "stop", None, RewardResult({"\x1b[2J": 0.5}, {"\x1b[2J": 0.25})),
     )
-    assert format_completions({"a": [Problem(7, "1 +\n1 =", attempts)]}) == (
+    assert format_completions({"a": [Problem(7, "1 +\n1 =", attempts)]}).plain == (
         "a, problem 7\n"
         "  | 1 +\n"
         "  | 1 =\n"
@@ -180,6 +180,46 @@ def test_control_characters_in_completions_are_escaped() -> None:
         "\n"
         "\n"
     )
+
+
+def test_episode_of_several_turns_is_printed_turn_by_turn() -> None:
+    messages = [
+        {"role": "user", "content": "How warm is it in \x1b[2JOslo?"},
+        {
+            "role": "assistant",
+            "content": "I look it up.\n",
+            "tool_calls": [
+                {"name": "weather", "arguments": {"city": "Oslo"}, "id": "a"},
+                {"name": "", "arguments": {}, "id": "b", "error": "invalid JSON\x07"},
+            ],
+            "reward": 0.25,
+        },
+        {"role": "tool", "name": "weather", "tool_call_id": "a", "content": "-3\n[bold]degrees"},
+        {"role": "assistant", "content": "-3", "player": 1},
+    ]
+    result = RewardResult({"exact": 1.0}, {"exact": 1.0})
+    episode = Attempt("-3", 9, "stop", None, result, messages=json.dumps(messages))
+    single = Attempt("warm", 1, "stop", None, result)
+    conversation = (
+        "attempt {}: reward 1 (exact 1); 9 tokens, ended by stop\n"
+        "  user\n"
+        "    | How warm is it in \\x1b[2JOslo?\n"
+        "  assistant, reward 0.250\n"
+        "    | I look it up.\n"
+        '    | call weather {{"city": "Oslo"}}\n'
+        "    | call  {{}} (error: invalid JSON\\x07)\n"
+        "  tool weather\n"
+        "    | -3\n"
+        "    | [bold]degrees\n"
+        "  assistant, player 1\n"
+        "    | -3\n"
+    ).format
+    text = format_completions({"a": [Problem(7, "<prompt>", (episode, episode)), Problem(8, "<prompt>", (single,))]})
+    expected = f"a, problem 7\n{conversation(1)}{conversation(2)}\na, problem 8\n  | <prompt>\nattempt 1: "
+    assert text.plain.startswith(expected), "the conversation starts with the prompt, which is not printed twice"
+    mixed = format_completions({"a": [Problem(7, "<prompt>", (single, episode))]})
+    assert mixed.plain.startswith("a, problem 7\n  | <prompt>\nattempt 1: reward 1 (exact 1); 1 tokens")
+    assert mixed.plain.endswith(conversation(2) + "\n")
 
 
 # --- progress ----------------------------------------------------------------------------------------------------

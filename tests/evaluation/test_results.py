@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from purerl.evaluation.results import Attempt, Problem, dataset_metrics
+import pytest
+from attrs import evolve
+
+from purerl.evaluation.results import Attempt, Problem, as_json, as_rows, dataset_metrics
 from purerl.evaluation.settings import Evaluate
 from purerl.rewards.runner import RewardResult
 
@@ -56,6 +59,20 @@ def test_attempt_to_which_the_deciding_reward_does_not_apply_is_left_out_of_the_
     ]
     values = dataset_metrics(problems, settings)
     assert (values["accuracy"], values["pass@1"], values["reward/b"]) == (1.0, 1.0, 0.75)
+
+
+def test_messages_are_a_column_only_if_an_attempt_has_several_turns() -> None:
+    settings = Evaluate(max_tokens=4)
+    single, messages = _attempt({"a": 1.0}), [{"role": "user", "content": "é"}]
+    episode = evolve(single, messages=json.dumps(messages))
+    [row] = as_rows({"d": [Problem(0, "", (single,))]})
+    assert "messages" not in row
+    rows = as_rows({"d": [Problem(0, "", (single,)), Problem(1, "", (episode,))]})
+    assert [row["messages"] for row in rows] == [None, episode.messages]
+    assert list(rows[1]).index("messages") < list(rows[1]).index("reward/a")
+    attempts = as_json([Problem(0, "", (single, episode))], settings)["problems"][0]["attempts"]
+    assert ["messages" in attempt for attempt in attempts] == [False, True]
+    assert attempts[1]["messages"] == messages
 
 
 def test_all_metrics_of_correctness_agree() -> None:

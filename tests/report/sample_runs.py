@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -14,7 +16,7 @@ from purerl.batch import collate, with_fields
 from purerl.store.evaluations import write_evaluation
 from purerl.store.rollouts import Metadata, write_rollouts
 
-__all__ = ["make_byte_tokenizer", "make_evaluation", "make_metrics", "make_run"]
+__all__ = ["make_byte_tokenizer", "make_conversation", "make_episodes", "make_evaluation", "make_metrics", "make_run"]
 
 _CONFIG = """
 name = "sample"
@@ -78,8 +80,13 @@ def make_run(
     return path
 
 
-def make_evaluation(run: Path, step: int, *, data_sets: Sequence[str] = ("math",), attempts: int = 2) -> None:
-    """Write an evaluation of two problems to the directory of a run. The first attempt at each is correct."""
+def make_evaluation(
+    run: Path, step: int, *, data_sets: Sequence[str] = ("math",), attempts: int = 2, messages: str | None = None
+) -> None:
+    """Write an evaluation of two problems to the directory of a run. The first attempt at each is correct.
+
+    The first attempts have the conversation `messages`.
+    """
     rows = [
         {
             "data_set": data_set,
@@ -96,11 +103,73 @@ def make_evaluation(run: Path, step: int, *, data_sets: Sequence[str] = ("math",
             "reward/exact": 1.0 - attempt,
             "reward/short": 0.25,
         }
+        | ({"messages": messages if attempt == 0 else None} if messages else {})
         for data_set in data_sets
         for index in range(2)
         for attempt in range(attempts)
     ]
     write_evaluation(run / "evaluations", step, rows)
+
+
+def make_conversation(*answers: str, prompt: str = "How warm?", rewards: bool = True) -> list[dict[str, Any]]:
+    """A conversation in which the model answers, and a tool answers between its turns. The last turn has reward 1."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+    for turn, answer in enumerate(answers):
+        is_last = turn == len(answers) - 1
+        call = {"name": "weather", "arguments": {"city": f"Oslo {turn}"}, "id": str(turn)}
+        call |= {"error": "no such city"} if turn else {}
+        messages += [
+            {"role": "assistant", "content": answer}
+            | ({} if is_last else {"tool_calls": [call]})
+            | ({"reward": float(is_last)} if rewards else {})
+        ]
+        messages += [] if is_last else [{"role": "tool", "name": "weather", "content": f"{turn} degrees"}]
+    return messages
+
+
+def make_episodes(run: Path, step: int, episodes: Sequence[Sequence[Sequence[str]]], *, messages: bool = True) -> None:
+    """Write the rollouts of a step to the directory of a run: one group of episodes.
+
+    An episode has rows, and each row has the texts of its turns. The last turn of an episode has reward 1.
+    """
+    tokenizer = make_byte_tokenizer()
+    rows, texts = [], []
+    for label, episode in enumerate(episodes):
+        answers = [answer for row in episode for answer in row]
+        conversation = json.dumps(make_conversation(*answers))
+        turn = 0
+        for row in episode:
+            fields = _make_turns(tokenizer, row, first=turn, rewarded=turn + len(row) == len(answers))
+            turn += len(row)
+            rows += [fields | {"row": len(rows), "group": 0, "example": 5, "episode": label, "temperature": 1.0}]
+            texts += [{"prompt": "How warm?", "completion": row[-1], "finish": "stop", "ground_truth": None}]
+            texts[-1] |= {"messages": conversation} if messages else {}
+    (run / "rollouts").mkdir(exist_ok=True)
+    _write_rows(run, step, rows, texts)
+
+
+def _make_turns(tokenizer: Tokenizer, answers: Sequence[str], *, first: int, rewarded: bool) -> dict[str, Any]:
+    """The token fields of a row: the prompt, then turns with an answer of the tool before each but the first."""
+    fields: dict[str, list[Any]] = {name: [] for name in ("tokens", "action", "turn", "anchor", "reward")}
+    for turn, answer in enumerate(answers, start=first):
+        before = f"{turn - 1} degrees" if turn else "How warm?"
+        for text, is_action in ((before, False), (answer, True)):
+            ids = tokenizer.encode(text).ids
+            fields["tokens"] += ids
+            fields["action"] += [is_action] * len(ids)
+            fields["turn"] += [turn] * len(ids)
+            fields["anchor"] += [2**60 + turn] * len(ids)
+            fields["reward"] += [0.0] * len(ids)
+    fields["reward"][-1] = float(rewarded)
+    return fields | {"rollout_logp": [-0.5 * is_action for is_action in fields["action"]]}
+
+
+def _write_rows(run: Path, step: int, rows: Sequence[Mapping[str, Any]], texts: Sequence[Mapping[str, Any]]) -> None:
+    """Write rollouts, with columns that the schema of the batch may not have."""
+    columns = dict.fromkeys(name for row in (*rows, *texts) for name in row)
+    values = [{**row, **text, "step": step} for row, text in zip(rows, texts, strict=True)]
+    table = pa.table({name: [row[name] for row in values] for name in columns})
+    parquet.write_table(table, run / "rollouts" / f"{step:06d}.parquet")
 
 
 def _make_row(

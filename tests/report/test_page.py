@@ -197,6 +197,8 @@ def test_meanings_include_general_entries_and_those_of_the_policy() -> None:
         "eval/math/accuracy",
         "eval/math/pass@8",
         "mismatch/logp_abs_diff",
+        "environment/turns",
+        "rollout/staleness_max",
         "my/own",
     ]
     entries = meanings(names)

@@ -44,6 +44,12 @@ def test_evaluation_time_is_added_to_the_time_of_the_steps(tmp_path: Path) -> No
     assert run["phase_seconds"] == {"generate": 3, "update": 0.5, "other": 0.5, "evaluate": 6}
 
 
+def test_sampling_that_continues_while_the_trainer_trains_is_no_phase_of_the_step(tmp_path: Path) -> None:
+    times = {"time/rollout": 0.5, "time/generate": 1.75, "time/reward": 0.25, "time/trainer_idle_fraction": 0.25}
+    run = make_run(tmp_path / "run", steps=2, metrics=lambda step: make_metrics(step) | times)
+    assert read_run(run, max_records=9)["phase_seconds"] == {"rollout": 1, "update": 0.5, "other": 2.5}
+
+
 def test_long_run_keeps_first_and_last_record_and_evaluations(tmp_path: Path) -> None:
     accuracies = {20: 0.5, 63: 0.75}
 

@@ -96,6 +96,24 @@ def test_metadata_have_the_schema_version_the_fingerprint_and_the_state(tmp_path
     assert stored[b"purerl.schema"] == str(SCHEMA_VERSION).encode()
 
 
+def test_episodes_of_several_turns_are_read_as_they_were_written(tmp_path: Path) -> None:
+    shared = {"group": 7, "example": 3}
+    rows: list[dict[str, Any]] = [
+        {"tokens": [5, 6, 7, 8], "action": [0, 1, 0, 1], "turn": [0, 0, 1, 1], "row": 0, "role": 1, **shared},
+        {"tokens": [5, 8], "action": [0, 1], "turn": [0, 0], "row": 1, "role": 0, **shared},
+    ]
+    labels = [2**63 - 1, -(2**63)]  # those of anchors are hashes
+    batch = collate([row | {"anchor": [labels[turn] for turn in row["turn"]]} for row in rows])
+    messages = '[{"role": "tool", "content": "é\\ud800"}]'
+    texts = [{"prompt": "half \ud800", "messages": messages}, {"prompt": "p", "messages": None}]
+    write_rollouts(tmp_path, 12, batch, texts, Metadata("gigpo", ()))
+    restored = read_batch(tmp_path, 12)
+    assert all(torch.equal(restored[name], batch[name]) for name in ("turn", "anchor", "role", "tokens"))
+    first, second = read_rollouts(tmp_path, 12)
+    assert (first["turn"], first["anchor"][-1], first["messages"]) == ([0, 0, 1, 1], -(2**63), messages)
+    assert (first["prompt"], second["messages"]) == ("half \\ud800", None)
+
+
 def test_file_is_replaced_and_steps_are_listed_in_order(tmp_path: Path) -> None:
     assert stored_steps(tmp_path / "rollouts") == []
     for step in (1_000_000, 3, 20, 3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
@@ -171,6 +172,29 @@ def test_curves_leave_out_metrics_of_earlier_steps_that_were_not_finite() -> Non
 
 def test_view_without_records_can_be_drawn() -> None:
     assert _drawn_lines(View("new", max_steps=3))[:2][1].endswith("step 0 of 3")
+
+
+def test_sampling_that_continues_while_the_trainer_trains_is_no_part_of_the_step() -> None:
+    view = View("a run", max_steps=9)
+    times = {"time/step": 2.0, "time/rollout": 0.5, "time/generate": 1.75, "time/update": 1.0}
+    view.update({"step": 1, **times, "time/trainer_idle_fraction": 0.25}, seconds=1.0)
+    assert _drawn_lines(view)[-1].split() == ["■", "rollout", "0.500", "■", "update", "1.000", "■", "other", "0.500"]
+
+
+def test_conversation_is_shown_with_the_turns_of_the_model_and_the_answers() -> None:
+    messages = [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": "add(1, 1)"},
+        {"role": "tool", "content": "2\x1b[2J"},
+        {"role": "assistant", "content": "two"},
+    ]
+    console = Console("a run", max_steps=9, rich=_terminal(200, 60))
+    row = {"prompt": "1+1?", "completion": "two", "reward": 1.0, "messages": json.dumps(messages)}
+    console.completions(1, [row, row | {"completion": "alone", "messages": None}])
+    console.close(failed=False)
+    first, second = _drawn_lines(console._view)[-2:]
+    assert first.split() == ["1.000", "1+1?", "add(1,", "1)", "[tool:", "2�[2J]", "two"]
+    assert second.split() == ["1.000", "1+1?", "alone"]
 
 
 def test_view_is_drawn_during_the_run_and_erased_at_the_end() -> None:

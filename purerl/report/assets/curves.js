@@ -9,6 +9,7 @@ const PREFIX_TITLES = {
   policy: "Policy",
   critic: "Critic",
   rollout: "Rollouts",
+  environment: "Environment",
   mismatch: "Training-inference mismatch",
   time: "Time",
 };

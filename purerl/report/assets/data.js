@@ -17,6 +17,8 @@ const view = {
   logScale: false,
   colorMode: null,
   selectedRow: null,
+  asTokens: false, // show the tokens of a conversation instead of its messages
+  unfoldedRow: null, // the row whose conversation is shown as a whole
 };
 
 const isVisible = (run) => !view.hiddenRuns.has(run.index);
@@ -41,17 +43,37 @@ const atToken = (field, t) => (Array.isArray(field) ? field[t] : field);
 /** Log-probabilities of the generator; of the trainer if nothing was sampled. */
 const logpOf = (fields) => fields.rollout_logp ?? fields.old_logp;
 
+/** The turn of token `t`; 0 if the field is not stored. */
+const turnAt = (fields, t) => atToken(fields.turn, t) ?? 0;
+
+/** Whether two rows of a group belong to one episode. A row without the field is an episode itself. */
+const isSameEpisode = (row, other) => (isNumber(row.episode) ? row.episode === other.episode : row === other);
+
+/** What the text filter searches, beside the prompt. */
+const searchedTexts = (row, conversation) =>
+  conversation
+    ? conversation.flatMap(({ content, calls }) => [content, ...(calls ?? []).map((call) => call.arguments)])
+    : [row.completion ?? row.per_token.text.join("")];
+
 function makeRow(run, group, row) {
   const fields = row.per_token;
   const actions = fields.text.map((_, t) => t).filter((t) => atToken(fields.action, t));
   const valuesAtActions = (field) =>
     field === undefined ? [] : actions.map((t) => atToken(field, t)).filter(isNumber);
   const advantages = valuesAtActions(fields.advantage);
+  const messages = group.rows.find((other) => other.messages && isSameEpisode(row, other))?.messages;
+  const conversation = messages ? [...group.messages, ...messages] : null;
   const length = row.num_tokens ?? actions.length; // an attempt of an evaluation has its text as one token
   return {
     ...row,
     run,
     group,
+    conversation,
+    // An episode of several rows is listed with its own reward.
+    reward: row.episode_reward === undefined ? row.reward : row.episode_reward,
+    rowReward: row.reward,
+    turns: [...new Set(actions.map((t) => turnAt(fields, t)))],
+    firstAction: actions[0] ?? fields.text.length,
     step: group.step,
     source: group.data_set === undefined ? "training" : `evaluation: ${group.data_set}`,
     length,
@@ -59,13 +81,19 @@ function makeRow(run, group, row) {
     logp: mean(valuesAtActions(logpOf(fields))),
     advantage: mean(advantages),
     maxAbsAdvantage: advantages.reduce((max, value) => Math.max(max, Math.abs(value)), 0),
-    searchText: `${group.prompt ?? ""}\n${row.completion ?? fields.text.join("")}`.toLowerCase(),
+    searchText: [group.prompt ?? "", ...searchedTexts(row, conversation)].join("\n").toLowerCase(),
   };
 }
+
+/** The rows of the episode of `row`. */
+const episodeRows = (row) => row.group.rows.filter((other) => isSameEpisode(row, other));
 
 const rows = runs.flatMap((run) =>
   run.completions.groups.flatMap((group) => {
     group.rows = group.rows.map((row) => makeRow(run, group, row));
+    // The list is sorted by it, so that the rows of an episode are next to each other.
+    for (const row of group.rows.filter((each) => each.episode_reward !== undefined))
+      row.maxAbsAdvantage = Math.max(...episodeRows(row).map((other) => other.maxAbsAdvantage));
     return group.rows;
   }),
 );

@@ -5,9 +5,11 @@ function rowFacts(row) {
   const isAttempt = row.group.data_set !== undefined;
   const entries = [
     ["reward", formatNumber(row.reward)],
+    ...(row.episode_reward === undefined ? [] : [["reward of this row", formatNumber(row.rowReward)]]),
     ...(isAttempt ? attemptFacts(row) : [["advantage", formatNumber(row.advantage)]]),
     ["tokens", row.lengthInLoss < row.length ? `${length} (${formatNumber(row.lengthInLoss)} in loss)` : length],
     ...(isAttempt ? [] : [["mean log-prob.", formatNumber(row.logp)]]),
+    ...(row.turns.length > 1 ? [["turns", formatNumber(row.turns.length)]] : []),
     ["finish reason", row.finish ?? "–"],
     ...(isAttempt ? [] : [["temperature", formatNumber(row.temperature)]]),
     ...Object.entries(row.extra).map(([name, value]) => [name, formatNumber(value)]),
@@ -37,36 +39,53 @@ function groundTruth({ ground_truth: text }) {
   return [h("h4", {}, "Ground truth"), content];
 }
 
-/** The text of the row: the prompt in gray, action tokens in colors. */
+/** The text of the row: the prompt in gray, action tokens in colors. Each of several turns has a heading. */
 function transcript(row) {
   const prompt = row.group.prompt_tokens.text.map((text) => escapeInvisible(text)).join("");
   const spans = tokenSpans(row);
   spans.forEach((span, t) => withTooltip(span, () => tokenTooltip(row.per_token, t)));
+  const turn = (t) => turnAt(row.per_token, t);
+  const startsTurn = (t) => row.turns.length > 1 && (t === 0 || turn(t) !== turn(t - 1));
   return h(
     "div",
     { class: "transcript", tabindex: 0, "aria-label": "Prompt and completion" },
     h("span", { class: "context" }, prompt),
-    spans,
+    spans.map((span, t) => (startsTurn(t) ? [h("span", { class: "turn-start" }, `turn ${turn(t)}`), span] : span)),
   );
 }
 
-/** Cards for the rows of one group. */
+/** A button that opens `row`. */
+function rowCard(row, selected, open) {
+  return h(
+    "button",
+    {
+      class: "sibling",
+      type: "button",
+      "aria-current": row === selected ? "true" : null,
+      onclick: () => open(row),
+    },
+    h(
+      "span",
+      { class: "split" },
+      h("span", {}, "reward ", h("b", {}, formatNumber(row.rowReward))),
+      h("span", { class: "muted" }, correctness(row) ?? `adv. ${formatNumber(row.advantage)}`),
+    ),
+    tokenPreview(row, 60),
+  );
+}
+
+/** The cards of the rows of one episode; if there are several, in a frame with the reward of the episode. */
+function episodeCards(episode, selected, open) {
+  const cards = episode.map((row) => rowCard(row, selected, open));
+  if (episode.length === 1) return cards;
+  const reward = h("span", {}, "episode, reward ", h("b", {}, formatNumber(episode[0].reward)));
+  return h("div", { class: "episode" }, reward, h("div", { class: "siblings" }, cards));
+}
+
+/** Cards for the rows of one group, episode by episode. */
 function groupCards(title, groupRows, selected, open) {
-  const cards = groupRows.map((row) => {
-    const card = h(
-      "button",
-      { class: "sibling", type: "button", "aria-current": row === selected ? "true" : null },
-      h(
-        "span",
-        { class: "split" },
-        h("span", {}, "reward ", h("b", {}, formatNumber(row.reward))),
-        h("span", { class: "muted" }, correctness(row) ?? `adv. ${formatNumber(row.advantage)}`),
-      ),
-      tokenPreview(row, 60),
-    );
-    card.addEventListener("click", () => open(row));
-    return card;
-  });
+  const starts = groupRows.filter((row, k) => groupRows.findIndex((other) => isSameEpisode(row, other)) === k);
+  const cards = starts.map((start) => episodeCards(episodeRows(start), selected, open));
   return [h("h4", {}, title), h("div", { class: "siblings" }, cards)];
 }
 
@@ -82,11 +101,16 @@ function groupsInOtherRuns(row) {
     .filter(([, group]) => group);
 }
 
+/** The episode of a row, if there are several rows, and its player in games of several players. */
+const episodeLabel = (row) =>
+  (row.episode_reward === undefined ? "" : ` · episode ${row.episode}`) +
+  (isNumber(row.role) ? ` · player ${row.role}` : "");
+
 function detailHeader(row, close) {
   const { group } = row;
   const position =
     group.data_set === undefined
-      ? `step ${row.step} · group ${group.group} · row ${row.row}`
+      ? `step ${row.step} · group ${group.group} · row ${row.row}${episodeLabel(row)}`
       : `step ${row.step} · evaluation ${group.data_set} · problem ${group.example} · attempt ${row.row}`;
   return h(
     "header",
@@ -129,13 +153,15 @@ function colorControls(onChange) {
 function rowDetail(row, { open, close, recolor }) {
   const { group } = row;
   const count = group.rows.length < group.size ? `${group.rows.length} of ${group.size}` : `The ${group.size}`;
+  const unit = group.num_episodes < group.size ? `rows of the ${group.num_episodes} episodes` : "completions";
   return [
     detailHeader(row, close),
     rowFacts(row),
     ...colorControls(recolor),
-    transcript(row),
+    ...messageControls(row, recolor),
+    row.conversation && !view.asTokens ? conversation(row) : transcript(row),
     ...groundTruth(group),
-    ...groupCards(`${count} completions of this prompt, ${meanReward(group)}`, group.rows, row, open),
+    ...groupCards(`${count} ${unit} of this prompt, ${meanReward(group)}`, group.rows, row, open),
     ...groupsInOtherRuns(row).flatMap(([run, other]) =>
       groupCards(`The same prompt in ${escapeInvisible(run.name)}, ${meanReward(other)}`, other.rows, row, open),
     ),

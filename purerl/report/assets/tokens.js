@@ -49,21 +49,23 @@ if (!hasField("rollout_logp") && !hasField("old_logp")) delete COLOR_MODES.logp;
 if (!hasField("rollout_logp") || !hasField("old_logp")) delete COLOR_MODES.mismatch;
 view.colorMode = Object.keys(COLOR_MODES)[0] ?? null;
 
-/** One element per token of `row`, at most `limit`. Only action tokens have a color. */
-function tokenSpans(row, format = escapeInvisible, limit = Infinity) {
+/** One element per token of `row` in [start, end). Only action tokens have a color: not those of observations. */
+function tokenSpans(row, format = escapeInvisible, start = 0, end = Infinity) {
   return row.per_token.text
-    .slice(0, limit)
-    .map((text, t) => colorToken(h("span", { class: "token" }, format(text)), row.per_token, t));
+    .slice(start, end)
+    .map((text, k) => colorToken(h("span", { class: "token" }, format(text)), row, start + k));
 }
 
-/** The first `limit` tokens of `row` in one line. */
+/** The first `limit` tokens of `row` in one line, from the first action token on. */
 function tokenPreview(row, limit) {
-  const ellipsis = row.per_token.text.length > limit ? "…" : null;
-  return h("span", { class: "line" }, tokenSpans(row, toSingleLine, limit), ellipsis);
+  const numTokens = row.per_token.text.length;
+  const start = row.firstAction < numTokens ? row.firstAction : 0;
+  const ellipsis = numTokens > start + limit ? "…" : null;
+  return h("span", { class: "line" }, tokenSpans(row, toSingleLine, start, start + limit), ellipsis);
 }
 
-function colorToken(element, fields, t) {
-  if (!atToken(fields.action, t)) element.classList.add("context");
+function colorToken(element, { per_token: fields, firstAction }, t) {
+  if (!atToken(fields.action, t)) element.classList.add("context", ...(t > firstAction ? ["observation"] : []));
   else if (fields.mask !== undefined && !atToken(fields.mask, t)) element.classList.add("masked");
   const mode = COLOR_MODES[view.colorMode];
   const value = mode?.value(fields, t);
@@ -84,6 +86,8 @@ const TOKEN_LABELS = {
   mask: "in loss",
   action: "action token",
   version: "weight version",
+  turn: "turn",
+  anchor: "state",
 };
 
 /** Tooltip with all values of token `t`. */
@@ -95,7 +99,7 @@ function tokenTooltip(fields, t) {
 
 function formatTokenValue(name, value) {
   if (typeof value === "boolean") return value ? "yes" : "no";
-  return name === "tokens" || name === "version" ? String(value) : formatNumber(value);
+  return ["tokens", "version", "turn", "anchor"].includes(name) ? String(value) : formatNumber(value);
 }
 
 function colorLegend() {
