@@ -95,6 +95,7 @@ def _attempt(trajectory: Trajectory, extract: Callable[[str], str | None], accur
         answer=extract(text),
         result=trajectory.result,
         is_correct=is_correct(trajectory.result, accuracy_reward),
+        messages=trajectory.texts.get("messages"),
     )
 
 

@@ -33,8 +33,7 @@ class _WaitingGroups:
     groups: Sequence[Group]
 
     def save(self, path: Path) -> dict[str, str]:
-        write_groups(path / _FILE, self.groups)
-        return {}
+        return {_FILE: write_groups(path / _FILE, self.groups)}
 
 
 def resume(run: Run, directory: RunDirectory) -> LoopState:

@@ -21,7 +21,9 @@ T = TypeVar("T")
 def texts_and_rewards(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
     """The texts of each row and the values of its reward components, as ``reward/<name>``."""
     components = component_columns([trajectory.result for trajectory in trajectories])
-    return [{**trajectory.texts, **values} for trajectory, values in zip(trajectories, components, strict=True)]
+    names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.texts)
+    texts = [{name: trajectory.texts.get(name) for name in names} for trajectory in trajectories]
+    return [text | values for text, values in zip(texts, components, strict=True)]
 
 
 def log_completions(tracker: Tracker, step: int, trajectories: Sequence[Trajectory]) -> None:
