@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
 
@@ -27,13 +27,17 @@ Outcomes = dict[str, list[Outcome]]
 
 @define(eq=False)
 class Job:
-    """Inputs whose outcomes somebody waits for: a list per function, in the order of the inputs."""
+    """Inputs whose outcomes somebody waits for: a list per function, in the order of the inputs.
+
+    `when_finished` is called with the job when all parts have outcomes.
+    """
 
     number: int
     inputs: Sequence[RewardInput]
+    when_finished: Callable[[Job], None]
     future: Future[Outcomes] = field(factory=Future)
     parts: list[Part] = field(factory=list)
-    _finished: int = 0
+    _num_finished: int = 0
 
     def add(self, function: str, size: int) -> list[Part]:
         """Parts of at most `size` inputs for `function`."""
@@ -43,13 +47,12 @@ class Job:
         return parts
 
     def finish_part(self) -> None:
-        """Deliver the outcomes if all parts have finished, unless nobody waits for them anymore."""
-        self._finished += 1
-        if self._finished == len(self.parts):
-            self.deliver()
+        self._num_finished += 1
+        if self._num_finished == len(self.parts):
+            self.when_finished(self)
 
     def deliver(self) -> None:
-        """Set the result of the future."""
+        """Set the result of the future, unless nobody waits for it anymore."""
         outcomes: Outcomes = {}
         for part in self.parts:
             outcomes.setdefault(part.function, []).extend(part.outcomes or ())
@@ -80,11 +83,6 @@ class Part:
     outcomes: Sequence[Outcome] | None = None
     idle_deaths: int = 0
     is_alone: bool = False
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether somebody waits for outcomes that the part does not have yet."""
-        return self.outcomes is None and not self.job.future.done()
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         """Set the outcomes. A part may be scored twice; then the first outcomes count."""
@@ -155,10 +153,11 @@ class Queue:
     """Parts that wait for a worker, in the order of their jobs.
 
     max_inputs  maximum number of inputs of one call of each function
+    jobs        the jobs whose outcomes somebody waits for, by number. Parts of other jobs are dropped
     """
 
-    def __init__(self, max_inputs: Mapping[str, int]):
-        self._max_inputs = max_inputs
+    def __init__(self, max_inputs: Mapping[str, int], jobs: Mapping[int, Job]):
+        self._max_inputs, self._jobs = max_inputs, jobs
         self._waiting: dict[str, list[tuple[int, int, Part]]] = {name: [] for name in max_inputs}
         self._sizes = dict.fromkeys(max_inputs, _FIRST_TASK_SIZE)
         self._counter = count()
@@ -171,7 +170,7 @@ class Queue:
         for name, size in self._max_inputs.items():
             self.add(job.add(name, size))
         if not job.parts:
-            job.deliver()
+            job.when_finished(job)
 
     def adapt_size(self, function: str, *, called: int, given: int) -> None:
         """Make the tasks of a function smaller if one did not fit into a time slice, and larger if it did."""
@@ -207,6 +206,6 @@ class Queue:
     def _prune(self, function: str) -> bool:
         """Remove parts at the head that nobody wants. Returns whether any part is left."""
         waiting = self._waiting[function]
-        while waiting and not waiting[0][2].is_wanted:
+        while waiting and (waiting[0][0] not in self._jobs or waiting[0][2].outcomes is not None):
             heapq.heappop(waiting)
         return bool(waiting)

@@ -64,7 +64,6 @@ class _Status:
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
         self._deadlines: dict[int, float] = {}
-        self._armed = math.inf  # the time at which the process will be terminated
         self._lock = RLock()
         os.pwrite(descriptor, f"{IDLE:8d}{CALLED}\n".encode(), 0)
         os.lseek(descriptor, 0, os.SEEK_END)
@@ -75,31 +74,28 @@ class _Status:
     def start_watchdog(self, key: int, seconds: float) -> None:
         """Terminate the process after `seconds`, unless this is called again or `stop_watchdog` is called.
 
-        A deadline that is later than the current one by less than 1 % of `seconds` changes nothing, to save time in
-        fast functions.
+        A deadline that would move by less than 1 % of `seconds` stays as it is, to save time in fast functions.
         """
-        with self._lock:
-            self._deadlines[key] = time.monotonic() + seconds
-            self._arm(seconds / 100)
+        deadline = time.monotonic() + seconds
+        if self._deadlines.get(key, -math.inf) < deadline - seconds / 100:
+            with self._lock:
+                self._deadlines[key] = deadline
+                self._arm()
 
     def stop_watchdog(self, key: int) -> None:
         with self._lock:
             self._deadlines.pop(key, None)
-            self._arm(0.0)
+            self._arm()
 
-    def _arm(self, tolerance: float) -> None:
+    def _arm(self) -> None:
+        """Let the process be terminated at the earliest deadline."""
         if not self._deadlines:
             faulthandler.cancel_dump_traceback_later()
-            self._armed = math.inf
             return
         key = min(self._deadlines, key=self._deadlines.__getitem__)
-        deadline = self._deadlines[key]
-        if self._armed <= deadline <= self._armed + tolerance:
-            return
         os.pwrite(self._descriptor, (CALLED if key == _CALL else AWAITED).encode(), 8)
-        seconds = max(deadline - time.monotonic(), 0.001)
+        seconds = max(self._deadlines[key] - time.monotonic(), 0.001)
         faulthandler.dump_traceback_later(seconds, exit=True, file=self._descriptor)
-        self._armed = deadline
 
 
 def work(connection: int, status: int) -> None:

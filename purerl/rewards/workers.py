@@ -85,9 +85,11 @@ class WorkerPool:
         if self._thread is not None:
             return
         self._loads: dict[Worker, _Load] = {}
-        self._queue, self._numbers = Queue(self._max_inputs), count()
+        self._numbers = count()
         self._jobs: dict[int, Job] = {}  # those that have no outcomes yet, by their number
+        self._queue = Queue(self._max_inputs, self._jobs)
         self._submitted: deque[Job] = deque()  # those that the thread has not seen yet
+        self._finished: deque[Job] = deque()  # those whose outcomes have not been delivered yet
         self._failed_starts = 0
         self._wakeup, self._waker = os.pipe()
         os.set_blocking(self._wakeup, False)
@@ -121,7 +123,7 @@ class WorkerPool:
         """
         if self._thread is None:
             raise RuntimeError("the worker processes have not been started")
-        job = Job(next(self._numbers), inputs)
+        job = Job(next(self._numbers), inputs, self._finished.append)
         self._jobs[job.number] = job
         job.future.add_done_callback(lambda future, jobs=self._jobs, number=job.number: jobs.pop(number, None))
         self._submitted.append(job)
@@ -144,6 +146,8 @@ class WorkerPool:
                 if self._queue.head():
                     self._start_workers()
                 self._assign()
+                while self._finished:  # after the workers have something to do
+                    self._finished.popleft().deliver()
                 self._collect()
             except BaseException as error:  # noqa: BLE001 -- raised where the outcomes are awaited
                 self._fail(error)
