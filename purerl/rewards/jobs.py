@@ -97,7 +97,7 @@ class Task:
 
     is_one_call   whether they are the inputs of a single call, instead of one call for each part
     deadline      when the worker must have sent the next report, in ``time.monotonic()``
-    overdue       when a call is certainly longer than a time slice; infinity if nothing would follow from it
+    overdue       when the parts that are not in the current call are given to other workers
     """
 
     number: int

@@ -45,7 +45,8 @@ T = TypeVar("T")
 class RunHere(Protocol):
     """Calls a function in the thread that drives the run, and returns what it returns.
 
-    An exception of the function is raised in both places if it is not an Exception: it is a signal to stop the run.
+    If the function raises a KeyboardInterrupt or SystemExit, a signal has interrupted it: the exception is raised in
+    the thread that calls the function, and the coroutine that awaits the result is cancelled.
     """
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
@@ -214,7 +215,7 @@ class RewardRunner:
         `run_here` is how `score` calls functions of this process. They may need the main thread: some use signals, and
         they are seeded by global random generators. Without it they are called in the thread of the event loop.
         """
-        self._run_here = run_here or _call_in_this_thread
+        self._run_here = run_here or self._run_here
         if self._pool is not None:
             self._pool.start()
 

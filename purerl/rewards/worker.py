@@ -26,7 +26,7 @@ from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, failure_of_e
 
 __all__ = ["AWAITED", "AWAITING", "AWAIT_GRACE", "IDLE", "TIME_SLICE", "Report", "WorkerTask", "work"]
 
-TIME_SLICE = 0.1  # seconds after which a worker starts no further call of its task
+TIME_SLICE = 0.02  # seconds after which a worker starts no further call of its task
 AWAIT_GRACE = 1.0  # seconds added to the watchdog while awaitables run, which have their own timeout
 AWAITING, IDLE = -1, -2  # values of the status file that are not the index of an input
 AWAITED, CALLED = "a", "c"  # what the watchdog waits for

@@ -2,8 +2,8 @@
 
 A thread gives tasks to the workers and takes their reports. A task contains several inputs, of one or more jobs. A
 worker processes them in order until its time slice is over, and returns the rest to be distributed again. Fast
-functions have little communication overhead, and slow ones are balanced over the workers. If a call takes longer than a
-time slice, the other inputs of its task are given to other workers at once.
+functions have little communication overhead, and slow ones are balanced over the workers. If a call takes much longer
+than a time slice, the other inputs of its task are given to other workers.
 
 A worker that ends is replaced. The input of the call during which it ended gets a `Failure`, and the other inputs of
 its task are processed again. If several calls may be the reason, each is made again on a worker that does nothing else.
@@ -37,6 +37,7 @@ __all__ = ["WorkerPool"]
 
 _MAX_DEFAULT_WORKERS = 8
 _MAX_AWAITING = 256  # inputs whose awaitables run in one worker at the same time, before it gets another task
+_MAX_DELAY = 0.2  # seconds for which a call may delay the other inputs of its task
 _KILL_GRACE = 2.0  # seconds until the run ends a worker whose watchdog did not work
 _MAX_IDLE_DEATHS = 2  # times that a part is given to another worker because a worker ended before it made a call
 _MAX_FAILED_STARTS = 3  # times the number of workers, without a start that succeeds
@@ -180,13 +181,16 @@ class WorkerPool:
         seconds = self._timeout + TIME_SLICE + AWAIT_GRACE + _KILL_GRACE
         try:
             worker.send(WorkerTask(task.number, task.function, task.inputs, self._timeout), seconds=seconds)
-        except Exception as error:  # noqa: BLE001 -- inputs that cannot be pickled
-            for part in task.parts:
-                part.job.fail(error)
+        except Exception as error:  # noqa: BLE001 -- an input cannot be pickled
+            if len(task.parts) == 1:
+                task.parts[0].job.fail(error)
+            else:
+                self._retry_alone(task.parts)
+            self.wake()
             return
         now = time.monotonic()
         task.deadline = now + seconds
-        task.overdue = now + 2 * TIME_SLICE if len(task.parts) > 1 and not task.is_one_call else math.inf
+        task.overdue = now + _MAX_DELAY if len(task.parts) > 1 and not task.is_one_call else math.inf
         load.current = task
 
     def _collect(self) -> None:
@@ -239,7 +243,7 @@ class WorkerPool:
     def _release(self, worker: Worker, task: Task) -> None:
         """Distribute all parts of `task` again, except for that of the current call, which takes long."""
         index = worker.index()
-        task.overdue = math.inf if index >= 0 else time.monotonic() + TIME_SLICE
+        task.overdue = math.inf if index >= 0 else time.monotonic() + _MAX_DELAY
         if index >= 0:
             current = task.parts_of_call(index)
             self._queue.add(part for part in task.remaining if part not in current)

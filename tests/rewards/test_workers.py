@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -112,12 +111,11 @@ def test_row_fails_if_one_of_several_functions_fails() -> None:
         assert [result.reward for result in results if not result.failure] == [1.0, 2.0, 4.0, 5.0]
 
 
-def test_workers_are_terminated_on_exit_even_if_they_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_terminated_on_exit_even_if_they_hang() -> None:
     with open_runner("process_id", "loops_forever", timeout=60) as runner:
         pids = {int(result.components["process_id"]) for result in runner.run(make_inputs(600))}
         before = {pid: cpu_seconds(pid) for pid in pids}
-        _interrupt_when(lambda: any(cpu_seconds(pid) > before[pid] + 0.1 for pid in pids), monkeypatch)
-        with pytest.raises(KeyboardInterrupt):
+        with _interrupted_when(lambda: any(cpu_seconds(pid) > before[pid] + 0.1 for pid in pids)):
             runner.run(make_inputs(4, 0, 2))
     for pid in pids:
         check_terminates(pid)
@@ -131,29 +129,33 @@ def test_subprocesses_of_a_call_that_hangs_are_terminated(tmp_path: Path) -> Non
         check_terminates(int(log.read_text()))
 
 
-def test_subprocesses_are_terminated_on_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subprocesses_are_terminated_on_exit(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with open_runner("starts_subprocess", timeout=60) as runner:
         runner.run([RewardInput("0", "good", {"log": str(log)})])
         log.unlink()
-        _interrupt_when(lambda: log.exists() and log.read_text() != "", monkeypatch)
-        with pytest.raises(KeyboardInterrupt):
+        with _interrupted_when(lambda: log.exists() and log.read_text() != ""):
             runner.run([RewardInput("0", "bad", {"log": str(log)})])
     check_terminates(int(log.read_text()))
 
 
-def _interrupt_when(condition: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the runner be interrupted while it waits for its workers, as soon as `condition` holds."""
+@contextmanager
+def _interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
+    """Interrupt this thread, which waits for its workers, as soon as `condition` holds."""
 
-    end = time.monotonic() + 30.0
+    def interrupt() -> None:
+        if wait_until(condition):
+            os.kill(os.getpid(), signal.SIGINT)
 
-    def interrupt(sources: list[Any], timeout: float) -> list[Any]:
-        assert time.monotonic() < end
-        if condition():
-            raise KeyboardInterrupt
-        return wait(sources, min(timeout, 0.05))
-
-    monkeypatch.setattr("purerl.rewards.workers.wait", interrupt)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, handler)
 
 
 SCRIPT = """
