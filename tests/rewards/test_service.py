@@ -114,7 +114,7 @@ def test_calls_of_the_same_turn_are_combined_and_not_divided() -> None:
     assert [[result.reward for result in each] for each in results] == [[12.0] * 3] * 4
     with open_runner("batch_size", timeout=SECONDS, num_workers=2) as runner:
         results = asyncio.run(_all(runner, *[make_inputs(3)] * 5))
-    assert {result.reward % 3 for each in results for result in each} == {0.0}
+    assert {(result.reward or 0.5) % 3 for each in results for result in each} == {0.0}
 
 
 @pytest.mark.parametrize(("name", "kind"), [("raises_on_batch", "raised"), ("exits_on_batch", "died")])
@@ -262,10 +262,8 @@ class _MainThread:
         def job() -> None:
             try:
                 future.set_result(function())
-            except Exception as error:
-                future.set_exception(error)
             finally:
-                future.cancel()
+                future.cancel()  # without effect, if there is a result
 
         self.jobs.put(job)
         return await asyncio.wrap_future(future)
