@@ -275,7 +275,7 @@ def _score() -> str:
 
     runner = RewardRunner({"purerl.rewards.exact:exact_match": 1.0}, functions={}, timeout=600, num_workers=1)
     with runner:
-        [result] = runner([RewardInput("0", "42", {"answer": "42"})])
+        [result] = runner.run([RewardInput("0", "42", {"answer": "42"})])
     if result.reward != 1:
         raise RuntimeError(f"a worker process returned {result}")
     return "a completion was scored in a worker process"

@@ -32,7 +32,6 @@ from purerl.loop.export import load_policy
 from purerl.loop.failures import FailureLimit, describe_failure, missing_samples
 from purerl.loop.open import check_columns, open_generator, open_run_data, resolve_paths, reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
-from purerl.loop.workflows import score_with
 from purerl.plugins import kind_of
 from purerl.process import frozen_objects
 from purerl.protocols import Trainer
@@ -243,12 +242,13 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
             runtime.load_weights(policy.weights(), version=0)
             policy.close()
         with evaluation.rewards, restored_generators(), frozen_objects():
+            evaluation.rewards.start(runtime.run_here)
             results = attempt_problems(
                 evaluation.problems,
                 evaluation.settings,
                 runtime=runtime,
                 chat=evaluation.chat,
-                score=score_with(evaluation.rewards, runtime),
+                score=evaluation.rewards.score,
                 accuracy_reward=evaluation.accuracy_reward,
                 seed=evaluation.seed,
                 on_group=count_and_report,

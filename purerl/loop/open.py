@@ -41,7 +41,7 @@ from purerl.loop.sources import Source
 from purerl.loop.step import Learner
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.loop.validation import Validator, read_held_out, select_held_out
-from purerl.loop.workflows import examples_workflow, open_source, purpose_of, score_with
+from purerl.loop.workflows import examples_workflow, open_source, purpose_of
 from purerl.plugins import find, kind_of, locate
 from purerl.protocols import Capabilities, Generator, Trainer
 from purerl.rewards.adapters import RewardFunction
@@ -291,7 +291,7 @@ def _evaluate(
         settings,
         runtime=runtime,
         chat=data.chat,
-        score=score_with(runner, runtime),
+        score=runner.score,
         accuracy_reward=accuracy_reward_of(config),
         seed=config.seed,
         on_group=lambda name, group: failures.add(group),

@@ -45,6 +45,7 @@ def remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callba
     past, note = directory.records()[:-1], [notes(run.data), describe_start(state, directory)]
     note = "\n".join(filter(None, note))
     with run.rewards, open_console(config.name, run.max_steps, title=title, note=note, history=past) as trackers:
+        run.rewards.start(run.runtime.run_here)
         if not directory.records():
             metrics = measure(run, state, due(run.config, 0), Clock())
             directory.log(to_record({"step": 0, **metrics}, directory.path))

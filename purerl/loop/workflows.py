@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.config.roles import teacher_names
 from purerl.config.schema import RunConfig
@@ -15,16 +12,14 @@ from purerl.loop.failures import RunFailures
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
 from purerl.protocols import Sampling
-from purerl.rewards.adapters import RewardInput
-from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.examples import Demonstrations, Preferences
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.single_turn import SingleTurn
-from purerl.rollouts.types import Score
 from purerl.store.directory import RunDirectory
 
-__all__ = ["examples_workflow", "open_source", "purpose_of", "score_with"]
+__all__ = ["examples_workflow", "open_source", "purpose_of"]
 
 
 def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
@@ -53,7 +48,7 @@ def open_source(
         tokenizer=data.chat.tokenizer,
         sampling=Sampling(rollout.temperature, rollout.max_tokens, data.chat.stop_tokens, rollout.stop_strings),
         samples=rollout.samples_per_prompt,
-        score=score_with(runner, runtime),
+        score=runner.score,
         row_fields=sampler.row_fields,
         greedy_penalty=length_penalty(rollout.overlong, rollout.max_tokens) if is_compared else None,
     )
@@ -68,15 +63,6 @@ def open_source(
         on_group=failures.add,
     )
     return RolloutSource(window=window, failures=failures, settings=rollout, algorithm=algorithm, batch_size=size)
-
-
-def score_with(runner: RewardRunner, runtime: Runtime) -> Score:
-    """The reward functions of `runner`. Those of this process are called in the thread that drives `runtime`."""
-
-    async def score(inputs: Sequence[RewardInput]) -> list[RewardResult]:
-        return await runtime.run_here(partial(runner, inputs))
-
-    return score
 
 
 def examples_workflow(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
 from threading import Thread
@@ -22,7 +23,17 @@ from purerl.rewards.adapters import LoadedReward, RewardInput
 from purerl.rewards.components import to_components
 from purerl.seeds import seed_everything
 
-__all__ = ["INTERNAL_FILES", "Failure", "FailureKind", "Outcome", "call_reward", "failure_of_exception", "shorten"]
+__all__ = [
+    "INTERNAL_FILES",
+    "CallOutcomes",
+    "Failure",
+    "FailureKind",
+    "Outcome",
+    "call_reward",
+    "failure_of_exception",
+    "shorten",
+    "start_calls",
+]
 
 INTERNAL_FILES = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "guard", "outcomes", "worker"))
 """Files whose frames are removed from tracebacks, because they only call the reward functions."""
@@ -30,6 +41,7 @@ _MAX_TRACEBACK_CHARACTERS = 4000
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 FailureKind = Literal["raised", "ran out of memory", "returned an invalid value", "timed out", "died", "failed"]
+"""What happened. An engine that has no completion for a request "failed"; everything else happens in a function."""
 
 
 @frozen
@@ -43,23 +55,32 @@ class Failure:
 
 Outcome = Mapping[str, float] | None | Failure
 
+CallOutcomes = list[Outcome] | Future[list[Outcome]]
+"""The outcomes of one call, one per input; a Future, if the function has returned an awaitable."""
 
-def call_reward(
+
+def call_reward(reward: LoadedReward, inputs: Sequence[RewardInput], *, timeout: float) -> list[Outcome]:
+    """Call `reward` on `inputs`, and wait for the outcomes: one per input, in their order. See `start_calls`."""
+    calls = start_calls(reward, inputs, timeout=timeout)
+    return [outcome for call in calls for outcome in (call.result() if isinstance(call, Future) else call)]
+
+
+def start_calls(
     reward: LoadedReward,
     inputs: Sequence[RewardInput],
     *,
     timeout: float,
     before_call: Callable[[int], None] = lambda index: None,
     stop_at: float = math.inf,
-) -> list[Outcome]:
-    """Call `reward` on `inputs` and return one outcome per input, in their order.
+) -> list[CallOutcomes]:
+    """Call `reward` on `inputs`. Returns the outcomes of each call, in the order of the inputs.
 
     Before each call, the global random generators are seeded with the seed of the first input of the call. An async
     function runs after its call has returned an awaitable, so its random numbers are not determined by the seed.
 
-    Awaitables run concurrently, each for at most `timeout` seconds. `before_call` gets the index of the first input of
-    each call, and -1 before the awaitables run. No call starts after ``time.monotonic()`` has reached `stop_at`, except
-    the first one: the result then covers only the first inputs.
+    Awaitables run concurrently, each for at most `timeout` seconds, after all calls have returned. `before_call` gets
+    the index of the first input of each call, and -1 before awaitables run. No call starts after ``time.monotonic()``
+    has reached `stop_at`, except the first one: the result then covers only the first inputs.
 
     A KeyboardInterrupt or SystemExit is a failure like any other exception, unless this process got a signal during the
     call. Then it is raised here.
@@ -73,10 +94,15 @@ def call_reward(
             before_call(start)
             batch = inputs[start : start + max_inputs]
             returned.append((len(batch), _call(reward, batch, signals)))
-    before_call(-1)
-    values = _await_all(reward.name, [value for _, value in returned], timeout)
-    outcomes = (_parse(reward, value, count) for (count, _), value in zip(returned, values, strict=True))
-    return [outcome for batch_outcomes in outcomes for outcome in batch_outcomes]
+    if any(inspect.isawaitable(value) for _, value in returned):
+        before_call(-1)
+    return [_outcomes(reward, value, count, timeout) for count, value in returned]
+
+
+def _outcomes(reward: LoadedReward, returned: Any, count: int, timeout: float) -> CallOutcomes:
+    if inspect.isawaitable(returned):
+        return asyncio.run_coroutine_threadsafe(_await_outcomes(reward, returned, count, timeout), _event_loop())
+    return _parse(reward, returned, count)
 
 
 @contextmanager
@@ -166,16 +192,6 @@ def shorten(text: str, max_characters: int = _MAX_TRACEBACK_CHARACTERS) -> str:
 # --- awaiting ----------------------------------------------------------------------------------------------------
 
 
-def _await_all(name: str, values: Sequence[Any], timeout: float) -> list[Any]:
-    """Replace each awaitable in `values` by its result, or by a `Failure`."""
-    awaitables = {k: value for k, value in enumerate(values) if inspect.isawaitable(value)}
-    if not awaitables:
-        return list(values)
-    coroutine = _gather(name, list(awaitables.values()), timeout)
-    results = dict(zip(awaitables, asyncio.run_coroutine_threadsafe(coroutine, _event_loop()).result(), strict=True))
-    return [results.get(k, value) for k, value in enumerate(values)]
-
-
 @cache
 def _event_loop() -> asyncio.AbstractEventLoop:
     """The event loop of all async reward functions in this process.
@@ -188,10 +204,15 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-async def _gather(name: str, awaitables: Sequence[Any], timeout: float) -> list[Any]:
-    tasks = [asyncio.ensure_future(_await(name, awaitable)) for awaitable in awaitables]
-    await asyncio.wait(tasks, timeout=timeout)
-    return [_task_result(name, *pair, timeout) for pair in zip(tasks, awaitables, strict=True)]
+async def _await_outcomes(reward: LoadedReward, awaitable: Any, count: int, timeout: float) -> list[Outcome]:
+    task = asyncio.ensure_future(_await(reward.name, awaitable))
+    try:
+        await asyncio.wait([task], timeout=timeout)
+        return _parse(reward, _task_result(reward.name, task, awaitable, timeout), count)
+    except asyncio.CancelledError:
+        return [Failure(reward.name, "raised", f"{reward.name} cancelled all tasks of its event loop")] * count
+    finally:
+        task.cancel()
 
 
 async def _await(name: str, awaitable: Any) -> Any:
@@ -208,7 +229,6 @@ def _task_result(name: str, task: asyncio.Future[Any], awaitable: Any, timeout: 
     if task.done():
         return task.result()
     message = f"{name} did not finish within {timeout:g} seconds\n{_awaiting_stack(awaitable)}"
-    task.cancel()
     return Failure(name, "timed out", shorten(message))
 
 

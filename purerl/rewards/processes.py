@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from purerl.rewards.outcomes import INTERNAL_FILES
-from purerl.rewards.worker import IDLE
+from purerl.rewards.worker import AWAITED, IDLE
 
 __all__ = ["Death", "Worker", "end_all"]
 
@@ -33,12 +33,14 @@ class Death(NamedTuple):
     """How a worker ended.
 
     index         index of the input that it was scoring, or `AWAITING` or `IDLE`
+    is_awaiting   whether its watchdog was waiting for an awaitable that started earlier, and not for this call
     is_timed_out  whether its watchdog ended it
     stack         in this case, the stack of the reward function
     exit_code     of the process; minus the number of a signal
     """
 
     index: int
+    is_awaiting: bool
     is_timed_out: bool
     stack: str
     exit_code: int | None
@@ -90,6 +92,10 @@ class Worker:
         self.is_ready = True
         return message
 
+    def index(self) -> int:
+        """Index of the input that it is scoring, or `AWAITING` or `IDLE`."""
+        return int(os.pread(self._status.fileno(), 8, 0) or IDLE)
+
     def terminate(self) -> None:
         """Let the guard end all processes, without waiting for it."""
         self._guard.send_signal(signal.SIGHUP)
@@ -106,11 +112,11 @@ class Worker:
         with suppress(BlockingIOError):
             written = os.read(self.sentinel, 16)
         exit_code = int(written) if written[-1:].isdigit() else self._guard.returncode
-        index, _, stack = os.pread(self._status.fileno(), 2**20, 0).decode(errors="replace").partition("\n")
+        status, _, stack = os.pread(self._status.fileno(), 2**20, 0).decode(errors="replace").partition("\n")
         os.close(self.sentinel)
         self.connection.close()
         self._status.close()
-        return Death(int(index or IDLE), bool(stack), _user_frames(stack), exit_code)
+        return Death(int(status[:8] or IDLE), status[8:] == AWAITED, bool(stack), _user_frames(stack), exit_code)
 
 
 def _interpreter_flags() -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
-from typing import Self
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from functools import cache, partial
+from typing import Protocol, Self, TypeVar
 
 from attrs import field, frozen
 
@@ -18,26 +19,35 @@ from purerl.rewards.adapters import (
     RewardInput,
     alternative_columns,
     as_reward,
-    is_async,
     load_reward,
     required_columns,
 )
 from purerl.rewards.components import check_names, check_number, is_valid_number, short_name
-from purerl.rewards.outcomes import Failure, Outcome, call_reward
+from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward, start_calls
 from purerl.rewards.worker import TIME_SLICE
 from purerl.rewards.workers import WorkerPool
 
 __all__ = [
-    "OnFailure",
     "RewardResult",
     "RewardRunner",
+    "RunHere",
     "combine",
     "component_columns",
     "fractions",
     "reward_values",
 ]
 
-OnFailure = Callable[[RewardInput, Failure], None]
+T = TypeVar("T")
+
+
+class RunHere(Protocol):
+    """Calls a function in the thread that drives the run, and returns what it returns.
+
+    If the function raises a KeyboardInterrupt or SystemExit, a signal has interrupted it: the exception is raised in
+    the thread that calls the function, and the coroutine that awaits the result is cancelled.
+    """
+
+    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 @frozen
@@ -146,6 +156,12 @@ def fractions(results: Sequence[RewardResult]) -> dict[str, float]:
     return {name: count / len(results) for name, count in counts.items()}
 
 
+async def _call_in_this_thread(function: Callable[[], T]) -> T:
+    """Call `function` after everything else that is ready in the event loop."""
+    await asyncio.sleep(0)
+    return function()
+
+
 class RewardRunner:
     """Scores completions with reward functions.
 
@@ -178,6 +194,7 @@ class RewardRunner:
         self._remote = [load_reward(name) for name in self._names if name not in functions]
         options = {"num_workers": num_workers, "timeout": timeout, "max_memory": max_memory}
         self._pool = WorkerPool(self._remote, **options) if self._remote else None
+        self._run_here: RunHere = _call_in_this_thread
 
     def check_columns(self, columns: Collection[str]) -> None:
         """Raise ConfigError if a reward function requires a column that is not in `columns`."""
@@ -190,55 +207,95 @@ class RewardRunner:
                 do = "rename a column of the data set, or use another reward function"
                 raise ConfigError(what, got=", ".join(columns), need=need, do=do)
 
-    def __enter__(self) -> Self:
+    def start(self, run_here: RunHere | None = None) -> None:
+        """Start the worker processes, unless they run already.
+
+        `run_here` is how `score` calls functions of this process. They may need the main thread: some use signals, and
+        they are seeded by global random generators. Without it they are called in the thread of the event loop.
+        """
+        self._run_here = run_here or self._run_here
         if self._pool is not None:
             self._pool.start()
-        return self
 
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
+        """Stop the worker processes. What waits for results is cancelled."""
+        self._run_here = _call_in_this_thread
         if self._pool is not None:
             self._pool.close()
 
-    def __call__(
-        self, inputs: Sequence[RewardInput], on_failure: OnFailure = lambda source, failure: None
-    ) -> list[RewardResult]:
-        """Score `inputs`. Returns one result per input, in their order.
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
-        `on_failure` is called once for each input that fails, as soon as a function has failed on it. It may raise an
-        exception, to give up the others.
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    async def score(self, inputs: Sequence[RewardInput]) -> list[RewardResult]:
+        """Score `inputs`. Returns one result per input, in their order, as soon as they are known.
+
+        Any number of calls may wait at the same time, in any event loop; workers serve them in their order. A function
+        that takes several completions at once gets all of `inputs`. If it runs in a worker, it may also get those of
+        other calls that were made in the same turn of the event loop. A call that is cancelled drops its inputs, except
+        for those that are being scored.
 
         Raises: RewardError if the worker processes cannot run, or if there are too many different components.
         """
-        failed: set[int] = set()
+        remote = self._submit(inputs)
+        if self._pool is not None:
+            asyncio.get_running_loop().call_soon(self._pool.wake)  # after all calls in this turn
+        try:
+            local = {reward.name: await self._score_here(reward, inputs) for reward in self._local}
+            return self._results(inputs, local | await asyncio.wrap_future(remote))
+        finally:
+            remote.cancel()
 
-        def report(row: int, failure: Failure) -> None:
-            if row not in failed:
-                failed.add(row)
-                on_failure(inputs[row], failure)
+    def run(self, inputs: Sequence[RewardInput]) -> list[RewardResult]:
+        """Score `inputs` and wait for the results, like `score`, for callers that are not coroutines.
 
-        outcomes = self._pool.score(inputs, report) if self._pool else {}
-        outcomes |= {reward.name: self._score_here(reward, inputs, report) for reward in self._local}
+        Functions of this process are called in this thread. It may already run an event loop, as in a notebook.
+
+        Raises: RewardError if the worker processes cannot run, or if there are too many different components.
+        """
+        remote = self._submit(inputs)
+        if self._pool is not None:
+            self._pool.wake()
+        try:
+            local = {reward.name: call_reward(reward, inputs, timeout=self._timeout) for reward in self._local}
+            return self._results(inputs, local | remote.result())
+        finally:
+            remote.cancel()
+
+    def _submit(self, inputs: Sequence[RewardInput]) -> Future[dict[str, list[Outcome]]]:
+        if self._pool is not None:
+            return self._pool.submit(inputs)
+        nothing: Future[dict[str, list[Outcome]]] = Future()
+        nothing.set_result({})
+        return nothing
+
+    async def _score_here(self, reward: LoadedReward, inputs: Sequence[RewardInput]) -> list[Outcome]:
+        """Call `reward` in this process, in several time slices. Awaitables do not block the thread."""
+        calls: list[CallOutcomes] = []
+        size = reward.convention.max_inputs
+        try:
+            while len(calls) * size < len(inputs):
+                rest = inputs[len(calls) * size :]
+                calls += await self._run_here(partial(_call_in_time_slice, reward, rest, self._timeout))
+            waiting = [call if isinstance(call, list) else await asyncio.wrap_future(call) for call in calls]
+            return [outcome for outcomes in waiting for outcome in outcomes]
+        finally:
+            for call in calls:
+                if isinstance(call, Future):
+                    call.cancel()
+
+    def _results(self, inputs: Sequence[RewardInput], outcomes: Mapping[str, Sequence[Outcome]]) -> list[RewardResult]:
         results = [
             combine({name: outcomes[name][k] for name in self._names}, self._weights, self._gates)
             for k in range(len(inputs))
         ]
-        for row, result in enumerate(results):
-            self._components.update(result.components)
-            if result.failure:
-                report(row, result.failure)
+        self._components.update(name for result in results for name in result.components)
         check_number(self._components)
         return results
 
-    def _score_here(
-        self, reward: LoadedReward, inputs: Sequence[RewardInput], report: Callable[[int, Failure], None]
-    ) -> list[Outcome]:
-        """Call `reward` in this process, and report failures after each time slice."""
-        outcomes: list[Outcome] = []
-        while len(outcomes) < len(inputs):
-            stop_at = math.inf if is_async(reward.function) else time.monotonic() + TIME_SLICE
-            first = len(outcomes)
-            outcomes += call_reward(reward, inputs[first:], timeout=self._timeout, stop_at=stop_at)
-            for row, outcome in enumerate(outcomes[first:], start=first):
-                if isinstance(outcome, Failure):
-                    report(row, outcome)
-        return outcomes
+
+def _call_in_time_slice(reward: LoadedReward, inputs: Sequence[RewardInput], timeout: float) -> list[CallOutcomes]:
+    return start_calls(reward, inputs, timeout=timeout, stop_at=time.monotonic() + TIME_SLICE)

@@ -1,5 +1,7 @@
 """A worker process: it loads reward functions, and scores the inputs that it receives.
 
+A task whose function returns awaitables does not occupy the worker: it gets the next task while they run.
+
 A watchdog terminates the process when a call exceeds its timeout. It works even if the function blocks the interpreter.
 Before it terminates the process, it writes the stack to a status file.
 """
@@ -11,75 +13,105 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from threading import RLock
+from typing import NamedTuple
 
 from purerl.rewards.adapters import LoadedReward, RewardInput, load_reward
-from purerl.rewards.outcomes import Failure, Outcome, call_reward, failure_of_exception
+from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, failure_of_exception, start_calls
 
-__all__ = ["AWAITING", "AWAIT_GRACE", "IDLE", "TIME_SLICE", "WorkerTask", "work"]
+__all__ = ["AWAITED", "AWAITING", "AWAIT_GRACE", "IDLE", "TIME_SLICE", "Report", "WorkerTask", "work"]
 
-TIME_SLICE = 0.1  # seconds after which a worker starts no further call of its task
+TIME_SLICE = 0.02  # seconds after which a worker starts no further call of its task
 AWAIT_GRACE = 1.0  # seconds added to the watchdog while awaitables run, which have their own timeout
 AWAITING, IDLE = -1, -2  # values of the status file that are not the index of an input
+AWAITED, CALLED = "a", "c"  # what the watchdog waits for
+_CALL = -1  # key of the deadline of the current call; the awaitables of a task have its number
 
 
 class WorkerTask(NamedTuple):
     """Inputs to score with one reward function; `timeout` is the limit of one call in seconds."""
 
+    number: int
     function: str
     inputs: Sequence[RewardInput]
     timeout: float
 
 
+class Report(NamedTuple):
+    """What a worker sends about a task. The first report ends its calls; the others follow as awaitables finish.
+
+    number    of the task
+    called    number of inputs, from the first one on, for which the function was called; None after the first report
+    outcomes  outcomes by the index of the input
+    """
+
+    number: int
+    called: int | None
+    outcomes: Mapping[int, Outcome]
+
+
 class _Status:
-    """The file in which a worker records the index of its current input and, if it is terminated, its stack."""
+    """The file in which a worker records the index of its current input and, if it is terminated, its stack.
+
+    Its watchdog terminates the process at the earliest of several deadlines, which have keys.
+    """
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor
-        self._watchdog_start = -math.inf
-        self.write_index(IDLE)
+        self._deadlines: dict[int, float] = {}
+        self._lock = RLock()
+        os.pwrite(descriptor, f"{IDLE:8d}{CALLED}\n".encode(), 0)
         os.lseek(descriptor, 0, os.SEEK_END)
 
     def write_index(self, index: int) -> None:
-        os.pwrite(self._descriptor, f"{index:8d}\n".encode(), 0)
+        os.pwrite(self._descriptor, f"{index:8d}".encode(), 0)
 
-    def start_watchdog(self, seconds: float) -> None:
-        """Terminate the process after `seconds`, unless this is called again or the watchdog is stopped.
+    def start_watchdog(self, key: int, seconds: float) -> None:
+        """Terminate the process after `seconds`, unless this is called again or `stop_watchdog` is called.
 
-        Restarting a watchdog that is younger than 1 % of `seconds` has no effect, to save time in fast functions.
+        A deadline that would move by less than 1 % of `seconds` stays as it is, to save time in fast functions.
         """
-        now = time.monotonic()
-        if now - self._watchdog_start > seconds / 100:
-            faulthandler.dump_traceback_later(seconds, exit=True, file=self._descriptor)
-            self._watchdog_start = now
+        deadline = time.monotonic() + seconds
+        if self._deadlines.get(key, -math.inf) < deadline - seconds / 100:
+            with self._lock:
+                self._deadlines[key] = deadline
+                self._arm()
 
-    def stop_watchdog(self) -> None:
-        faulthandler.cancel_dump_traceback_later()
-        self._watchdog_start = -math.inf
+    def stop_watchdog(self, key: int) -> None:
+        with self._lock:
+            self._deadlines.pop(key, None)
+            self._arm()
+
+    def _arm(self) -> None:
+        """Let the process be terminated at the earliest deadline."""
+        if not self._deadlines:
+            faulthandler.cancel_dump_traceback_later()
+            return
+        key = min(self._deadlines, key=self._deadlines.__getitem__)
+        os.pwrite(self._descriptor, (CALLED if key == _CALL else AWAITED).encode(), 8)
+        seconds = max(self._deadlines[key] - time.monotonic(), 0.001)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self._descriptor)
 
 
 def work(connection: int, status: int) -> None:
     """Score tasks until the run closes its end of the connection. Functions are loaded outside of any timeout.
 
     connection  file descriptor of a socket. The first message is the names of the functions, all others are tasks. The
-                worker sends None when it has loaded the functions, and then the outcomes of each task
+                worker sends None when it has loaded the functions, and then a report of each task and of awaitables
     status      file descriptor of the status file
     """
-    run, status_file = Connection(connection), _Status(status)
-    try:
-        rewards = {name: _load(name) for name in run.recv()}
-        message: Any = None
+    worker = _Worker(Connection(connection), _Status(status))
+    with suppress(EOFError, ConnectionError):
+        rewards = {name: _load(name) for name in worker.run.recv()}
+        worker.run.send(None)
         while True:
-            run.send(message)
-            task = run.recv()
-            message = _score(rewards[task.function], task, status_file)
-            with suppress(Exception):
-                sys.stdout.flush()  # what a function has printed is not lost when the worker is killed
-    except (EOFError, ConnectionError):
-        return
+            task = worker.run.recv()
+            worker.score(rewards[task.function], task)
 
 
 def _load(name: str) -> LoadedReward | Failure:
@@ -89,19 +121,60 @@ def _load(name: str) -> LoadedReward | Failure:
         return failure_of_exception(name, error)
 
 
-def _score(reward: LoadedReward | Failure, task: WorkerTask, status: _Status) -> list[Outcome]:
-    if isinstance(reward, Failure):
-        return [reward] * len(task.inputs)
+class _Worker:
+    """Scores tasks, and sends the reports. Awaitables finish in the thread of their event loop."""
 
-    def before_call(index: int) -> None:
-        status.write_index(index)
-        if index == AWAITING:  # awaitables have their own timeout
-            status.stop_watchdog()
-        status.start_watchdog(task.timeout if index >= 0 else task.timeout + AWAIT_GRACE)
+    def __init__(self, run: Connection, status: _Status):
+        self.run, self._status = run, status
+        self._open: dict[int, int] = {}  # the number of awaitables that have not finished, by the number of their task
+        self._lock = RLock()
 
-    try:
+    def score(self, reward: LoadedReward | Failure, task: WorkerTask) -> None:
+        """Call `reward` until the time slice is over, and report."""
+        if isinstance(reward, Failure):
+            self._send(Report(task.number, len(task.inputs), dict.fromkeys(range(len(task.inputs)), reward)))
+            return
+        size = reward.convention.max_inputs
+        calls = {k * size: call for k, call in enumerate(self._call(reward, task))}
+        futures = {start: call for start, call in calls.items() if isinstance(call, Future)}
+        values = ((start, call) for start, call in calls.items() if not isinstance(call, Future))
+        outcomes = {start + k: outcome for start, call in values for k, outcome in enumerate(call)}
+        if futures:
+            self._open[task.number] = len(futures)
+        else:
+            self._status.write_index(IDLE)
+        self._send(Report(task.number, min(len(calls) * size, len(task.inputs)), outcomes))
+        self._status.write_index(IDLE)
+        for start, future in futures.items():
+            future.add_done_callback(partial(self._finish, task.number, start))
+
+    def _call(self, reward: LoadedReward, task: WorkerTask) -> list[CallOutcomes]:
+        def before_call(index: int) -> None:
+            self._status.write_index(index)
+            if index >= 0:
+                self._status.start_watchdog(_CALL, task.timeout)
+            else:  # awaitables have their own timeout
+                self._status.start_watchdog(task.number, task.timeout + AWAIT_GRACE)
+                self._status.stop_watchdog(_CALL)
+
         stop_at = time.monotonic() + TIME_SLICE
-        return call_reward(reward, task.inputs, timeout=task.timeout, before_call=before_call, stop_at=stop_at)
-    finally:
-        status.stop_watchdog()
-        status.write_index(IDLE)
+        try:
+            return start_calls(reward, task.inputs, timeout=task.timeout, before_call=before_call, stop_at=stop_at)
+        finally:
+            self._status.stop_watchdog(_CALL)
+
+    def _finish(self, number: int, start: int, future: Future[list[Outcome]]) -> None:
+        """Report the outcomes of an awaitable of the task `number`, for the inputs from `start` on."""
+        with self._lock:
+            self._open[number] -= 1
+            if not self._open[number]:
+                del self._open[number]
+                self._status.stop_watchdog(number)
+        with suppress(ConnectionError):
+            self._send(Report(number, None, dict(enumerate(future.result(), start=start))))
+
+    def _send(self, report: Report) -> None:
+        with suppress(Exception):
+            sys.stdout.flush()  # what a function has printed is not lost when the worker is killed
+        with self._lock:
+            self.run.send(report)

@@ -1,57 +1,71 @@
 """Worker processes for reward functions, so that a function that hangs or crashes fails only its own rows.
 
-A task contains many inputs. A worker processes them in order until its time slice is over, and returns the rest to be
-distributed again. Fast functions have little communication overhead, and slow ones are balanced over the workers.
+A thread gives tasks to the workers and takes their reports. A task contains several inputs, of one or more jobs. A
+worker processes them in order until its time slice is over, and returns the rest to be distributed again. Fast
+functions have little communication overhead, and slow ones are balanced over the workers. If a call takes much longer
+than a time slice, the other inputs of its task are given to other workers.
 
 A worker that ends is replaced. The input of the call during which it ended gets a `Failure`, and the other inputs of
-its task are processed again. Each worker has a connection and a guard of its own, so workers do not depend on each
-other: any number of them may be killed at any moment.
+its task are processed again. If several calls may be the reason, each is made again on a worker that does nothing else.
+Each worker has a connection and a guard of its own, so workers do not depend on each other: any number of them may be
+killed at any moment.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import count
 from multiprocessing.connection import wait
-from typing import NamedTuple
+
+from attrs import define, field
 
 from purerl.errors import RewardError
 from purerl.rewards.adapters import LoadedReward, RewardInput
-from purerl.rewards.outcomes import Failure, Outcome, shorten
+from purerl.rewards.jobs import Job, Outcomes, Part, Queue, Task
+from purerl.rewards.outcomes import Failure, shorten
 from purerl.rewards.processes import Death, Worker, end_all
-from purerl.rewards.worker import AWAIT_GRACE, IDLE, TIME_SLICE, WorkerTask
+from purerl.rewards.worker import AWAIT_GRACE, AWAITING, IDLE, TIME_SLICE, Report, WorkerTask
 
 __all__ = ["WorkerPool"]
 
 _MAX_DEFAULT_WORKERS = 8
-_MAX_TASK_SIZE = 256
+_MAX_AWAITING = 256  # inputs whose awaitables run in one worker at the same time, before it gets another task
+_MAX_DELAY = 0.2  # seconds for which a call may delay the other inputs of its task
 _KILL_GRACE = 2.0  # seconds until the run ends a worker whose watchdog did not work
-_MAX_IDLE_DEATHS = 2  # times that a task is given to another worker because a worker ended before it made a call
+_MAX_IDLE_DEATHS = 2  # times that a part is given to another worker because a worker ended before it made a call
 _MAX_FAILED_STARTS = 3  # times the number of workers, without a start that succeeds
 
 
-class _Task(NamedTuple):
-    """Inputs, by their row in the list of all inputs, that one worker scores with one reward function.
+@define
+class _Load:
+    """What a worker is doing: the task whose calls it makes, and the tasks whose awaitables run, by number."""
 
-    `idle_deaths` counts the workers that got the task and ended before they made a call.
-    """
+    current: Task | None = None
+    awaiting: dict[int, Task] = field(factory=dict)
 
-    function: str
-    rows: Sequence[int]
-    idle_deaths: int = 0
+    @property
+    def tasks(self) -> list[Task]:
+        return [*self.awaiting.values(), *([self.current] if self.current else [])]
 
-
-_Outcomes = dict[tuple[str, int], Outcome]  # by the name of the function and the row
+    @property
+    def can_take(self) -> bool:
+        parts = [part for task in self.awaiting.values() for part in task.remaining]
+        full = sum(len(part.inputs) for part in parts) >= _MAX_AWAITING
+        return self.current is None and not full and not any(part.is_alone for part in parts)
 
 
 class WorkerPool:
-    """Worker processes that run the functions of `rewards`.
+    """Worker processes that run the functions of `rewards`, as a service for any number of threads.
 
     `num_workers` defaults to the number of CPU cores, but at most 8. `timeout` is the time limit of one call in
-    seconds, `max_memory` the memory limit of each process in MiB. Call `start` before `score`, and `close` at the end.
+    seconds, `max_memory` the memory limit of each process in MiB. Call `start` before `submit`, and `close` at the end.
     """
 
     def __init__(
@@ -65,106 +79,196 @@ class WorkerPool:
         self._max_inputs = {reward.name: reward.convention.max_inputs for reward in rewards}
         self._num_workers = num_workers or min(os.cpu_count() or 1, _MAX_DEFAULT_WORKERS)
         self._timeout, self._max_memory = timeout, max_memory
-        self._tasks: dict[Worker, _Task | None] = {}  # what each worker is doing
-        self._failed_starts = 0
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the worker processes. They load the functions in the background."""
-        while len(self._tasks) < self._num_workers:
-            self._tasks[Worker(self._max_inputs, max_memory=self._max_memory)] = None
+        """Start the worker processes. They load the functions in the background. Without effect if they run."""
+        if self._thread is not None:
+            return
+        self._loads: dict[Worker, _Load] = {}
+        self._numbers = count()
+        self._jobs: dict[int, Job] = {}  # those that have no outcomes yet, by their number
+        self._queue = Queue(self._max_inputs, self._jobs)
+        self._submitted: deque[Job] = deque()  # those that the thread has not seen yet
+        self._finished: deque[Job] = deque()  # those whose outcomes have not been delivered yet
+        self._failed_starts = 0
+        self._wakeup, self._waker = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(self._waker, False)
+        self._is_woken, self._is_closing = False, False
+        self._start_workers()
+        self._thread = threading.Thread(target=self._serve, name="purerl reward workers", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        """End the worker processes and everything that they have started."""
-        end_all(self._tasks)
-        self._tasks.clear()
+        """End the worker processes and everything that they have started. Jobs without outcomes are cancelled."""
+        if self._thread is None:
+            return
+        self._is_closing = True
+        self.wake()
+        self._thread.join()
+        self._thread = None
+        end_all(self._loads)
+        for job in [*self._jobs.values()]:
+            job.future.cancel()
+        os.close(self._wakeup)
+        os.close(self._waker)
 
-    def score(
-        self, inputs: Sequence[RewardInput], on_failure: Callable[[int, Failure], None] = lambda row, failure: None
-    ) -> dict[str, list[Outcome]]:
-        """Call every function on all `inputs`. Returns a list of outcomes per function, in the order of `inputs`.
+    def submit(self, inputs: Sequence[RewardInput]) -> Future[Outcomes]:
+        """Let every function be called on all `inputs`, as soon as `wake` is called.
 
-        `on_failure` is called with the row of each failure as soon as it is known.
+        The result is a list of outcomes per function, in the order of `inputs`. To cancel the future drops what has not
+        been given to a worker. Jobs are given to workers in the order in which they are submitted.
 
-        Raises: RewardError if the worker processes cannot be started.
+        Raises: RewardError, by the future, if the worker processes cannot be started.
         """
-        outcomes: _Outcomes = {}
-        pending = deque(task for name in self._max_inputs for task in self._make_tasks(name, range(len(inputs))))
-        try:
-            while pending or any(self._tasks.values()):
-                self.start()
-                self._assign(pending, inputs)
-                for new_outcomes, new_tasks in self._collect():
-                    outcomes |= new_outcomes
-                    pending += new_tasks
-                    for (_, row), outcome in new_outcomes.items():
-                        if isinstance(outcome, Failure):
-                            on_failure(row, outcome)
-        except BaseException:
-            self._end([worker for worker, task in self._tasks.items() if task])  # their results are not wanted anymore
-            raise
-        return {name: [outcomes[name, row] for row in range(len(inputs))] for name in self._max_inputs}
+        if self._thread is None:
+            raise RuntimeError("the worker processes have not been started")
+        job = Job(next(self._numbers), inputs, self._finished.append)
+        self._jobs[job.number] = job
+        job.future.add_done_callback(lambda future, jobs=self._jobs, number=job.number: jobs.pop(number, None))
+        self._submitted.append(job)
+        return job.future
 
-    def _make_tasks(self, name: str, rows: Sequence[int]) -> list[_Task]:
-        """Split `rows` into one task per worker, or into more tasks if these would be too large."""
-        size = math.ceil(len(rows) / self._num_workers)
-        size = size if self._max_inputs[name] > 1 else min(size, _MAX_TASK_SIZE)
-        return [_Task(name, rows[start : start + size]) for start in range(0, len(rows), size or 1)]
+    def wake(self) -> None:
+        """Let the thread see the jobs that were submitted."""
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(BlockingIOError):
+                os.write(self._waker, b"\0")
 
-    def _assign(self, pending: deque[_Task], inputs: Sequence[RewardInput]) -> None:
-        """Give the first tasks of `pending` to the workers that have nothing to do."""
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._is_closing:
+            try:
+                while self._submitted:
+                    self._queue.add_job(self._submitted.popleft())
+                if self._queue.head():
+                    self._start_workers()
+                self._assign()
+                while self._finished:  # after the workers have something to do
+                    self._finished.popleft().deliver()
+                self._collect()
+            except BaseException as error:  # noqa: BLE001 -- raised where the outcomes are awaited
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Let every job raise `error`, and end all workers."""
+        for job in [*self._jobs.values()]:
+            job.fail(error)
+        loads, self._loads = self._loads, {}
+        end_all(loads)
+
+    def _start_workers(self) -> None:
+        while len(self._loads) < self._num_workers:
+            self._loads[Worker(self._max_inputs, max_memory=self._max_memory)] = _Load()
+
+    def _assign(self) -> None:
+        """Give the first parts that wait to the workers that have nothing to do."""
+        shares: dict[str, int] = {}
+        for worker, load in self._loads.items():
+            head = self._queue.head()
+            if head is None:
+                return
+            if not (worker.is_ready and load.can_take) or (head.is_alone and load.awaiting):
+                continue
+            name = head.function
+            size = shares.setdefault(name, self._queue.share(name, self._num_workers))
+            self._send(worker, load, Task(next(self._numbers), name, *self._queue.take(name, size)))
+
+    def _send(self, worker: Worker, load: _Load, task: Task) -> None:
         seconds = self._timeout + TIME_SLICE + AWAIT_GRACE + _KILL_GRACE
-        for worker, current in self._tasks.items():
-            if pending and current is None and worker.is_ready:
-                task = self._tasks[worker] = pending.popleft()
-                selected = [inputs[row] for row in task.rows]
-                worker.send(WorkerTask(task.function, selected, self._timeout), seconds=seconds)
+        try:
+            worker.send(WorkerTask(task.number, task.function, task.inputs, self._timeout), seconds=seconds)
+        except Exception as error:  # noqa: BLE001 -- an input cannot be pickled
+            if len(task.parts) == 1:
+                task.parts[0].job.fail(error)
+            else:
+                self._retry_alone(task.parts)
+            self.wake()
+            return
+        now = time.monotonic()
+        task.deadline = now + seconds
+        task.overdue = now + _MAX_DELAY if len(task.parts) > 1 and not task.is_one_call else math.inf
+        load.current = task
 
-    def _collect(self) -> Iterator[tuple[_Outcomes, list[_Task]]]:
-        """Wait until a worker sends something, ends, or is late. Yields outcomes, and tasks for the remaining rows."""
-        waiting = [worker for worker, task in self._tasks.items() if task or not worker.is_ready]
-        deadline = min(worker.deadline for worker in waiting)
-        sources = [source for worker in waiting for source in (worker.connection, worker.sentinel)]
-        sources += [worker.sentinel for worker in self._tasks if worker not in waiting]
-        ready = wait(sources, timeout=max(0.0, deadline - time.monotonic()))
-        for worker in list(self._tasks):
-            task = self._tasks[worker]
-            outcomes = worker.receive() if worker.connection in ready else None
-            if outcomes is not None and task is not None:
-                self._tasks[worker] = None
-                yield self._finish(task, outcomes)
-            elif worker.sentinel in ready:
-                yield self._replace(worker)
-            elif worker in waiting and time.monotonic() > worker.deadline:
-                yield self._replace(worker, is_late=True)
-            elif worker.is_ready:
-                self._failed_starts = 0
+    def _collect(self) -> None:
+        """Wait until a worker sends something, ends, or is late, or until a job is submitted."""
+        times = [self._deadline(worker, load) for worker, load in self._loads.items()]
+        times += [load.current.overdue for load in self._loads.values() if load.current]
+        earliest = min(times, default=math.inf)
+        timeout = None if earliest == math.inf else max(0.0, earliest - time.monotonic())
+        sources = [source for worker in self._loads for source in (worker.connection, worker.sentinel)]
+        ready = set(wait([self._wakeup, *sources], timeout=timeout))
+        with suppress(BlockingIOError):
+            os.read(self._wakeup, 4096)
+        self._is_woken = False  # jobs that are submitted from now on write to the pipe; all others are seen soon
+        now = time.monotonic()
+        for worker, load in [*self._loads.items()]:
+            if worker.connection in ready:
+                report = worker.receive()
+                self._failed_starts = 0 if worker.is_ready else self._failed_starts
+                if report is not None:
+                    self._finish(load, report)
+                    continue
+            if worker.sentinel in ready:
+                self._replace(worker)
+            elif now > self._deadline(worker, load):
+                self._replace(worker, is_late=True)
+            elif load.current and now > load.current.overdue:
+                self._release(worker, load.current)
 
-    def _finish(self, task: _Task, outcomes: Sequence[Outcome]) -> tuple[_Outcomes, list[_Task]]:
-        finished = dict(zip(((task.function, row) for row in task.rows), outcomes, strict=False))
-        rest = task.rows[len(outcomes) :]
-        return finished, [_Task(task.function, half) for half in (rest[::2], rest[1::2]) if half]
+    def _deadline(self, worker: Worker, load: _Load) -> float:
+        if not worker.is_ready:
+            return worker.deadline
+        return min((task.deadline for task in load.tasks), default=math.inf)
 
-    def _end(self, workers: Sequence[Worker]) -> None:
-        end_all(workers)
-        for worker in workers:
-            del self._tasks[worker]
+    def _finish(self, load: _Load, report: Report) -> None:
+        """Set the outcomes of `report`, and distribute the inputs again that the worker has returned."""
+        current = load.current if load.current and load.current.number == report.number else None
+        task = current or load.awaiting[report.number]
+        again = task.finish(report.outcomes)
+        self._retry_alone(again)
+        if current is not None and report.called is not None:
+            load.current = None
+            self._queue.adapt_size(task.function, called=report.called, given=len(task.parts))
+            self._queue.add(task.split(report.called))
+            if task.remaining and not again:
+                task.deadline = time.monotonic() + self._timeout + AWAIT_GRACE + _KILL_GRACE
+                load.awaiting[task.number] = task
+        elif again or not task.remaining:
+            load.awaiting.pop(task.number, None)
 
-    def _replace(self, worker: Worker, *, is_late: bool = False) -> tuple[_Outcomes, list[_Task]]:
-        """Remove a worker that has ended or is late. Yields what follows from it for its task."""
-        task, death = self._tasks.pop(worker), worker.end()
+    def _release(self, worker: Worker, task: Task) -> None:
+        """Distribute all parts of `task` again, except for that of the current call, which takes long."""
+        index = worker.index()
+        task.overdue = math.inf if index >= 0 else time.monotonic() + _MAX_DELAY
+        if index >= 0:
+            current = task.parts_of_call(index)
+            self._queue.add(part for part in task.remaining if part not in current)
+            task.parts = current
+
+    def _retry_alone(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            part.is_alone = True
+            self._queue.add([part])
+
+    # --- workers that end ----------------------------------------------------------------------------------------
+
+    def _replace(self, worker: Worker, *, is_late: bool = False) -> None:
+        """Remove a worker that has ended or is late. The part that is the reason fails; all others are retried."""
+        load, death = self._loads.pop(worker), worker.end()
         if not worker.is_ready:
             self._check_starts(death, is_late=is_late)
-        if task is None:
-            return {}, []
-        if death.index == IDLE and task.idle_deaths < _MAX_IDLE_DEATHS:
-            return {}, [task._replace(idle_deaths=task.idle_deaths + 1)]
-        if death.index < 0 and len(task.rows) > 1:  # the call is unknown
-            return {}, [_Task(task.function, [row]) for row in task.rows]
-        failed = task.rows[max(death.index, 0) :][: self._max_inputs[task.function]]
-        rest = [row for row in task.rows if row not in failed]
-        failure = self._failure(task.function, death, is_late=is_late)
-        new_tasks = self._make_tasks(task.function, rest) if rest else []
-        return {(task.function, row): failure for row in failed}, new_tasks
+        parts = [part for task in load.tasks for part in task.remaining]
+        suspects = _suspects(load, death)
+        if len(suspects) == 1:
+            [part] = suspects
+            part.finish([self._failure(part.function, death, is_late=is_late)] * len(part.inputs))
+        else:
+            self._retry_alone(suspects)
+        self._queue.add(part for part in parts if part not in suspects)
 
     def _failure(self, function: str, death: Death, *, is_late: bool) -> Failure:
         if death.is_timed_out or is_late:
@@ -187,3 +291,26 @@ class WorkerPool:
                 need="modules of the reward functions that can be imported in another process",
                 do="see the messages above; the run can be resumed",
             )
+
+
+def _suspects(load: _Load, death: Death) -> list[Part]:
+    """The parts that may be the reason for the end of their worker."""
+    called: list[Part] = []
+    if load.current is not None:
+        called = _called(load.current, death.index)
+        if called and death.is_timed_out and not death.is_awaiting:
+            return [part for part in called if part.outcomes is None]
+    awaited = [part for task in load.awaiting.values() for part in task.remaining]
+    parts = awaited if death.is_timed_out and death.is_awaiting and death.index != AWAITING else [*awaited, *called]
+    return [part for part in parts if part.outcomes is None]
+
+
+def _called(task: Task, index: int) -> list[Part]:
+    """The parts of `task` for which a call was in progress, as far as the index in the status file shows."""
+    if index >= 0:
+        return task.parts_of_call(index)
+    if index == IDLE and task.parts[0].idle_deaths < _MAX_IDLE_DEATHS:
+        for part in task.parts:
+            part.idle_deaths += 1
+        return []
+    return [*task.parts]

@@ -122,6 +122,9 @@ class Runtime:
                 future.set_result(function())
             except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
                 future.set_exception(error)
+            except BaseException:  # KeyboardInterrupt: it is raised here, and what waits is cancelled
+                future.cancel()
+                raise
 
     def _check_stall(self, seconds: float, waits_for: str) -> None:
         if seconds < self._stall_timeout:

@@ -205,3 +205,31 @@ def starts_daemon(completion: str, example: Mapping[str, Any]) -> float:
         time.sleep(0.02)
     time.sleep(60 if completion == "bad" else 0)
     return os._exit(3) if completion == "dies" else 1.0
+
+
+# The following functions depend on the other inputs of a call, or on files that a test creates.
+
+
+def batch_size(completions: Sequence[str], **kwargs: Any) -> list[float]:
+    return [float(len(completions))] * len(completions)
+
+
+def raises_on_batch(completions: Sequence[str], **kwargs: Any) -> list[float]:
+    return [1 / ("bad" not in completions)] * len(completions)
+
+
+def exits_on_batch(completions: Sequence[str], **kwargs: Any) -> list[float]:
+    return [os._exit(3) if "bad" in completions else 1.0 for _ in completions]
+
+
+async def awaits_file(completion: str, example: Mapping[str, Any]) -> float:
+    """Waits until the file with the name of the completion exists; "free" does not wait."""
+    (Path(example["folder"]) / f"{completion}.started").touch()
+    while completion != "free" and not (Path(example["folder"]) / completion).exists():
+        await asyncio.sleep(0.02)
+    return 1.0
+
+
+async def exits_async(completion: str, example: Mapping[str, Any]) -> float:
+    await asyncio.sleep(0.1)
+    return os._exit(3) if completion == "bad" else 1.0

@@ -70,6 +70,6 @@ def test_largest_value_is_valid_and_a_sum_above_it_is_a_failure() -> None:
 
 def test_number_of_different_components_is_limited() -> None:
     runner = _runner(lambda completion, example: {f"row {completion}": 1.0})
-    assert len(runner([RewardInput(str(k), str(k), {}) for k in range(100)])) == 100
+    assert len(runner.run([RewardInput(str(k), str(k), {}) for k in range(100)])) == 100
     with pytest.raises(RewardError, match="got:  101: 'row 0', 'row 1', .*\n  need: at most 100 names"):
-        runner([RewardInput("100", "100", {})])
+        runner.run([RewardInput("100", "100", {})])

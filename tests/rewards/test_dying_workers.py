@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,7 +17,6 @@ import pytest
 
 from purerl.errors import RewardError
 from purerl.rewards.adapters import RewardInput
-from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult, RewardRunner
 
 from .processes import check_terminates, child_guards, is_alive, wait_until
@@ -26,8 +26,8 @@ from .test_workers import MODULE, ROOT, failure_kinds, make_inputs, open_runner
 @pytest.mark.parametrize("name", ["crashes", "aborts", "exits_with_0", "kills_its_guard"])
 def test_function_that_ends_its_process_on_every_row_fails_every_row(name: str) -> None:
     with open_runner(name, timeout=30.0) as runner:
-        assert failure_kinds(runner(make_inputs(6, *range(6)))) == dict.fromkeys(range(6), "died")
-        assert failure_kinds(runner(make_inputs(4))) == {}
+        assert failure_kinds(runner.run(make_inputs(6, *range(6)))) == dict.fromkeys(range(6), "died")
+        assert failure_kinds(runner.run(make_inputs(4))) == {}
 
 
 def _kill_workers_twice(folder: Path, killed: set[int]) -> None:
@@ -51,12 +51,12 @@ def test_all_workers_killed_at_once_fail_only_the_rows_that_they_were_scoring(tm
     killer = threading.Thread(target=_kill_workers_twice, args=(tmp_path, killed))
     with open_runner("waits_for_file", timeout=60.0) as runner:
         killer.start()
-        results = runner(inputs)
+        results = runner.run(inputs)
         killer.join()
         assert len(killed) == 4
         assert len(failure_kinds(results)) == 4
         assert set(failure_kinds(results).values()) == {"died"}
-        assert failure_kinds(runner(inputs)) == {}
+        assert failure_kinds(runner.run(inputs)) == {}
 
 
 def test_all_workers_killed_at_once_while_only_one_is_scoring(tmp_path: Path) -> None:
@@ -73,23 +73,23 @@ def test_all_workers_killed_at_once_while_only_one_is_scoring(tmp_path: Path) ->
 
     with open_runner("waits_for_file", timeout=60.0) as runner:
         inputs = [RewardInput(str(k), str(k), {"folder": str(first)}) for k in range(20)]
-        assert wait_until(lambda: bool(runner(inputs)) and len({path.suffix for path in first.glob("*.*")}) == 2)
+        assert wait_until(lambda: bool(runner.run(inputs)) and len({path.suffix for path in first.glob("*.*")}) == 2)
         pids = {int(path.suffix[1:]) for path in first.glob("*.*")}
         killer = threading.Thread(target=kill_all)
         killer.start()
-        results = runner([RewardInput("0", "0", {"folder": str(second)})])
+        results = runner.run([RewardInput("0", "0", {"folder": str(second)})])
         killer.join()
         assert failure_kinds(results) == {0: "died"}
-        assert failure_kinds(runner(inputs)) == {}
+        assert failure_kinds(runner.run(inputs)) == {}
 
 
 def test_workers_killed_between_two_calls_are_replaced() -> None:
     with open_runner("process_id") as runner:
         assert len(child_guards()) == 2
-        pids = {int(result.components["process_id"]) for result in runner(make_inputs(600))}
+        pids = {int(result.components["process_id"]) for result in runner.run(make_inputs(600))}
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        results = runner(make_inputs(600))
+        results = runner.run(make_inputs(600))
         assert failure_kinds(results) == {}
         assert not pids & {int(result.components["process_id"]) for result in results}
 
@@ -104,26 +104,23 @@ def test_worker_that_cannot_start_ends_the_run_after_some_attempts(tmp_path: Pat
         RewardRunner({f"{module}:one": 1.0}, functions={}, timeout=1.0, num_workers=1) as runner,
         pytest.raises(RewardError, match="3 starts in a row failed; the last one ended with exit code 7"),
     ):
-        runner(make_inputs(3))
+        runner.run(make_inputs(3))
     sys.path.remove(str(tmp_path))
 
 
-def test_failure_is_reported_before_the_others_are_scored_and_the_list_can_be_given_up() -> None:
-    reported: list[tuple[str, Failure]] = []
-
-    def on_failure(source: RewardInput, failure: Failure) -> None:
-        reported.append((source.row, failure))
-        if len(reported) == 3:
-            raise RewardError("enough")
+def test_inputs_that_were_given_up_are_forgotten() -> None:
+    async def give_up(runner: RewardRunner) -> None:
+        tasks = [asyncio.create_task(runner.score(make_inputs(4, *range(4)))) for _ in range(50)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
 
     with open_runner("loops_forever", timeout=0.5) as runner:
-        runner(make_inputs(1))
+        runner.run(make_inputs(1))
         start = time.monotonic()
-        with pytest.raises(RewardError, match="enough"):
-            runner(make_inputs(200, *range(200)), on_failure)
+        asyncio.run(give_up(runner))
+        assert failure_kinds(runner.run(make_inputs(10, 3))) == {3: "timed out"}
         assert time.monotonic() - start < 40.0, "all of them take 50 seconds at least"
-        assert [failure.kind for _, failure in reported] == ["timed out"] * 3
-        assert failure_kinds(runner(make_inputs(10, 3))) == {3: "timed out"}, "what was given up is forgotten"
 
 
 # --- processes that reward functions have started ----------------------------------------------------------------
@@ -132,7 +129,7 @@ def test_failure_is_reported_before_the_others_are_scored_and_the_list_can_be_gi
 def test_daemon_in_another_session_ends_with_its_worker(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with open_runner("starts_daemon", timeout=60.0) as runner:
-        (result,) = runner([RewardInput("0", "dies", {"log": str(log)})])
+        (result,) = runner.run([RewardInput("0", "dies", {"log": str(log)})])
         assert result.failure.kind == "died"
         check_terminates(int(log.read_text()))
 
@@ -140,7 +137,7 @@ def test_daemon_in_another_session_ends_with_its_worker(tmp_path: Path) -> None:
 def test_daemon_of_a_healthy_worker_ends_with_the_runner(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with open_runner("starts_daemon", timeout=60.0) as runner:
-        assert runner([RewardInput("0", "good", {"log": str(log)})])[0].reward == 1.0
+        assert runner.run([RewardInput("0", "good", {"log": str(log)})])[0].reward == 1.0
         assert wait_until(lambda: log.exists() and log.read_text() != "")
         assert is_alive(int(log.read_text()))
     assert not is_alive(int(log.read_text())), "the runner waits for the end of all processes"
@@ -154,7 +151,7 @@ with RewardRunner({{"{module}:starts_daemon": 1.0}}, functions={{}}, timeout=60.
     if {forks} and os.fork() == 0:  # it inherits every connection, and keeps them open
         time.sleep(60)
         os._exit(0)
-    runner([RewardInput("0", "{completion}", {{"log": "{log}"}})])
+    runner.run([RewardInput("0", "{completion}", {{"log": "{log}"}})])
     time.sleep(60)
 """
 
@@ -178,7 +175,7 @@ def test_daemon_ends_when_the_run_is_killed(completion: str, forks: bool, tmp_pa
 def test_no_file_is_left_when_the_run_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with open_runner("length") as runner:
-        assert failure_kinds(runner(make_inputs(3))) == {}
+        assert failure_kinds(runner.run(make_inputs(3))) == {}
         assert list(tmp_path.iterdir()) == [], "nothing that would remain if this process were killed now"
 
 
@@ -188,17 +185,17 @@ def test_no_file_is_left_when_the_run_is_killed(tmp_path: Path, monkeypatch: pyt
 def test_memory_limit_fails_the_row_that_exceeds_it_and_names_the_limit() -> None:
     weights = {f"{MODULE}:uses_memory": 1.0}
     with RewardRunner(weights, functions={}, timeout=30.0, num_workers=1, max_memory=256) as runner:
-        results = runner(make_inputs(6, 2))
+        results = runner.run(make_inputs(6, 2))
     assert failure_kinds(results) == {2: "ran out of memory"}
     assert results[2].failure.traceback.endswith("MemoryError\nthe process may use 256 MiB of memory\n")
     with open_runner("uses_memory", timeout=30.0) as runner:
-        assert failure_kinds(runner(make_inputs(3, 2))) == {}, "without a limit"
+        assert failure_kinds(runner.run(make_inputs(3, 2))) == {}, "without a limit"
 
 
 def test_worker_that_dies_with_a_memory_limit_names_the_limit() -> None:
     weights = {f"{MODULE}:aborts": 1.0}
     with RewardRunner(weights, functions={}, timeout=30.0, num_workers=1, max_memory=256) as runner:
-        (result,) = runner(make_inputs(1, 0))
+        (result,) = runner.run(make_inputs(1, 0))
     assert result.failure.traceback.endswith("exit code -6; it could use 256 MiB of memory\n")
 
 
@@ -207,7 +204,9 @@ def test_worker_that_dies_with_a_memory_limit_names_the_limit() -> None:
 
 def _call_here(function: Callable[..., float]) -> RewardResult:
     """The result of a function that is called in this process."""
-    (result,) = RewardRunner({"m:f": 1.0}, functions={"m:f": function}, timeout=5.0, num_workers=None)(make_inputs(1))
+    (result,) = RewardRunner({"m:f": 1.0}, functions={"m:f": function}, timeout=5.0, num_workers=None).run(
+        make_inputs(1)
+    )
     return result
 
 

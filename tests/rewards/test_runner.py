@@ -31,14 +31,14 @@ def _runner(
 
 
 def test_components_are_named_after_functions_and_added_up_by_name() -> None:
-    (result,) = _runner(functions.length, functions.two_components)([INPUT])
+    (result,) = _runner(functions.length, functions.two_components).run([INPUT])
     assert result == RewardResult({"length": 4.0, "format": 0.5}, {"length": 4.0, "format": 0.5})
     assert result.reward == 4.5
 
 
 def test_weights_apply_to_functions_and_components_are_unweighted() -> None:
     weights = {functions.length: 2.0, functions.two_components: -1.0}
-    (result,) = _runner(*weights, weights=weights)([INPUT])
+    (result,) = _runner(*weights, weights=weights).run([INPUT])
     assert result.components == {"length": 4.0, "format": 0.5}
     assert result.weighted_components == {"length": 5.0, "format": -0.5}
     assert result.reward == 4.5
@@ -49,7 +49,7 @@ def test_gate_passes_from_1_and_adds_nothing() -> None:
         return len(completion) - 1
 
     inputs = [RewardInput(str(k), "x" * k, {}) for k in range(4)]
-    results = _runner(functions.length, gates=[gate])(inputs)
+    results = _runner(functions.length, gates=[gate]).run(inputs)
     assert [result.reward for result in results] == [0.0, 0.0, 2.0, 3.0]
     assert [result.components["gate"] for result in results] == [-1.0, 0.0, 1.0, 2.0]
     assert [result.weighted_components for result in results][1:3] == [{"length": 0.0}, {"length": 2.0}]
@@ -62,13 +62,13 @@ def test_gate_that_is_also_a_reward_is_called_once_and_added() -> None:
         calls.append(completion)
         return 1.0
 
-    (result,) = _runner(gate, functions.length, gates=[gate])([INPUT])
+    (result,) = _runner(gate, functions.length, gates=[gate]).run([INPUT])
     assert calls == ["abc"]
     assert result.reward == 4.0
 
 
 def test_none_gives_no_reward() -> None:
-    (result,) = _runner(functions.length, functions.returns_none)([INPUT])
+    (result,) = _runner(functions.length, functions.returns_none).run([INPUT])
     assert result == RewardResult()
     assert result.reward is None
 
@@ -89,7 +89,7 @@ def test_first_failure_is_reported_and_gives_no_reward() -> None:
     "value", ["1", [1.0], {"a": "b"}, {"a": 1.0, "b": math.nan}, math.nan, math.inf, 1j, numpy.ones(2)]
 )
 def test_invalid_value_is_a_failure(value: Any) -> None:
-    (result,) = _runner(lambda completion, example: value)([INPUT])
+    (result,) = _runner(lambda completion, example: value).run([INPUT])
     assert result.reward is None
     assert result.failure.kind == "returned an invalid value"
     assert result.failure.traceback.startswith("returned ")
@@ -105,9 +105,9 @@ def _raises_base_exception(completion: str, example: Any) -> float:
 
 
 def test_base_exception_and_huge_integer_are_failures() -> None:
-    (result,) = _runner(_raises_base_exception)([INPUT])
+    (result,) = _runner(_raises_base_exception).run([INPUT])
     assert result.failure.traceback.endswith("_TimeLimitError: late\n")
-    (result,) = _runner(lambda completion, example: 10**400)([INPUT])
+    (result,) = _runner(lambda completion, example: 10**400).run([INPUT])
     assert result.failure.kind == "returned an invalid value"
 
 
@@ -116,8 +116,8 @@ def test_trl_function_may_return_an_iterator_that_fails_later() -> None:
         return map(float, completions)
 
     inputs = [RewardInput(str(k), text, {"prompt": "p"}) for k, text in enumerate(("1", "2"))]
-    assert [result.reward for result in _runner(lazy)(inputs)] == [1.0, 2.0]
-    (result,) = _runner(lazy)([INPUT])
+    assert [result.reward for result in _runner(lazy).run(inputs)] == [1.0, 2.0]
+    (result,) = _runner(lazy).run([INPUT])
     assert result.failure.kind == "raised"
     assert "could not convert string to float: 'abc'" in result.failure.traceback
 
@@ -130,19 +130,19 @@ def test_functions_with_equal_short_names_have_separate_components() -> None:
 
 
 def test_empty_mapping_is_a_failure() -> None:
-    (result,) = _runner(lambda completion, example: {})([INPUT])
+    (result,) = _runner(lambda completion, example: {}).run([INPUT])
     assert "returned {}" in result.failure.traceback
 
 
 def test_booleans_and_scalars_of_numpy_and_torch_are_numbers() -> None:
     returned = {"a": True, "b": numpy.float32(0.5), "c": numpy.int64(2), "d": torch.tensor(3.0)}
-    (result,) = _runner(lambda completion, example: returned)([INPUT])
+    (result,) = _runner(lambda completion, example: returned).run([INPUT])
     assert result.components == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 3.0}
     assert {type(value) for value in result.components.values()} == {float}
 
 
 def test_system_exit_is_a_failure() -> None:
-    (result,) = _runner(functions.raises_system_exit)([INPUT])
+    (result,) = _runner(functions.raises_system_exit).run([INPUT])
     assert result.failure.traceback.splitlines()[-1] == "SystemExit: bye"
 
 
@@ -151,14 +151,14 @@ def test_system_exit_is_a_failure() -> None:
 
 def test_async_functions_run_concurrently() -> None:
     start = time.monotonic()
-    results = _runner(functions.awaits_sleep)([INPUT] * 50)
+    results = _runner(functions.awaits_sleep).run([INPUT] * 50)
     assert [result.reward for result in results] == [1.0] * 50
     assert time.monotonic() - start < 5.0, "sequential calls take ten seconds"
 
 
 def test_async_function_times_out_with_the_stack_of_its_await() -> None:
     start = time.monotonic()
-    results = _runner(functions.awaits_sleep, timeout=1.0)([INPUT, RewardInput("1", "bad", {}), INPUT])
+    results = _runner(functions.awaits_sleep, timeout=1.0).run([INPUT, RewardInput("1", "bad", {}), INPUT])
     assert time.monotonic() - start < 30.0, "the function sleeps for a minute"
     assert [result.reward for result in results] == [1.0, None, 1.0]
     assert results[1].failure.kind == "timed out"
@@ -167,7 +167,7 @@ def test_async_function_times_out_with_the_stack_of_its_await() -> None:
 
 
 def test_exception_of_an_async_function_is_reported() -> None:
-    failed, scored = _runner(functions.raises_async)([RewardInput("1", "bad", {}), INPUT])
+    failed, scored = _runner(functions.raises_async).run([RewardInput("1", "bad", {}), INPUT])
     assert failed.failure.traceback.splitlines()[-1] == "ZeroDivisionError: division by zero"
     assert scored.reward == 1.0
 
@@ -180,8 +180,8 @@ def test_async_functions_share_one_event_loop_even_inside_a_running_loop() -> No
         return 1.0
 
     async def notebook() -> list[RewardResult]:
-        return _runner(record_loop)([INPUT])
+        return _runner(record_loop).run([INPUT])
 
     assert asyncio.run(notebook())[0].reward == 1.0
-    assert _runner(record_loop)([INPUT])[0].reward == 1.0
+    assert _runner(record_loop).run([INPUT])[0].reward == 1.0
     assert loops[0] is loops[1]

@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -42,11 +41,11 @@ def failure_kinds(results: list[RewardResult]) -> dict[int, str]:
 
 def test_results_are_in_the_order_of_inputs_and_computed_in_worker_processes() -> None:
     with open_runner("length", "process_id") as runner:
-        results = runner(make_inputs(600))
+        results = runner.run(make_inputs(600))
         assert [result.components["length"] for result in results] == list(range(600))
         pids = {result.components["process_id"] for result in results}
         assert os.getpid() not in pids
-        later_pids = {result.components["process_id"] for result in runner(make_inputs(600))}
+        later_pids = {result.components["process_id"] for result in runner.run(make_inputs(600))}
         assert len(pids | later_pids) <= 2, "the workers are reused"
 
 
@@ -70,27 +69,27 @@ def test_results_are_in_the_order_of_inputs_and_computed_in_worker_processes() -
 )
 def test_failed_call_fails_only_its_own_input(name: str, kind: str, message: str) -> None:
     with open_runner(name) as runner:
-        runner(make_inputs(1))
+        runner.run(make_inputs(1))
         start = time.monotonic()
-        results = runner(make_inputs(40, 3, 30))
+        results = runner.run(make_inputs(40, 3, 30))
         assert time.monotonic() - start < 20.0
         assert failure_kinds(results) == {3: kind, 30: kind}
         assert message in results[3].failure.traceback
         assert [results[k].reward for k in (2, 4, 29, 31)] == [1.0] * 4
-        assert failure_kinds(runner(make_inputs(4))) == {}, "dead workers are replaced"
+        assert failure_kinds(runner.run(make_inputs(4))) == {}, "dead workers are replaced"
 
 
 def test_timeout_applies_to_each_call() -> None:
     with open_runner("awaits_sleep", timeout=1.0) as runner:
-        assert failure_kinds(runner(make_inputs(300))) == {}
+        assert failure_kinds(runner.run(make_inputs(300))) == {}
     with open_runner("sleeps", timeout=2.0) as runner:
-        assert failure_kinds(runner(make_inputs(22))) == {}, "eleven calls of 0.2 seconds in each worker"
+        assert failure_kinds(runner.run(make_inputs(22))) == {}, "eleven calls of 0.2 seconds in each worker"
 
 
 def _log_calls(log: Path, *completions: str) -> list[list[str]]:
     """The calls of `logs_calls` for `completions`: pairs of the completion and the process id."""
     with open_runner("logs_calls") as runner:
-        runner([RewardInput(str(k), completion, {"log": str(log)}) for k, completion in enumerate(completions)])
+        runner.run([RewardInput(str(k), completion, {"log": str(log)}) for k, completion in enumerate(completions)])
     return [line.split() for line in log.read_text().splitlines()]
 
 
@@ -107,18 +106,17 @@ def test_slow_inputs_are_distributed_over_the_workers(tmp_path: Path) -> None:
 
 def test_row_fails_if_one_of_several_functions_fails() -> None:
     with open_runner("loops_forever", "length") as runner:
-        results = runner(make_inputs(5, 2))
+        results = runner.run(make_inputs(5, 2))
         assert failure_kinds(results) == {2: "timed out"}
         assert [result.reward for result in results if not result.failure] == [1.0, 2.0, 4.0, 5.0]
 
 
-def test_workers_are_terminated_on_exit_even_if_they_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_terminated_on_exit_even_if_they_hang() -> None:
     with open_runner("process_id", "loops_forever", timeout=60) as runner:
-        pids = {int(result.components["process_id"]) for result in runner(make_inputs(600))}
+        pids = {int(result.components["process_id"]) for result in runner.run(make_inputs(600))}
         before = {pid: cpu_seconds(pid) for pid in pids}
-        _interrupt_when(lambda: any(cpu_seconds(pid) > before[pid] + 0.1 for pid in pids), monkeypatch)
-        with pytest.raises(KeyboardInterrupt):
-            runner(make_inputs(4, 0, 2))
+        with _interrupted_when(lambda: any(cpu_seconds(pid) > before[pid] + 0.1 for pid in pids)):
+            runner.run(make_inputs(4, 0, 2))
     for pid in pids:
         check_terminates(pid)
 
@@ -126,34 +124,38 @@ def test_workers_are_terminated_on_exit_even_if_they_hang(monkeypatch: pytest.Mo
 def test_subprocesses_of_a_call_that_hangs_are_terminated(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with open_runner("starts_subprocess") as runner:
-        (result,) = runner([RewardInput("0", "bad", {"log": str(log)})])
+        (result,) = runner.run([RewardInput("0", "bad", {"log": str(log)})])
         assert result.failure.kind == "timed out"
         check_terminates(int(log.read_text()))
 
 
-def test_subprocesses_are_terminated_on_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subprocesses_are_terminated_on_exit(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with open_runner("starts_subprocess", timeout=60) as runner:
-        runner([RewardInput("0", "good", {"log": str(log)})])
+        runner.run([RewardInput("0", "good", {"log": str(log)})])
         log.unlink()
-        _interrupt_when(lambda: log.exists() and log.read_text() != "", monkeypatch)
-        with pytest.raises(KeyboardInterrupt):
-            runner([RewardInput("0", "bad", {"log": str(log)})])
+        with _interrupted_when(lambda: log.exists() and log.read_text() != ""):
+            runner.run([RewardInput("0", "bad", {"log": str(log)})])
     check_terminates(int(log.read_text()))
 
 
-def _interrupt_when(condition: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the runner be interrupted while it waits for its workers, as soon as `condition` holds."""
+@contextmanager
+def _interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
+    """Interrupt this thread, which waits for its workers, as soon as `condition` holds."""
 
-    end = time.monotonic() + 30.0
+    def interrupt() -> None:
+        if wait_until(condition):
+            os.kill(os.getpid(), signal.SIGINT)
 
-    def interrupt(sources: list[Any], timeout: float) -> list[Any]:
-        assert time.monotonic() < end
-        if condition():
-            raise KeyboardInterrupt
-        return wait(sources, min(timeout, 0.05))
-
-    monkeypatch.setattr("purerl.rewards.workers.wait", interrupt)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, handler)
 
 
 SCRIPT = """
@@ -161,8 +163,8 @@ from purerl.rewards.adapters import RewardInput
 from purerl.rewards.runner import RewardRunner
 weights = {{"{module}:process_id": 1.0, "{module}:{name}": 1.0}}
 with RewardRunner(weights, functions={{}}, timeout=2.0, num_workers=1) as runner:
-    print(int(runner([RewardInput("0", "", {{}})])[0].components["process_id"]), flush=True)
-    runner([RewardInput("0", "bad", {{}})])
+    print(int(runner.run([RewardInput("0", "", {{}})])[0].components["process_id"]), flush=True)
+    runner.run([RewardInput("0", "bad", {{}})])
 """
 
 
