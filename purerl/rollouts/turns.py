@@ -1,0 +1,51 @@
+"""What the workflow of an environment needs in order to render conversations, and to read the turns of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from purerl.data.chat import Messages, Prompt
+from purerl.envs.protocol import Message, ToolCall
+from purerl.protocols import FinishReason
+
+__all__ = ["Tools", "Turn", "TurnRenderer"]
+
+Tools = Sequence[Any]
+"""JSON schemas of the tools of an environment."""
+
+
+class Turn(NamedTuple):
+    """A turn of the model, as it is read from its tokens.
+
+    text     without special tokens
+    calls    the tool calls in it
+    message  the turn as a chat message
+    """
+
+    text: str
+    calls: Sequence[ToolCall]
+    message: Message
+
+
+class TurnRenderer(Protocol):
+    """Renders conversations. Sampled tokens are kept as they are: they are never rendered or tokenized again."""
+
+    def prompt(self, messages: Messages, tools: Tools) -> Prompt:
+        """The prompt of the first turn: `messages`, and the header of the assistant's turn."""
+        ...
+
+    def parse(self, tokens: Sequence[int], finish: FinishReason) -> Turn:
+        """Read the sampled `tokens` of a turn."""
+        ...
+
+    def following(self, before: Messages, turn_tokens: Sequence[int], new: Messages, tools: Tools) -> list[int]:
+        """The tokens between a turn and the next one.
+
+        `before` are the messages before the turn that consists of `turn_tokens`; `new` are the messages after it.
+        """
+        ...
+
+    def rerendered(self, messages: Messages, tools: Tools) -> list[int]:
+        """The tokens of the whole conversation `messages`, and the header of the assistant's turn."""
+        ...
