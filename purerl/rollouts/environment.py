@@ -15,14 +15,14 @@ from typing import Any, Literal
 from attrs import evolve, frozen
 
 from purerl.data.chat import Messages
-from purerl.envs.protocol import Environment, Observation
+from purerl.envs.protocol import Environment
 from purerl.errors import EngineError
 from purerl.protocols import Request, Sampling
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.episode import Episode, Player, Row, SampledTurn
-from purerl.rollouts.failures import EpisodeError, failures_of, opened, place
+from purerl.rollouts.failures import EpisodeError, episode_error, failures_of, opened, place
 from purerl.rollouts.rows import ENVIRONMENT, RowLayout, make_trajectories
 from purerl.rollouts.turns import Tools, TurnRenderer
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
@@ -53,7 +53,8 @@ class EnvironmentWorkflow:
     sampling             of each turn. A turn that is cut at `sampling.max_tokens` ends the episode
     samples_per_prompt   number of episodes
     max_turns            of an episode, of all players together
-    max_episode_tokens   sampled tokens of an episode, of all players together; None: no limit
+    max_episode_tokens   tokens of an episode after its prompts, sampled ones and those of the environment, of each
+                         player; None: no limit
     max_sequence_length  tokens of a row; None: no limit
     history              append: each turn and the answer to it are appended to the row, and there is one row.
                          rerender: the conversation is rendered again before each turn, and a new row starts if this
@@ -132,15 +133,15 @@ class EnvironmentWorkflow:
         with failures_of(ENVIRONMENT, episode):
             observation = await environment.reset(episode.draw.example, seed)
             episode.observe(observation, observation.player)
-        tools = tuple(getattr(environment, "tools", None) or ())
+        tools = getattr(environment, "tools", None) or None
         while not (observation.done or observation.truncated or episode.num_turns == self.max_turns):
             player = episode.player(observation.player)
             with failures_of(ENVIRONMENT, episode):
-                self._render(player, tools)
-            max_tokens = self._max_tokens(episode, player)
+                added = self._render(player, tools)
+            max_tokens = self._max_tokens(player, added)
             if max_tokens < 1:
                 break
-            turn = await self._take_turn(episode, player, observation, max_tokens, generate)
+            turn = await self._take_turn(episode, player, observation.state, added, max_tokens, generate)
             if turn.completion.finish == "length":
                 break
             with failures_of(ENVIRONMENT, episode):
@@ -148,46 +149,51 @@ class EnvironmentWorkflow:
                 episode.observe(observation, player.number)
         episode.truncated = observation.truncated or not observation.done
 
-    def _render(self, player: Player, tools: Tools) -> None:
-        """Render what follows the last turn of `player`, or the prompt of its first one."""
+    def _render(self, player: Player, tools: Tools | None) -> Sequence[int]:
+        """The tokens that follow the last turn in the row of `player`. A row that starts here has none."""
         if not player.rows:
             prompt = self.renderer.prompt(player.messages, tools)
             player.prompt_text = prompt.text
             player.rows.append(Row(prompt.tokens))
-        elif self.history == "append":
+            return ()
+        if self.history == "append":
             turn, before, new = player.last_turn
-            player.rows[-1].added = self.renderer.following(before, turn.completion.tokens, new, tools)
-        else:
-            tokens, before = self.renderer.rerendered(player.messages, tools), player.rows[-1].tokens
-            if tokens[: len(before)] == before:
-                player.rows[-1].added = tokens[len(before) :]
-            else:
-                player.rows.append(Row(tokens))
+            return self.renderer.following(before, turn.completion.tokens, new, tools)
+        tokens, row = self.renderer.rerendered(player.messages, tools).tokens, player.rows[-1].tokens
+        if tokens[: len(row)] == row:
+            return tokens[len(row) :]
+        player.rows.append(Row(tokens))
+        return ()
 
-    def _max_tokens(self, episode: Episode, player: Player) -> int:
+    def _max_tokens(self, player: Player, added: Sequence[int]) -> int:
         """The number of tokens that the next turn of `player` may have: 0 or less if there is no room for any."""
-        row = player.rows[-1]
         limits = [self.sampling.max_tokens]
         if self.max_episode_tokens is not None:
-            limits.append(self.max_episode_tokens - episode.sampled_tokens)
+            limits.append(self.max_episode_tokens - player.num_tokens - len(added))
         if self.max_sequence_length is not None:
-            limits.append(self.max_sequence_length - len(row.tokens) - len(row.added))
+            limits.append(self.max_sequence_length - len(player.rows[-1].tokens) - len(added))
         return min(limits)
 
     async def _take_turn(
-        self, episode: Episode, player: Player, observation: Observation, max_tokens: int, generate: Generate
+        self,
+        episode: Episode,
+        player: Player,
+        state: str | int | None,
+        added: Sequence[int],
+        max_tokens: int,
+        generate: Generate,
     ) -> SampledTurn:
-        draw, number, row = episode.draw, episode.num_turns, player.rows[-1]
+        draw, number = episode.draw, episode.num_turns
         episode.num_turns += 1
         path = (episode.sample, number) if number else (episode.sample,)
         key, seed = "/".join(map(str, (draw.key, *path))), derive_seed(*draw.seeds, *path)
         sampling = evolve(self.sampling, max_tokens=max_tokens)
-        [completion] = await generate([Request(key, [*row.tokens, *row.added], sampling, seed)])
+        [completion] = await generate([Request(key, [*player.rows[-1].tokens, *added], sampling, seed)])
         if completion.finish not in ("stop", "length"):
-            with failures_of("generator", episode):
-                raise EngineError(f"the generator failed on request {key!r}", got=completion.error or completion.finish)
-        turn = self.renderer.parse(completion.tokens, completion.finish)
-        sampled = SampledTurn(number, row.added, completion, turn.text, turn.calls, observation.state)
+            error = EngineError(f"the generator failed on request {key!r}", got=completion.error or completion.finish)
+            raise episode_error("generator", episode, error) from error
+        turn = self.renderer.parse(completion.tokens, completion.finish, turn=number)
+        sampled = SampledTurn(number, added, completion, turn.text, turn.calls, state)
         player.take(turn.message, sampled)
         return sampled
 

@@ -42,24 +42,15 @@ class SampledTurn:
 
 @define
 class Row:
-    """A row of a batch: the prompt, then for each turn the tokens before it and its sampled tokens.
-
-    `added` are tokens that follow the last turn. They are part of the row as soon as another turn follows.
-    """
+    """A row of a batch: the prompt, then for each turn the tokens before it and its sampled tokens."""
 
     prompt: Sequence[int]
     turns: list[SampledTurn] = field(factory=list)
-    added: Sequence[int] = ()
 
     @property
     def tokens(self) -> list[int]:
         """All tokens, up to the last sampled one."""
         return [*self.prompt, *chain.from_iterable((*t.added, *t.completion.tokens) for t in self.turns)]
-
-    def append(self, turn: SampledTurn) -> None:
-        """Append `turn`, which starts with the tokens `added`."""
-        self.turns.append(turn)
-        self.added = ()
 
 
 @define
@@ -92,6 +83,11 @@ class Player:
         return [turn for row in self.rows for turn in row.turns]
 
     @property
+    def num_tokens(self) -> int:
+        """Number of tokens of its rows after their prompts."""
+        return sum(len(turn.added) + len(turn.completion.tokens) for turn in self.turns)
+
+    @property
     def last_turn(self) -> tuple[SampledTurn, list[Message], list[Message]]:
         """Its last turn, the messages before it, and those after it."""
         index = max(k for k, (_, turn) in enumerate(self.conversation) if turn is not None)
@@ -100,7 +96,7 @@ class Player:
 
     def take(self, message: Message, turn: SampledTurn) -> None:
         """Add its `turn`, which is `message` in the conversation."""
-        self.rows[-1].append(turn)
+        self.rows[-1].turns.append(turn)
         turn.reward, self.reward = self.reward, None
         self.conversation.append((message, turn))
 
@@ -141,11 +137,6 @@ class Episode:
     def turns(self) -> list[SampledTurn]:
         """The turns of all players."""
         return [turn for player in self.players.values() for turn in player.turns]
-
-    @property
-    def sampled_tokens(self) -> int:
-        """Number of tokens that were sampled."""
-        return sum(len(turn.completion.tokens) for turn in self.turns)
 
     def observe(self, observation: Observation, player: int) -> None:
         """Give the rewards of `observation`, the answer to a turn of `player`, and the messages to who is next."""

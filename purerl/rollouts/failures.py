@@ -11,10 +11,11 @@ from typing import Any
 from attrs import evolve
 
 from purerl.envs.protocol import Environment
+from purerl.errors import RunError
 from purerl.rewards.outcomes import Failure, failure_of_exception
 from purerl.rollouts.episode import Episode
 
-__all__ = ["EpisodeError", "failures_of", "opened", "place"]
+__all__ = ["EpisodeError", "episode_error", "failures_of", "opened", "place"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,23 +32,25 @@ class EpisodeError(Exception):
 def failures_of(function: str, episode: Episode) -> Iterator[None]:
     """Raise EpisodeError if the block, code of `function`, raises an exception. Its cause is this exception.
 
-    The cancellation of the task passes, and so does KeyboardInterrupt. SystemExit is a failure like any other.
+    These are raised as they are: the cancellation of the task; KeyboardInterrupt; and RunError, which means that other
+    episodes cannot run either. SystemExit is a failure like any other.
     """
     try:
         yield
-    except asyncio.CancelledError as error:
+    except RunError:
+        raise
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
-        raise EpisodeError(_failure(function, episode, error)) from error
-    except (Exception, SystemExit) as error:
-        raise EpisodeError(_failure(function, episode, error)) from error
+        raise episode_error(function, episode, error) from error
 
 
-def _failure(function: str, episode: Episode, error: BaseException) -> Failure:
+def episode_error(function: str, episode: Episode, error: BaseException) -> EpisodeError:
+    """The failure of `episode` because `function` has raised `error`."""
     failure = getattr(error, "failure", None) or failure_of_exception(function, error)
     kind = "timed out" if isinstance(error, TimeoutError) else failure.kind
-    return evolve(failure, kind=kind, traceback=f"{place(episode)}:\n{failure.traceback}")
+    return EpisodeError(evolve(failure, kind=kind, traceback=f"{place(episode)}:\n{failure.traceback}"))
 
 
 def place(episode: Episode) -> str:

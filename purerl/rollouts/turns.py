@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from attrs import frozen
 
 from purerl.data.chat import Messages, Prompt
 from purerl.envs.protocol import Message, ToolCall
@@ -11,11 +13,12 @@ from purerl.protocols import FinishReason
 
 __all__ = ["Tools", "Turn", "TurnRenderer"]
 
-Tools = Sequence[Any]
+Tools = Sequence[Mapping[str, Any]]
 """JSON schemas of the tools of an environment."""
 
 
-class Turn(NamedTuple):
+@frozen
+class Turn:
     """A turn of the model, as it is read from its tokens.
 
     text     without special tokens
@@ -31,21 +34,23 @@ class Turn(NamedTuple):
 class TurnRenderer(Protocol):
     """Renders conversations. Sampled tokens are kept as they are: they are never rendered or tokenized again."""
 
-    def prompt(self, messages: Messages, tools: Tools) -> Prompt:
-        """The prompt of the first turn: `messages`, and the header of the assistant's turn."""
+    def prompt(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        """The conversation `messages`, and the header of the assistant's turn."""
         ...
 
-    def parse(self, tokens: Sequence[int], finish: FinishReason) -> Turn:
-        """Read the sampled `tokens` of a turn."""
+    def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
+        """Read the sampled `tokens` of a turn, which has the number `turn` in its episode."""
         ...
 
-    def following(self, before: Messages, turn_tokens: Sequence[int], new: Messages, tools: Tools) -> list[int]:
+    def following(
+        self, before: Messages, turn_tokens: Sequence[int], new: Messages, tools: Tools | None = None
+    ) -> list[int]:
         """The tokens between a turn and the next one.
 
         `before` are the messages before the turn that consists of `turn_tokens`; `new` are the messages after it.
         """
         ...
 
-    def rerendered(self, messages: Messages, tools: Tools) -> list[int]:
-        """The tokens of the whole conversation `messages`, and the header of the assistant's turn."""
+    def rerendered(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        """The whole conversation `messages`, and the header of the assistant's turn. Earlier turns may have changed."""
         ...

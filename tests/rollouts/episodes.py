@@ -42,23 +42,26 @@ class PlainText:
     A conversation that is rendered again has no thoughts.
     """
 
-    def prompt(self, messages: Messages, tools: Tools) -> Prompt:
-        text = "".join(message["content"] for message in messages) + "p" * len(tools) + "a"
+    def prompt(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        text = "".join(message["content"] for message in messages) + "p" * len(tools or ()) + "a"
         return Prompt(text, tokens_of(text))
 
-    def parse(self, tokens: Sequence[int], finish: FinishReason) -> Turn:
+    def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
         text = text_of(tokens)
         errors = {"d": None, "e": "invalid JSON"}
-        calls = [ToolCall(x, id=str(k), error=errors[x]) for k, x in enumerate(text) if x in errors]
+        calls = [ToolCall(x, id=f"{turn}{k}", error=errors[x]) for k, x in enumerate(text) if x in errors]
         return Turn(text.rstrip("b"), calls, {"role": "assistant", "content": text})
 
-    def following(self, before: Messages, turn_tokens: Sequence[int], new: Messages, tools: Tools) -> list[int]:
+    def following(
+        self, before: Messages, turn_tokens: Sequence[int], new: Messages, tools: Tools | None = None
+    ) -> list[int]:
         assert before[0]["role"] == "user"
         assert "assistant" not in [message["role"] for message in new]
         return tokens_of("".join(message["content"] for message in new) + "a")
 
-    def rerendered(self, messages: Messages, tools: Tools) -> list[int]:
-        return tokens_of("".join(map(_rendered_again, messages)) + "a")
+    def rerendered(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        text = "".join(map(_rendered_again, messages)) + "a"
+        return Prompt(text, tokens_of(text))
 
 
 def _rendered_again(message: Mapping[str, Any]) -> str:

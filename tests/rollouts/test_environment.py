@@ -12,6 +12,7 @@ import pytest
 from purerl.algos import gigpo, rae
 from purerl.batch import check_batch, collate
 from purerl.envs.protocol import Observation
+from purerl.errors import EngineError
 from purerl.protocols import Completion
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
@@ -57,7 +58,7 @@ def test_requests_have_keys_seeds_and_the_rest_of_the_budgets() -> None:
         requests.extend(batch)
         return await Says({})(batch)
 
-    made, _ = workflow(lambda k: Scripted(TWO_TURNS), samples_per_prompt=2, max_episode_tokens=5)
+    made, _ = workflow(lambda k: Scripted(TWO_TURNS), samples_per_prompt=2, max_episode_tokens=8)
     run(made, generate)
     assert {request.key: request.seed for request in requests} == {
         "3/0": derive_seed(11, 3, 0),
@@ -66,8 +67,8 @@ def test_requests_have_keys_seeds_and_the_rest_of_the_budgets() -> None:
         "3/1/1": derive_seed(11, 3, 1, 1),
     }
     assert {request.key: request.sampling.max_tokens for request in requests} == {
-        "3/0": 5,
-        "3/1": 5,
+        "3/0": 6,
+        "3/1": 6,
         "3/0/1": 3,
         "3/1/1": 3,
     }
@@ -95,8 +96,8 @@ def test_first_requests_of_a_group_are_made_in_the_same_turn_of_the_event_loop()
     [
         ({}, {"3/0/1": "kkkkkkkkk"}, "ccfaCBggaKKKKKK"),  # cut at max_tokens of a turn
         ({"max_turns": 1}, {}, "ccfaCB"),
-        ({"max_episode_tokens": 2}, {}, "ccfaCB"),
-        ({"max_episode_tokens": 3}, {}, "ccfaCBggaC"),
+        ({"max_episode_tokens": 5}, {}, "ccfaCB"),  # "CBgga" are five tokens
+        ({"max_episode_tokens": 6}, {}, "ccfaCBggaC"),
         ({"max_sequence_length": 9}, {}, "ccfaCB"),
         ({"max_sequence_length": 10}, {}, "ccfaCBggaC"),
     ],
@@ -146,9 +147,9 @@ def test_metrics_and_texts_describe_the_episode() -> None:
             "role": "assistant",
             "content": "ddeb",
             "tool_calls": [
-                {"name": "d", "arguments": {}, "id": "0"},
-                {"name": "d", "arguments": {}, "id": "1"},
-                {"name": "e", "arguments": {}, "id": "2", "error": "invalid JSON"},
+                {"name": "d", "arguments": {}, "id": "00"},
+                {"name": "d", "arguments": {}, "id": "01"},
+                {"name": "e", "arguments": {}, "id": "02", "error": "invalid JSON"},
             ],
             "reward": 0.5,
         },
@@ -314,6 +315,20 @@ def test_failed_request_is_a_missing_sample() -> None:
     assert environments[1].closed == 1
 
 
+def test_error_of_the_run_in_an_environment_is_raised() -> None:
+    made, _ = workflow(lambda k: Scripted([TWO_TURNS[0], EngineError("no more processes")]))
+    with pytest.raises(EngineError, match="no more processes"):
+        run(made, Says({}))
+
+
+def test_failure_that_an_exception_brings_is_kept() -> None:
+    error = RuntimeError("x")
+    error.failure = Failure("my_game.py:Game", "died", "signal 9\n")  # type: ignore[attr-defined]
+    made, _ = workflow(lambda k: Scripted([TWO_TURNS[0], error]), samples_per_prompt=1)
+    [row] = run(made, Says({}))
+    assert row.result.failure == Failure("my_game.py:Game", "died", "draw 3, sample 0, turn 0:\nsignal 9\n")
+
+
 def test_errors_of_the_run_are_raised_after_closing_all_environments() -> None:
     async def score(batch: Any) -> list[RewardResult]:
         raise MemoryError("the workers are gone")
@@ -345,6 +360,27 @@ def test_cancelled_workflow_closes_its_environments() -> None:
 
     made, environments = workflow(lambda k: Scripted(TWO_TURNS))
     assert asyncio.run(main())
+    assert [environment.closed for environment in environments.values()] == [1, 1]
+
+
+def test_cancellation_in_an_environment_is_not_a_failure() -> None:
+    class Waiting(Scripted):
+        async def step(self, text: str, calls: Any) -> Observation:
+            asyncio.get_running_loop().call_soon(task.cancel)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def main() -> None:
+        nonlocal task
+        task = asyncio.create_task(made(draw(), Says({})))  # type: ignore[arg-type]
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    task: Any = None
+    score, inputs = scores(*[result(f=1.0)] * 2)
+    made, environments = workflow(lambda k: Waiting(TWO_TURNS), score=score)
+    asyncio.run(main())
+    assert inputs == []
     assert [environment.closed for environment in environments.values()] == [1, 1]
 
 
@@ -394,6 +430,14 @@ def test_rerendered_conversation_forks_into_rows_if_it_changes() -> None:
     assert episode.components == {"environment": 2.75, "x": 1.0, "correct": 1.0}
     assert [row.metrics.get("environment/rows") for row in rows] == [None, 2]
     check_batch(collate([row.fields for row in rows]))
+
+
+def test_row_whose_last_token_changes_is_forked() -> None:
+    async def generate(batch: Any) -> list[Completion]:
+        return [Completion(request.key, tokens_of("kh"), [0.0] * 2, [0] * 2, "stop") for request in batch]
+
+    made, _ = workflow(lambda k: Scripted(TWO_TURNS), history="rerender", samples_per_prompt=1)
+    assert [texts_of(row.fields) for row in run(made, generate)] == ["ccfaKH", "ccfakggaKH"]
 
 
 def test_rows_of_an_episode_without_rewards_of_the_environment_have_a_reward() -> None:

@@ -182,6 +182,12 @@ def check_rows(played: Played) -> None:
     labels = [f["row"] for f in fields]
     assert labels == sorted(set(labels))
     assert [f["episode"] for f in fields] == sorted(f["episode"] for f in fields)
+    for label in {f["episode"] for f in fields if played.plan.max_episode_tokens is not None}:
+        lengths = [
+            len(f["tokens"]) - f["action"].index(True) for f in fields if f["episode"] == label and any(f["action"])
+        ]
+        # A row starts with a sampled token after its prompt.
+        assert sum(lengths) <= (played.plan.max_episode_tokens or 0)
     check_batch(collate(fields), (*gigpo.algorithm().reads, *rae.algorithm().reads))
     assert [environment.closed for environment in played.environments.values()] == [1] * len(played.plan.scripts)
 
@@ -263,7 +269,7 @@ def test_rows_are_what_was_sampled(fake_engine: Engine, plan: Plan) -> None:
         check_additions(played)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plans())
 def test_forward_pass_of_a_transformer_reproduces_log_probabilities(hf_engine: Engine, plan: Plan) -> None:
     check_rows(Played(plan, hf_engine))
