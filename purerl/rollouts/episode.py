@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 
 from attrs import define, field
 
@@ -90,9 +90,10 @@ class Player:
     @property
     def last_turn(self) -> tuple[SampledTurn, list[Message], list[Message]]:
         """Its last turn, the messages before it, and those after it."""
-        index = max(k for k, (_, turn) in enumerate(self.conversation) if turn is not None)
-        messages = [message for message, _ in self.conversation]
-        return self.turns[-1], [*self.prompt, *messages[:index]], messages[index + 1 :]
+        count = sum(1 for _ in takewhile(lambda entry: entry[1] is None, reversed(self.conversation)))
+        messages = self.messages
+        end = len(messages) - count
+        return self.rows[-1].turns[-1], messages[: end - 1], messages[end:]
 
     def take(self, message: Message, turn: SampledTurn) -> None:
         """Add its `turn`, which is `message` in the conversation."""
@@ -131,7 +132,9 @@ class Episode:
 
     def player(self, number: int) -> Player:
         """The player `number`, whose conversation starts with the prompt."""
-        return self.players.setdefault(number, Player(number, self.prompt))
+        if number not in self.players:
+            self.players[number] = Player(number, self.prompt)
+        return self.players[number]
 
     @property
     def turns(self) -> list[SampledTurn]:

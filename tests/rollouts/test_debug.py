@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-import pdb
+import pdb  # noqa: T100 -- a test uses the debugger
 import subprocess
 import sys
 import threading
@@ -19,7 +19,7 @@ from purerl.errors import EngineError, RewardError
 from purerl.protocols import Completion
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
-from purerl.rollouts.debug import format_episode
+from purerl.rollouts import format_episode
 from purerl.rollouts.types import Trajectory
 from purerl.settings import Model
 from tests.backends.tiny import VOCAB_SIZE
