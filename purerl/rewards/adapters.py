@@ -38,15 +38,22 @@ class RewardInput(NamedTuple):
     """A completion to score.
 
     row         the key of the completion, for logs
-    completion  the text of the completion
+    completion  the text of the completion; of an episode of several turns, the text of the last turn
     example     the row of the data set that the prompt is from
     seed        seed of the global random generators for the call of the reward function
+    messages    the conversation after the prompt, as chat messages; without them it is the completion alone
     """
 
     row: str
     completion: str
     example: Mapping[str, Any]
     seed: int = 0
+    messages: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def conversation(self) -> list[Mapping[str, Any]]:
+        """The conversation after the prompt."""
+        return [*self.messages] or [{"role": "assistant", "content": self.completion}]
 
 
 class Convention(NamedTuple):
@@ -173,7 +180,7 @@ def _has_signature(function: RewardFunction, convention: Convention) -> bool:
         return True
     try:
         if convention is PURERL:
-            signature.bind("", {})
+            signature.bind("", {}, **_select_messages(function, []))
         elif convention is VERL:
             signature.bind(**_select_arguments(function, dict.fromkeys(_VERL_PARAMETERS)))
     except TypeError:
@@ -193,7 +200,13 @@ def _select_arguments(function: RewardFunction, arguments: Mapping[str, Any]) ->
 
 
 def _call_purerl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
-    return function(inputs[0].completion, inputs[0].example)
+    [item] = inputs
+    return function(item.completion, item.example, **_select_messages(function, item.conversation))
+
+
+def _select_messages(function: RewardFunction, messages: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The argument `messages`, if `function` has a parameter of this name."""
+    return {"messages": messages} if "messages" in _parameters(function) else {}
 
 
 def _parse_purerl(returned: Any, count: int) -> list[Any]:
@@ -235,11 +248,11 @@ def _required_columns_verl(function: RewardFunction) -> tuple[str, ...]:
 
 
 def _call_trl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
-    """Pass every column of the examples as a list. A completion of a conversation is a list of one message."""
+    """Pass every column of the examples as a list. A completion of a conversation is a list of messages."""
     examples = [item.example for item in inputs]
     prompts = [example["prompt"] for example in examples]
     completions = [
-        item.completion if isinstance(prompt, str) else [{"role": "assistant", "content": item.completion}]
+        item.completion if isinstance(prompt, str) else item.conversation
         for item, prompt in zip(inputs, prompts, strict=True)
     ]
     names = dict.fromkeys(name for example in examples for name in example if name not in ("prompt", "completion"))

@@ -174,3 +174,35 @@ def test_traceback_starts_in_the_reward_function() -> None:
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[1].endswith("in raises_key_error")
     assert lines[-1] == "KeyError: 'a'"
+
+
+CONVERSATION = (
+    {"role": "assistant", "content": "", "tool_calls": [{"name": "add", "arguments": {"a": 1}, "id": "0"}]},
+    {"role": "tool", "content": "2"},
+    {"role": "assistant", "content": "It is 2."},
+)
+
+
+def test_function_with_a_parameter_messages_gets_the_conversation() -> None:
+    def calls(completion: str, example: Any, messages: Any) -> float:
+        return sum(len(message.get("tool_calls", ())) for message in messages) + len(completion) / 100
+
+    assert as_reward("calls", calls).convention.name == "purerl"
+    assert _outcomes(calls, RewardInput("0", "It is 2.", {}, 0, CONVERSATION)) == [{"calls": 1.08}]
+    assert _outcomes(calls, RewardInput("0", "12", {})) == [{"calls": 0.02}]
+
+
+def test_parameter_messages_does_not_take_the_place_of_the_example() -> None:
+    with pytest.raises(ConfigError, match=r"got:  a function \(completion, messages\)"):
+        as_reward("reward", lambda completion, messages: 1.0)
+
+
+def test_trl_function_gets_the_messages_of_an_episode() -> None:
+    def called(prompts: Any, completions: Any, **columns: Any) -> list[float]:
+        return [float(len(completion)) for completion in completions]
+
+    chat = {"prompt": [{"role": "user", "content": "1+1"}]}
+    inputs = [RewardInput("0", "It is 2.", chat, 0, CONVERSATION), RewardInput("1", "2", chat)]
+    assert _outcomes(called, *inputs) == [{"called": 3.0}, {"called": 1.0}]
+    text = RewardInput("0", "It is 2.", {"prompt": "1+1"}, 0, CONVERSATION)
+    assert _outcomes(called, text) == [{"called": 8.0}], "a plain-text prompt has a completion that is text"

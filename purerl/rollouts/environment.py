@@ -1,0 +1,211 @@
+"""The workflow that drives environments: a model and an environment take turns, and each episode becomes rows.
+
+An episode that fails is a missing sample: its rows are masked out, and it never has the reward 0. It fails if the
+environment raises an exception or exceeds a time limit, if the generator fails on a request, or if a reward function
+fails. Other errors are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal
+
+from attrs import evolve, frozen
+
+from purerl.data.chat import Messages
+from purerl.envs.protocol import Environment
+from purerl.errors import EngineError
+from purerl.protocols import Request, Sampling
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.outcomes import Failure
+from purerl.rewards.runner import RewardResult
+from purerl.rollouts.episode import Episode, Player, Row, SampledTurn
+from purerl.rollouts.failures import EpisodeError, episode_error, failures_of, opened, place
+from purerl.rollouts.rows import ENVIRONMENT, RowLayout, make_trajectories
+from purerl.rollouts.turns import Tools, TurnRenderer
+from purerl.rollouts.types import Draw, Generate, Score, Trajectory
+from purerl.seeds import derive_seed
+
+__all__ = ["EnvironmentWorkflow", "History", "OpenEnvironment"]
+
+OpenEnvironment = Callable[[Draw, int], Awaitable[Environment]]
+"""Opens the environment of one sample of a draw.
+
+Its methods are async, they have time limits, and their results are valid for the number of players.
+"""
+
+History = Literal["append", "rerender"]
+
+
+def _no_fields(draw: Draw) -> Mapping[str, Any]:
+    return {}
+
+
+@frozen(kw_only=True)
+class EnvironmentWorkflow:
+    """Plays `samples_per_prompt` episodes of a draw at the same time, and returns their rows.
+
+    open_environment     opens the environment of an episode
+    renderer             renders conversations as tokens
+    messages             the messages of the prompt of a draw
+    sampling             of each turn. A turn that is cut at `sampling.max_tokens` ends the episode
+    samples_per_prompt   number of episodes
+    max_turns            of an episode, of all players together
+    max_episode_tokens   tokens of an episode after its prompts, sampled ones and those of the environment, of each
+                         player; None: no limit
+    max_sequence_length  tokens of a row; None: no limit
+    history              append: each turn and the answer to it are appended to the row, and there is one row.
+                         rerender: the conversation is rendered again before each turn, and a new row starts if this
+                         changes the tokens before it
+    players              number of players of a game
+    has_states           each turn has a state; the rows have the field `anchor`
+    score                reward functions, which score the conversation of each player at the end of an episode; None:
+                         the environment gives all rewards
+    fields               further fields of the rows of a draw
+    close_timeout        seconds in which an environment must close
+    """
+
+    open_environment: OpenEnvironment
+    renderer: TurnRenderer
+    messages: Callable[[Draw], Messages]
+    sampling: Sampling
+    samples_per_prompt: int
+    max_turns: int
+    max_episode_tokens: int | None = None
+    max_sequence_length: int | None = None
+    history: History = "append"
+    players: int = 1
+    has_states: bool = False
+    score: Score | None = None
+    fields: Callable[[Draw], Mapping[str, Any]] = _no_fields
+    close_timeout: float = 10.0
+
+    async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
+        """All rows of `draw`, sample by sample."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                samples = [self._sample(draw, k, generate) for k in range(self.samples_per_prompt)]
+                tasks = [group.create_task(sample) for sample in samples]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [*chain.from_iterable(task.result() for task in tasks)]
+
+    async def _sample(self, draw: Draw, sample: int, generate: Generate) -> list[Trajectory]:
+        episode = self.start(draw, sample)
+        try:
+            await self.play(episode, generate)
+        except EpisodeError as error:
+            episode.failure = error.failure
+        return await self.finish(episode)
+
+    # The three phases of an episode. `purerl.rollouts.play` calls them too.
+
+    def start(self, draw: Draw, sample: int) -> Episode:
+        """The episode of a sample of `draw`, before anything has happened."""
+        return Episode(draw, sample, self.messages(draw))
+
+    async def play(self, episode: Episode, generate: Generate) -> None:
+        """Play `episode` to its end. Raises EpisodeError if it fails."""
+        async with opened(self.open_environment, episode, self.close_timeout) as environment:
+            await self._take_turns(episode, environment, generate)
+        if not episode.turns:
+            raise _invalid(episode, "the episode is over before its first turn, or its prompt is too long")
+        if self.score is None and not episode.truncated and all(turn.reward is None for turn in episode.turns):
+            raise _invalid(episode, "the episode is over without a reward, and there are no reward functions")
+
+    async def finish(self, episode: Episode) -> list[Trajectory]:
+        """Score `episode`, and return its rows."""
+        results: Sequence[RewardResult] = ()
+        players = [player for _, player in sorted(episode.players.items()) if player.turns]
+        if self.score is not None and episode.failure is None:
+            results = await self.score([self._reward_input(episode, player) for player in players])
+        by_player = {player.number: result for player, result in zip(players, results, strict=False)}
+        rows = self.players if self.history == "append" else self.max_turns
+        layout = RowLayout(self.samples_per_prompt, self.players, rows, self.sampling.temperature, self.has_states)
+        return make_trajectories(episode, by_player, layout, self.fields(episode.draw))
+
+    # --- turns -------------------------------------------------------------------------------------------------
+
+    async def _take_turns(self, episode: Episode, environment: Environment, generate: Generate) -> None:
+        seed = derive_seed(*episode.draw.seeds, episode.sample)
+        with failures_of(ENVIRONMENT, episode):
+            observation = await environment.reset(episode.draw.example, seed)
+            episode.observe(observation, observation.player)
+        tools = getattr(environment, "tools", None) or None
+        while not (observation.done or observation.truncated or episode.num_turns == self.max_turns):
+            player = episode.player(observation.player)
+            with failures_of(ENVIRONMENT, episode):
+                added = self._render(player, tools)
+            max_tokens = self._max_tokens(player, added)
+            if max_tokens < 1:
+                break
+            turn = await self._take_turn(episode, player, observation.state, added, max_tokens, generate)
+            if turn.completion.finish == "length":
+                break
+            with failures_of(ENVIRONMENT, episode):
+                observation = await environment.step(turn.text, turn.calls)
+                episode.observe(observation, player.number)
+        episode.truncated = observation.truncated or not observation.done
+
+    def _render(self, player: Player, tools: Tools | None) -> Sequence[int]:
+        """The tokens that follow the last turn in the row of `player`. A row that starts here has none."""
+        if not player.rows:
+            prompt = self.renderer.prompt(player.messages, tools)
+            player.prompt_text = prompt.text
+            player.rows.append(Row(prompt.tokens))
+            return ()
+        if self.history == "append":
+            turn, before, new = player.last_turn
+            return self.renderer.following(before, turn.completion.tokens, new, tools)
+        tokens, row = self.renderer.rerendered(player.messages, tools).tokens, player.rows[-1].tokens
+        if tokens[: len(row)] == row:
+            return tokens[len(row) :]
+        player.rows.append(Row(tokens))
+        return ()
+
+    def _max_tokens(self, player: Player, added: Sequence[int]) -> int:
+        """The number of tokens that the next turn of `player` may have: 0 or less if there is no room for any."""
+        limits = [self.sampling.max_tokens]
+        if self.max_episode_tokens is not None:
+            limits.append(self.max_episode_tokens - player.num_tokens - len(added))
+        if self.max_sequence_length is not None:
+            limits.append(self.max_sequence_length - len(player.rows[-1].tokens) - len(added))
+        return min(limits)
+
+    async def _take_turn(
+        self,
+        episode: Episode,
+        player: Player,
+        state: str | int | None,
+        added: Sequence[int],
+        max_tokens: int,
+        generate: Generate,
+    ) -> SampledTurn:
+        draw, number = episode.draw, episode.num_turns
+        episode.num_turns += 1
+        path = (episode.sample, number) if number else (episode.sample,)
+        key, seed = "/".join(map(str, (draw.key, *path))), derive_seed(*draw.seeds, *path)
+        sampling = evolve(self.sampling, max_tokens=max_tokens)
+        [completion] = await generate([Request(key, [*player.rows[-1].tokens, *added], sampling, seed)])
+        if completion.finish not in ("stop", "length"):
+            error = EngineError(f"the generator failed on request {key!r}", got=completion.error or completion.finish)
+            raise episode_error("generator", episode, error) from error
+        turn = self.renderer.parse(completion.tokens, completion.finish, turn=number)
+        sampled = SampledTurn(number, added, completion, turn.text, turn.calls, state)
+        player.take(turn.message, sampled)
+        return sampled
+
+    def _reward_input(self, episode: Episode, player: Player) -> RewardInput:
+        """What reward functions score: the last turn of `player`, and its conversation."""
+        draw = episode.draw
+        player_key = (player.number,) if self.players > 1 else ()
+        key = "/".join(map(str, (draw.key, episode.sample, *player_key)))
+        messages = tuple(message for message, _ in player.conversation)
+        seed = derive_seed(draw.seeds[0], "reward", key)
+        return RewardInput(key, player.turns[-1].text, draw.example, seed, messages)
+
+
+def _invalid(episode: Episode, what: str) -> EpisodeError:
+    return EpisodeError(Failure(ENVIRONMENT, "returned an invalid value", f"{place(episode)}: {what}\n"))

@@ -1,0 +1,234 @@
+"""The rows of the batch that an episode becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import evolve, frozen
+
+from purerl.envs.protocol import ToolCall
+from purerl.rewards.ground_truth import find_ground_truth
+from purerl.rewards.runner import RewardResult
+from purerl.rollouts.episode import Episode, Player, Row
+from purerl.rollouts.types import Trajectory
+from purerl.seeds import derive_seed
+from purerl.strict_json import to_json
+
+__all__ = ["ENVIRONMENT", "RowLayout", "make_trajectories", "results_of_episodes"]
+
+ENVIRONMENT = "environment"
+"""The reward component that consists of the rewards of the environment."""
+
+
+@frozen
+class RowLayout:
+    """What all rows of a workflow have in common.
+
+    samples      samples of each draw
+    players      players of each episode
+    rows         greatest number of rows that one sample can make
+    temperature  of sampling
+    has_states   each turn has a state
+    """
+
+    samples: int
+    players: int
+    rows: int
+    temperature: float
+    has_states: bool
+
+
+def make_trajectories(
+    episode: Episode, results: Mapping[int, RewardResult], layout: RowLayout, fields: Mapping[str, Any]
+) -> list[Trajectory]:
+    """The rows of all players that have taken a turn, player by player; if there are none, one that is a prompt.
+
+    `results` are those of the reward functions, by player; without reward functions it is empty. `fields` are added to
+    each row.
+    """
+    players = [player for _, player in sorted(episode.players.items()) if player.turns]
+    trajectories = [
+        trajectory
+        for player in players or [episode.player(0)]
+        for trajectory in _rows_of(episode, player, results.get(player.number), layout)
+    ]
+    first = (episode.draw.number * layout.samples + episode.sample) * layout.rows
+    return [
+        evolve(trajectory, fields={**trajectory.fields, **fields, "row": row})
+        for row, trajectory in enumerate(trajectories, start=first)
+    ]
+
+
+def _rows_of(episode: Episode, player: Player, scored: RewardResult | None, layout: RowLayout) -> list[Trajectory]:
+    rows = [row for row in player.rows if row.turns] or [Row(_prompt_tokens(episode, player))]
+    scores = [*([_without_values(scored)] * (len(rows) - 1)), scored]
+    results = [_result(episode, row, score) for row, score in zip(rows, scores, strict=True)]
+    fields = _row_fields(episode, player, layout)
+    texts = _texts(episode, player, layout)
+    outcomes = [0.0] * (len(rows) - 1) + [scored.reward or 0.0 if scored else 0.0]
+    metrics: list[dict[str, float]] = [{} for _ in rows]
+    if episode.failure is None:
+        metrics[-1] = _metrics(episode, player, rows)
+    return [
+        Trajectory({**fields, **_token_fields(episode, row, result, outcome, layout)}, texts, result, numbers)
+        for row, result, outcome, numbers in zip(rows, results, outcomes, metrics, strict=True)
+    ]
+
+
+def _prompt_tokens(episode: Episode, player: Player) -> Sequence[int]:
+    return player.rows[0].prompt if player.rows else episode.draw.prompt.tokens
+
+
+# --- fields ------------------------------------------------------------------------------------------------------
+
+
+def _row_fields(episode: Episode, player: Player, layout: RowLayout) -> dict[str, Any]:
+    draw = episode.draw
+    sample = draw.number * layout.samples + episode.sample
+    return {
+        "group": draw.number,
+        "example": draw.index,
+        "temperature": layout.temperature,
+        "truncated": episode.truncated,
+        "episode": sample * layout.players + player.number,
+        **({"role": player.number} if layout.players > 1 else {}),
+    }
+
+
+def _token_fields(
+    episode: Episode, row: Row, result: RewardResult, outcome: float, layout: RowLayout
+) -> dict[str, Any]:
+    """The fields with one value for each token. `outcome` is added to the reward of the last turn."""
+    before = len(row.prompt)
+    fields: dict[str, list[Any]] = {
+        "tokens": [*row.prompt],
+        "action": [False] * before,
+        "reward": [0.0] * before,
+        "rollout_logp": [0.0] * before,
+        "version": [0] * before,
+        "turn": [0] * before,
+    }
+    for turn in row.turns:
+        added, sampled = len(turn.added), len(turn.completion.tokens)
+        reward = (turn.reward or 0.0) + (outcome if turn is row.turns[-1] else 0.0)
+        fields["tokens"] += [*turn.added, *turn.completion.tokens]
+        fields["action"] += [False] * added + [True] * sampled
+        fields["reward"] += [0.0] * (added + sampled - 1) + [reward if result.reward is not None else 0.0]
+        fields["rollout_logp"] += [0.0] * added + [*turn.completion.logp]
+        fields["version"] += [0] * added + [*turn.completion.version]
+        fields["turn"] += [turn.number] * (added + sampled)
+    mask = {"mask": [is_action and result.reward is not None for is_action in fields["action"]]}
+    anchor = {"anchor": _anchors(episode, row)} if layout.has_states else {}
+    return fields | mask | anchor
+
+
+def _anchors(episode: Episode, row: Row) -> list[int]:
+    """The label of the state in which its turn started, for each token. The prompt has that of the first turn."""
+    labels = [derive_seed(episode.draw.index, repr(turn.state)) for turn in row.turns]
+    turns = zip(labels, row.turns, strict=True)
+    anchors = [label for label, turn in turns for _ in (*turn.added, *turn.completion.tokens)]
+    return (labels or [0])[:1] * len(row.prompt) + anchors
+
+
+# --- rewards and metrics -----------------------------------------------------------------------------------------
+
+
+def _result(episode: Episode, row: Row, scored: RewardResult | None) -> RewardResult:
+    """The reward of one row: what the environment gave for its turns, and the reward functions' result `scored`."""
+    if episode.failure:
+        return RewardResult(failure=episode.failure)
+    if scored and scored.reward is None:
+        return scored
+    gives_rewards = scored is None or any(turn.reward is not None for turn in episode.turns)
+    total = {ENVIRONMENT: sum(turn.reward or 0.0 for turn in row.turns)} if gives_rewards else {}
+    components = _added(*(turn.components for turn in row.turns), total)
+    scored = scored or RewardResult()
+    return RewardResult(
+        components=_added(components, scored.components),
+        weighted_components=_added(total, scored.weighted_components),
+        by_function={**({ENVIRONMENT: components} if components else {}), **scored.by_function},
+    )
+
+
+def _without_values(scored: RewardResult | None) -> RewardResult | None:
+    """The part of `scored` in a row that is not the last one of its episode: every weighted component is 0."""
+    if scored is None or scored.reward is None:
+        return scored
+    return RewardResult(weighted_components=dict.fromkeys(scored.weighted_components, 0.0))
+
+
+def _added(*mappings: Mapping[str, float]) -> dict[str, float]:
+    """The values of all `mappings`; those with the same name are added up."""
+    total: dict[str, float] = {}
+    for mapping in mappings:
+        for name, value in mapping.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
+def results_of_episodes(trajectories: Sequence[Trajectory]) -> list[RewardResult]:
+    """One result for each episode: the components of all its rows added up. A row without `episode` is one."""
+    by_episode: dict[int, list[RewardResult]] = {}
+    for trajectory in trajectories:
+        label = trajectory.fields.get("episode", trajectory.fields["row"])
+        by_episode.setdefault(label, []).append(trajectory.result)
+    return [_sum(results) for results in by_episode.values()]
+
+
+def _sum(results: Sequence[RewardResult]) -> RewardResult:
+    without_reward = [result for result in results if result.reward is None]
+    if without_reward:
+        return without_reward[0]
+    functions = dict.fromkeys(name for result in results for name in result.by_function)
+    return RewardResult(
+        components=_added(*(result.components for result in results)),
+        weighted_components=_added(*(result.weighted_components for result in results)),
+        by_function={name: _added(*(result.by_function.get(name, {}) for result in results)) for name in functions},
+    )
+
+
+def _metrics(episode: Episode, player: Player, rows: Sequence[Row]) -> dict[str, float]:
+    calls = [call for turn in player.turns for call in turn.calls]
+    return {
+        "environment/turns": float(len(player.turns)),
+        "environment/tool_calls": float(len(calls)),
+        "environment/tool_errors": float(sum(call.error is not None for call in calls)),
+        "environment/observation_tokens": float(sum(len(turn.added) for turn in player.turns)),
+        "environment/rows": float(len(rows)),
+        "environment/truncated": float(episode.truncated),
+    }
+
+
+# --- texts -------------------------------------------------------------------------------------------------------
+
+
+def _texts(episode: Episode, player: Player, layout: RowLayout) -> dict[str, Any]:
+    finish = "error" if episode.failure else "length" if episode.truncated else "stop"
+    spoken = [turn for _, turn in player.conversation if turn]
+    return {
+        "prompt": player.prompt_text or episode.draw.prompt.text,
+        "completion": spoken[-1].text if spoken else "",
+        "finish": finish,
+        "ground_truth": find_ground_truth(episode.draw.example),
+        "messages": to_json(_messages(player, layout), default=str),
+    }
+
+
+def _messages(player: Player, layout: RowLayout) -> list[dict[str, Any]]:
+    """The conversation of `player`: turns have their reward, their tool calls and, in games, the player."""
+    messages = [dict(message) for message in player.prompt]
+    for message, turn in player.conversation:
+        entry = dict(message)
+        if turn is not None:
+            entry.pop("tool_calls", None)
+            entry |= {"tool_calls": [_call(call) for call in turn.calls]} if turn.calls else {}
+            entry |= {"reward": turn.reward} if turn.reward is not None else {}
+            entry |= {"player": player.number} if layout.players > 1 else {}
+        messages.append(entry)
+    return messages
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    error = {} if call.error is None else {"error": call.error}
+    return {"name": call.name, "arguments": dict(call.arguments), "id": call.id, **error}
