@@ -15,7 +15,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Term, Weighted, compute_loss, prepare_step
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
-from purerl.batch import STRUCTURE, with_fields
+from purerl.batch import select_fields, with_fields
 from purerl.protocols import Metrics, Trainer
 from purerl.testing.batches import Layout, example_batch
 
@@ -160,7 +160,7 @@ def reference_training(
         outputs = reference_outputs(case, trained, batch)
         watched = {name: outputs[name].detach() for name in objective.metric_outputs}
         learned = {name: outputs[name] for name in objective.outputs}
-        rows = with_fields(batch.select(*STRUCTURE, *objective.reads), **learned, **watched)
+        rows = with_fields(select_fields(batch, objective.reads), **learned, **watched)
         loss, metrics = compute_loss(objective, rows, counts)
         optimizer.zero_grad()
         loss.backward()
