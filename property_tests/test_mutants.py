@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from hypothesis import Phase
 from hypothesis_checks import check_law
 from mutants import MUTANTS, OWN_POLICY_GRADIENT
@@ -12,7 +13,8 @@ from mutants import MUTANTS, OWN_POLICY_GRADIENT
 from purerl.algos import algebra, dapo, grpo, ppo, rae
 from purerl.algos.algebra import Algorithm
 from purerl.algos.parts import zeros
-from purerl.testing import LAWS, Law
+from purerl.algos.parts.rows import at_last_action
+from purerl.testing import LAWS, Law, example_batch, fields_of
 
 WITHOUT_SHRINKING = (Phase.explicit, Phase.generate)
 CASES = [
@@ -56,11 +58,15 @@ def test_missing_zero_outside_is_detected(monkeypatch):
 
 @pytest.mark.parametrize(
     ("module", "message"),
-    [(grpo, "field advantage"), (ppo, "field advantage"), (dapo, "selected rows"), (rae, "field advantage")],
+    [(grpo, "field advantage"), (ppo, "field advantage"), (rae, "field advantage"), (dapo, "selected rows")],
+    ids=["grpo", "ppo", "rae", "dapo"],
 )
 def test_estimator_of_rows_instead_of_episodes_is_detected(monkeypatch, module, message):
     (law,) = (law for law in LAWS if law.__name__ == "episode_invariance")
-    rows = lambda batch, reads, shape: (zeros.zero_outside_actions(batch), None)  # noqa: E731
-    monkeypatch.setattr(algebra, "join_episodes", rows)
+    algorithm = module.algorithm()
+    batch = example_batch(fields_of(algorithm), ((3, ".aaaaaaaa"), (3, ".aaaaaaaa")))
+    batch["reward"] = at_last_action(torch.ones(2, dtype=torch.float64), batch["action"])
+    law(algorithm, batch)
+    monkeypatch.setattr(algebra, "join_episodes", lambda batch, reads, shape: (zeros.zero_outside_actions(batch), None))
     with pytest.raises(AssertionError, match=rf"^episode_invariance: {message}"):
-        check_law(law, module.algorithm(), phases=WITHOUT_SHRINKING)
+        law(algorithm, batch)

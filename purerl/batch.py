@@ -253,7 +253,8 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
     """Return `batch` if it follows the schema and has the fields of `STRUCTURE` and `reads`.
 
     Instead of float32 any float dtype is accepted, if it is the same in all fields. An action token at position 0 is
-    refused, because there is no token before it from which it could be predicted.
+    refused, because there is no token before it from which it could be predicted. The rows of an episode must be in one
+    group.
 
     Raises: BatchError that names the field.
     """
@@ -280,6 +281,7 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
                 need=f"{field!r} = {list(shape)}",
             )
     _check_masks(batch)
+    _check_episodes(batch)
     return batch
 
 
@@ -315,3 +317,14 @@ def _check_masks(batch: TensorDict) -> None:
             got=", ".join(sorted(dtypes)),
             need="the same dtype in all float fields",
         )
+
+
+def _check_episodes(batch: TensorDict) -> None:
+    if "episode" in batch.keys():
+        pairs = torch.stack([batch["episode"], batch["group"]]).unique(dim=1)
+        repeated = pairs[0, 1:][pairs[0, 1:] == pairs[0, :-1]]
+        if len(repeated):
+            label = int(repeated[0])
+            groups = pairs[1][pairs[0] == label].tolist()
+            need = "rows of an episode have the same prompt, so they are in one group"
+            raise BatchError(f"episode {label}", got=f"groups {', '.join(map(str, groups))}", need=need)

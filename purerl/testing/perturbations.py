@@ -122,14 +122,20 @@ def _fold_reward(batch: TensorDict) -> Tensor:
 
 
 def randomize_labels(batch: TensorDict) -> TensorDict:
-    """Replace every label by a random integer between -2**62 and 2**62. Equal labels stay equal."""
-    return with_fields(batch, **{name: _randomize(batch[name]) for name in _label_fields(batch)})
+    """Replace every label by a random integer between -2**62 and 2**62. Equal labels stay equal.
+
+    The labels in `row` keep their order, because it is the order of the rows of an episode.
+    """
+    return with_fields(
+        batch, **{name: _randomize(batch[name], is_ordered=name == "row") for name in _label_fields(batch)}
+    )
 
 
-def _randomize(labels: Tensor) -> Tensor:
+def _randomize(labels: Tensor, *, is_ordered: bool) -> Tensor:
     unique, index = labels.unique(return_inverse=True)
     rng = random.Random(0)
-    return torch.tensor([rng.randrange(-(2**62), 2**62) for _ in unique])[index]
+    new = [rng.randrange(-(2**62), 2**62) for _ in unique]
+    return torch.tensor(sorted(new) if is_ordered else new, dtype=torch.int64)[index]
 
 
 def regroup(batch: TensorDict, size: int) -> TensorDict:

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from purerl.algos.parts.actions import action_index
-from purerl.algos.parts.groups import group_index, group_sum
+from purerl.algos.parts.groups import group_index
 from purerl.algos.parts.zeros import zero_outside_actions
 from purerl.batch import FIELDS, ROW_FIELDS, STRUCTURE, with_fields
 from purerl.kernels.masks import any_true, count_true
@@ -104,7 +104,8 @@ def write_episode_tokens(step: TensorDict, where: Sequence[str]) -> TensorDict:
     """Write `episode_tokens`: for each of the masks named `where`, the number of its tokens in the row's episode."""
     if "episode" not in step.keys():
         return step
-    tokens = [group_sum(count_true(step[name]), step["episode"]) for name in where]
+    number = group_index(step["episode"])
+    tokens = [_sum_of_episodes(count_true(step[name]), number) for name in where]
     return with_fields(step, episode_tokens=torch.stack(tokens, -1))
 
 
@@ -139,7 +140,8 @@ def rows_in_part(mask: TokenBool, row_tokens: Tensor | None) -> Tensor:
 
 def _index(batch: TensorDict, shape: tuple[int, int] | None) -> EpisodeIndex:
     action, length = batch["action"], count_true(batch["action"])
-    number, tokens = group_index(batch["episode"]), group_sum(length, batch["episode"])
+    number = group_index(batch["episode"])
+    tokens = _sum_of_episodes(length, number)
     episodes, longest = _shape(number, tokens) if shape is None else shape
     order = (number * length.shape[-1] + group_index(batch["row"])).argsort(-1)
     ordered, ordered_length = number.gather(-1, order), length.gather(-1, order)
@@ -153,6 +155,10 @@ def _index(batch: TensorDict, shape: tuple[int, int] | None) -> EpisodeIndex:
     empty = length.new_zeros((*length.shape[:-1], episodes))
     first, last = (empty.scatter_add(-1, ordered, torch.where(edge, order, 0)) for edge in (is_first, is_last))
     return EpisodeIndex(number, number.unsqueeze(-1) * longest + column, first, last, (episodes, longest))
+
+
+def _sum_of_episodes(count: Tensor, number: Tensor) -> Tensor:
+    return torch.zeros_like(count).scatter_add(-1, number, count).gather(-1, number)
 
 
 def _shape(number: Tensor, tokens: Tensor) -> tuple[int, int]:

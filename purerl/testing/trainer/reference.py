@@ -67,12 +67,16 @@ _LAYOUT: Layout = (
 
 
 def make_batch(case: Case, seed: int = 0, layout: Layout = _LAYOUT) -> TensorDict:
-    """A batch of `layout` with random tokens; the first row was decoded greedily (temperature 0)."""
+    """A batch of `layout` with random tokens; the first row was decoded greedily (temperature 0).
+
+    The rows of a group are one episode, so that a trainer that drops `episode_tokens` is detected.
+    """
     batch = example_batch(("old_logp", "advantage", "temperature"), layout, seed=seed)
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, case.vocab_size, batch["tokens"].shape, generator=draw)
     temperature = batch["temperature"].index_fill(0, torch.tensor(0), 0.0)
-    return with_fields(batch, tokens=torch.where(batch["attention_mask"], tokens, 0), temperature=temperature)
+    tokens = torch.where(batch["attention_mask"], tokens, 0)
+    return with_fields(batch, tokens=tokens, temperature=temperature, episode=batch["group"])
 
 
 def _surrogate(batch: TensorDict) -> Tensor:
