@@ -157,13 +157,14 @@ def test_row_mean_is_over_the_tokens_of_the_episode():
     assert step["episode_tokens"][:, 0].tolist() == [6, 1, 6, 1, 6, 3]
     parts = with_fields(step, logp=logp, entropy=zeros).split(2)
     losses, metrics = zip(*(compute_loss(algorithm.objectives[0], part, counts) for part in parts), strict=True)
-    (gradient,) = torch.autograd.grad(sum(losses), logp)
+    loss = torch.stack(losses).sum()
+    (gradient,) = torch.autograd.grad(loss, logp)
     weight = torch.tensor([24, 4, 24, 4, 24, 12], dtype=torch.float64)
     expected = torch.where(batch["mask"], -batch["advantage"] / weight[:, None], 0)
     torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-15)
     merged = merge(*metrics)["loss/policy"]
     torch.testing.assert_close(merged.weight, torch.tensor(1.0, dtype=torch.float64))
-    torch.testing.assert_close(merged.total, sum(losses).detach())
+    torch.testing.assert_close(merged.total, loss.detach())
 
 
 @pytest.mark.parametrize("module", [grpo, vapo, gigpo], ids=["grpo", "vapo", "gigpo"])
