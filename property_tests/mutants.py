@@ -162,6 +162,10 @@ def sign_of_score(batch):
     return (batch["reward"].sum(-1) > 0) * 2.0 - 1.0
 
 
+def score_over_length_of_context(batch):
+    return batch["reward"].sum(-1) / batch["attention_mask"].sum(-1)
+
+
 def score_over_version_range(batch):
     return batch["reward"].sum(-1) / (1 + batch["version"].amax(-1) - batch["version"].amin(-1))
 
@@ -248,6 +252,10 @@ def mean_over_rows_of_part(loss, mask, counts):
     return token_sum(loss, mask, counts) / max(1, len(mask))
 
 
+def mean_over_tokens_of_row(loss, mask, counts):
+    return (torch.where(mask, loss, 0).sum(-1) / mask.sum(-1).clamp(min=1)).sum() / counts.rows.clamp(min=1)
+
+
 def divided_by_max_row_length(loss, mask, counts):
     return token_sum(loss, mask, counts) / mask.sum(-1).amax()
 
@@ -327,6 +335,10 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
         "tool_rewards_lost": (_with_row_advantage(reward_of_last_action_token), "field advantage"),
         "discount_over_tool_tokens": (_with_transform(returns_over_all_tokens), "field advantage"),
         "old_logp_shifted_by_one": (_with_term(loss=shifted_ratio), "gradient of logp"),
+    },
+    "episode_invariance": {
+        "score_over_length_of_context": (_with_row_advantage(score_over_length_of_context), "field advantage"),
+        "mean_over_tokens_of_row": (_with_term(reduce=mean_over_tokens_of_row), "gradient of logp"),
     },
     "permutation_equivariance": {"groups_by_position": (_with_row_advantage(centered_by_position), "field advantage")},
     "masked_row_invariance": {

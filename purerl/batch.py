@@ -7,6 +7,9 @@ fields, `collate` creates a batch from rows, and `check_batch` refuses one that 
 There are two masks. *Action* tokens (`action`) are the policy's own tokens. The field is never changed; recurrences and
 lengths use it, and an outcome reward is on the last action token. *Counted* tokens (`mask`) are the action tokens that
 enter losses, counts and baselines; corrections may remove some. Tokens that are not counted are *masked out*.
+
+An *episode* is one try of a task. It is one row, unless the context of an agent is rewritten: what follows is then a
+new row with the same label `episode`, which starts with the new context. See `purerl.algos.parts.episodes`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from purerl.types import TensorDict
 
 __all__ = [
     "FIELDS",
+    "OPTIONAL_STRUCTURE",
     "ROW_FIELDS",
     "SCHEMA",
     "SCHEMA_VERSION",
@@ -32,6 +36,7 @@ __all__ = [
     "check_batch",
     "collate",
     "empty_batch",
+    "select_fields",
     "with_fields",
 ]
 
@@ -96,7 +101,7 @@ SCHEMA: tuple[Field, ...] = (
     Field("reward", _TOKEN, _F, "reward", "rewards", "an outcome reward is on the last action token"),
     Field("components", "rows k", _F, "reward", "rewards", "value of each of k rewards", requires="several rewards"),
     Field("greedy_score", _ROW, _F, "reward", "rewards", "reward of the greedy completion of the row's prompt"),
-    Field("score", _ROW, _F, "reward", "rewards", "the sum of the row's rewards, for objectives that read it"),
+    Field("score", _ROW, _F, "reward", "rewards", "the sum of the rewards of the row's episode, for objectives"),
     Field("teacher_index", _ROW, _I, "index", "loop", "which of several teachers scores the row"),
     Field("rollout_logp", _TOKEN, _F, "nats", "generator", "under the generator, at the sampling temperature"),
     Field("version", _TOKEN, _I, "version", "generator", "version of the weights that sampled the token"),
@@ -122,6 +127,7 @@ SCHEMA: tuple[Field, ...] = (
     Field("weight", _TOKEN, _F, "", "estimator", "importance weight of the policy loss, without gradient"),
     Field("rejected", _TOKEN, _B, "", "estimator", "the token was counted, and a correction has rejected it"),
     Field("prompt_weight", _ROW, _F, "", "prepare", "weight of the row's tokens in a mean over prompts"),
+    Field("episode_tokens", "rows k", _I, "tokens", "prepare", "tokens of the row's episode that each term covers"),
     Field("penalized", _TOKEN, _B, "", "prepare", "tokens selected by KL-Cov"),
     Field("dropped", _TOKEN, _B, "", "prepare", "the token has no policy loss"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the current model, with gradient"),
@@ -137,6 +143,12 @@ ROW_FIELDS = frozenset(field.name for field in SCHEMA if not field.axes.startswi
 
 STRUCTURE = ("attention_mask", "action", "mask", "row", "group")
 """Fields that every batch has, and that every function may read."""
+
+OPTIONAL_STRUCTURE = ("episode", "episode_tokens")
+"""Fields that a batch of episodes has besides, for the functions that run an algorithm.
+
+Without `episode`, every row is an episode of its own. No algorithm declares or reads these fields.
+"""
 
 # Names in other libraries -> our names.
 _ALIASES = {
@@ -164,6 +176,17 @@ _ALIASES = {
 def with_fields(batch: TensorDict, **fields: Tensor) -> TensorDict:
     """A new batch with `fields` replaced or added. It shares all other tensors with `batch`, which is unchanged."""
     return batch.copy().update(fields)
+
+
+def select_fields(batch: TensorDict, names: Iterable[str]) -> TensorDict:
+    """The fields of `STRUCTURE` and `names` of `batch`, and those of `OPTIONAL_STRUCTURE` that it has.
+
+    This is what a function gets that declares `names`.
+
+    Raises: KeyError for a field that `batch` does not have.
+    """
+    optional = [name for name in OPTIONAL_STRUCTURE if name in batch.keys()]
+    return batch.select(*dict.fromkeys((*STRUCTURE, *names, *optional)))
 
 
 def collate(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
@@ -230,7 +253,8 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
     """Return `batch` if it follows the schema and has the fields of `STRUCTURE` and `reads`.
 
     Instead of float32 any float dtype is accepted, if it is the same in all fields. An action token at position 0 is
-    refused, because there is no token before it from which it could be predicted.
+    refused, because there is no token before it from which it could be predicted. The rows of an episode must be in one
+    group.
 
     Raises: BatchError that names the field.
     """
@@ -257,6 +281,7 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
                 need=f"{field!r} = {list(shape)}",
             )
     _check_masks(batch)
+    _check_episodes(batch)
     return batch
 
 
@@ -292,3 +317,14 @@ def _check_masks(batch: TensorDict) -> None:
             got=", ".join(sorted(dtypes)),
             need="the same dtype in all float fields",
         )
+
+
+def _check_episodes(batch: TensorDict) -> None:
+    if "episode" in batch.keys():
+        pairs = torch.stack([batch["episode"], batch["group"]]).unique(dim=1)
+        repeated = pairs[0, 1:][pairs[0, 1:] == pairs[0, :-1]]
+        if len(repeated):
+            label = int(repeated[0])
+            groups = pairs[1][pairs[0] == label].tolist()
+            need = "rows of an episode have the same prompt, so they are in one group"
+            raise BatchError(f"episode {label}", got=f"groups {', '.join(map(str, groups))}", need=need)

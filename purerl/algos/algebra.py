@@ -23,9 +23,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from purerl.algos.parts.log_ratios import finite_logp
-from purerl.batch import ROW_FIELDS, with_fields
-from purerl.kernels.masks import any_true, count_true
+from purerl.algos.parts.episodes import (
+    count_rows,
+    join_episodes,
+    rows_in_part,
+    rows_of_episodes,
+    split_episodes,
+    tokens_of_episodes,
+    write_episode_tokens,
+)
+from purerl.algos.parts.zeros import zero_outside
+from purerl.batch import with_fields
+from purerl.kernels.masks import count_true
 from purerl.types import RowBool, Scalar, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
@@ -58,7 +67,6 @@ __all__ = [
     "stateless",
     "unchanged",
     "write_field",
-    "zero_outside",
 ]
 
 State = Any
@@ -147,10 +155,15 @@ class Transform(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The number of tokens that a term covers in a whole optimizer step, and of rows with at least one of them."""
+    """The number of tokens that a term covers in a whole optimizer step, and of rows with at least one of them.
+
+    If the step has `episode`, `rows` is the number of episodes. A reduction gets the number of tokens of each row's
+    episode as `row_tokens`, [rows]. It is None if every row is an episode of its own.
+    """
 
     tokens: Scalar
     rows: Scalar
+    row_tokens: Tensor | None = None
 
 
 class Weighted(NamedTuple):
@@ -286,57 +299,39 @@ identity = chain()
 # --- running an algorithm ----------------------------------------------------------------------------------------
 
 
-def zero_outside(batch: TensorDict, mask: TokenBool) -> TensorDict:
-    """Set float fields to 0: fields of tokens at masked-out tokens, fields of rows in rows without a counted token.
-
-    Masked-out tokens must have no effect. A `torch.where` after the equation is not enough: the gradient of
-    where(mask, exp(x), 0) is NaN if x is infinite. The inputs are therefore set to 0 before the equations, which need
-    no mask. Log-probabilities of -inf are replaced as in `parts.log_ratios`.
-    """
-    rows, floats = any_true(mask), {name: value for name, value in batch.items() if value.is_floating_point()}
-    return with_fields(batch, **{name: _zero_field(name, value, mask, rows) for name, value in floats.items()})
+def select_rows(algorithm: Algorithm, batch: TensorDict, *, episodes: tuple[int, int] | None = None) -> RowBool:
+    """Return the rows that `algorithm.select` keeps, bool [rows]. It gets the same batch as `algorithm.advantage`."""
+    joined, index = join_episodes(batch, algorithm.reads, episodes)
+    return rows_of_episodes(algorithm.select(joined), index)
 
 
-def _zero_field(name: str, value: Tensor, mask: TokenBool, rows: RowBool) -> Tensor:
-    keep = rows if name in ROW_FIELDS or value.ndim == rows.ndim else mask
-    value = finite_logp(value) if name.endswith("logp") else value
-    return torch.where(keep.reshape(keep.shape + (1,) * (value.ndim - keep.ndim)), value, 0)
-
-
-def select_rows(algorithm: Algorithm, batch: TensorDict) -> RowBool:
-    """Return the rows that `algorithm.select` keeps, bool [rows]. Floats are set to 0 as in `compute_advantages`."""
-    return algorithm.select(_zero_outside_actions(batch))
-
-
-def compute_advantages(algorithm: Algorithm, state: State, batch: TensorDict) -> tuple[State, TensorDict]:
+def compute_advantages(
+    algorithm: Algorithm, state: State, batch: TensorDict, *, episodes: tuple[int, int] | None = None
+) -> tuple[State, TensorDict]:
     """Apply `algorithm.advantage` to the whole batch.
 
     Before that, floats are set to 0 outside of action tokens, and in rows without a counted token. Recurrences follow
     action tokens, so these keep their values even if `mask` does not count them. `reward` keeps its values at every
     token of those rows, because an environment may put a reward on a token that is not an action.
+
+    If the batch has `episode`, the transform gets the batch of its episodes (`purerl.algos.parts.episodes`), and all
+    rows of an episode get what it writes. The shape of this batch is read from the values. Under `torch.func.vmap` and
+    `torch.compile`, give it as `episodes`: the number of episodes, and of action tokens of the longest, or more.
     """
-    return algorithm.advantage.apply(state, _zero_outside_actions(batch))
-
-
-def _zero_outside_actions(batch: TensorDict) -> TensorDict:
-    counted = any_true(batch["mask"]).unsqueeze(-1)
-    zeroed = zero_outside(batch, batch["action"] & counted)
-    if "reward" in batch.keys():
-        zeroed = with_fields(zeroed, reward=torch.where(batch["attention_mask"] & counted, batch["reward"], 0))
-    return zeroed
+    joined, index = join_episodes(batch, algorithm.reads, episodes)
+    state, after = algorithm.advantage.apply(state, joined)
+    return state, split_episodes(batch, joined, after, index)
 
 
 def prepare_step(objective: Objective, step: TensorDict) -> tuple[TensorDict, dict[str, Counts]]:
     """Apply `objective.prepare` to a whole optimizer step, and count the tokens and rows that each term covers.
 
-    Before that, floats outside `mask` are set to 0.
+    Before that, floats outside `mask` are set to 0. If the step has `episode`, the rows of an episode count as one, and
+    `episode_tokens` is written.
     """
     step = objective.prepare(zero_outside(step, step["mask"]))
-    return step, {term.name: _count(step[term.where]) for term in objective.terms}
-
-
-def _count(mask: TokenBool) -> Counts:
-    return Counts(count_true(mask).sum(-1), count_true(any_true(mask)))
+    step = write_episode_tokens(step, [term.where for term in objective.terms])
+    return step, {t.name: Counts(count_true(step[t.where]).sum(-1), count_rows(step, t.where)) for t in objective.terms}
 
 
 def compute_loss(
@@ -344,16 +339,19 @@ def compute_loss(
 ) -> tuple[Scalar, dict[str, Weighted]]:
     """Return the loss and the metrics of `part`: any set of whole units (rows or groups) of an optimizer step.
 
-    `part` holds `objective.reads`, and the model's `outputs` and `metric_outputs`. The loss of a step is the sum of the
-    losses of its parts. The metric ``loss/<term>`` is the value of a term.
+    `part` holds `objective.reads`, the model's `outputs` and `metric_outputs`, and `episode_tokens` if `prepare_step`
+    has written it. The loss of a step is the sum of the losses of its parts. The metric ``loss/<term>`` is the value of
+    a term.
     """
     zeroed = {where: zero_outside(part, part[where]) for where in {term.where for term in objective.terms}}
-    losses = [t.weight * t.reduce(_loss(t, zeroed[t.where]), part[t.where], counts[t.name]) for t in objective.terms]
-    metrics = dict(objective.metrics(zero_outside(part.detach(), part["mask"])))
-    for term, loss in zip(objective.terms, losses, strict=True):
+    metrics, losses = dict(objective.metrics(zero_outside(part.detach(), part["mask"]))), []
+    for index, term in enumerate(objective.terms):
+        mask, count = part[term.where], counts[term.name]._replace(row_tokens=tokens_of_episodes(part, index))
+        loss = term.weight * term.reduce(_loss(term, zeroed[term.where]), mask, count)
         # The losses of the parts add up to that of the step. Their weights, fractions of its rows, add up to 1.
-        fraction = count_true(any_true(part[term.where])).to(loss.dtype) / counts[term.name].rows.clamp(min=1)
+        fraction = rows_in_part(mask, count.row_tokens).to(loss.dtype) / count.rows.clamp(min=1)
         metrics[f"loss/{term.name}"] = Weighted(loss.detach(), fraction)
+        losses.append(loss)
     return torch.stack(losses).sum(0), metrics
 
 

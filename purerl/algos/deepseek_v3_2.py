@@ -38,7 +38,9 @@ from purerl.algos.modifiers import kl_loss as kl_penalty
 from purerl.algos.parts.settings import base_settings, number
 from purerl.composition import Composition, build_algorithm
 
-__all__ = ["Config", "algorithm", "composition"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "composition"]
+
+EXEMPTIONS = off_policy_mask.EXEMPTIONS
 
 
 @frozen(kw_only=True)

@@ -34,7 +34,10 @@ from purerl.algos.parts.settings import number
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"reinforce_gradient_on_policy": "it learns from pairs and has no advantage"}
+EXEMPTIONS = {
+    "episode_invariance": "a pair consists of two rows",
+    "reinforce_gradient_on_policy": "it learns from pairs and has no advantage",
+}
 
 
 @frozen(kw_only=True)

@@ -57,6 +57,7 @@ from purerl.types import RowFloat, TensorDict, TokenBool, TokenFloat
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "balance_loss", "clipped_row_weight"]
 
 EXEMPTIONS = {
+    "episode_invariance": "the regression is of the log-ratio of a row, which need not be the whole episode",
     "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss",
     "reinforce_gradient_on_policy": "it is a regression on the reference's log-probability and a partition function",
 }

@@ -47,7 +47,9 @@ from purerl.algos.parts.surrogates import geometric_mean_ratio
 from purerl.algos.parts.transforms import outcome_advantage
 from purerl.types import TensorDict, TokenFloat
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"episode_invariance": "the ratio is that of a row, which need not be the whole episode"}
 
 
 @frozen(kw_only=True)

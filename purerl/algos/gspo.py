@@ -46,7 +46,9 @@ from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.transforms import outcome_advantage
 
-__all__ = ["Config", "algorithm"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
+
+EXEMPTIONS = {"episode_invariance": "the ratio is that of a row, which need not be the whole episode"}
 
 
 @frozen(kw_only=True)

@@ -28,6 +28,7 @@ from purerl.algos.parts.transforms import return_advantage, whiten_advantage
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
+    "episode_invariance": "the ratio is that of a row, which need not be the whole episode",
     "gradient_matches_finite_differences": "the ratio has the value of its row but the gradient of its token; "
     "the two agree only if all tokens of a row have the same advantage",
     "group_independence": "advantages are whitened over the whole batch",

@@ -54,7 +54,10 @@ from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
-EXEMPTIONS = {"reinforce_gradient_on_policy": "it is a regression, whose gradient is beta N / (N - 1) times as large"}
+EXEMPTIONS = {
+    "episode_invariance": "the regression is of the log-ratio of a row, which need not be the whole episode",
+    "reinforce_gradient_on_policy": "it is a regression, whose gradient is beta N / (N - 1) times as large",
+}
 
 
 @frozen(kw_only=True)

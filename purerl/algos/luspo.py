@@ -22,7 +22,9 @@ from purerl.algos.modifiers import reduction
 from purerl.algos.parts.settings import base_settings, number
 from purerl.composition import Composition, build_algorithm
 
-__all__ = ["Config", "algorithm", "composition"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm", "composition"]
+
+EXEMPTIONS = gspo.EXEMPTIONS
 
 
 @frozen(kw_only=True)

@@ -75,7 +75,10 @@ from purerl.types import RowFloat, RowInt, TensorDict, TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process"]
 
-EXEMPTIONS = {"group_independence": "advantages are whitened over the whole batch"}
+EXEMPTIONS = {
+    "episode_invariance": "the reward model is trained on rows, which need not be whole episodes",
+    "group_independence": "advantages are whitened over the whole batch",
+}
 
 
 @frozen(kw_only=True)

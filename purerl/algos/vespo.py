@@ -43,7 +43,8 @@ from purerl.algos.parts.weights import gamma_weight
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {
-    "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss"
+    "episode_invariance": "the weight is that of a row, which need not be the whole episode",
+    "gradient_matches_finite_differences": "the weight is detached, so the gradient is not the derivative of the loss",
 }
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from purerl.algos.algebra import Algorithm, compute_advantages, compute_loss, prepare_step, select_rows
-from purerl.batch import STRUCTURE, with_fields
+from purerl.batch import select_fields, with_fields
 from purerl.comparison.changes import NOTHING, aligned, changes, fields_to_compare, policy_of, texts_of
 from purerl.errors import InputError
 from purerl.types import TensorDict
@@ -96,7 +96,7 @@ def _result(algorithm: Algorithm, batch: TensorDict) -> _Result:
     """Advantages, the policy's loss and its gradient by output, on the rows that are kept; 0 in other rows."""
     keep = select_rows(algorithm, batch)
     kept = batch[keep]
-    _, after = compute_advantages(algorithm, algorithm.advantage.init(), kept.select(*STRUCTURE, *algorithm.reads))
+    _, after = compute_advantages(algorithm, algorithm.advantage.init(), select_fields(kept, algorithm.reads))
     policy = policy_of(algorithm)
     step, counts = prepare_step(policy, with_fields(kept, **dict(after.items())))
     outputs = {name: step[name].detach().clone().requires_grad_() for name in policy.outputs}

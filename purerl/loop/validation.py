@@ -112,7 +112,7 @@ _MAX_NLL = math.log(torch.finfo(torch.float64).max)
 
 
 def _total(counts: Sequence[Counts]) -> Counts:
-    return Counts(*(torch.stack(numbers).sum(0) for numbers in zip(*counts, strict=True)))
+    return Counts(*(torch.stack([getattr(count, name) for count in counts]).sum(0) for name in ("tokens", "rows")))
 
 
 def _mean_over_tokens(value: TokenFloat, batch: TensorDict) -> Weighted:

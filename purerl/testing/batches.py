@@ -171,6 +171,12 @@ def _chosen(batch: TensorDict, rng: torch.Generator) -> Tensor:
     return number == torch.where(same_group, number, 0).amax(-1)
 
 
+def _episode(batch: TensorDict, rng: torch.Generator) -> Tensor:
+    """Up to two episodes in each group."""
+    group = batch["group"].unique(return_inverse=True)[1]
+    return 2 * group + torch.randint(0, 2, group.shape, generator=rng)
+
+
 def _topk(batch: TensorDict, rng: torch.Generator) -> Tensor:
     """The log-probabilities of three tokens from a vocabulary of four, so that they do not sum to 1."""
     return _normal((*batch["mask"].shape, 4), rng).log_softmax(-1)[..., :3]
@@ -186,6 +192,7 @@ _VALUES = {
     "noise": _noise,
     "reward": _reward,
     "chosen": _chosen,
+    "episode": _episode,
     "teacher_topk_logp": _topk,
     "topk_logp": _topk,
 }

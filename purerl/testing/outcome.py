@@ -23,7 +23,7 @@ from purerl.algos.algebra import (
     prepare_step,
     select_rows,
 )
-from purerl.batch import ROW_FIELDS, STRUCTURE, with_fields
+from purerl.batch import OPTIONAL_STRUCTURE, ROW_FIELDS, STRUCTURE, select_fields, with_fields
 
 __all__ = [
     "Difference",
@@ -125,7 +125,7 @@ def run_advantage(algorithm: Algorithm, batch: TensorDict) -> Outcome:
 
 
 def _run_advantage(algorithm: Algorithm, batch: TensorDict) -> tuple[Outcome, TensorDict]:
-    inputs = batch.select(*STRUCTURE, *algorithm.reads)
+    inputs = select_fields(batch, algorithm.reads)
     state, after = compute_advantages(algorithm, algorithm.advantage.init(), inputs)
     # Fields that are read are not results. Neither is `reward`: removing tool tokens changes its positions. Row fields
     # with additional axes are not compared either.
@@ -145,7 +145,8 @@ def _steps(algorithm: Algorithm, batch: TensorDict, after: TensorDict) -> list[t
     stages = [(o, batch) for o in algorithm.before]
     stages += [(o, with_fields(batch, **dict(after.items()))) for o in algorithm.objectives]
     # Not strict: an objective also reads the fields that its `prepare` writes, and those do not exist yet.
-    return [(o, b.select(*STRUCTURE, *o.reads, *o.outputs, *o.metric_outputs, strict=False)) for o, b in stages]
+    fields = (*STRUCTURE, *OPTIONAL_STRUCTURE)
+    return [(o, b.select(*fields, *o.reads, *o.outputs, *o.metric_outputs, strict=False)) for o, b in stages]
 
 
 def run_objective(
@@ -157,7 +158,7 @@ def run_objective(
     """The gradients and the loss of `objective`, summed over the parts of `step`, and the merged metrics."""
     ready, counts = prepare_step(objective, step.exclude(*objective.outputs, *objective.metric_outputs))
     ready = with_fields(
-        ready.select(*STRUCTURE, *objective.reads), **{name: step[name] for name in objective.metric_outputs}
+        select_fields(ready, objective.reads), **{name: step[name] for name in objective.metric_outputs}
     )
 
     def losses(outputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Weighted]]:

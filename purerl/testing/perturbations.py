@@ -32,6 +32,7 @@ __all__ = [
     "regroup",
     "scale_rewards",
     "shift_scores",
+    "split_rows",
 ]
 
 
@@ -121,19 +122,53 @@ def _fold_reward(batch: TensorDict) -> Tensor:
 
 
 def randomize_labels(batch: TensorDict) -> TensorDict:
-    """Replace every label by a random integer between -2**62 and 2**62. Equal labels stay equal."""
-    return with_fields(batch, **{name: _randomize(batch[name]) for name in _label_fields(batch)})
+    """Replace every label by a random integer between -2**62 and 2**62. Equal labels stay equal.
+
+    The labels in `row` keep their order, because it is the order of the rows of an episode.
+    """
+    return with_fields(
+        batch, **{name: _randomize(batch[name], is_ordered=name == "row") for name in _label_fields(batch)}
+    )
 
 
-def _randomize(labels: Tensor) -> Tensor:
+def _randomize(labels: Tensor, *, is_ordered: bool) -> Tensor:
     unique, index = labels.unique(return_inverse=True)
     rng = random.Random(0)
-    return torch.tensor([rng.randrange(-(2**62), 2**62) for _ in unique])[index]
+    new = [rng.randrange(-(2**62), 2**62) for _ in unique]
+    return torch.tensor(sorted(new) if is_ordered else new, dtype=torch.int64)[index]
 
 
 def regroup(batch: TensorDict, size: int) -> TensorDict:
     """Assign the rows, in order, to groups of `size` rows. The last group may be smaller."""
     return with_fields(batch, group=torch.arange(len(batch["row"])) // size)
+
+
+# --- episodes ----------------------------------------------------------------------------------------------------
+
+
+def split_rows(batch: TensorDict) -> tuple[TensorDict, Tensor]:
+    """Make each row an episode, and split it at up to two of its action tokens into rows of this episode, at random.
+
+    Every part starts at the beginning of its row. What an earlier part ends with is context: its tokens are no actions
+    and have no reward. The reward components of a row are those of its last part, and only this part is truncated. The
+    second result is the row of the batch that each new row is a part of. New rows are in random order.
+    """
+    rng = torch.Generator().manual_seed(0)
+    count, action = len(batch["row"]), batch["action"]
+    is_cut = action & (action.cumsum(-1) > 1) & (torch.rand(action.shape, generator=rng) < 0.3)
+    part_of_token = is_cut.cumsum(-1).clamp(max=2)
+    last = part_of_token.amax(-1)
+    origin, part = torch.cartesian_prod(torch.arange(count), torch.arange(3)).unbind(-1)
+    origin, part = (value[part <= last[origin]] for value in (origin, part))
+    is_own, is_last = part_of_token[origin] == part[:, None], part == last[origin]
+    masks = {"action": is_own, "mask": is_own, "attention_mask": part_of_token[origin] <= part[:, None]}
+    changed = {name: batch[name][origin] & mask for name, mask in masks.items()}
+    for name, keep in {"reward": is_own, "components": is_last[:, None], "truncated": is_last}.items():
+        if name in batch.keys():
+            changed[name] = torch.where(keep, batch[name][origin], 0).to(batch[name].dtype)
+    labels = {"row": 3 * origin + part, "episode": batch["row"][origin]}
+    order = torch.randperm(len(origin), generator=rng)
+    return with_fields(batch[origin], **changed, **labels)[order], origin[order]
 
 
 # --- log-probabilities -------------------------------------------------------------------------------------------

@@ -167,6 +167,11 @@ def normalized_by_microbatch(true, objective, part, counts):
     return true(objective, part, {n: Counts(2 * where.sum(), 2 * where.any(-1).sum()) for n, where in own.items()})
 
 
+@mutant(STEPS, engine, "select_fields")
+def episode_tokens_are_dropped(true, batch, names):
+    return true(batch, names).exclude("episode_tokens")
+
+
 @mutant(STEPS, HFTrainer, "_optimize")
 def averaged_over_microbatches(true, self, metrics, counts):
     for parameter in self.trained.values():
@@ -255,7 +260,7 @@ def another_rank_answers_differently(true):
 
 @mutant("an_empty_step_changes_nothing", HFTrainer, "_optimize")
 def momentum_continues(true, self, metrics, counts):
-    return true(self, metrics, {name: Counts(*(x + 1 for x in count)) for name, count in counts.items()})
+    return true(self, metrics, {name: Counts(count.tokens + 1, count.rows + 1) for name, count in counts.items()})
 
 
 @mutant("an_empty_step_changes_nothing", HFTrainer, "_optimize")

@@ -26,9 +26,11 @@ from purerl.algos import (
     whiten,
     whiten_rows,
 )
+from purerl.algos.parts.episodes import join_episodes, rows_in_part, rows_of_episodes
 from purerl.algos.parts.groups import group_index, group_std, group_std_of_others
 from purerl.algos.parts.rows import first_counted, row_mean
 from purerl.algos.parts.whiten import center, standard_deviation
+from purerl.batch import collate
 from tests.golden.helpers import assert_values, f64, gradient_of, ints, mask_of
 
 LOSS = f64([2.0, 4.0, math.nan], [6.0, math.nan, math.nan])
@@ -51,6 +53,28 @@ def test_reductions(reduce, expected):
     none = Counts(torch.tensor(0), torch.tensor(0))
     gradient = gradient_of(lambda x: reduce(x, torch.zeros_like(MASK), none), torch.ones(2, 3))
     assert not gradient.any()
+
+
+def test_rows_of_episodes():
+    """Three rows of two episodes: one has the tokens of the last row, then those of the first."""
+    rows = [(5, 9, [0, 1, 2]), (3, -1, [0, 4]), (4, 9, [0, 8, 16, 32])]
+    batch = collate(
+        [
+            dict(tokens=[0] * len(r), action=[0, *[1] * (len(r) - 1)], row=k, group=7, episode=e, reward=r)
+            for k, e, r in rows
+        ]
+    )
+    joined, index = join_episodes(batch, ("reward",), None)
+    assert joined["reward"].tolist() == [[4, 0, 0, 0, 0], [8, 16, 32, 1, 2]]
+    assert joined["mask"].tolist() == [[True, False, False, False, False], [True] * 5]
+    assert rows_of_episodes(torch.tensor([0.25, 0.5]), index).tolist() == [0.5, 0.25, 0.5]
+    assert rows_of_episodes(torch.tensor([0.25, 0.5, 1.0]), None).tolist() == [0.25, 0.5, 1.0]
+    assert rows_in_part(batch["mask"], None) == 3
+    tokens = torch.tensor([5, 1, 5])
+    assert [float(rows_in_part(batch["mask"][k : k + 1], tokens[k : k + 1])) for k in range(3)] == [0.4, 1.0, 0.6]
+    counts = Counts(torch.tensor(6), torch.tensor(2), tokens)
+    mean = sequence_mean_of_token_mean(batch["reward"].double(), batch["mask"], counts)
+    torch.testing.assert_close(mean, f64((59 / 5 + 4) / 2)[0])
 
 
 def test_weights_of_prompts():

@@ -88,7 +88,10 @@ def exemptions(config: Config) -> dict[str, str]:
     if config.ratio == "token":
         return {}
     reason = "the gradient is the derivative only if all tokens of a row have the same advantage and weight"
-    return {"gradient_matches_finite_differences": reason}
+    return {
+        "gradient_matches_finite_differences": reason,
+        "episode_invariance": "the ratio is that of a row, which need not be the whole episode",
+    }
 
 
 def _mean_value(batch: TensorDict, *, loss: Callable) -> TokenFloat:

@@ -26,7 +26,9 @@ from purerl.algos.parts.editing import contains, policy_of, surrogate_of
 from purerl.algos.parts.settings import number
 from purerl.errors import ConfigError
 
-__all__ = ["Config", "modify"]
+__all__ = ["EXEMPTIONS", "Config", "modify"]
+
+EXEMPTIONS = {"episode_invariance": "the mean is over the tokens of a row, which need not be the whole episode"}
 
 
 @frozen(kw_only=True)

@@ -13,7 +13,7 @@ row i:
 `purerl.algos.prompt_weight` turns token_mean into a mean over prompts.
 
 `loss` and `mask` are [rows, time], the result is a scalar. `counts.rows` is the number of rows with at least one
-counted token. Without counted tokens, the result and its gradient are 0.
+counted token, where all rows of an episode count as one. Without counted tokens, the result and its gradient are 0.
 
 >>> mask, counts = torch.tensor([[True, True], [True, False]]), Counts(torch.tensor(3), torch.tensor(2))
 >>> loss = torch.tensor([[2.0, 4.0], [6.0, 99.0]])
@@ -64,10 +64,12 @@ def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Count
 
         loss = (1 / rows) sum_i (1 / n_i) sum_t m_it l_it
 
-    The result is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
+    An episode of several rows counts as one row: n_i is the number of counted tokens of the whole episode. The result
+    is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     Source: GRPO (2402.03300).
     """
-    means = torch.where(mask, loss, 0).sum(-1) / count_true(mask).clamp(min=1)
+    tokens = count_true(mask) if counts.row_tokens is None else counts.row_tokens
+    means = torch.where(mask, loss, 0).sum(-1) / tokens.clamp(min=1)
     return means.sum(-1) / counts.rows.clamp(min=1)
 
 

@@ -18,7 +18,7 @@ from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
 from purerl.backends.fake.model import BIGRAM, OUTPUTS, compute_outputs, export_weights, initial_weights
 from purerl.backends.weights import TensorWeights, check_adapter, copy_weights
-from purerl.batch import STRUCTURE, with_fields
+from purerl.batch import select_fields, with_fields
 from purerl.errors import CheckpointError, ConfigError
 from purerl.kernels.partition import assign_ranks, tokens_needed
 from purerl.protocols import Capabilities, Metrics, Weights
@@ -87,7 +87,7 @@ class FakeTrainer:
         names = (*objective.outputs, *objective.metric_outputs)
         outputs = compute_outputs(leaves, part, names, top_k=self._config.top_k)
         outputs |= {name: outputs[name].detach() for name in set(names).difference(objective.outputs)}
-        fields = part.select(*STRUCTURE, *objective.reads)
+        fields = select_fields(part, objective.reads)
         loss, metrics = compute_loss(objective, with_fields(fields, **outputs), counts)
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         self._ranks.sum_in_place(gradients)

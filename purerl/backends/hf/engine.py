@@ -33,7 +33,7 @@ from purerl.backends.hf.optimizer import adamw, clear_gradients, learning_rate
 from purerl.backends.hf.sharding import check_sharding, fsdp_parts, restore_shards, sum_gradients
 from purerl.backends.hf.weights import ModelWeights, copy_into
 from purerl.backends.weights import check_adapter, shard_like
-from purerl.batch import STRUCTURE, check_batch, with_fields
+from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, InputError
 from purerl.protocols import Capabilities, Metrics, Weights
 from purerl.ranks import Ranks
@@ -106,7 +106,7 @@ class HFTrainer:
         parts = self._arrange(batch, (*_READS, *objective.reads), objective.unit)
         clear_gradients(self.trained.values())
         device = self._device
-        counts = {name: Counts(*(number.to(device) for number in count)) for name, count in counts.items()}
+        counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
         metrics = merge(*(self._backward(batch, part, objective, counts) for part in parts))
         if not self.is_sharded:
             self.ranks.sum_in_place([p.grad for p in self.trained.values()])
@@ -137,7 +137,7 @@ class HFTrainer:
     def _rows(self, batch: TensorDict, part: MicroBatch, reads: Sequence[str]) -> TensorDict:
         """The rows of one micro-batch, on the model's device."""
         choices = [_CHOICES] if _CHOICES in batch.keys() else []
-        return batch.select(*dict.fromkeys((*STRUCTURE, *reads, *choices)))[part.rows].to(self._device)
+        return select_fields(batch, (*reads, *choices))[part.rows].to(self._device)
 
     def _forward(self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str]) -> dict[str, Tensor]:
         return self.module(
@@ -157,7 +157,7 @@ class HFTrainer:
         outputs = self._forward(rows, part, tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs))))
         watched = {name: outputs[name].detach() for name in objective.metric_outputs}
         learned = {name: outputs[name] for name in objective.outputs}
-        rows = with_fields(rows.select(*STRUCTURE, *objective.reads), **watched, **learned)
+        rows = with_fields(select_fields(rows, objective.reads), **watched, **learned)
         loss, metrics = compute_loss(objective, rows, counts)
         loss.backward()
         return metrics

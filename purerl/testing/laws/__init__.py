@@ -6,7 +6,7 @@ add an algorithm that violates it to `property_tests/mutants.py`.
 
     purity        an algorithm reads what it declares, has no side effects, and can be pickled
     execution     it runs on any device, under `torch.func.vmap`, and compiled
-    invariance    padding, row order, labels, masked-out values and the splitting of a step do not change results
+    invariance    padding, row order, labels, masked-out values, the splitting of episodes and steps change no results
     rewards       rewards and advantages
     gradients     losses and gradients: without counted tokens, at extreme values, and on policy
 
@@ -27,6 +27,7 @@ from purerl.testing.laws.gradients import (
 )
 from purerl.testing.laws.invariance import (
     compaction_invariance,
+    episode_invariance,
     group_independence,
     group_label_invariance,
     masked_row_invariance,
@@ -65,6 +66,7 @@ LAWS: tuple[Law, ...] = (
     compiled_equals_eager,
     padding_invariance,
     compaction_invariance,
+    episode_invariance,
     permutation_equivariance,
     masked_row_invariance,
     group_label_invariance,

@@ -17,10 +17,12 @@ from purerl.testing.perturbations import (
     make_rows_extreme,
     pad,
     randomize_labels,
+    split_rows,
 )
 
 __all__ = [
     "compaction_invariance",
+    "episode_invariance",
     "group_independence",
     "group_label_invariance",
     "masked_row_invariance",
@@ -55,18 +57,12 @@ def compaction_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
     position.
     """
     compacted, columns = compact(batch)
-    action = compacted["action"]
-
-    def at_action_tokens(value: Tensor) -> Tensor:
-        return value * action.reshape(action.shape + (1,) * (value.ndim - 2))
 
     def expected_rows(value: Tensor) -> Tensor:
-        return value if value.ndim == 1 else at_action_tokens(gather_columns(value, columns))
+        return value if value.ndim == 1 else _at_actions(gather_columns(value, columns), compacted)
 
-    def actual_rows(value: Tensor) -> Tensor:
-        return value if value.ndim == 1 else at_action_tokens(value)
-
-    expected, actual = map_rows(run(algorithm, batch), expected_rows), map_rows(run(algorithm, compacted), actual_rows)
+    expected = map_rows(run(algorithm, batch), expected_rows)
+    actual = map_rows(run(algorithm, compacted), lambda value: _at_actions(value, compacted))
     assert_same(expected, actual, columns=columns)
 
 
@@ -136,6 +132,30 @@ def group_independence(algorithm: Algorithm, batch: TensorDict) -> None:
     changed = make_rows_extreme(batch, ~is_other)
     expected, actual = other_rows(run(algorithm, batch)), other_rows(run(algorithm, changed))
     assert_same(expected, actual, rows=is_other.nonzero()[:, 0])
+
+
+# --- splitting an episode ----------------------------------------------------------------------------------------
+
+
+@law
+def episode_invariance(algorithm: Algorithm, batch: TensorDict) -> None:
+    """Splitting the rows of a batch into several rows of the same episode does not change any result.
+
+    Each part has what comes before it as context. Rewards stay on their tokens. Selected rows, the fields of action
+    tokens that the advantage stage writes, its state, losses and gradients are compared. An agent whose context is
+    rewritten must not count more than others. Common violations: a mean over rows, a ratio of a row. A module whose
+    loss has a ratio or a regression of whole rows declares an exemption.
+    """
+    split, origin = split_rows(batch)
+    expected = map_rows(run(algorithm, batch), lambda value: _at_actions(value[origin], split))
+    actual = map_rows(run(algorithm, split), lambda value: _at_actions(value, split))
+    assert_same(expected._replace(metrics={}), actual._replace(metrics={}), rows=origin)
+
+
+def _at_actions(value: Tensor, batch: TensorDict) -> Tensor:
+    """`value`, with 0 at tokens that are not actions if it has a value for each token."""
+    action = batch["action"]
+    return value if value.ndim == 1 else value * action.reshape(action.shape + (1,) * (value.ndim - 2))
 
 
 # --- splitting a step --------------------------------------------------------------------------------------------

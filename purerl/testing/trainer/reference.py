@@ -15,7 +15,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Term, Weighted, compute_loss, prepare_step
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
-from purerl.batch import STRUCTURE, with_fields
+from purerl.batch import select_fields, with_fields
 from purerl.protocols import Metrics, Trainer
 from purerl.testing.batches import Layout, example_batch
 
@@ -67,12 +67,16 @@ _LAYOUT: Layout = (
 
 
 def make_batch(case: Case, seed: int = 0, layout: Layout = _LAYOUT) -> TensorDict:
-    """A batch of `layout` with random tokens; the first row was decoded greedily (temperature 0)."""
+    """A batch of `layout` with random tokens; the first row was decoded greedily (temperature 0).
+
+    The rows of a group are one episode, so that a trainer that drops `episode_tokens` is detected.
+    """
     batch = example_batch(("old_logp", "advantage", "temperature"), layout, seed=seed)
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, case.vocab_size, batch["tokens"].shape, generator=draw)
     temperature = batch["temperature"].index_fill(0, torch.tensor(0), 0.0)
-    return with_fields(batch, tokens=torch.where(batch["attention_mask"], tokens, 0), temperature=temperature)
+    tokens = torch.where(batch["attention_mask"], tokens, 0)
+    return with_fields(batch, tokens=tokens, temperature=temperature, episode=batch["group"])
 
 
 def _surrogate(batch: TensorDict) -> Tensor:
@@ -160,7 +164,7 @@ def reference_training(
         outputs = reference_outputs(case, trained, batch)
         watched = {name: outputs[name].detach() for name in objective.metric_outputs}
         learned = {name: outputs[name] for name in objective.outputs}
-        rows = with_fields(batch.select(*STRUCTURE, *objective.reads), **learned, **watched)
+        rows = with_fields(select_fields(batch, objective.reads), **learned, **watched)
         loss, metrics = compute_loss(objective, rows, counts)
         optimizer.zero_grad()
         loss.backward()

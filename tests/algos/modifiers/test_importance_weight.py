@@ -178,4 +178,5 @@ def test_laws(base, settings):
     # The gradient is the derivative of the loss for these algorithms, so only the mean over the batch is an exemption.
     exempt = {*importance_weight.exemptions(importance_weight.Config(**settings))}
     exempt -= {"gradient_matches_finite_differences"}
+    exempt |= {*getattr(base, "EXEMPTIONS", {})}
     check_laws(modified(base, **settings), batches=3, exempt=exempt)
