@@ -6,9 +6,6 @@ Before it terminates the process, it writes the stack to a status file.
 
 from __future__ import annotations
 
-import faulthandler
-import math
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -18,12 +15,13 @@ from typing import Any, NamedTuple
 
 from purerl.rewards.adapters import LoadedReward, RewardInput, load_reward
 from purerl.rewards.outcomes import Failure, Outcome, call_reward, failure_of_exception
+from purerl.workers.status import IDLE, Status
 
-__all__ = ["AWAITING", "AWAIT_GRACE", "IDLE", "TIME_SLICE", "WorkerTask", "work"]
+__all__ = ["AWAITING", "AWAIT_GRACE", "TIME_SLICE", "WorkerTask", "work"]
 
 TIME_SLICE = 0.1  # seconds after which a worker starts no further call of its task
 AWAIT_GRACE = 1.0  # seconds added to the watchdog while awaitables run, which have their own timeout
-AWAITING, IDLE = -1, -2  # values of the status file that are not the index of an input
+AWAITING = -1  # in the status file, in place of the index of an input; IDLE is another such value
 
 
 class WorkerTask(NamedTuple):
@@ -34,33 +32,6 @@ class WorkerTask(NamedTuple):
     timeout: float
 
 
-class _Status:
-    """The file in which a worker records the index of its current input and, if it is terminated, its stack."""
-
-    def __init__(self, descriptor: int):
-        self._descriptor = descriptor
-        self._watchdog_start = -math.inf
-        self.write_index(IDLE)
-        os.lseek(descriptor, 0, os.SEEK_END)
-
-    def write_index(self, index: int) -> None:
-        os.pwrite(self._descriptor, f"{index:8d}\n".encode(), 0)
-
-    def start_watchdog(self, seconds: float) -> None:
-        """Terminate the process after `seconds`, unless this is called again or the watchdog is stopped.
-
-        Restarting a watchdog that is younger than 1 % of `seconds` has no effect, to save time in fast functions.
-        """
-        now = time.monotonic()
-        if now - self._watchdog_start > seconds / 100:
-            faulthandler.dump_traceback_later(seconds, exit=True, file=self._descriptor)
-            self._watchdog_start = now
-
-    def stop_watchdog(self) -> None:
-        faulthandler.cancel_dump_traceback_later()
-        self._watchdog_start = -math.inf
-
-
 def work(connection: int, status: int) -> None:
     """Score tasks until the run closes its end of the connection. Functions are loaded outside of any timeout.
 
@@ -68,7 +39,7 @@ def work(connection: int, status: int) -> None:
                 worker sends None when it has loaded the functions, and then the outcomes of each task
     status      file descriptor of the status file
     """
-    run, status_file = Connection(connection), _Status(status)
+    run, status_file = Connection(connection), Status(status)
     try:
         rewards = {name: _load(name) for name in run.recv()}
         message: Any = None
@@ -89,7 +60,7 @@ def _load(name: str) -> LoadedReward | Failure:
         return failure_of_exception(name, error)
 
 
-def _score(reward: LoadedReward | Failure, task: WorkerTask, status: _Status) -> list[Outcome]:
+def _score(reward: LoadedReward | Failure, task: WorkerTask, status: Status) -> list[Outcome]:
     if isinstance(reward, Failure):
         return [reward] * len(task.inputs)
 

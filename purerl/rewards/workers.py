@@ -20,12 +20,14 @@ from typing import NamedTuple
 
 from purerl.errors import RewardError
 from purerl.rewards.adapters import LoadedReward, RewardInput
-from purerl.rewards.outcomes import Failure, Outcome, shorten
-from purerl.rewards.processes import Death, Worker, end_all
-from purerl.rewards.worker import AWAIT_GRACE, IDLE, TIME_SLICE, WorkerTask
+from purerl.rewards.outcomes import INTERNAL_FILES, Failure, Outcome, shorten
+from purerl.rewards.worker import AWAIT_GRACE, TIME_SLICE, WorkerTask
+from purerl.workers.processes import Death, Worker, end_all
+from purerl.workers.status import IDLE
 
 __all__ = ["WorkerPool"]
 
+_WORK = "purerl.rewards.worker:work"
 _MAX_DEFAULT_WORKERS = 8
 _MAX_TASK_SIZE = 256
 _KILL_GRACE = 2.0  # seconds until the run ends a worker whose watchdog did not work
@@ -71,7 +73,11 @@ class WorkerPool:
     def start(self) -> None:
         """Start the worker processes. They load the functions in the background."""
         while len(self._tasks) < self._num_workers:
-            self._tasks[Worker(self._max_inputs, max_memory=self._max_memory)] = None
+            self._tasks[self._new_worker()] = None
+
+    def _new_worker(self) -> Worker:
+        names = tuple(self._max_inputs)
+        return Worker(_WORK, names, max_memory=self._max_memory, internal_files=INTERNAL_FILES)
 
     def close(self) -> None:
         """End the worker processes and everything that they have started."""
