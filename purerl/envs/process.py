@@ -38,7 +38,7 @@ class Process:
         self.death: Death | None = None
         self._ticks = 0
         self._waiting: dict[int, asyncio.Future[Answer | None]] = {}
-        self._reader = asyncio.StreamReader()
+        self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
     @property
@@ -49,13 +49,14 @@ class Process:
         """What the process sends, until it ends."""
         # multiprocessing's Connection sends each message as its length, 4 bytes, and its pickle.
         copy = socket.socket(fileno=os.dup(self.worker.connection.fileno()))
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=copy)
+        reader, self._writer = await asyncio.open_unix_connection(sock=copy)
+        self._reader = reader
         loop, sentinel = asyncio.get_running_loop(), self.worker.sentinel
         loop.add_reader(sentinel, self._feed_end)  # the guard has ended, even if another process keeps the socket open
         try:
             while True:
-                (size,) = struct.unpack("!i", await self._reader.readexactly(4))
-                data = await self._reader.readexactly(size)
+                (size,) = struct.unpack("!i", await reader.readexactly(4))
+                data = await reader.readexactly(size)
                 self._ticks = 0
                 yield ForkingPickler.loads(data)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -66,7 +67,8 @@ class Process:
 
     def _feed_end(self) -> None:
         asyncio.get_running_loop().remove_reader(self.worker.sentinel)
-        self._reader.feed_eof()
+        if self._reader is not None:
+            self._reader.feed_eof()
 
     def send(self, request: Request) -> None:
         """Send `request`; it is lost if the process has ended."""
@@ -105,7 +107,8 @@ class Process:
         """Let the guard end the process and everything that it has started."""
         if self.death is None:
             self.worker.terminate()
-            self._reader.feed_eof()
+            if self._reader is not None:
+                self._reader.feed_eof()
 
     def has_ended(self, death: Death) -> None:
         """Note how the process ended; nobody gets an answer anymore."""

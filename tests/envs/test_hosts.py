@@ -32,8 +32,9 @@ def settings(name: str = "Obeys", **more) -> EnvironmentSettings:
 def hosted(function, chosen: EnvironmentSettings):
     """The result of function(host), a coroutine, with a host of the `chosen` environments."""
 
+    host = open_host(chosen)  # before there is an event loop
+
     async def main():
-        host = open_host(chosen)
         try:
             async with asyncio.timeout(120):
                 return await function(host)
