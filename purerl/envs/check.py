@@ -87,7 +87,7 @@ def _check_run_in(settings: EnvironmentSettings, functions: dict[str, Callable[.
     if settings.run_in == "event_loop" and blocking:
         got = f"{blocking[0]}, which is not a coroutine and would block the event loop"
         raise ConfigError("run_in = event_loop", got=got, need="only async functions", do="leave run_in out")
-    if settings.run_in == "thread" and functions and not blocking:
+    if settings.run_in == "thread" and not blocking:
         raise no_effect("run_in", settings.run_in, "functions that block; all are async", "set run_in = event_loop")
 
 

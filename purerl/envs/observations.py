@@ -26,7 +26,7 @@ class Declared:
 
 
 def checked_observation(value: Any, declared: Declared) -> Observation:
-    """`value` with plain values only, in place of those of numpy, torch and subclasses.
+    """`value` with plain values only, in place of those of numpy, torch and subclasses. A truncated episode is done.
 
     Raises: ValueError with what is wrong.
     """
@@ -40,18 +40,16 @@ def checked_observation(value: Any, declared: Declared) -> Observation:
     for name in ("done", "truncated"):
         if type(getattr(value, name)) is not bool:
             raise ValueError(f"{name} is {getattr(value, name)!r:.200}; need True or False")
-    if value.truncated and not value.done:
-        raise ValueError("truncated without done; a truncated episode is over")
     if not isinstance(value.state, str | int | None):
         raise ValueError(f"state is {value.state!r:.200}; need a string, an integer or None")
-    if declared.has_states and value.state is None and not value.done:
+    if declared.has_states and value.state is None and not (value.done or value.truncated):
         raise ValueError("state is None; need the state in which the next turn starts, because has_states is true")
     if type(value.player) is not int or not 0 <= value.player < declared.players:
         raise ValueError(f"player is {value.player!r:.200}; need an integer below players = {declared.players}")
     return Observation(
         messages=messages,
         reward=reward,
-        done=value.done,
+        done=value.done or value.truncated,
         truncated=value.truncated,
         state=_plain("state", value.state),
         components=components,

@@ -50,8 +50,7 @@ class EnvironmentSettings:
     players: int = setting("number of players, each with a conversation of its own", default=1, **at_least(1))
     max_turns: int = setting("maximum number of turns of an episode", unit="turns", default=8, **at_least(1))
     max_episode_tokens: int | None = setting(
-        "maximum number of tokens of a row after its prompt, sampled tokens and those of the environment; if not "
-        "given, there is no limit",
+        "maximum number of sampled tokens of an episode, of all players together; if not given, there is no limit",
         unit="tokens",
         default=None,
         **at_least(1),

@@ -33,6 +33,7 @@ class Guess:
     def step(self, text, calls):
         guess = int(text) if text.isdigit() else 0
         if guess == self._number:
+            self._number = None
             return Observation(reward=1.0, done=True)
         if guess < self._number:
             self._low = max(self._low, guess + 1)
