@@ -52,15 +52,16 @@ def _located(key: str, name: str, settings: EnvironmentSettings) -> Callable[...
 
 
 def _check_factory(settings: EnvironmentSettings, name: str) -> None:
-    factory = _located("factory", name, settings)
+    factory: Any = _located("factory", name, settings)
     if inspect.isclass(factory):
-        missing = [method for method in _METHODS if not callable(getattr(factory, method, None))]
+        methods: dict[str, Any] = {method: getattr(factory, method, None) for method in _METHODS}
+        missing = [name for name, method in methods.items() if not callable(method)]
         if missing:
             need = "the methods reset, step and close; see purerl.envs.protocol.Environment"
             raise ConfigError(f"factory {name!r}", got=f"a class without {', '.join(missing)}", need=need)
-        _check_run_in(settings, {f"{name}.{method}": getattr(factory, method) for method in _METHODS})
-        _check_parameters(f"{name}.reset", factory.reset, "self", {}, 0)
-        _check_parameters(f"{name}.step", factory.step, "self", "", [])
+        _check_run_in(settings, {f"{name}.{method}": function for method, function in methods.items()})
+        _check_parameters(f"{name}.reset", methods["reset"], "self", {}, 0)
+        _check_parameters(f"{name}.step", methods["step"], "self", "", [])
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):

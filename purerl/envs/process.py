@@ -8,13 +8,15 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing import reduction
+from typing import Any
 
 from purerl.envs.worker import Answer, HostTask, Request
 from purerl.workers.processes import Death, Worker
 
 __all__ = ["Process"]
 
+_PICKLER: Any = reduction.ForkingPickler  # as multiprocessing's Connection uses it
 _WORK = "purerl.envs.worker:work"
 _MAX_START_TICKS = 1200
 
@@ -58,7 +60,7 @@ class Process:
                 (size,) = struct.unpack("!i", await reader.readexactly(4))
                 data = await reader.readexactly(size)
                 self._ticks = 0
-                yield ForkingPickler.loads(data)
+                yield _PICKLER.loads(data)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -73,7 +75,7 @@ class Process:
     def send(self, request: Request) -> None:
         """Send `request`; it is lost if the process has ended."""
         if self._writer is not None and not self._writer.is_closing():
-            data = ForkingPickler.dumps(request)
+            data = _PICKLER.dumps(request)
             with suppress(ConnectionError):
                 self._writer.write(struct.pack("!i", len(data)) + data)
 

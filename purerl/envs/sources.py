@@ -43,7 +43,7 @@ def tool_functions(name: str) -> list[Callable[..., Any]]:
 
 def _tool_source(settings: EnvironmentSettings, make: MakeCall) -> Source:
     """Tools have deadlines of their own, so a turn with several calls has none."""
-    from purerl.envs.mcp import McpServers, release
+    from purerl.envs.mcp_tools import McpServers, release
 
     call = make(settings.timeout)
     located = [locate(name) for name in settings.tools]

@@ -26,14 +26,16 @@ class Guess:
         self._limit = limit
 
     def reset(self, example, seed):
-        self._number = random.Random(seed).randint(1, self._limit)
+        self._number, self._is_over = random.Random(seed).randint(1, self._limit), False
         self._low, self._high = 1, self._limit
         return Observation(messages=[user(f"Guess from 1 to {self._limit}.")], state=self._state())
 
     def step(self, text, calls):
+        if self._is_over:
+            raise RuntimeError("the game is over")
         guess = int(text) if text.isdigit() else 0
         if guess == self._number:
-            self._number = None
+            self._is_over = True
             return Observation(reward=1.0, done=True)
         if guess < self._number:
             self._low = max(self._low, guess + 1)

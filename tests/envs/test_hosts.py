@@ -186,7 +186,7 @@ def test_call_that_hangs_fails_only_its_episode_and_its_process_is_replaced() ->
             failure = await failure_of(first.step("sleep 600", ()))
             assert failure.kind == "timed out"
             assert "in do_sleep" in failure.traceback
-            assert await say(second, "say fine") == "fine", "the other episode goes on in the same process"
+            assert await say(second, "say fine") == "fine", "the other episode continues in the same process"
             async with episode(host) as third:
                 await third.reset({}, 0)
                 assert await say(third, "pid") != pid

@@ -35,7 +35,7 @@ def test_calls_are_answered_in_their_order_and_a_turn_without_a_call_ends_the_ep
         async with episode(host) as opened:
             observation = await opened.reset({}, 0)
             assert not observation.messages
-            assert [tool["function"]["name"] for tool in opened.tools] == ["add", "add_later"]
+            assert [tool["function"]["name"] for tool in opened.tools or ()] == ["add", "add_later"]
             calls = [
                 ("add", {"first": 3, "second": 4}),
                 ("add_later", {"first": 1, "second": 2}),
@@ -110,7 +110,7 @@ def test_methods_share_a_state_in_an_episode_only() -> None:
         async with episode(host) as first, episode(host) as second:
             await first.reset({}, 0)
             await second.reset({}, 0)
-            assert {tool["function"]["name"] for tool in first.tools} == {"write", "read"}
+            assert {tool["function"]["name"] for tool in first.tools or ()} == {"write", "read"}
             assert await answers(first, ("write", {"line": "a"}), ("write", {"line": "b"})) == ["1 lines", "2 lines"]
             assert await answers(second, ("read", {})) == ["[]"]
             assert await answers(first, ("read", {})) == ['["a", "b"]']

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing import reduction
 from typing import Any
 
 from purerl.envs.observations import checked_observation, checked_tools
@@ -17,6 +17,7 @@ __all__ = [
     "unusual_turns_are_answered",
 ]
 
+_PICKLER: Any = reduction.ForkingPickler  # what processes send
 _UNUSUAL_TEXTS = ("", " \n", "\x00\ud7ff\U0001f600", "-1", "9" * 400, "long " * 2000, "</s><|im_end|>", '{"a": [')
 
 
@@ -62,7 +63,7 @@ def observations_can_be_pickled(case: Case) -> None:
     example, seed = next(case.episodes_to_play())
     for observation in case.play(example, seed).observations:
         try:
-            copied = ForkingPickler.loads(ForkingPickler.dumps(observation))
+            copied = _PICKLER.loads(_PICKLER.dumps(observation))
         except Exception as error:
             raise AssertionError(f"got {type(error).__name__}: {error}, for {observation!r:.200}") from error
         assert copied == observation, f"got {copied!r:.200} from its pickle, expected {observation!r:.200}"

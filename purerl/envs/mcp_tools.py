@@ -11,6 +11,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from purerl.envs.failures import EnvironmentFailure, died, timed_out
@@ -93,14 +94,13 @@ class Shared:
 
     async def _own(self) -> None:
         """Connect, and disconnect when it is time: the package requires that one task does both."""
-        from mcp import Client, StdioServerParameters
-
+        mcp: Any = import_module("mcp")
         try:
             target: Any = self._server
             if not self._server.startswith(("http://", "https://")):
                 command, *arguments = shlex.split(self._server)
-                target = StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
-            async with Client(target) as client:
+                target = mcp.StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
+            async with mcp.Client(target) as client:
                 self.tools = [self._tool(client, tool) for tool in await _list_tools(client)]
                 self._ready.set_result(None)
                 await self._stop.wait()
@@ -121,8 +121,6 @@ class Shared:
 
     async def _call(self, client: Any, name: str, arguments: Mapping[str, Any]) -> str:
         """Errors of the tool and of its arguments are answers. Everything else is a failure of the server."""
-        from mcp import MCPError
-
         try:
             async with asyncio.timeout(self._timeout):
                 result = await client.call_tool(name, dict(arguments))
@@ -130,7 +128,7 @@ class Shared:
             self.is_broken = True
             raise timed_out(f"tool {name} of {self._server}", self._timeout) from error
         except Exception as error:
-            if isinstance(error, MCPError) and error.code in _ANSWERS:
+            if getattr(error, "code", None) in _ANSWERS:  # an MCPError
                 raise
             self.is_broken = True
             raise died(f"tool {name} of {self._server}", ["the MCP server failed", *_reasons(error)]) from error
