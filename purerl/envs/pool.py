@@ -28,6 +28,7 @@ __all__ = ["EnvironmentPool"]
 
 _MAX_DEFAULT_WORKERS = 8
 _MAX_FAILED_STARTS = 3  # times the number of workers, without a start that succeeds
+_HEARTBEAT_GRACE = 10.0  # seconds added to the timeout of a call until a process that sends nothing is ended
 _TICK = 0.5  # seconds between two checks whether all processes still answer
 
 
@@ -175,9 +176,6 @@ class EnvironmentPool:
             await asyncio.sleep(_TICK)
             for process in self._processes:
                 process.tick(max_ticks=math.ceil((self._task.timeout + _HEARTBEAT_GRACE) / _TICK))
-
-
-_HEARTBEAT_GRACE = 10.0  # seconds added to the timeout of a call until a process that sends nothing is ended
 
 
 class _HostedEpisode:

@@ -241,6 +241,19 @@ def test_process_that_dies_fails_its_episodes_and_is_replaced(text: str) -> None
     hosted(main, settings())
 
 
+def test_process_that_is_stopped_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("purerl.envs.pool._HEARTBEAT_GRACE", 2.0)
+
+    async def main(host):
+        async with episode(host) as opened:
+            await opened.reset({}, 0)
+            os.kill(int(await say(opened, "pid")), signal.SIGSTOP)
+            return await failure_of(opened.step("say x", ()))
+
+    failure = hosted(main, settings(timeout=1.0))
+    assert failure.kind == "timed out"
+
+
 def child_worker() -> int:
     """The process id of the only worker: the child of the only guard."""
     [guard] = child_guards()

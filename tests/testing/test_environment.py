@@ -72,6 +72,11 @@ class NoClose:
     reset, step = Echo.reset, Echo.step
 
 
+class RaisesAtStart(Echo):
+    def reset(self, example, seed):
+        raise RuntimeError("no display")
+
+
 class ReturnsText(Echo):
     def step(self, text, calls):
         return text
@@ -208,6 +213,7 @@ children: list[subprocess.Popen] = []
     ("mutant", "check", "words"),
     [
         (the_same, "has_all_methods", "the same object"),
+        (RaisesAtStart, "observations_are_valid", "reset\\(.*no display"),
         (NoClose, "has_all_methods", "reset, step and close"),
         (ReturnsText, "observations_are_valid", "need a purerl.envs.protocol.Observation"),
         (NoReward, "observations_are_valid", "reward is nan"),

@@ -63,6 +63,7 @@ class Playing:
     @property
     def is_over(self) -> bool:
         last = self.observations[-1]
+        assert isinstance(last, Observation), f"got {last!r:.200}; need a purerl.envs.protocol.Observation"
         return last.done or last.truncated or len(self.turns) >= self._case.max_turns
 
     @property
@@ -70,7 +71,7 @@ class Playing:
         return getattr(self.environment, "tools", None) or ()
 
     async def reset(self) -> None:
-        self.observations.append(await call(self.environment.reset, self.example, self.seed))
+        self.observations.append(await self._call("reset", self.example, self.seed))
 
     async def step(self) -> None:
         """Take a turn, unless the episode is over."""
@@ -78,10 +79,18 @@ class Playing:
             return
         turn = self._case.policy(self.observations[-1], self.tools, self._rng)
         self.turns.append((turn, ()) if isinstance(turn, str) else turn)
-        self.observations.append(await call(self.environment.step, *self.turns[-1]))
+        self.observations.append(await self._call("step", *self.turns[-1]))
 
     async def close(self) -> None:
-        await call(self.environment.close)
+        await self._call("close")
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return await call(getattr(self.environment, method), *arguments)
+        except Exception as error:
+            shown = ", ".join(f"{argument!r:.200}" for argument in arguments)
+            got = f"{type(error).__name__}: {error}"
+            raise AssertionError(f"{method}({shown}): got {got}, expected no exception") from error
 
     async def play(self) -> None:
         try:
