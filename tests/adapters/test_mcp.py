@@ -107,7 +107,7 @@ def test_tools_of_a_server(kind: str, request: pytest.FixtureRequest) -> None:
         async with episode(host) as first, episode(host) as second:
             await first.reset({}, 0)
             await second.reset({}, 0)
-            by_name = {tool["function"]["name"]: tool["function"] for tool in first.tools}
+            by_name = {tool["function"]["name"]: tool["function"] for tool in first.tools or ()}
             assert by_name["multiply"]["description"] == "Multiply two numbers."
             assert by_name["multiply"]["parameters"]["required"] == ["first", "second"]
             assert await answer(first, "multiply", first=6, second=7) == "42"
