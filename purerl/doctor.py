@@ -29,7 +29,7 @@ __all__ = ["EXTRAS", "REQUIRED", "Finding", "check_installation"]
 REQUIRED = {
     "attrs": "settings",
     "cattrs": "reading and writing settings",
-    "httpx": "connections to the hub",
+    "httpx": "connections to the hub and to remote environments",
     "huggingface-hub": "uploading models",
     "jinja2": "chat templates",
     "numpy": "arrays between libraries",
@@ -47,6 +47,7 @@ REQUIRED = {
 EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
     "math": ("math-verify", "scores answers that are formulas"),
+    "mcp": ("mcp", "calls tools of MCP servers"),
     "mlflow": ("mlflow-skinny", "logs runs to an MLflow server; pip install mlflow for a local database"),
     "swanlab": ("swanlab", "logs runs to SwanLab"),
     "tensorboard": ("tensorboard", "logs runs to TensorBoard"),

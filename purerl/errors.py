@@ -9,6 +9,7 @@
         ├── RunDirectoryError            the run directory belongs to another or to a finished run
         ├── CheckpointError              a checkpoint cannot be written or read
         ├── RewardError                  reward functions failed
+        ├── RolloutError                 environments cannot run
         ├── EngineError                  a trainer or a generator failed, or broke its protocol
         └── RunStoppedError                   the run was asked to stop, and can be resumed
 
@@ -29,6 +30,7 @@ __all__ = [
     "InputError",
     "PurerlError",
     "RewardError",
+    "RolloutError",
     "RunDirectoryError",
     "RunError",
     "RunStoppedError",
@@ -82,6 +84,10 @@ class CheckpointError(RunError):
 
 class RewardError(RunError):
     """Reward functions failed on more rows than the run lives with, or the processes that they run in died."""
+
+
+class RolloutError(RunError):
+    """The processes or threads that environments run in cannot be started, or cannot be ended."""
 
 
 class EngineError(RunError):

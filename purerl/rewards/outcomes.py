@@ -35,7 +35,10 @@ __all__ = [
     "start_calls",
 ]
 
-INTERNAL_FILES = tuple(f"purerl/rewards/{name}.py" for name in ("adapters", "guard", "outcomes", "worker"))
+INTERNAL_FILES = (
+    *(f"purerl/rewards/{name}.py" for name in ("adapters", "outcomes", "worker")),
+    *(f"purerl/workers/{name}.py" for name in ("guard", "status")),
+)
 """Files whose frames are removed from tracebacks, because they only call the reward functions."""
 _MAX_TRACEBACK_CHARACTERS = 4000
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
@@ -160,10 +163,15 @@ def _make_outcome(name: str, value: Any) -> Outcome:
         return Failure(name, "returned an invalid value", str(error))
 
 
-def failure_of_exception(name: str, error: BaseException) -> Failure:
-    """The failure of the reward function `name`, which has raised `error`."""
+def failure_of_exception(
+    name: str, error: BaseException, *, internal_files: tuple[str, ...] = INTERNAL_FILES
+) -> Failure:
+    """The failure of the reward function or environment `name`, which has raised `error`.
+
+    Frames of files whose names end with one of `internal_files` are left out.
+    """
     exception = traceback.TracebackException.from_exception(error)
-    frames = [frame for frame in exception.stack if not frame.filename.endswith(INTERNAL_FILES)]
+    frames = [frame for frame in exception.stack if not frame.filename.endswith(internal_files)]
     exception.stack = traceback.StackSummary.from_list(frames)
     text = shorten("".join(exception.format()))
     if isinstance(error, MemoryError):

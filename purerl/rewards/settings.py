@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -18,7 +18,7 @@ from purerl.settings import at_least, no_effect, setting
 if TYPE_CHECKING:
     from purerl.algos.algebra import Algorithm
 
-__all__ = ["Reward", "RewardWorkers", "check_rewards", "check_weights", "to_rewards"]
+__all__ = ["Reward", "RewardWorkers", "check_rewards", "check_weights", "to_mib", "to_rewards"]
 
 
 @frozen
@@ -41,10 +41,10 @@ def to_rewards(values: Iterable[str | Reward]) -> tuple[Reward, ...]:
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
 
-def _to_mib(value: object) -> object:
+def to_mib(value: Any) -> Any:
     """A size with a unit in MiB; every other value is returned unchanged.
 
-    >>> _to_mib("2GB"), _to_mib("1.5 GiB"), _to_mib(512)
+    >>> to_mib("2GB"), to_mib("1.5 GiB"), to_mib(512)
     (1907, 1536, 512)
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\w+)", value) if isinstance(value, str) else None
@@ -72,8 +72,8 @@ class RewardWorkers:
         unit="MiB",
         default=None,
         may_change=True,
-        converter=_to_mib,
-        read=_to_mib,
+        converter=to_mib,
+        read=to_mib,
         **at_least(64),
     )
     max_failure_rate: float = setting(

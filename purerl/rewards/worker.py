@@ -8,9 +8,6 @@ Before it terminates the process, it writes the stack to a status file.
 
 from __future__ import annotations
 
-import faulthandler
-import math
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,14 +20,13 @@ from typing import NamedTuple
 
 from purerl.rewards.adapters import LoadedReward, RewardInput, load_reward
 from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, failure_of_exception, start_calls
+from purerl.workers.status import CALL, IDLE, Status
 
-__all__ = ["AWAITED", "AWAITING", "AWAIT_GRACE", "IDLE", "TIME_SLICE", "Report", "WorkerTask", "work"]
+__all__ = ["AWAITING", "AWAIT_GRACE", "TIME_SLICE", "Report", "WorkerTask", "work"]
 
 TIME_SLICE = 0.02  # seconds after which a worker starts no further call of its task
 AWAIT_GRACE = 1.0  # seconds added to the watchdog while awaitables run, which have their own timeout
-AWAITING, IDLE = -1, -2  # values of the status file that are not the index of an input
-AWAITED, CALLED = "a", "c"  # what the watchdog waits for
-_CALL = -1  # key of the deadline of the current call; the awaitables of a task have its number
+AWAITING = -1  # in the status file, in place of the index of an input; IDLE is another such value
 
 
 class WorkerTask(NamedTuple):
@@ -55,49 +51,6 @@ class Report(NamedTuple):
     outcomes: Mapping[int, Outcome]
 
 
-class _Status:
-    """The file in which a worker records the index of its current input and, if it is terminated, its stack.
-
-    Its watchdog terminates the process at the earliest of several deadlines, which have keys.
-    """
-
-    def __init__(self, descriptor: int):
-        self._descriptor = descriptor
-        self._deadlines: dict[int, float] = {}
-        self._lock = RLock()
-        os.pwrite(descriptor, f"{IDLE:8d}{CALLED}\n".encode(), 0)
-        os.lseek(descriptor, 0, os.SEEK_END)
-
-    def write_index(self, index: int) -> None:
-        os.pwrite(self._descriptor, f"{index:8d}".encode(), 0)
-
-    def start_watchdog(self, key: int, seconds: float) -> None:
-        """Terminate the process after `seconds`, unless this is called again or `stop_watchdog` is called.
-
-        A deadline that would move by less than 1 % of `seconds` stays as it is, to save time in fast functions.
-        """
-        deadline = time.monotonic() + seconds
-        if self._deadlines.get(key, -math.inf) < deadline - seconds / 100:
-            with self._lock:
-                self._deadlines[key] = deadline
-                self._arm()
-
-    def stop_watchdog(self, key: int) -> None:
-        with self._lock:
-            self._deadlines.pop(key, None)
-            self._arm()
-
-    def _arm(self) -> None:
-        """Let the process be terminated at the earliest deadline."""
-        if not self._deadlines:
-            faulthandler.cancel_dump_traceback_later()
-            return
-        key = min(self._deadlines, key=self._deadlines.__getitem__)
-        os.pwrite(self._descriptor, (CALLED if key == _CALL else AWAITED).encode(), 8)
-        seconds = max(self._deadlines[key] - time.monotonic(), 0.001)
-        faulthandler.dump_traceback_later(seconds, exit=True, file=self._descriptor)
-
-
 def work(connection: int, status: int) -> None:
     """Score tasks until the run closes its end of the connection. Functions are loaded outside of any timeout.
 
@@ -105,7 +58,7 @@ def work(connection: int, status: int) -> None:
                 worker sends None when it has loaded the functions, and then a report of each task and of awaitables
     status      file descriptor of the status file
     """
-    worker = _Worker(Connection(connection), _Status(status))
+    worker = _Worker(Connection(connection), Status(status))
     with suppress(EOFError, ConnectionError):
         rewards = {name: _load(name) for name in worker.run.recv()}
         worker.run.send(None)
@@ -124,7 +77,7 @@ def _load(name: str) -> LoadedReward | Failure:
 class _Worker:
     """Scores tasks, and sends the reports. Awaitables finish in the thread of their event loop."""
 
-    def __init__(self, run: Connection, status: _Status):
+    def __init__(self, run: Connection, status: Status):
         self.run, self._status = run, status
         self._open: dict[int, int] = {}  # the number of awaitables that have not finished, by the number of their task
         self._lock = RLock()
@@ -152,16 +105,16 @@ class _Worker:
         def before_call(index: int) -> None:
             self._status.write_index(index)
             if index >= 0:
-                self._status.start_watchdog(_CALL, task.timeout)
+                self._status.start_watchdog(CALL, task.timeout)
             else:  # awaitables have their own timeout
                 self._status.start_watchdog(task.number, task.timeout + AWAIT_GRACE)
-                self._status.stop_watchdog(_CALL)
+                self._status.stop_watchdog(CALL)
 
         stop_at = time.monotonic() + TIME_SLICE
         try:
             return start_calls(reward, task.inputs, timeout=task.timeout, before_call=before_call, stop_at=stop_at)
         finally:
-            self._status.stop_watchdog(_CALL)
+            self._status.stop_watchdog(CALL)
 
     def _finish(self, number: int, start: int, future: Future[list[Outcome]]) -> None:
         """Report the outcomes of an awaitable of the task `number`, for the inputs from `start` on."""

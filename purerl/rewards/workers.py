@@ -29,12 +29,14 @@ from attrs import define, field
 from purerl.errors import RewardError
 from purerl.rewards.adapters import LoadedReward, RewardInput
 from purerl.rewards.jobs import Job, Outcomes, Part, Queue, Task
-from purerl.rewards.outcomes import Failure, shorten
-from purerl.rewards.processes import Death, Worker, end_all
-from purerl.rewards.worker import AWAIT_GRACE, AWAITING, IDLE, TIME_SLICE, Report, WorkerTask
+from purerl.rewards.outcomes import INTERNAL_FILES, Failure, shorten
+from purerl.rewards.worker import AWAIT_GRACE, AWAITING, TIME_SLICE, Report, WorkerTask
+from purerl.workers.processes import Death, Worker, end_all
+from purerl.workers.status import IDLE
 
 __all__ = ["WorkerPool"]
 
+_WORK = "purerl.rewards.worker:work"
 _MAX_DEFAULT_WORKERS = 8
 _MAX_AWAITING = 256  # inputs whose awaitables run in one worker at the same time, before it gets another task
 _MAX_DELAY = 0.2  # seconds for which a call may delay the other inputs of its task
@@ -162,7 +164,11 @@ class WorkerPool:
 
     def _start_workers(self) -> None:
         while len(self._loads) < self._num_workers:
-            self._loads[Worker(self._max_inputs, max_memory=self._max_memory)] = _Load()
+            self._loads[self._new_worker()] = _Load()
+
+    def _new_worker(self) -> Worker:
+        names = tuple(self._max_inputs)
+        return Worker(_WORK, names, max_memory=self._max_memory, internal_files=INTERNAL_FILES)
 
     def _assign(self) -> None:
         """Give the first parts that wait to the workers that have nothing to do."""

@@ -1,10 +1,11 @@
-"""Published tests for algorithms, trainers, generators and trackers.
+"""Published tests for algorithms, trainers, generators, trackers and environments.
 
     check_algorithm(algorithm)    tests one algorithm with the laws; `LAWS` lists them
     check_module(module)          tests an algorithm module: the laws with each optional term enabled, the exemptions,
                                   and that every setting has an effect
     check_generator, check_trainer    conformance suites for engines
     check_tracker                     conformance suite for trackers
+    check_environment                 conformance suite for environments
 
 Each function raises AssertionError with a message that says what is wrong. None of them needs a test framework.
 """
@@ -22,6 +23,7 @@ from purerl.testing.check import (
     variants,
 )
 from purerl.testing.compositions import exemptions_of, exemptions_of_modifier, random_composition
+from purerl.testing.environment import check_environment
 from purerl.testing.generator import check_generator
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
 from purerl.testing.tracker import check_tracker
@@ -33,6 +35,7 @@ __all__ = [
     "Law",
     "Layout",
     "check_algorithm",
+    "check_environment",
     "check_exemptions",
     "check_generator",
     "check_module",

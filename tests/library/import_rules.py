@@ -35,7 +35,7 @@ LAYERS = (
     ("kernels",),
     ("algos",),
     ("protocols",),
-    ("backends",),
+    ("backends", "workers"),
     ("data", "rewards", "tracking", "debugging"),
     ("envs",),
     ("rollouts",),

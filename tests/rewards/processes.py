@@ -18,7 +18,7 @@ def child_guards() -> list[int]:
 def _is_guard(pid: int) -> bool:
     try:
         is_child = int(_status(pid)[1]) == os.getpid()
-        return is_child and b"purerl.rewards.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return is_child and b"purerl.workers.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
 

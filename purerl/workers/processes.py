@@ -17,25 +17,24 @@ from multiprocessing.spawn import get_command_line
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from purerl.rewards.outcomes import INTERNAL_FILES
-from purerl.rewards.worker import AWAITED, IDLE
+from purerl.workers.status import AWAITED, IDLE
 
 __all__ = ["Death", "Worker", "end_all"]
 
-_START_TIMEOUT = 600.0  # seconds in which a worker must have imported its functions
+_START_TIMEOUT = 600.0  # seconds in which a worker must have loaded its code
 _MESSAGE_TIMEOUT = 60  # seconds in which a message must be sent or received completely
 _END_TIMEOUT = 15.0  # seconds until a guard that does not end is killed
 _HIDDEN_FILES = ("/multiprocessing/", "/asyncio/", "/concurrent/", "/threading.py", "<string>")
-_CODE = "import sys; sys.path[:] = {path!r}; from purerl.rewards.guard import main; main({arguments})"
+_CODE = "import sys; sys.path[:] = {path!r}; from purerl.workers.guard import main; main({arguments})"
 
 
 class Death(NamedTuple):
     """How a worker ended.
 
-    index         index of the input that it was scoring, or `AWAITING` or `IDLE`
+    index         what it has written into its status file; rewards: index of the input that it was scoring, or `IDLE`
     is_awaiting   whether its watchdog was waiting for an awaitable that started earlier, and not for this call
     is_timed_out  whether its watchdog ended it
-    stack         in this case, the stack of the reward function
+    stack         in this case, the stack of the code that it was running
     exit_code     of the process; minus the number of a signal
     """
 
@@ -47,19 +46,25 @@ class Death(NamedTuple):
 
 
 class Worker:
-    """A worker process with its guard, see `purerl.rewards.guard`. It loads the functions `names` in the background.
+    """A worker process with its guard, see `purerl.workers.guard`. It loads what it needs in the background.
 
-    is_ready  whether it has loaded the functions; set by `receive`
+    work            what the process does, as module:function; it is called with the file descriptors of the connection
+                    and of the status file
+    first           the first message that it gets
+    internal_files  ends of the names of files whose frames are left out of stacks
+
+    is_ready  whether it has sent a message; set by `receive`
     deadline  when the next message must have arrived, in ``time.monotonic()``
     """
 
-    def __init__(self, names: Iterable[str], *, max_memory: int | None):
-        self._status = tempfile.TemporaryFile(prefix="purerl-rewards-")  # noqa: SIM115 -- open until the worker has ended
+    def __init__(self, work: str, first: Any, *, max_memory: int | None, internal_files: tuple[str, ...] = ()):
+        self._internal_files = internal_files
+        self._status = tempfile.TemporaryFile(prefix="purerl-worker-")  # noqa: SIM115 -- open until the worker has ended
         ours, theirs = socket.socketpair()
         self.sentinel, sentinel = os.pipe()
         os.set_blocking(self.sentinel, False)
         descriptors = (theirs.fileno(), sentinel, self._status.fileno())
-        arguments = ", ".join(map(repr, (os.getpid(), *descriptors, max_memory)))
+        arguments = ", ".join(map(repr, (os.getpid(), *descriptors, max_memory, work)))
         code = _CODE.format(path=[path or str(Path.cwd()) for path in sys.path], arguments=arguments)
         # The session of its own keeps Ctrl-C in a terminal away from the guard and the worker.
         self._guard = subprocess.Popen(  # noqa: S603 -- this interpreter
@@ -74,7 +79,7 @@ class Worker:
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _MESSAGE_TIMEOUT, 0))
         self.connection = Connection(ours.detach())
         self.is_ready, self.deadline = False, time.monotonic() + _START_TIMEOUT
-        self.send(tuple(names), seconds=_START_TIMEOUT)
+        self.send(first, seconds=_START_TIMEOUT)
 
     def send(self, message: Any, *, seconds: float) -> None:
         """Send `message`; the answer must arrive within `seconds`. It is lost if the process has ended."""
@@ -116,7 +121,13 @@ class Worker:
         os.close(self.sentinel)
         self.connection.close()
         self._status.close()
-        return Death(int(status[:8] or IDLE), status[8:] == AWAITED, bool(stack), _user_frames(stack), exit_code)
+        return Death(int(status[:8] or IDLE), status[8:] == AWAITED, bool(stack), self._user_frames(stack), exit_code)
+
+    def _user_frames(self, stack: str) -> str:
+        """The frames of the users' code in a stack dump, without the frames of the worker."""
+        hidden = (*_HIDDEN_FILES, *self._internal_files)
+        lines = stack.splitlines(keepends=True)
+        return "".join(line for line in lines if line.startswith("  File") and not any(name in line for name in hidden))
 
 
 def _interpreter_flags() -> list[str]:
@@ -131,10 +142,3 @@ def end_all(workers: Iterable[Worker]) -> None:
         worker.terminate()
     for worker in workers:
         worker.end()
-
-
-def _user_frames(stack: str) -> str:
-    """The frames of the reward function in a stack dump, without the frames of the worker."""
-    hidden = (*_HIDDEN_FILES, *INTERNAL_FILES)
-    lines = stack.splitlines(keepends=True)
-    return "".join(line for line in lines if line.startswith("  File") and not any(name in line for name in hidden))

@@ -1,6 +1,6 @@
 """The parent process of one worker. It ends the worker and every process that the worker has started.
 
-    run -> guard -> worker -> processes that reward functions have started
+    run -> guard -> worker -> processes that reward functions or environments have started
 
 The guard stops when its worker ends, when the run sends SIGHUP, or when the run ends, also if the run was killed. It
 then kills all descendants before it exits. On Linux it is a subreaper: a process whose parent ends becomes a child of
@@ -10,7 +10,7 @@ kills the worker. On other systems only the process group of the worker is kille
 Guard and worker do nothing on SIGTERM and SIGUSR1, which schedulers send to every process of a job: the run decides
 when it stops, and needs its workers until then.
 
-The guard imports no reward function and has no threads, so that it can fork.
+The guard imports no code of users and has no threads, so that it can fork.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,7 +37,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(run: int, connection: int, sentinel: int, status: int, max_memory: int | None) -> NoReturn:
+def main(run: int, connection: int, sentinel: int, status: int, max_memory: int | None, work: str) -> NoReturn:
     """Start the worker, wait until it has to end, and end all of its descendants.
 
     run         process id of the run
@@ -44,6 +45,7 @@ def main(run: int, connection: int, sentinel: int, status: int, max_memory: int 
     sentinel    file descriptor of a pipe, on which the guard writes the exit code of the worker
     status      file descriptor of the status file of the worker
     max_memory  memory limit of the worker in MiB, or None
+    work        what the worker does, as module:function; it is called with (connection, status)
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     stopped: list[int] = []
@@ -51,7 +53,7 @@ def main(run: int, connection: int, sentinel: int, status: int, max_memory: int 
     guard = os.getpid()
     worker = os.fork()
     if worker == 0:
-        _work(guard, connection, status, max_memory, unused=(sentinel, *wakeup))
+        _work(guard, connection, status, max_memory, work, unused=(sentinel, *wakeup))
     poller = select.poll()
     poller.register(wakeup[0], select.POLLIN)
     poller.register(connection, 0)  # reports only that the run has closed its end
@@ -139,10 +141,12 @@ def _children() -> Iterator[int]:
                 yield int(path.parent.name)
 
 
-def _work(guard: int, connection: int, status: int, max_memory: int | None, *, unused: tuple[int, ...]) -> NoReturn:
+def _work(
+    guard: int, connection: int, status: int, max_memory: int | None, work: str, *, unused: tuple[int, ...]
+) -> NoReturn:
     """Become the worker: a process in a session of its own, which is killed if the process `guard` is killed.
 
-    Processes that reward functions start end on the signals of jobs, as usual.
+    Processes that the code in the worker starts end on the signals of jobs, as usual.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)
@@ -159,10 +163,10 @@ def _work(guard: int, connection: int, status: int, max_memory: int | None, *, u
     try:
         if max_memory is not None:
             _limit_memory(max_memory * 2**20)
-        from purerl.rewards.worker import work
-
+        module, _, function = work.partition(":")
+        call = getattr(import_module(module), function)
         if os.getppid() == guard:
-            work(connection, status)
+            call(connection, status)
             exit_code = 0
     except BaseException:  # noqa: BLE001 -- a forked process must not return
         sys.excepthook(*sys.exc_info())

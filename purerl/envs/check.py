@@ -1,0 +1,125 @@
+"""Checks of the section `environment` before anything starts."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from purerl.envs.schema import tool_schema
+from purerl.envs.settings import EnvironmentSettings
+from purerl.envs.sources import tool_functions
+from purerl.errors import ConfigError
+from purerl.plugins import locate
+from purerl.rewards.adapters import is_async
+from purerl.settings import no_effect
+
+__all__ = ["check_environment_settings"]
+
+_METHODS = ("reset", "step", "close")
+
+
+def check_environment_settings(settings: EnvironmentSettings, *, num_rewards: int | None = None) -> None:
+    """Refuse environments and tools that cannot be used, and settings without effect. Nothing is started.
+
+    `num_rewards` is the number of reward functions of the run; None: it is not checked.
+
+    Raises: ConfigError.
+    """
+    if settings.max_memory is not None and sys.platform != "linux":
+        raise no_effect("max_memory", settings.max_memory, "Linux, which limits the memory of a process")
+    if settings.factory is not None:
+        _check_factory(settings, settings.factory)
+    if settings.tools or settings.mcp:
+        _check_tools(settings)
+        if num_rewards == 0:
+            need = "a reward function, because tools give no rewards"
+            raise ConfigError("rewards", got="none", need=need, do="set rewards")
+
+
+def _located(key: str, name: str, settings: EnvironmentSettings) -> Callable[..., Any]:
+    if name.startswith("__main__:") and settings.run_in == "process":
+        got = f"{name!r}, in __main__, which is another module in a worker process"
+        raise ConfigError(key, got=got, do="name its file, file.py:function")
+    found = locate(name)
+    if not callable(found):
+        raise ConfigError(f"{key} {name!r}", got=type(found).__name__, need="a class or a function")
+    return found
+
+
+def _check_factory(settings: EnvironmentSettings, name: str) -> None:
+    factory: Any = _located("factory", name, settings)
+    if inspect.isclass(factory):
+        methods: dict[str, Any] = {method: getattr(factory, method, None) for method in _METHODS}
+        missing = [name for name, method in methods.items() if not callable(method)]
+        if missing:
+            need = "the methods reset, step and close; see purerl.envs.protocol.Environment"
+            raise ConfigError(f"factory {name!r}", got=f"a class without {', '.join(missing)}", need=need)
+        _check_run_in(settings, {f"{name}.{method}": function for method, function in methods.items()})
+        _check_parameters(f"{name}.reset", methods["reset"], "self", {}, 0)
+        _check_parameters(f"{name}.step", methods["step"], "self", "", [])
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(**settings.kwargs)
+    except TypeError as error:
+        need = f"arguments of {name}{signature}"
+        raise ConfigError("kwargs", got=f"{dict(settings.kwargs)}: {error}", need=need) from error
+
+
+def _check_parameters(name: str, function: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        need = "reset(example, seed) and step(text, calls)"
+        raise ConfigError(f"{name}{inspect.signature(function)}", got=str(error), need=need) from error
+    except ValueError:
+        return
+
+
+def _check_run_in(settings: EnvironmentSettings, functions: dict[str, Callable[..., Any]]) -> None:
+    blocking = [name for name, function in functions.items() if not is_async(function)]
+    if settings.run_in == "event_loop" and blocking:
+        got = f"{blocking[0]}, which is not a coroutine and would block the event loop"
+        raise ConfigError("run_in = event_loop", got=got, need="only async functions", do="leave run_in out")
+    if settings.run_in == "thread" and not blocking:
+        raise no_effect("run_in", settings.run_in, "functions that block; all are async", "set run_in = event_loop")
+
+
+def _check_tools(settings: EnvironmentSettings) -> None:
+    located = {name: _located("tools", name, settings) for name in settings.tools}
+    functions = {f"{name} {one.__name__}": one for name in located for one in tool_functions(name)}
+    names: dict[str, str] = {}
+    for where, function in functions.items():
+        schema_name = tool_schema(function)["function"]["name"]
+        if schema_name in names:
+            got = f"{schema_name!r} twice: {names[schema_name]} and {where}"
+            raise ConfigError("tools", got=got, need="tools with different names")
+        names[schema_name] = where
+    for name in settings.tools:
+        if not tool_functions(name):
+            raise ConfigError(f"tools {name!r}", got="a class without public methods", need="at least one")
+    _check_run_in(settings, functions)
+    for server in settings.mcp:
+        _check_server(server)
+
+
+def _check_server(server: str) -> None:
+    if find_spec("mcp") is None:
+        do = "pip install 'purerl[mcp]'"
+        raise ConfigError(f"mcp {server!r}", got="the package mcp is not installed", do=do)
+    if server.startswith(("http://", "https://")):
+        return
+    try:
+        command = shlex.split(server)
+    except ValueError as error:
+        raise ConfigError(f"mcp {server!r}", got=str(error), need="a URL, or a command line") from error
+    if not command or shutil.which(command[0]) is None:
+        got = f"no program {command[0] if command else ''!r}"
+        raise ConfigError(f"mcp {server!r}", got=got, need="a URL, or the command line of a program that is installed")

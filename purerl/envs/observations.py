@@ -1,0 +1,154 @@
+"""Checks of what an environment returns, and observations as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from purerl.envs.protocol import Observation, ToolCall
+from purerl.rewards.components import is_valid_number, to_components
+
+__all__ = ["Declared", "calls_from_json", "checked_observation", "checked_tools", "from_json", "to_json"]
+
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+@frozen
+class Declared:
+    """What the settings declare about all observations: whether each turn has a state, and the number of players."""
+
+    has_states: bool = False
+    players: int = 1
+
+
+def checked_observation(value: Any, declared: Declared) -> Observation:
+    """`value` with plain values only, in place of those of numpy, torch and subclasses. A truncated episode is done.
+
+    Raises: ValueError with what is wrong.
+    """
+    if not isinstance(value, Observation):
+        raise ValueError(f"returned {value!r:.200}; need a purerl.envs.protocol.Observation")
+    messages = tuple(map(_checked_message, _sequence("messages", value.messages)))
+    reward = _checked_reward(value.reward, declared.players)
+    if not isinstance(value.components, Mapping):
+        raise ValueError(f"components is {value.components!r:.200}; need a mapping of names to numbers")
+    components = to_components("components", value.components)
+    for name in ("done", "truncated"):
+        if type(getattr(value, name)) is not bool:
+            raise ValueError(f"{name} is {getattr(value, name)!r:.200}; need True or False")
+    if not isinstance(value.state, str | int | None):
+        raise ValueError(f"state is {value.state!r:.200}; need a string, an integer or None")
+    if declared.has_states and value.state is None and not (value.done or value.truncated):
+        raise ValueError("state is None; need the state in which the next turn starts, because has_states is true")
+    if type(value.player) is not int or not 0 <= value.player < declared.players:
+        raise ValueError(f"player is {value.player!r:.200}; need an integer below players = {declared.players}")
+    return Observation(
+        messages=messages,
+        reward=reward,
+        done=value.done or value.truncated,
+        truncated=value.truncated,
+        state=_plain("state", value.state),
+        components=components,
+        player=value.player,
+    )
+
+
+def _sequence(name: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        raise ValueError(f"{name} is {value!r:.200}; need a list of messages")
+    return value
+
+
+def _checked_message(message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or message.get("role") not in _ROLES or "content" not in message:
+        raise ValueError(f"returned the message {message!r:.200}; need a role of {', '.join(_ROLES)}, and content")
+    if not isinstance(message["content"], str):
+        raise ValueError(f"the content of a message is {message['content']!r:.200}; need a string")
+    return _plain("a message", dict(message))
+
+
+def _plain(what: str, value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{what} is {value!r:.200}; need what JSON can hold: {error}") from error
+
+
+def _checked_reward(reward: Any, players: int) -> float | dict[int, float] | None:
+    if reward is None:
+        return None
+    if isinstance(reward, Mapping):
+        if any(type(player) is not int or not 0 <= player < players for player in reward):
+            raise ValueError(f"reward is {reward!r:.200}; need rewards of players below players = {players}")
+        return {player: _number(value) for player, value in reward.items()}
+    return _number(reward)
+
+
+def _number(value: Any) -> float:
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if not is_valid_number(number):
+        raise ValueError(f"reward is {value!r:.200}; need a number that float32 can hold, or None")
+    return float(number)
+
+
+def checked_tools(tools: Any) -> tuple[Mapping[str, Any], ...] | None:
+    """The JSON schemas of tools; None if there are none. Raises: ValueError with what is wrong.
+
+    >>> checked_tools([{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}])[0]["type"]
+    'function'
+    """
+    if not tools:
+        return None
+    for tool in _sequence("tools", tools):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str) or not name or not isinstance(function, Mapping):
+            need = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
+            raise ValueError(f"a tool is {tool!r:.200}; need {need}")
+        if not isinstance(function.get("parameters", {}), Mapping):
+            raise ValueError(f"the parameters of tool {name!r} are {function['parameters']!r:.200}; need a JSON schema")
+    names = [tool["function"]["name"] for tool in tools]
+    if len(set(names)) < len(names):
+        raise ValueError(f"the names of tools are {', '.join(names)}; need different names")
+    return tuple(_plain("a tool", [dict(tool) for tool in tools]))
+
+
+# --- JSON --------------------------------------------------------------------------------------------------------
+
+
+def to_json(observation: Observation) -> dict[str, Any]:
+    """`observation` as an object of JSON: its fields that are not the default.
+
+    >>> to_json(Observation(reward={1: 0.5}, done=True))
+    {'reward': {'1': 0.5}, 'done': True}
+    """
+    fields = {name: getattr(observation, name) for name in attrs.fields_dict(Observation)}
+    default = Observation()
+    changed = {name: value for name, value in fields.items() if value != getattr(default, name)}
+    if isinstance(observation.reward, Mapping):
+        changed["reward"] = {str(player): value for player, value in observation.reward.items()}
+    return changed
+
+
+def from_json(value: Any) -> Observation:
+    """The inverse of `to_json`. Raises: ValueError for anything else."""
+    known = attrs.fields_dict(Observation)
+    if not isinstance(value, Mapping) or set(value) - set(known):
+        raise ValueError(f"got {value!r:.200}; need an object with some of the keys {', '.join(known)}")
+    fields = dict(value)
+    if isinstance(fields.get("reward"), Mapping):
+        fields["reward"] = {int(player): number for player, number in fields["reward"].items()}
+    return Observation(**fields)
+
+
+def calls_from_json(value: Any) -> list[ToolCall]:
+    """Tool calls from the objects that `attrs.asdict` gives. Raises: ValueError for anything else."""
+    try:
+        return [ToolCall(**call) for call in value]
+    except TypeError as error:
+        known = ", ".join(attrs.fields_dict(ToolCall))
+        raise ValueError(f"calls are {value!r:.200}; need a list of objects with the keys {known}") from error

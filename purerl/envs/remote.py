@@ -1,0 +1,134 @@
+"""Environments on other machines, which `purerl.envs.server` serves over HTTP; the protocol is described there.
+
+Every request may be sent again: the client chooses the name of an episode and numbers its turns, and the server answers
+a request that it has answered already with the same answer. So a connection that breaks costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from purerl.envs.episode import Episode, Tools
+from purerl.envs.failures import EnvironmentFailure, died, timed_out
+from purerl.envs.observations import Declared, checked_observation, checked_tools, from_json
+from purerl.envs.protocol import Observation, ToolCall
+from purerl.rewards.outcomes import Failure
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["MAX_CONNECTIONS", "RemoteHost"]
+
+MAX_CONNECTIONS = 64
+_ATTEMPTS = 3
+_SECONDS_BETWEEN_ATTEMPTS = 0.5
+_TEMPORARY = (502, 503, 504)
+
+
+class RemoteHost:
+    """Environments that a server has. `timeout` is that of one request in seconds, with what it waits at the server."""
+
+    def __init__(self, url: str, *, timeout: float, declared: Declared):
+        self.url, self._timeout, self._declared = url.rstrip("/"), timeout, declared
+        self._client: httpx.AsyncClient | None = None
+        self._connections = asyncio.Semaphore(MAX_CONNECTIONS)
+
+    async def open(self) -> Episode:
+        """An episode. The server hears of it with `reset`."""
+        return _RemoteEpisode(self, uuid.uuid4().hex, self._declared)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """The answer to a request, which is sent again if the connection breaks.
+
+        Raises: EnvironmentFailure if there is no valid answer.
+        """
+        import httpx
+
+        errors: list[str] = []
+        for attempt in range(_ATTEMPTS):
+            await asyncio.sleep(_SECONDS_BETWEEN_ATTEMPTS * attempt)
+            try:
+                async with self._connections, asyncio.timeout(self._timeout):
+                    response = await self._open_client().request(method, self.url + path, json=body)
+            except TimeoutError as error:
+                raise timed_out(self.url, self._timeout, f"{method} {path}\n") from error
+            except httpx.HTTPError as error:
+                errors.append(f"{type(error).__name__}: {error}")
+                continue
+            if response.status_code not in _TEMPORARY:
+                return self._read(response, f"{method} {path}")
+            errors.append(f"status {response.status_code}")
+        raise died(self.url, [f"{method} {path} failed {_ATTEMPTS} times", *errors])
+
+    def _open_client(self) -> httpx.AsyncClient:
+        import httpx
+
+        if self._client is None:
+            limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
+            self._client = httpx.AsyncClient(limits=limits, timeout=None)  # noqa: S113 -- `send` has a deadline
+        return self._client
+
+    def _read(self, response: httpx.Response, request: str) -> Mapping[str, Any]:
+        if response.status_code == 204:
+            return {}
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+        if response.status_code in (200, 201) and isinstance(body, Mapping):
+            return body
+        if isinstance(body, Mapping) and isinstance(body.get("failure"), Mapping):
+            raise EnvironmentFailure(_failure(body["failure"], self.url))
+        text = f"answered {request} with status {response.status_code}: {response.text[:500]}\n"
+        raise EnvironmentFailure(Failure(self.url, "returned an invalid value", text))
+
+
+def _failure(body: Mapping[str, Any], url: str) -> Failure:
+    try:
+        return Failure(**body)
+    except TypeError:
+        return Failure(url, "returned an invalid value", f"answered with the failure {body!r:.500}\n")
+
+
+class _RemoteEpisode:
+    """An episode on a server; see `Episode`."""
+
+    def __init__(self, host: RemoteHost, name: str, declared: Declared):
+        self._host, self._name, self._declared = host, name, declared
+        self._turn, self._is_started = 0, False
+        self.tools: Tools = None
+
+    async def reset(self, example: Mapping[str, Any], seed: int) -> Observation:
+        self._is_started = True
+        return self._observation(
+            await self._host.send("POST", "/episodes", {"episode": self._name, "example": dict(example), "seed": seed})
+        )
+
+    async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
+        body = {"turn": self._turn, "text": text, "calls": [attrs.asdict(call) for call in calls]}
+        self._turn += 1
+        return self._observation(await self._host.send("POST", f"/episodes/{self._name}/step", body))
+
+    async def close(self) -> None:
+        if self._is_started:
+            self._is_started = False
+            try:
+                await self._host.send("DELETE", f"/episodes/{self._name}")
+            except EnvironmentFailure:
+                return  # a server that has ended has no episodes; one that lives closes what is not used
+
+    def _observation(self, body: Mapping[str, Any]) -> Observation:
+        try:
+            self.tools = checked_tools(body.get("tools"))
+            return checked_observation(from_json(body.get("observation")), self._declared)
+        except (ValueError, TypeError) as error:
+            raise EnvironmentFailure(Failure(self._host.url, "returned an invalid value", f"{error}\n")) from error

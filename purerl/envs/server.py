@@ -1,0 +1,250 @@
+"""A server that hosts environments over HTTP, so that they can run on other machines.
+
+    from purerl.envs.server import serve
+
+    serve("game.py:Game", port=8700)                        # on the other machine
+    environment = {url = "http://other-machine:8700"}       # in the configuration of the run
+
+Bodies are JSON. An observation is an object with the fields of `purerl.envs.protocol.Observation` that are not the
+default, and a call is one with the fields of `ToolCall`.
+
+    GET    /                    {"environment": NAME, "episodes": NUMBER}
+    POST   /episodes            {"episode": ID, "example": {...}, "seed": S}    the client chooses ID
+                                201 {"observation": {...}, "tools": [...] or null}
+    POST   /episodes/ID/step    {"turn": T, "text": "...", "calls": [{...}, ...]}     T = 0, 1, ...
+                                200 {"observation": {...}, "tools": [...] or null}
+    DELETE /episodes/ID         204
+
+    400 {"error": TEXT}         the request is invalid
+    404 {"error": TEXT}         there is no such episode, or no such path
+    409 {"error": TEXT}         the turn is not the next one
+    422 {"failure": {"function": NAME, "kind": KIND, "traceback": TEXT}}    the environment has failed
+
+A request that was answered is answered in the same way if it is repeated, so a client may repeat every request. The
+code runs in worker processes with deadlines. An episode that gets no request for `max_idle` seconds is closed. There is
+no authentication: everybody who can reach the port can run episodes, so serve in a network that you trust.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+import attrs
+
+from purerl.envs.episode import Episode
+from purerl.envs.failures import EnvironmentFailure
+from purerl.envs.hosts import Host, open_host
+from purerl.envs.observations import calls_from_json, to_json
+from purerl.envs.settings import EnvironmentSettings
+from purerl.errors import PurerlError
+
+__all__ = ["Server", "serve"]
+
+_LOG = logging.getLogger(__name__)
+_MAX_BODY = 2**28  # bytes
+_SOCKET_TIMEOUT = 3600.0  # seconds until a connection without a request is closed
+
+_Response = tuple[int, Mapping[str, Any] | None]
+
+
+def serve(factory: str, *, host: str = "127.0.0.1", port: int, max_idle: float = 3600.0, **settings: Any) -> None:
+    """Serve the environment `factory`, ``module:Class`` or ``file.py:function``, until this process is interrupted.
+
+    `host` is the address that it listens on; "0.0.0.0" for all networks. `settings` are those of `EnvironmentSettings`
+    that concern where the code runs: kwargs, timeout, run_in, num_workers, max_memory, has_states, players.
+
+    Raises: ConfigError if a setting is wrong, or if there is no such factory; OSError if the port is not free.
+    """
+    with Server(EnvironmentSettings(factory=factory, **settings), (host, port), max_idle=max_idle) as server:
+        _LOG.info("serving %s on http://%s:%d", factory, *server.address)
+        with suppress(KeyboardInterrupt):
+            server.wait()
+
+
+class Server:
+    """A server in threads of this process; it ends after the block, with all episodes. See `serve`.
+
+    address  the host and port that it listens on; port 0 in the argument means any free one
+    """
+
+    def __init__(self, settings: EnvironmentSettings, address: tuple[str, int], *, max_idle: float = 3600.0):
+        from purerl.envs.check import check_environment_settings
+
+        check_environment_settings(settings)
+        self._service = _Service(settings, max_idle)
+        service = self._service
+
+        class Handler(_Handler):
+            respond = service.respond
+
+        self._http = ThreadingHTTPServer(address, Handler)
+        self._http.daemon_threads = True
+        self.address = self._http.server_address[0], self._http.server_address[1]
+        self._thread = threading.Thread(target=self._http.serve_forever, name="purerl server", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._service.start()
+        self._thread.start()
+        return self
+
+    def wait(self) -> None:
+        """Wait until the process is interrupted."""
+        self._thread.join()
+
+    def __exit__(self, *error: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._service.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Reads a request, and lets `respond` answer it."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = _SOCKET_TIMEOUT
+    wbufsize = -1  # an answer is one packet
+    disable_nagle_algorithm = True
+
+    @staticmethod
+    def respond(method: str, path: str, body: Any) -> _Response:
+        raise NotImplementedError
+
+    def handle_any(self) -> None:
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdigit() or int(length) > _MAX_BODY:
+            self.close_connection = True
+            return self._send(400, {"error": f"Content-Length is {length!r}; need at most {_MAX_BODY}"})
+        data = self.rfile.read(int(length))
+        try:
+            body = json.loads(data or b"{}")
+        except ValueError as error:
+            return self._send(400, {"error": f"the body is not JSON: {error}"})
+        if not isinstance(body, dict):
+            return self._send(400, {"error": "the body is not an object"})
+        return self._send(*self.respond(self.command, self.path, body))
+
+    do_GET = do_POST = do_DELETE = handle_any  # noqa: N815 -- the names that http.server expects
+
+    def _send(self, status: int, body: Mapping[str, Any] | None) -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        self.send_response(status)
+        if body is not None:
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        _LOG.debug(format, *arguments)
+
+
+class _Served:
+    """An episode on the server, and its last answer. `turn` is -1 for reset."""
+
+    def __init__(self) -> None:
+        self.episode: Episode | None = None
+        self.turn = -1
+        self.answer: asyncio.Task[_Response] | None = None
+        self.last_used = time.monotonic()
+
+
+class _Service:
+    """Answers requests in an event loop of its own."""
+
+    def __init__(self, settings: EnvironmentSettings, max_idle: float):
+        self._name, self._max_idle = settings.factory or "", max_idle
+        self._settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="purerl service", daemon=True)
+        self._episodes: dict[str, _Served] = {}
+        self._host: Host = open_host(settings)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._closing_idle = asyncio.run_coroutine_threadsafe(self._close_idle(), self._loop)
+
+    def close(self) -> None:
+        self._closing_idle.cancel()
+        asyncio.run_coroutine_threadsafe(self._host.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def respond(self, method: str, path: str, body: Mapping[str, Any]) -> _Response:
+        return asyncio.run_coroutine_threadsafe(self._respond(method, path, body), self._loop).result()
+
+    async def _respond(self, method: str, path: str, body: Mapping[str, Any]) -> _Response:
+        try:
+            match method, *path.strip("/").split("/"):
+                case "GET", "":
+                    return 200, {"environment": self._name, "episodes": len(self._episodes)}
+                case "POST", "episodes":
+                    return await self._start(body)
+                case "POST", "episodes", name, "step":
+                    return await self._step(name, body)
+                case "DELETE", "episodes", name:
+                    await self._close(name)
+                    return 204, None
+            return 404, {"error": f"no such path: {method} {path}"}
+        except (KeyError, ValueError, TypeError) as error:
+            return 400, {"error": f"{type(error).__name__}: {error}"}
+
+    async def _start(self, body: Mapping[str, Any]) -> _Response:
+        name, example, seed = str(body["episode"]), dict(body["example"]), int(body["seed"])
+        if name not in self._episodes:
+            served = self._episodes[name] = _Served()
+            served.answer = asyncio.create_task(self._answer(served, 201, self._reset(served, example, seed)))
+        served = self._episodes[name]
+        if served.turn != -1 or served.answer is None:
+            return 409, {"error": f"the episode {name} has started"}
+        return await asyncio.shield(served.answer)
+
+    async def _reset(self, served: _Served, example: Mapping[str, Any], seed: int) -> Any:
+        served.episode = await self._host.open()
+        return await served.episode.reset(example, seed)
+
+    async def _step(self, name: str, body: Mapping[str, Any]) -> _Response:
+        turn, text, calls = int(body["turn"]), str(body["text"]), calls_from_json(body["calls"])
+        served = self._episodes.get(name)
+        if served is None or served.answer is None:
+            return 404, {"error": f"no such episode: {name}"}
+        if turn == served.turn + 1 and served.answer.done() and served.episode is not None:
+            served.turn = turn
+            served.answer = asyncio.create_task(self._answer(served, 200, served.episode.step(text, calls)))
+        if turn != served.turn:
+            return 409, {"error": f"turn {turn} of {name}, whose last turn was {served.turn}"}
+        return await asyncio.shield(served.answer)
+
+    async def _answer(self, served: _Served, status: int, observing: Coroutine[Any, Any, Any]) -> _Response:
+        try:
+            observation = await observing
+        except EnvironmentFailure as error:
+            return 422, {"failure": attrs.asdict(error.failure)}
+        except PurerlError as error:
+            return 500, {"error": str(error)}
+        finally:
+            served.last_used = time.monotonic()
+        tools = served.episode.tools if served.episode else None
+        return status, {"observation": to_json(observation), "tools": tools}
+
+    async def _close(self, name: str) -> None:
+        served = self._episodes.pop(name, None)
+        if served is not None and served.answer is not None:
+            await asyncio.wait({served.answer})  # it has a deadline
+            if served.episode is not None:
+                await served.episode.close()
+
+    async def _close_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(60.0, self._max_idle / 4))
+            now = time.monotonic()
+            for name, served in list(self._episodes.items()):
+                if now - served.last_used > self._max_idle and served.answer is not None and served.answer.done():
+                    await self._close(name)

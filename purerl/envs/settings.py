@@ -1,0 +1,160 @@
+"""Settings of the section `environment`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import fields_dict, frozen
+
+from purerl.errors import ConfigError
+from purerl.rewards.settings import to_mib
+from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting
+
+__all__ = ["EnvironmentSettings", "name_of_source", "written_fields"]
+
+_FORMATS = ("auto", "hermes", "qwen_xml", "llama", "plain")
+
+
+@frozen(kw_only=True)
+class EnvironmentSettings:
+    """What a run interacts with in several turns: an environment, or tools.
+
+    Exactly one source must be set: `factory`, `url`, or `tools` and `mcp`, which can be combined.
+    """
+
+    factory: str | None = setting(
+        "what creates the environment of an episode: a class or function, as module:Class or file.py:function",
+        default=None,
+    )
+    kwargs: Mapping[str, Any] = setting("arguments of each call of `factory`", factory=dict)
+    tools: tuple[str, ...] = setting(
+        "functions that the model can call, as module:function or file.py:function; of a class, the public methods of "
+        "an object of each episode. An episode ends with the first turn without a call, and the reward functions "
+        "score it",
+        default=(),
+    )
+    mcp: tuple[str, ...] = setting(
+        "MCP servers whose tools the model can call: a URL, or the command line of a server that communicates with "
+        "stdin and stdout",
+        default=(),
+    )
+    url: str | None = setting("a remote environment, started with purerl.envs.server.serve", default=None)
+    has_states: bool = setting(
+        "whether each turn of the environment has a state, for algorithms that compare turns in the same state, such "
+        "as gigpo",
+        default=False,
+        **boolean(),
+    )
+    players: int = setting("number of players, each with a conversation of its own", default=1, **at_least(1))
+    max_turns: int = setting("maximum number of turns of an episode", unit="turns", default=8, **at_least(1))
+    max_episode_tokens: int | None = setting(
+        "maximum number of sampled tokens of an episode, of all players together; if not given, there is no limit",
+        unit="tokens",
+        default=None,
+        **at_least(1),
+    )
+    tool_format: str = setting(
+        "how the model writes a call of a tool; auto: as its chat template does", default="auto", **one_of(*_FORMATS)
+    )
+    history: str = setting(
+        "append: every row is the whole conversation, as it was sampled; rerender: the chat template renders each turn "
+        "again, and an episode becomes several rows where it removes something, such as earlier reasoning",
+        default="append",
+        **one_of("append", "rerender"),
+    )
+    renderer: str = setting(
+        "what turns messages into tokens: the package renderers, or the chat template in a generic way; auto: the "
+        "package if it is installed and knows the model",
+        default="auto",
+        **one_of("auto", "generic", "renderers"),
+    )
+    timeout: float = setting(
+        "maximum duration of one call of reset, step or a tool", unit="s", default=60.0, may_change=True
+    )
+    run_in: str = setting(
+        "where the code runs. process: in worker processes, which can be ended; thread: in threads of the run, which "
+        "cannot; event_loop: in the run's event loop, for code that only awaits",
+        default="process",
+        may_change=True,
+        **one_of("process", "thread", "event_loop"),
+    )
+    num_workers: int | None = setting(
+        "number of worker processes; if not given, the number of cores, at most 8. With run_in = thread, the number of "
+        "threads; if not given, 32",
+        default=None,
+        may_change=True,
+        **at_least(1),
+    )
+    max_memory: int | None = setting(
+        "maximum memory of each worker process, and of each process that it starts: a number of MiB, or a size such as "
+        '"2GB" or "512MiB". If not given, there is no limit',
+        unit="MiB",
+        default=None,
+        may_change=True,
+        converter=to_mib,
+        read=to_mib,
+        **at_least(64),
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.timeout < math.inf:
+            raise ConfigError("timeout", got=self.timeout, need="above 0, and finite")
+        for name in ("tools", "mcp"):
+            check_strings(name, getattr(self, name))
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ConfigError(name, got=", ".join(getattr(self, name)), need="each of them once")
+        _check_source(self)
+        _check_effects(self)
+
+
+def _check_source(settings: EnvironmentSettings) -> None:
+    given = {"factory": settings.factory, "tools or mcp": settings.tools or settings.mcp, "url": settings.url}
+    names = [name for name, value in given.items() if value]
+    if len(names) != 1:
+        got, need = ", ".join(names) or "none of them", "exactly one of them"
+        raise ConfigError("factory, tools, mcp or url", got=got, need=need, do="see docs/environments.md")
+    if settings.url is not None and not settings.url.startswith(("http://", "https://")):
+        raise ConfigError("url", got=repr(settings.url), need="a URL that starts with http:// or https://")
+
+
+def _check_effects(settings: EnvironmentSettings) -> None:
+    """Refuse settings that have no effect with the source, or with `run_in`."""
+    default = {name: field.default for name, field in fields_dict(EnvironmentSettings).items()} | {"kwargs": {}}
+    has_tools = bool(settings.tools or settings.mcp)
+    needs: dict[str, tuple[bool, str]] = {
+        "kwargs": (settings.factory is not None, "a factory, which is called with them"),
+        "run_in": (
+            settings.url is None,
+            "an environment that runs here; its server decides where its code runs",
+        ),
+        "num_workers": (settings.url is None and settings.run_in != "event_loop", "worker processes or threads"),
+        "max_memory": (settings.url is None and settings.run_in == "process", "worker processes: run_in = process"),
+        "has_states": (not has_tools, "an environment; tools have no states"),
+        "players": (not has_tools, "an environment; tools have one player"),
+    }
+    for name, (has_effect, need) in needs.items():
+        value = getattr(settings, name)
+        if value != default[name] and not has_effect:
+            raise no_effect(name, value, need)
+
+
+def name_of_source(settings: EnvironmentSettings) -> str:
+    """What the environment is called in messages.
+
+    >>> name_of_source(EnvironmentSettings(tools=("tools.py:add", "tools.py:now")))
+    'tools.py:add, tools.py:now'
+    """
+    return settings.factory or settings.url or ", ".join((*settings.tools, *settings.mcp))
+
+
+def written_fields(settings: EnvironmentSettings) -> tuple[str, ...]:
+    """The fields that the rows of this environment have, beyond those of rows of one turn.
+
+    >>> written_fields(EnvironmentSettings(factory="game.py:Game", has_states=True))
+    ('turn', 'episode', 'anchor')
+    """
+    anchor = ("anchor",) if settings.has_states else ()
+    role = ("role",) if settings.players > 1 else ()
+    return ("turn", "episode", *anchor, *role)

@@ -1,0 +1,102 @@
+"""Conformance suite for environments: `check_environment`.
+
+    def test_environment_conforms() -> None:
+        check_environment(Guess, [{"limit": 10}, {"limit": 20}])
+
+The suite plays episodes with a policy that answers at random, and needs no model. Each check is a function of `Case`
+that raises AssertionError with a message. `CHECKS` lists them in order:
+
+    repetition     an episode depends on its example, its seed and the turns of the model, and on nothing else
+    validity       what the environment returns can be used
+    ending         the end of an episode, and `close`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from purerl.envs.observations import Declared
+from purerl.errors import ConfigError, nearest
+from purerl.testing.environment.case import Case, Policy, random_turn
+from purerl.testing.environment.ending import (
+    close_releases_resources,
+    environment_closes_at_any_time,
+    step_after_end_changes_nothing,
+)
+from purerl.testing.environment.repetition import (
+    episode_depends_only_on_its_seed,
+    episodes_do_not_influence_each_other,
+    examples_are_not_changed,
+    global_random_state_does_not_depend_on_what_was_before,
+    labels_are_equal_in_other_process,
+)
+from purerl.testing.environment.validity import (
+    has_all_methods,
+    observations_are_valid,
+    observations_can_be_pickled,
+    tools_are_valid,
+    unusual_turns_are_answered,
+)
+
+__all__ = ["CHECKS", "Case", "check_environment", "random_turn"]
+
+CHECKS = (
+    has_all_methods,
+    observations_are_valid,
+    observations_can_be_pickled,
+    tools_are_valid,
+    unusual_turns_are_answered,
+    episode_depends_only_on_its_seed,
+    episodes_do_not_influence_each_other,
+    examples_are_not_changed,
+    global_random_state_does_not_depend_on_what_was_before,
+    labels_are_equal_in_other_process,
+    step_after_end_changes_nothing,
+    environment_closes_at_any_time,
+    close_releases_resources,
+)
+"""All checks, in the order in which they run."""
+
+
+def check_environment(
+    factory: Callable[[], Any],
+    examples: Sequence[Mapping[str, Any]],
+    *,
+    policy: Policy = random_turn,
+    has_states: bool = False,
+    players: int = 1,
+    max_turns: int = 8,
+    episodes: int = 4,
+    exempt: Collection[str] = (),
+) -> None:
+    """Test that environments satisfy `purerl.envs.protocol.Environment`.
+
+    factory     creates the environment of an episode; its methods are coroutines or plain functions. States are
+                compared with those of another process if it can be pickled, as classes and functions of a module can
+    examples    rows of the data set; as many as should be tested
+    policy      (observation, tools, random generator) -> what the model writes in its turn: a text, or a text and tool
+                calls. A policy that plays well tests more
+    has_states  each turn must have a state
+    players     number of players
+    max_turns   turns after which an episode is not played any longer
+    episodes    episodes of each example, with different seeds
+    exempt      names of checks that are not run
+
+    Raises: AssertionError with the name of the check, the value and the expected value; ConfigError if a name in
+        `exempt` is not a check, or if there are no examples.
+    """
+    known = [check.__name__ for check in CHECKS]
+    for name in exempt:
+        if name not in known:
+            raise ConfigError("an exemption", got=repr(name), need="the name of a check", do=nearest(name, known))
+    if not examples:
+        raise ConfigError("examples", got="none", need="at least one row of the data set")
+    case = Case(factory, examples, policy, Declared(has_states, players), max_turns, episodes)
+    for check in CHECKS:
+        if check.__name__ in exempt:
+            continue
+        try:
+            check(case)
+        except AssertionError as error:
+            raise AssertionError(f"{check.__name__}: {error}") from error

@@ -1,0 +1,269 @@
+"""`check_environment` accepts good environments, and each of its checks finds environments that break its rule."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from purerl.envs.protocol import Observation
+from purerl.errors import ConfigError
+from purerl.testing import check_environment
+from purerl.testing.environment import CHECKS
+from tests.envs.environments import Guess, user
+
+EXAMPLES = [{"text": "first"}, {"text": "second"}]
+
+
+class Tools:
+    tools = (
+        {"type": "function", "function": {"name": "look", "parameters": {"properties": {"place": {"type": "string"}}}}},
+    )
+
+    async def reset(self, example, seed):
+        return Observation(messages=[user(example["text"])])
+
+    async def step(self, text, calls):
+        answers = [{"role": "tool", "content": call.error or "nothing", "tool_call_id": call.id} for call in calls]
+        return Observation(messages=answers, done=not calls, reward=float(not calls) and 0.0)
+
+    async def close(self): ...
+
+
+def test_good_environments_are_accepted() -> None:
+    check_environment(Guess, EXAMPLES, has_states=True)
+    check_environment(Tools, EXAMPLES)
+
+
+class Echo:
+    """A good environment with one turn; the mutants replace something in it."""
+
+    def __init__(self):
+        self._turns = 0
+
+    def reset(self, example, seed):
+        self._random = random.Random(seed)
+        return Observation(messages=[user(example["text"])])
+
+    def step(self, text, calls):
+        self._turns += 1
+        return Observation(messages=[user(text)], reward=1.0 if self._turns == 2 else 0.0, done=self._turns >= 2)
+
+    def close(self): ...
+
+
+# --- mutants -----------------------------------------------------------------------------------------------------
+
+
+ONE = Echo()
+
+
+def the_same():
+    return ONE
+
+
+class NoClose:
+    reset, step = Echo.reset, Echo.step
+
+
+class RaisesAtStart(Echo):
+    def reset(self, example, seed):
+        raise RuntimeError("no display")
+
+
+class ReturnsText(Echo):
+    def step(self, text, calls):
+        return text
+
+
+class NoReward(Echo):
+    def step(self, text, calls):
+        return Observation(reward=math.nan)
+
+
+class WrongRole(Echo):
+    def reset(self, example, seed):
+        return Observation(messages=[{"role": "referee", "content": ""}])
+
+
+class WrongPlayer(Echo):
+    def reset(self, example, seed):
+        return Observation(player=1)
+
+
+class SecretMessage(Observation):
+    def __reduce__(self):
+        raise TypeError("a lock")
+
+
+class NotPicklable(Echo):
+    def reset(self, example, seed):
+        return SecretMessage()
+
+
+class SameTools(Tools):
+    tools = Tools.tools * 2
+
+
+class UnknownToolIsAnError(Tools):
+    async def step(self, text, calls):
+        return Observation(messages=[user({"look": "nothing"}[call.name]) for call in calls], done=not calls)
+
+
+class NeedsNumber(Echo):
+    def step(self, text, calls):
+        return Observation(done=True, reward=float(int(text or 0) > 3))
+
+
+class GlobalRandom(Echo):
+    def reset(self, example, seed):
+        return Observation(messages=[user(str(random.random()))])
+
+
+class SeedsGlobal(Echo):
+    """Repeatable alone, but not beside other episodes."""
+
+    def reset(self, example, seed):
+        random.seed(seed)
+        return Observation()
+
+    def step(self, text, calls):
+        return Observation(messages=[user(str(random.random()))], done=random.random() < 0.2)
+
+
+class SharedList(Echo):
+    lines: ClassVar[list] = []
+
+    def reset(self, example, seed):
+        SharedList.lines.clear()
+        return super().reset(example, seed)
+
+    def step(self, text, calls):
+        SharedList.lines.append(text)
+        self._turns += 1
+        return Observation(messages=[user(f"{SharedList.lines}")], done=self._turns >= 2)
+
+
+class ChangesExample(Echo):
+    def reset(self, example, seed):
+        return Observation(messages=[user(example.pop("text"))])
+
+
+class WastesRandomNumbers(Echo):
+    def reset(self, example, seed):
+        random.random()
+        return super().reset(example, seed)
+
+
+class HashOfState(Echo):
+    def reset(self, example, seed):
+        return Observation(state=hash(example["text"]))
+
+    def step(self, text, calls):
+        return Observation(done=True)
+
+
+class RewardsForever(Echo):
+    def step(self, text, calls):
+        return Observation(reward=1.0, done=True)
+
+
+class ComesBack(Echo):
+    def step(self, text, calls):
+        self._turns += 1
+        return Observation(done=self._turns == 1)
+
+
+class ClosesOnlyAfterReset(Echo):
+    def close(self):
+        self._random.random()
+
+
+class KeepsFile(Echo):
+    files: ClassVar[list] = []
+
+    def reset(self, example, seed):
+        KeepsFile.files.append(Path(__file__).open())  # noqa: SIM115
+        return super().reset(example, seed)
+
+
+class KeepsThread(Echo):
+    def reset(self, example, seed):
+        threading.Thread(target=threading.Event().wait, args=(60,), daemon=True).start()
+        return super().reset(example, seed)
+
+
+class KeepsProcess(Echo):
+    def reset(self, example, seed):
+        self._child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        children.append(self._child)
+        return super().reset(example, seed)
+
+
+children: list[subprocess.Popen] = []
+
+
+@pytest.mark.parametrize(
+    ("mutant", "check", "words"),
+    [
+        (the_same, "has_all_methods", "the same object"),
+        (RaisesAtStart, "observations_are_valid", "reset\\(.*no display"),
+        (NoClose, "has_all_methods", "reset, step and close"),
+        (ReturnsText, "observations_are_valid", "need a purerl.envs.protocol.Observation"),
+        (NoReward, "observations_are_valid", "reward is nan"),
+        (WrongRole, "observations_are_valid", "referee"),
+        (WrongPlayer, "observations_are_valid", "player is 1"),
+        (NotPicklable, "observations_can_be_pickled", "a lock"),
+        (SameTools, "tools_are_valid", "different names"),
+        (UnknownToolIsAnError, "unusual_turns_are_answered", "no such tool"),
+        (NeedsNumber, "unusual_turns_are_answered", "ValueError"),
+        (GlobalRandom, "episode_depends_only_on_its_seed", "reset, played again"),
+        (SeedsGlobal, "episodes_do_not_influence_each_other", "random.Random"),
+        (SharedList, "episodes_do_not_influence_each_other", "beside other episodes"),
+        (ChangesExample, "examples_are_not_changed", "'text': 'first'"),
+        (WastesRandomNumbers, "global_random_state_does_not_depend_on_what_was_before", "not seeded"),
+        (HashOfState, "labels_are_equal_in_other_process", "states in another process"),
+        (RewardsForever, "step_after_end_changes_nothing", "the reward 1.0"),
+        (ComesBack, "step_after_end_changes_nothing", "expected done"),
+        (ClosesOnlyAfterReset, "environment_closes_at_any_time", "close after 0 calls"),
+        (KeepsFile, "close_releases_resources", "open files: got 5 more"),
+        (KeepsThread, "close_releases_resources", "threads: got 5 more"),
+        (KeepsProcess, "close_releases_resources", "child processes: got 5 more"),
+    ],
+)
+def test_check_finds_environment_that_breaks_its_rule(mutant, check: str, words: str) -> None:
+    try:
+        others = [other.__name__ for other in CHECKS if other.__name__ != check]
+        with pytest.raises(AssertionError, match=words) as caught:
+            check_environment(mutant, EXAMPLES, exempt=others)
+        assert str(caught.value).startswith(f"{check}: ")
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+        children.clear()
+        for file in KeepsFile.files:
+            file.close()
+        KeepsFile.files.clear()
+
+
+def test_states_are_required_if_declared() -> None:
+    with pytest.raises(AssertionError, match="need the state"):
+        check_environment(Echo, EXAMPLES, has_states=True)
+
+
+def test_echo_is_good() -> None:
+    check_environment(Echo, EXAMPLES)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'has_all_methods'"):
+        check_environment(Echo, EXAMPLES, exempt=["has_all_method"])
+    with pytest.raises(ConfigError, match="at least one row"):
+        check_environment(Echo, [])
