@@ -50,9 +50,7 @@ class TextArenaEnvironment:
             from textarena.envs.registration import ENV_REGISTRY
         raw = f"{game}-raw" if f"{game}-raw" in ENV_REGISTRY else game
         if raw not in ENV_REGISTRY:
-            raise ConfigError(
-                f"unknown game {game!r} of TextArena", do="textarena.pprint_registry_detailed() lists them"
-            )
+            raise ConfigError(f"unknown game {game!r} of TextArena", do=nearest(game, ENV_REGISTRY))
         self._num_players = num_players
         self._parse = locate(parse) if isinstance(parse, str) else parse
         self._random = random.getstate()

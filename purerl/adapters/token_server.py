@@ -1,7 +1,7 @@
 """A local HTTP server with vLLM's endpoint for tokens, ``/inference/v1/generate``, whose engine is `Generate`.
 
 Programs that sample from such an endpoint, such as the training client of verifiers, run against an engine of purerl,
-token in, token out. The name of the model in a request tells which sample the request belongs to.
+token in, token out. A header of a request says which sample it belongs to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from purerl.protocols import Completion, Request, Sampling
 from purerl.rollouts.types import Generate
 from purerl.seeds import derive_seed
 
-__all__ = ["Sample", "serve_tokens"]
+__all__ = ["MODEL", "Sample", "serve_tokens"]
+
+MODEL = "policy"
+"""The name of the model that is served."""
 
 _READ = ("temperature", "max_tokens", "stop_token_ids")
 _WITHOUT_EFFECT = ("logprobs", "skip_special_tokens", "routed_experts_prompt_start")
@@ -67,8 +70,8 @@ def _check_parameters(given: Mapping[str, Any], sampling: Sampling) -> None:
 
 
 @asynccontextmanager
-async def serve_tokens(samples: Mapping[str, Sample]) -> AsyncIterator[str]:
-    """Serve `samples`, by the name of the model in their requests, on a free local port; yield the base URL.
+async def serve_tokens(samples: Mapping[str, Sample], header: str) -> AsyncIterator[str]:
+    """Serve requests of `samples`, by the value of `header`, on a free local port; yield the base URL.
 
     A request that is given up by its client is canceled. The mapping is read at each request.
     """
@@ -77,9 +80,9 @@ async def serve_tokens(samples: Mapping[str, Sample]) -> AsyncIterator[str]:
 
     async def answer(http_request: Any) -> Any:
         body = await http_request.json()
-        sample = samples.get(body["model"])
-        if sample is None:
-            return _error(web, 404, f"no sample is called {body['model']!r}")
+        sample = samples.get(http_request.headers.get(header, ""))
+        if sample is None or body["model"] != MODEL:
+            return _error(web, 404, f"model {body['model']!r} is not served to this client; use {MODEL!r}")
         try:
             request = sample.make_request(body)
         except ValueError as error:

@@ -152,7 +152,7 @@ def _tools_of(environment: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _schema_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import get_json_schema
 
     return get_json_schema(function)
 

@@ -19,7 +19,7 @@ from typing import Any
 from attrs import define, field
 
 from purerl.adapters.packages import installed
-from purerl.adapters.token_server import Sample, serve_tokens
+from purerl.adapters.token_server import MODEL, Sample, serve_tokens
 from purerl.adapters.verifiers_rows import Labels, rows_of
 from purerl.errors import ConfigError
 from purerl.protocols import Sampling
@@ -102,7 +102,11 @@ class VerifiersWorkflow:
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
         url = await self._start()
-        groups = await asyncio.gather(*(self._run(draw, generate, url, k) for k in range(self.samples)))
+        runs = (self._run(draw, generate, url, k) for k in range(self.samples))
+        groups = await asyncio.gather(*runs, return_exceptions=True)
+        for group in groups:
+            if isinstance(group, BaseException):
+                raise group
         return [trajectory for trajectories in groups for trajectory in trajectories]
 
     async def close(self) -> None:
@@ -116,18 +120,31 @@ class VerifiersWorkflow:
         return await asyncio.shield(self._started)
 
     async def _enter(self) -> str:
-        url = await self._stack.enter_async_context(serve_tokens(self._samples))
+        from renderers import client
+        from verifiers.v1.clients.client import SESSION_ID_HEADER
+
+        url = await self._stack.enter_async_context(serve_tokens(self._samples, SESSION_ID_HEADER))
+        # The client asks each server for the length of its model. It does so under a lock that works in only one event
+        # loop of a process, so the answer, None, is given here.
+        getattr(client, "_max_prompt_len_cache", {})[f"{url}/", MODEL] = None
         await self._stack.enter_async_context(self._environment.serving())
         return url
 
     async def _run(self, draw: Draw, generate: Generate, url: str, k: int) -> list[Trajectory]:
         """The rows of sample `k`. Raises what `generate` has raised."""
-        key = f"{draw.key}/{k}"
-        sample = self._samples[key] = Sample(key, (*draw.seeds, k), self.sampling, generate)
+        sample = Sample(f"{draw.key}/{k}", (*draw.seeds, k), self.sampling, generate)
+        traces: list[Any] = []
+
+        def register(trace: Any) -> None:
+            traces.append(trace)
+            self._samples[trace.id] = sample
+
         try:
-            episode = await self._environment.run_episode(self._task(draw), self._context(url, key))
+            context = self._context(url)
+            episode = await self._environment.run_episode(self._task(draw), context, on_trace=register)
         finally:
-            del self._samples[key]
+            for trace in traces:
+                del self._samples[trace.id]
         if sample.failure is not None:
             raise sample.failure
         labels = Labels((draw.number * self.samples + k) * self.max_rows, self.max_rows, self.sampling.temperature)
@@ -139,10 +156,10 @@ class VerifiersWorkflow:
         data = task_class.data_type().model_validate_json(draw.example[_COLUMN])
         return task_class(data, self._environment.config.taskset.task)
 
-    def _context(self, url: str, key: str) -> Any:
+    def _context(self, url: str) -> Any:
         import verifiers.v1 as vf
 
         renderer = None if self.renderer is None else dict(self.renderer)
         client = {"base_url": url, "api_key_var": "", "renderer_model_name": self.tokenizer, "renderer": renderer}
         sampling = vf.SamplingConfig(temperature=self.sampling.temperature, max_tokens=self.sampling.max_tokens)
-        return vf.ModelContext(model=key, client=vf.TrainClientConfig(**client), sampling=sampling)
+        return vf.ModelContext(model=MODEL, client=vf.TrainClientConfig(**client), sampling=sampling)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from purerl.protocols import Completion
 from purerl.rewards.ground_truth import find_ground_truth
@@ -14,7 +14,7 @@ from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.types import Draw, Trajectory
 
-__all__ = ["Labels", "missing_row", "rows_of"]
+__all__ = ["Labels", "rows_of"]
 
 Requests = Sequence[tuple[Sequence[int], Completion]]
 
@@ -53,26 +53,23 @@ def rows_of(draw: Draw, episode: Any, requests: Requests, agents: Sequence[str],
     for trace in (trace for trace in episode.traces if trace.agent.trainable):
         role = {"role": agents.index(trace.agent.name)} if len(agents) > 1 else {}
         fields = {"episode": labels.number + len(trajectories), **role, "truncated": bool(trace.is_truncated)}
-        trajectories += _rows_of_trace(draw, episode, trace, known, fields | {"temperature": labels.temperature})
+        trajectories += _rows_of_trace(draw, episode, trace, known, fields)
     if not trajectories:
-        return [missing_row(draw, labels, _failure_of(episode, "no agent has sampled tokens"))]
+        trajectories = [_missing(draw, failure=_failure_of(episode, "no agent has sampled tokens"))]
     if len(trajectories) > labels.max_rows:
         message = f"{len(trajectories)} rows, but max_rows is {labels.max_rows}"
-        return [missing_row(draw, labels, Failure("verifiers", "failed", message + "\n"))]
-    return [_numbered(draw, trajectory, row) for row, trajectory in enumerate(trajectories, start=labels.number)]
+        trajectories = [_missing(draw, failure=Failure("verifiers", "failed", message + "\n"))]
+    fields = {"group": draw.number, "example": draw.index, "temperature": labels.temperature}
+    return [
+        evolve(trajectory, fields={"episode": labels.number, **trajectory.fields, **fields, "row": row})
+        for row, trajectory in enumerate(trajectories, start=labels.number)
+    ]
 
 
-def missing_row(draw: Draw, labels: Labels, failure: Failure) -> Trajectory:
+def _missing(draw: Draw, failure: Failure) -> Trajectory:
     """The row of a sample without tokens: its prompt, masked out."""
-    fields = {"episode": labels.number, "truncated": False, "temperature": labels.temperature}
-    tokens = _token_fields(draw.prompt.tokens, [], None)
-    texts = _texts(draw, [], "", "error")
-    return _numbered(draw, Trajectory(fields | tokens, texts, RewardResult(failure=failure)), labels.number)
-
-
-def _numbered(draw: Draw, trajectory: Trajectory, row: int) -> Trajectory:
-    fields = {"group": draw.number, "example": draw.index, "row": row, **trajectory.fields}
-    return Trajectory(fields, trajectory.texts, trajectory.result, trajectory.metrics)
+    fields = {"truncated": False} | _token_fields(draw.prompt.tokens, [], None)
+    return Trajectory(fields, _texts(draw, [], "", "error"), RewardResult(failure=failure))
 
 
 def _rows_of_trace(
@@ -86,6 +83,9 @@ def _rows_of_trace(
     failure = None if trace.ok and episode.ok else _failure_of(episode, "the trace did not end as planned", trace)
     if failure is None and any(found is None for found in turns):
         failure = Failure("verifiers", "failed", "a trace has sampled tokens that were not sampled here\n")
+    if failure and not pairs:
+        missing = _missing(draw, failure)
+        return [evolve(missing, fields={**missing.fields, **fields})]
     rows = []
     for branch, found in pairs:
         is_last = branch is pairs[-1][0]
