@@ -153,7 +153,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
             max_tool_calling_iterations=3,
             num_generations=2,
             per_device_train_batch_size=2,
-        ),  # fmt: skip
+        ),
         train_dataset=Dataset.from_list([dict(EXAMPLE)] * 4),
         processing_class=tokenizer,
         environment_factory=made.Counter,
