@@ -47,6 +47,10 @@ REQUIRED = {
 EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
     "math": ("math-verify", "scores answers that are formulas"),
+    "gymnasium": ("gymnasium", "environments that are registered with it"),
+    "reasoning-gym": ("reasoning-gym", "data sets and their scores"),
+    "textarena": ("textarena", "games"),
+    "verifiers": ("verifiers", "environments with agents"),
     "mlflow": ("mlflow-skinny", "logs runs to an MLflow server; pip install mlflow for a local database"),
     "swanlab": ("swanlab", "logs runs to SwanLab"),
     "tensorboard": ("tensorboard", "logs runs to TensorBoard"),

@@ -1,5 +1,7 @@
 """Gymnasium-style environments with text as observations, as environments of purerl.
 
+For example::
+
     class Guess:
         def reset(self, *, seed=None, options=None) -> tuple[str, dict]: ...                   # observation, info
         def step(self, action: str) -> tuple[str, float, bool, bool, dict]: ...
@@ -16,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from purerl.adapters.packages import installed
+from purerl.adapters.packages import load
 from purerl.envs.protocol import Observation, ToolCall
 from purerl.errors import ConfigError, DataError
 from purerl.plugins import locate
@@ -105,8 +107,7 @@ def _create(environment: str | Callable[..., Any], arguments: Mapping[str, Any])
         return environment(**arguments)
     if not re.search(r"-v\d+$", environment):
         return locate(environment)(**arguments)
-    with installed("gymnasium"):
-        import gymnasium
+    gymnasium = load("gymnasium", "gymnasium")
     try:
         return gymnasium.make(environment, **arguments)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:

@@ -1,5 +1,7 @@
 """OpenAI-style tools: their JSON descriptions, and Python functions that implement them, as an environment.
 
+For example::
+
     # my_tools.py
     TOOLS = [{"type": "function", "function": {"name": "add", "description": ..., "parameters": {...}}}]
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["installed"]
+__all__ = ["load"]
 
 
-@contextmanager
-def installed(package: str) -> Iterator[None]:
-    """Raise ConfigError with the command that installs `package` if an import in the block fails.
+def load(module: str, extra: str) -> Any:
+    """Import `module` of another library; `extra` is the extra of purerl that installs it.
 
-    `package` is also the name of the extra of purerl.
+    Raises: ConfigError with the command that installs it, if it cannot be imported.
 
-    >>> with installed("gymnasium"):
-    ...     import no_such_module
+    >>> load("no_such_module", "verifiers")
     Traceback (most recent call last):
-    purerl.errors.ConfigError: gymnasium cannot be imported
+    purerl.errors.ConfigError: no_such_module cannot be imported
       got:  ModuleNotFoundError: No module named 'no_such_module'
-      do:   pip install 'purerl[gymnasium]'
+      do:   pip install 'purerl[verifiers]'
     """
     try:
-        yield
+        return import_module(module)
     except ImportError as error:
-        got, do = f"{type(error).__name__}: {error}", f"pip install 'purerl[{package}]'"
-        raise ConfigError(f"{package} cannot be imported", got=got, do=do) from error
+        got, do = f"{type(error).__name__}: {error}", f"pip install 'purerl[{extra}]'"
+        raise ConfigError(f"{module} cannot be imported", got=got, do=do) from error

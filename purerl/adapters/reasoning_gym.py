@@ -1,5 +1,7 @@
 """Data sets of reasoning-gym: procedures that write problems, and score answers.
 
+For example::
+
     def prepare(directory, seed):                       # prepare_data = "my_data.py:prepare"
         write(directory / "train.parquet", {"leg_counting": {"max_animals": 5}, "gcd": {}}, size=2000, seed=seed)
 
@@ -16,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from purerl.adapters.packages import installed
+from purerl.adapters.packages import load
 from purerl.data.chat import TextOrMessages
 from purerl.errors import ConfigError, nearest
 from purerl.rewards.adapters import needs_one_of
@@ -72,10 +74,7 @@ def score(completion: str, example: Mapping[str, Any]) -> float:
 
     `reasoning_gym.utils.SYSTEM_PROMPTS` has prompts that ask for this form, for `data.system_prompt`.
     """
-    with installed("reasoning-gym"):
-        from reasoning_gym.utils import extract_answer
-
-    return _score(extract_answer(completion), example)
+    return _score(load("reasoning_gym.utils", "reasoning-gym").extract_answer(completion), example)
 
 
 @needs_one_of(_COLUMN)
@@ -98,16 +97,15 @@ def read_entry(example: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _create(name: str, settings: str) -> Any:
     """The data set called `name` with these settings, as JSON."""
-    with installed("reasoning-gym"):
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
-    if name not in DATASETS:
-        raise ConfigError(f"unknown data set {name!r} of reasoning-gym", do=nearest(name, DATASETS))
+    reasoning_gym = load("reasoning_gym", "reasoning-gym")
+    known = reasoning_gym.factory.DATASETS
+    if name not in known:
+        raise ConfigError(f"unknown data set {name!r} of reasoning-gym", do=nearest(name, known))
     try:
         return reasoning_gym.create_dataset(name, **json.loads(settings))
     except (TypeError, ValueError, AssertionError) as error:
         what = f"settings of the data set {name!r} of reasoning-gym"
-        raise ConfigError(what, got=settings, need=f"what {DATASETS[name][1].__name__} accepts: {error}") from error
+        raise ConfigError(what, got=settings, need=f"what {known[name][1].__name__} accepts: {error}") from error
 
 
 def _row(

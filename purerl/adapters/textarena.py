@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from purerl.adapters.packages import installed
+from purerl.adapters.packages import load
 from purerl.envs.protocol import Observation, ToolCall
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import locate
@@ -45,12 +45,10 @@ class TextArenaEnvironment:
         arguments: Mapping[str, Any] | None = None,
         parse: str | Callable[[str], str] | None = None,
     ):
-        with installed("textarena"):
-            import textarena
-            from textarena.envs.registration import ENV_REGISTRY
-        raw = f"{game}-raw" if f"{game}-raw" in ENV_REGISTRY else game
-        if raw not in ENV_REGISTRY:
-            raise ConfigError(f"unknown game {game!r} of TextArena", do=nearest(game, ENV_REGISTRY))
+        textarena, known = load("textarena", "textarena"), load("textarena.envs.registration", "textarena").ENV_REGISTRY
+        raw = f"{game}-raw" if f"{game}-raw" in known else game
+        if raw not in known:
+            raise ConfigError(f"unknown game {game!r} of TextArena", do=nearest(game, known))
         self._num_players = num_players
         self._parse = locate(parse) if isinstance(parse, str) else parse
         self._random = random.getstate()

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import Factory, define, evolve
 
-from purerl.adapters.packages import installed
+from purerl.adapters.packages import load
 from purerl.protocols import Completion, Request, Sampling
 from purerl.rollouts.types import Generate
 from purerl.seeds import derive_seed
@@ -75,8 +75,7 @@ async def serve_tokens(samples: Mapping[str, Sample], header: str) -> AsyncItera
 
     A request that is given up by its client is canceled. The mapping is read at each request.
     """
-    with installed("verifiers"):
-        from aiohttp import web
+    web = load("aiohttp.web", "verifiers")
 
     async def answer(http_request: Any) -> Any:
         body = await http_request.json()
@@ -89,7 +88,7 @@ async def serve_tokens(samples: Mapping[str, Sample], header: str) -> AsyncItera
             return _error(web, 400, str(error))
         try:
             [completion] = await sample.generate([request])
-        except Exception as error:  # noqa: BLE001 -- whoever drives the sample raises it
+        except Exception as error:  # noqa: BLE001 -- the workflow raises it
             sample.failure = sample.failure or error
             return _error(web, 500, f"{type(error).__name__}: {error}")
         if completion.finish in ("error", "cancelled"):

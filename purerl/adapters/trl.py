@@ -1,5 +1,7 @@
 """Environments for TRL's `environment_factory`, as environments of purerl. They work without changes.
 
+For example::
+
     class Counter:
         def reset(self, **columns) -> str | None: ...     # what it returns is shown to the model
         def add(self, number: int) -> str: ...            # every other public method is a tool

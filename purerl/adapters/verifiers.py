@@ -1,6 +1,8 @@
 """Environments of verifiers 0.4 (its API `verifiers.v1`) as a workflow.
 
-    write_tasks("tasks.parquet", {"taskset": {"id": "my-tasks"}}, limit=1000)      # the data of the run
+For example::
+
+    write_tasks("tasks.parquet", {"taskset": {"id": "my-tasks"}}, limit=1000)  # the data of the run
     VerifiersWorkflow({"taskset": {"id": "my-tasks"}}, tokenizer=path, sampling=sampling, samples=8)
 
 Each sample of a draw is one episode of verifiers. Each branch of each trace of the episode is a row: what the model has
@@ -18,7 +20,7 @@ from typing import Any
 
 from attrs import define, field
 
-from purerl.adapters.packages import installed
+from purerl.adapters.packages import load
 from purerl.adapters.token_server import MODEL, Sample, serve_tokens
 from purerl.adapters.verifiers_rows import Labels, rows_of
 from purerl.errors import ConfigError
@@ -56,8 +58,7 @@ def _prompt(data: Any) -> list[dict[str, str]]:
 
 
 def _load(environment: Mapping[str, Any]) -> Any:
-    with installed("verifiers"):
-        import verifiers.v1 as vf
+    vf = load("verifiers.v1", "verifiers")
     try:
         return vf.load_environment(vf.resolve_env_config(dict(environment)))
     except (ValueError, TypeError, ImportError) as error:
@@ -103,11 +104,12 @@ class VerifiersWorkflow:
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
         url = await self._start()
         runs = (self._run(draw, generate, url, k) for k in range(self.samples))
-        groups = await asyncio.gather(*runs, return_exceptions=True)
-        for group in groups:
-            if isinstance(group, BaseException):
-                raise group
-        return [trajectory for trajectories in groups for trajectory in trajectories]
+        trajectories: list[Trajectory] = []
+        for result in await asyncio.gather(*runs, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+            trajectories += result
+        return trajectories
 
     async def close(self) -> None:
         """End what was started, in the event loop in which the workflow has run."""
@@ -120,10 +122,9 @@ class VerifiersWorkflow:
         return await asyncio.shield(self._started)
 
     async def _enter(self) -> str:
-        from renderers import client
-        from verifiers.v1.clients.client import SESSION_ID_HEADER
-
-        url = await self._stack.enter_async_context(serve_tokens(self._samples, SESSION_ID_HEADER))
+        client = load("renderers.client", "verifiers")
+        header = load("verifiers.v1.clients.client", "verifiers").SESSION_ID_HEADER
+        url = await self._stack.enter_async_context(serve_tokens(self._samples, header))
         # The client asks each server for the length of its model. It does so under a lock that works in only one event
         # loop of a process, so the answer, None, is given here.
         getattr(client, "_max_prompt_len_cache", {})[f"{url}/", MODEL] = None
@@ -157,8 +158,7 @@ class VerifiersWorkflow:
         return task_class(data, self._environment.config.taskset.task)
 
     def _context(self, url: str) -> Any:
-        import verifiers.v1 as vf
-
+        vf = load("verifiers.v1", "verifiers")
         renderer = None if self.renderer is None else dict(self.renderer)
         client = {"base_url": url, "api_key_var": "", "renderer_model_name": self.tokenizer, "renderer": renderer}
         sampling = vf.SamplingConfig(temperature=self.sampling.temperature, max_tokens=self.sampling.max_tokens)

@@ -65,13 +65,13 @@ def test_reward_functions_get_the_environment_and_the_conversation() -> None:
 
 
 def test_without_a_reward_that_applies_there_is_none() -> None:
-    environment = TRLEnvironment(made.Judged, [made.nothing])
+    environment = TRLEnvironment(made.Talk, [made.nothing])
     finish(environment.reset({}, seed=1))
     assert finish(environment.step("", [])).reward is None
 
 
 def test_rewards_with_one_name_are_added() -> None:
-    environment = TRLEnvironment(made.Judged, [made.said, made.said], [1.0, 2.0])
+    environment = TRLEnvironment(made.Talk, [made.said, made.said], [1.0, 2.0])
     finish(environment.reset({}, seed=1))
     finish(environment.step("", [call("say", text="a"), call("say", text="b")]))
     last = finish(environment.step("", []))
@@ -87,7 +87,7 @@ def test_number_of_turns_with_tools_is_limited() -> None:
 
 
 def test_column_selects_one_of_several_environments() -> None:
-    environment = TRLEnvironment({"count": made.Counter, "talk": made.Judged}, [made.turns])
+    environment = TRLEnvironment({"count": made.Counter, "talk": made.Talk}, [made.turns])
     assert contents(finish(environment.reset({"environment": "count", "target": 3}, seed=1))) == ["Reach 3."]
     assert [tool["function"]["name"] for tool in environment.tools] == ["add", "divide"]
     with pytest.raises(DataError, match="did you mean 'count'"):
@@ -106,7 +106,7 @@ def test_seed_is_passed_to_a_reset_that_takes_one() -> None:
     ("arguments", "message"),
     [
         ({"factory": dict}, "reset"),
-        ({"factory": made.Judged}, "get_reward"),
+        ({"factory": made.Talk}, "get_reward"),
         ({"factory": made.Counter, "reward_functions": [made.needs_ids]}, "completion_ids"),
         ({"factory": made.Counter, "reward_functions": [made.near], "reward_weights": [1.0, 2.0]}, "2 weights"),
         ({"factory": "tests.adapters.trl_environments:Conter"}, "Conter"),

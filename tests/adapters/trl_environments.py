@@ -45,7 +45,7 @@ class Counter:
         return float(self.total == self.target)
 
 
-class Judged:
+class Talk:
     """Its reward comes from reward functions only."""
 
     def reset(self, **columns: object) -> None:
