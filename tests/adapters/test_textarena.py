@@ -66,6 +66,7 @@ def test_games_that_draw_during_the_game_do_not_disturb_each_other() -> None:
             if other is not None:
                 other.reset({}, seed=len(texts))
                 other.step("[left]", [])
+                random.random()
             texts += contents(environment.step(f"[{move}]", []))
         return texts
 
