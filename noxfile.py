@@ -72,6 +72,15 @@ def oracle(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "tests/oracle", "-q", *session.posargs, env=_ONE_THREAD)
 
 
+@nox.session(venv_backend="venv", reuse_venv=True)
+def adapters(session: nox.Session) -> None:
+    """Environments, tools, data and renderers of other libraries, with the libraries, in an environment of its own."""
+    session.install("-c", "constraints/default.txt", ".", "-r", "tests/adapters/requirements.txt")
+    session.install("--no-deps", "mcp==2.3.0", "mcp-types==2.3.0")  # verifiers pins 2.0.0
+    arguments = session.posargs or ["tests/adapters"]
+    session.run("python", "-m", "pytest", "-q", *arguments, env={**_ONE_THREAD, "PURERL_TEST_ADAPTERS": "1"})
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation, in docs/_build; a warning is an error."""

@@ -39,6 +39,7 @@ LAYERS = (
     ("data", "rewards", "tracking", "debugging"),
     ("envs",),
     ("rollouts",),
+    ("adapters",),
     ("store",),
     ("evaluation", "diagnosis"),
     ("config",),
@@ -62,7 +63,8 @@ DISTRIBUTED_MODULES = ("torch.distributed", "torch.nn.parallel")
 # Libraries that only purerl.backends may import at the top of a file. Other packages import them in functions.
 LAZY_LIBRARIES = {
     "transformers", "tokenizers", "accelerate", "peft", "safetensors", "vllm", "sglang", "megatron", "ray", "wandb",
-    "pyarrow", "datasets", "triton", "hypothesis",
+    "pyarrow", "datasets", "triton", "hypothesis", "gymnasium", "reasoning_gym", "textarena", "trl", "verifiers",
+    "renderers", "aiohttp",
 }  # fmt: skip
 
 

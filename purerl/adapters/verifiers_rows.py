@@ -1,0 +1,192 @@
+"""The rows of the batch that an episode of verifiers becomes: one for each branch of its traces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import evolve, frozen
+
+from purerl.protocols import Completion
+from purerl.rewards.ground_truth import find_ground_truth
+from purerl.rewards.outcomes import Failure
+from purerl.rewards.runner import RewardResult
+from purerl.rollouts.types import Draw, Trajectory
+
+__all__ = ["Labels", "rows_of"]
+
+Requests = Sequence[tuple[Sequence[int], Completion]]
+
+
+@frozen
+class Labels:
+    """The labels of the rows of a sample.
+
+    number       of its first row, and its first episode
+    max_rows     maximum number of rows
+    temperature  of sampling
+    """
+
+    number: int
+    max_rows: int
+    temperature: float
+
+
+@frozen
+class _Turn:
+    """A turn in a branch: the tokens before it, its completion, and whether an earlier branch has it too."""
+
+    added: Sequence[int]
+    completion: Completion
+    is_repeated: bool
+
+
+def rows_of(draw: Draw, episode: Any, requests: Requests, agents: Sequence[str], labels: Labels) -> list[Trajectory]:
+    """The rows of all traces of `episode`, an Episode of verifiers.
+
+    requests  the tokens of each request of the sample, with its completion
+    agents    the names of all agents of the environment; their positions are the field `role` if there are several
+    """
+    known = {(*tokens, *completion.tokens): completion for tokens, completion in requests}
+    trajectories = []
+    for trace in (trace for trace in episode.traces if trace.agent.trainable):
+        role = {"role": agents.index(trace.agent.name)} if len(agents) > 1 else {}
+        fields = {"episode": labels.number + len(trajectories), **role, "truncated": bool(trace.is_truncated)}
+        trajectories += _rows_of_trace(draw, episode, trace, known, fields)
+    if not trajectories:
+        trajectories = [_missing(draw, failure=_failure_of(episode, "no agent has sampled tokens"))]
+    if len(trajectories) > labels.max_rows:
+        message = f"{len(trajectories)} rows, but max_rows is {labels.max_rows}"
+        trajectories = [_missing(draw, failure=Failure("verifiers", "failed", message + "\n"))]
+    fields = {"group": draw.number, "example": draw.index, "temperature": labels.temperature}
+    return [
+        evolve(trajectory, fields={"episode": labels.number, **trajectory.fields, **fields, "row": row})
+        for row, trajectory in enumerate(trajectories, start=labels.number)
+    ]
+
+
+def _missing(draw: Draw, failure: Failure) -> Trajectory:
+    """The row of a sample without tokens: its prompt, masked out."""
+    fields = {"truncated": False} | _token_fields(draw.prompt.tokens, [], None)
+    return Trajectory(fields, _texts(draw, [], "", "error"), RewardResult(failure=failure))
+
+
+def _rows_of_trace(
+    draw: Draw, episode: Any, trace: Any, known: Mapping[tuple[int, ...], Completion], fields: Mapping[str, Any]
+) -> list[Trajectory]:
+    """A row for each trainable branch that has a turn of its own. The last one has the reward."""
+    seen: set[int] = set()
+    branches = [branch for branch in trace.branches if branch.trainable]
+    turns = [_turns_of(branch, known, seen) for branch in branches]
+    pairs = [pair for pair in zip(branches, turns, strict=True) if _has_new_turn(pair[1])]
+    failure = None if trace.ok and episode.ok else _failure_of(episode, "the trace did not end as planned", trace)
+    if failure is None and any(found is None for found in turns):
+        failure = Failure("verifiers", "failed", "a trace has sampled tokens that were not sampled here\n")
+    if failure and not pairs:
+        missing = _missing(draw, failure)
+        return [evolve(missing, fields={**missing.fields, **fields})]
+    rows = []
+    for branch, found in pairs:
+        is_last = branch is pairs[-1][0]
+        result = RewardResult(failure=failure) if failure else _result(trace, is_last=is_last)
+        finish = "error" if failure else "length" if trace.is_truncated else "stop"
+        texts = _texts(draw, [node.message for node in branch.nodes], trace.last_reply, finish)
+        tokens = _token_fields([], found, result.reward)
+        rows.append(Trajectory({**fields, **tokens}, texts, result))
+    return rows
+
+
+def _has_new_turn(turns: Sequence[_Turn] | None) -> bool:
+    return turns is not None and any(not turn.is_repeated for turn in turns)
+
+
+def _turns_of(branch: Any, known: Mapping[tuple[int, ...], Completion], seen: set[int]) -> list[_Turn] | None:
+    """The turns of `branch`; None if a sampled turn is not exactly a request with its completion.
+
+    `seen` are the nodes of the branches before, to which those of this one are added.
+    """
+    tokens: list[int] = []
+    turns: list[_Turn] = []
+    start = 0
+    for node in branch.nodes:
+        tokens += node.token_ids
+        if not any(node.mask):
+            continue
+        completion = known.get(tuple(tokens))
+        if completion is None or len(completion.tokens) != sum(node.mask):
+            return None
+        end = len(tokens) - len(completion.tokens)
+        turns.append(_Turn(tokens[start:end], completion, id(node) in seen))
+        seen.add(id(node))
+        start = len(tokens)
+    return turns
+
+
+def _token_fields(prompt: Sequence[int], turns: Sequence[_Turn], reward: float | None) -> dict[str, list[Any]]:
+    """The fields with one value for each token, up to the last token that is sampled in this row."""
+    last = max((number for number, turn in enumerate(turns) if not turn.is_repeated), default=-1)
+    fields: dict[str, list[Any]] = {
+        "tokens": [*prompt],
+        "action": [False] * len(prompt),
+        "rollout_logp": [0.0] * len(prompt),
+        "version": [0] * len(prompt),
+        "turn": [0] * len(prompt),
+    }
+    for number, turn in enumerate(turns[: last + 1]):
+        added, sampled = len(turn.added), len(turn.completion.tokens)
+        is_action = not turn.is_repeated
+        fields["tokens"] += [*turn.added, *turn.completion.tokens]
+        fields["action"] += [False] * added + [is_action] * sampled
+        fields["rollout_logp"] += [0.0] * added + [logp if is_action else 0.0 for logp in turn.completion.logp]
+        fields["version"] += [0] * added + [version if is_action else 0 for version in turn.completion.version]
+        fields["turn"] += [number] * (added + sampled)
+    length = len(fields["tokens"])
+    rewards = [0.0] * (length - 1) + [reward or 0.0]
+    return {**fields, "reward": rewards, "mask": [is_action and reward is not None for is_action in fields["action"]]}
+
+
+def _result(trace: Any, *, is_last: bool) -> RewardResult:
+    """The rewards of `trace` by name. In a row that is not its last one, all of them are 0."""
+    found = {name: reward for name, reward in trace.rewards.items() if reward is not None}
+    if not is_last:
+        return RewardResult(weighted_components=dict.fromkeys(found, 0.0))
+    metrics = {name: float(value) for name, value in trace.metrics.items() if value is not None}
+    components = metrics | {name: float(reward.score) for name, reward in found.items()}
+    weighted = {name: float(reward.value) for name, reward in found.items()}
+    return RewardResult(components, weighted, by_function={"verifiers": components} if weighted else {})
+
+
+def _failure_of(episode: Any, otherwise: str, trace: Any = None) -> Failure:
+    """The last error of the trace, or of the episode."""
+    errors = [*([] if trace is None else trace.errors), *episode.errors]
+    errors = errors or [error for other in episode.traces for error in other.errors]
+    if not errors:
+        return Failure("verifiers", "failed", otherwise + "\n")
+    error = errors[-1]
+    kind = "timed out" if episode.is_timeout or (trace is not None and trace.is_timeout) else "raised"
+    return Failure("verifiers", kind, error.traceback or f"{error.type}: {error.message}\n")
+
+
+def _texts(draw: Draw, messages: Sequence[Any], completion: str, finish: str) -> dict[str, Any]:
+    return {
+        "prompt": draw.prompt.text,
+        "completion": completion,
+        "finish": finish,
+        "ground_truth": find_ground_truth(draw.example),
+        "messages": json.dumps([_message(message) for message in messages]),
+    }
+
+
+def _message(message: Any) -> dict[str, Any]:
+    """A message of verifiers, with its tool calls as in `Trajectory.texts`."""
+    content = message.content if isinstance(message.content, str) else _text_of(message.content or [])
+    calls = [
+        {"name": call.name, "arguments": call.arguments, "id": call.id}
+        for call in getattr(message, "tool_calls", None) or []
+    ]
+    return {"role": message.role, "content": content} | ({"tool_calls": calls} if calls else {})
+
+
+def _text_of(parts: Sequence[Any]) -> str:
+    return "".join(getattr(part, "text", "") for part in parts)
