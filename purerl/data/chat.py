@@ -273,7 +273,7 @@ def encode_continuation(chat: Chat, text: str) -> list[int]:
     Some tokenizers add a space at the start of a text. It is avoided by a line break before it, whose tokens are
     removed again.
     """
-    before, joined = encode_rendered(chat, ["\n", "\n" + text])
+    [before], [joined] = encode_rendered(chat, ["\n"]), encode_rendered(chat, ["\n" + text])
     is_prefix = joined[: len(before)] == before
     return joined[len(before) :] if is_prefix else encode_rendered(chat, [text])[0]
 

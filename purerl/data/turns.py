@@ -1,8 +1,8 @@
 """The tokens of a conversation of several turns, without rendering or tokenizing again what the model has sampled.
 
 What follows a turn is what the chat template adds: the remaining tokens that end the turn, the new messages, and the
-header of the next assistant turn. To find it, the conversation is rendered with a placeholder as the assistant's turn.
-The text after the placeholder follows the sampled tokens::
+header of the next assistant turn. To find it, the messages before the first turn are rendered with a placeholder as the
+assistant's turn, and the new messages. The text after the placeholder follows the sampled tokens::
 
     ...<|im_start|>assistant⏎  12 + 30 = 42<|im_end|>  ⏎<|im_start|>user⏎and 3?<|im_end|>⏎<|im_start|>assistant⏎
     prompt                     sampled                 what follows the turn
@@ -11,7 +11,7 @@ The text after the placeholder follows the sampled tokens::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Protocol
@@ -40,6 +40,7 @@ __all__ = [
     "open_turns",
     "rendered_turn",
     "tool_function",
+    "with_functions",
     "without_stop_tokens",
 ]
 
@@ -47,6 +48,7 @@ Tools = Sequence[Mapping[str, Any]]
 """JSON schemas of tools, as `purerl.envs.schema.tool_schema` makes them."""
 
 _PLACEHOLDER, _ANSWER = "purerl placeholder 5d1c", "purerl answer 5d1c"
+_QUESTION = {"role": "user", "content": "a question"}
 
 
 class Turns(Protocol):
@@ -62,7 +64,8 @@ class Turns(Protocol):
     def following(self, before: Messages, turn: Sequence[int], new: Messages, tools: Tools = ()) -> list[int]:
         """The tokens that follow the sampled tokens `turn`, up to and including the header of the next turn.
 
-        `before` is the conversation before the turn, and `new` are the messages after it. If the turn ends with a stop
+        `before` is the conversation before the turn, and `new` are the messages after it. What a template adds may
+        depend on the messages before the first turn, but not on earlier turns. If the turn ends with a stop
         token, this token takes the place of the end token of the template. Otherwise, for example after a stop string,
         the result begins with the end token.
 
@@ -166,14 +169,13 @@ def _open_template(chat: Chat, tools: Tools) -> TemplateTurns:
             need="a chat template that shows tools to the model",
             do="use a model that was trained with tools, or plain-text prompts",
         )
-    before = [{"role": "user", "content": "a question"}]
     result = {"role": "tool", "content": _ANSWER, "tool_call_id": "call00000", "name": (names or [""])[0]}
     new = result if tools else {"role": "user", "content": _ANSWER}
     try:
-        closing = _after_placeholder(chat, [*before, _placeholder_turn([])], tools)
-        is_shown = _ANSWER in _added(chat, closing, before, [new], tools)
+        closing = _after_placeholder(chat, [_QUESTION, _placeholder_turn([])], tools)
+        is_shown = _ANSWER in _added(chat, closing, [_QUESTION], [new], tools)
     except DataError as error:
-        raise _cannot_continue(new["role"], str(error)) from error
+        raise _cannot_continue(new["role"], str(error).partition("\n")[0]) from error
     if not is_shown:
         raise _cannot_continue(new["role"], "a message that the template leaves out")
     return TemplateTurns(chat, closing)
@@ -190,11 +192,11 @@ def _cannot_continue(role: str, got: str) -> ConfigError:
 
 
 def _rendered(chat: Chat, messages: Messages, tools: Tools, **kwargs: Any) -> str:
-    prepared = [_with_functions(message) for message in add_system_prompt(chat, messages)]
+    prepared = [with_functions(message) for message in add_system_prompt(chat, messages)]
     return render(chat, prepared, tools=list(tools) or None, **kwargs)
 
 
-def _with_functions(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_functions(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """`message` with its tool calls in the form that chat templates read."""
     if not message.get("tool_calls"):
         return {key: value for key, value in message.items() if key != "tool_calls"}
@@ -224,10 +226,13 @@ def _added(chat: Chat, closing: str, before: Messages, new: Messages, tools: Too
 
 
 def _added_after_calls(chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools, number: int) -> str:
-    earlier = list(_with_placeholders(before, number))
+    first = list(takewhile(lambda message: message["role"] != "assistant", before)) or [_QUESTION]
     turn = _placeholder_turn(_results(new)[:number])
-    ended = _after_placeholder(chat, [*earlier, turn], tools) if number else closing
-    continued = _after_placeholder(chat, [*earlier, turn, *new], tools, add_generation_prompt=True)
+    continued = _after_placeholder(chat, [*first, turn, *new], tools, add_generation_prompt=True)
+    _, is_ended, added = continued.partition(closing) if _ends_with_stop_token(chat, closing) else ("", "", "")
+    if number and is_ended:
+        return added
+    ended = _after_placeholder(chat, [*first, turn], tools) if number else closing
     if not continued.startswith(ended):
         what = "the chat template ends a turn differently when messages follow it"
         raise DataError(what, got=repr(continued[: len(ended) + 40]), need=f"{ended!r} after the turn")
@@ -237,13 +242,6 @@ def _added_after_calls(chat: Chat, closing: str, before: Messages, new: Messages
 def _results(messages: Messages) -> Messages:
     """The results of tools at the start of `messages`."""
     return list(takewhile(lambda message: message["role"] == "tool", messages))
-
-
-def _with_placeholders(messages: Messages, number: int) -> Iterator[Mapping[str, Any]]:
-    """`messages` with placeholders for the assistant's, which may contain what a template refuses or leaves out."""
-    for index, message in enumerate(messages):
-        is_turn = message["role"] == "assistant"
-        yield _placeholder_turn(_results(messages[index + 1 :])[: max(number, 1)]) if is_turn else message
 
 
 def _placeholder_turn(results: Messages) -> Mapping[str, Any]:
@@ -275,9 +273,13 @@ def _sampled_length(chat: Chat, closing: str, turn: Sequence[int], tokens: Seque
     if not turn or turn[-1] not in chat.stop_tokens:
         return 0
     ends = (index + 1 for index, token in enumerate(tokens) if token in chat.stop_tokens)
-    if any(string in closing for string in _stop_strings(chat)):
+    if _ends_with_stop_token(chat, closing):
         return next(ends, 0)
     return int(tokens[0] == turn[-1])
+
+
+def _ends_with_stop_token(chat: Chat, closing: str) -> bool:
+    return any(string in closing for string in _stop_strings(chat))
 
 
 def _stop_strings(chat: Chat) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import EnumType
+from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -187,7 +187,8 @@ def _choices(hint: Any) -> list[tuple[Any, Any]]:
     """The values of a Literal, or of the members of an Enum class, each with what the function gets for it."""
     if get_origin(hint) is Literal:
         return [(choice, choice) for choice in get_args(hint)]
-    return [(member.value, member) for member in hint] if isinstance(hint, EnumType) else []
+    is_enum = isinstance(hint, type) and issubclass(hint, Enum)
+    return [(member.value, member) for member in list[Any](hint)] if is_enum else []
 
 
 def _kind(hint: Any) -> str:
@@ -212,9 +213,7 @@ def _converted(hint: Any, value: Any) -> Any:
         pairs = _instance(dict, value).items()
         return {key: _converted(args[1], item) if args else item for key, item in pairs}
     if choices := _choices(hint):
-        return next(
-            _only(result for choice, result in choices.items() if choice == value and _same_type(choice, value))
-        )
+        return _chosen(choices, value)
     return value if origin is Any else _scalar(NoneType if origin is None else origin, value)
 
 
