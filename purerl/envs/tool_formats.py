@@ -8,8 +8,8 @@
 In the format `plain`, the text between the tags is the argument of a tool with one parameter, without quotes if it is a
 string. For all other tools it is a JSON object of arguments. Only names of tools are tags.
 
-A call that cannot be read becomes a `ToolCall` with an `error`, which the environment can show to the model. Text in a
-thinking block (before ``</think>``) is never a call.
+A call that cannot be read becomes a `ToolCall` with an `error`, which the environment can show to the model. What comes
+before the first ``</think>`` is thinking, and never a call.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def parse_calls(tool_format: ToolFormat, text: str, tools: Tools = ()) -> Parsed
     `tools` are needed by the formats `plain` and `qwen_xml`, which do not write the types of arguments. The result does
     not depend on them otherwise: calls of unknown tools are calls. Never raises an exception because of `text`.
     """
-    first = text.rfind("</think>") + len("</think>") if "</think>" in text else 0
+    first = text.find("</think>") + len("</think>") if "</think>" in text else 0
     found = list(_READERS[tool_format](text, first, tools))
     calls = tuple(item.call for item in found)
     if any(call.error for call in calls):
