@@ -48,6 +48,7 @@ EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
     "math": ("math-verify", "scores answers that are formulas"),
     "mlflow": ("mlflow-skinny", "logs runs to an MLflow server; pip install mlflow for a local database"),
+    "renderers": ("renderers", "exact tokens of conversations for known model families"),
     "swanlab": ("swanlab", "logs runs to SwanLab"),
     "tensorboard": ("tensorboard", "logs runs to TensorBoard"),
     "testing": ("hypothesis", "laws of algorithms, conformance tests of engines"),

@@ -229,14 +229,21 @@ def _added_after_calls(chat: Chat, closing: str, before: Messages, new: Messages
     first = list(takewhile(lambda message: message["role"] != "assistant", before)) or [_QUESTION]
     turn = _placeholder_turn(_results(new)[:number])
     continued = _after_placeholder(chat, [*first, turn, *new], tools, add_generation_prompt=True)
-    _, is_ended, added = continued.partition(closing) if _ends_with_stop_token(chat, closing) else ("", "", "")
-    if number and is_ended:
+    if number and (added := _after_closing(chat, closing, continued)) is not None:
         return added
     ended = _after_placeholder(chat, [*first, turn], tools) if number else closing
     if not continued.startswith(ended):
         what = "the chat template ends a turn differently when messages follow it"
         raise DataError(what, got=repr(continued[: len(ended) + 40]), need=f"{ended!r} after the turn")
     return continued[len(ended) :]
+
+
+def _after_closing(chat: Chat, closing: str, continued: str) -> str | None:
+    """The text after the first `closing`, if it certainly ends the turn: no other stop token comes before it."""
+    if not _has_stop_token(chat, closing):
+        return None
+    before, is_found, after = continued.partition(closing)
+    return after if is_found and not _has_stop_token(chat, before) else None
 
 
 def _results(messages: Messages) -> Messages:
@@ -273,13 +280,13 @@ def _sampled_length(chat: Chat, closing: str, turn: Sequence[int], tokens: Seque
     if not turn or turn[-1] not in chat.stop_tokens:
         return 0
     ends = (index + 1 for index, token in enumerate(tokens) if token in chat.stop_tokens)
-    if _ends_with_stop_token(chat, closing):
+    if _has_stop_token(chat, closing):
         return next(ends, 0)
-    return int(tokens[0] == turn[-1])
+    return int(list(tokens[:1]) == [turn[-1]])
 
 
-def _ends_with_stop_token(chat: Chat, closing: str) -> bool:
-    return any(string in closing for string in _stop_strings(chat))
+def _has_stop_token(chat: Chat, text: str) -> bool:
+    return any(string in text for string in _stop_strings(chat))
 
 
 def _stop_strings(chat: Chat) -> list[str]:

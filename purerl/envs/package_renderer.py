@@ -22,7 +22,7 @@ from purerl.protocols import FinishReason
 
 __all__ = ["PackageRenderer", "open_package_renderer"]
 
-_INSTALL = "pip install renderers"
+_INSTALL = "pip install 'purerl[renderers]'"
 _QUESTION = {"role": "user", "content": "a question"}
 T = TypeVar("T")
 

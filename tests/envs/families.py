@@ -122,6 +122,21 @@ MISTRAL = """\
 {%- endif -%}
 {%- endfor -%}"""
 
+# Some Mistral templates: a space before the token that ends a turn, but not after calls.
+SPACED = """\
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}
+{{ '[INST]' + m.content + '[/INST]' }}
+{%- elif m.role == 'tool' -%}
+{{ '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' }}
+{%- elif m.tool_calls -%}
+{{ '[TOOL_CALLS]' + m.content + '</s>' }}
+{%- else -%}
+{{ m.content + ' </s>' }}
+{%- endif -%}
+{%- endfor -%}
+{%- if tools -%}{%- endif -%}"""
+
 # GLM 4: nothing ends a turn; the model stops with the token that starts the next message.
 GLM = """\
 {{- '[gMASK]' -}}

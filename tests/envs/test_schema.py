@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
@@ -299,3 +300,16 @@ VALUES: Any = st.recursive(
 def test_no_value_raises_an_exception(hint: Any, value: Any) -> None:
     values, error = convert_arguments(_one(hint), {"x": value})
     assert (error is None) == bool(values)
+
+
+def test_the_example_of_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)
+    function = tool_schema(names["convert"])["function"]
+    assert function["parameters"]["properties"]["unit"] == {
+        "type": "string", "enum": ["m", "mi"], "description": "of the length"
+    }  # fmt: skip
+    error = convert_arguments(names["convert"], {"value": "3 m"}).error
+    assert error is not None
+    assert f"`{error}`" in page

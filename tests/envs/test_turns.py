@@ -68,6 +68,15 @@ def test_a_question_after_the_result_of_a_tool() -> None:
     )
 
 
+def test_results_of_tools_are_complete_if_calls_end_without_the_space_of_other_turns() -> None:
+    renderer = open_renderer(chat(families.SPACED), TOOLS, tool_format="hermes")
+    made = renderer.chat.tokenizer  # type: ignore[attr-defined]
+    for ending, added in (("", " </s>"), ("</s>", "")):
+        sampled = made(CALL + ending, add_special_tokens=False)["input_ids"]
+        tokens = renderer.following(QUESTION, sampled, [result("an </s> end"), result("2", 1)])
+        assert made.decode(tokens) == f"{added}[TOOL_RESULTS]an </s> end[/TOOL_RESULTS][TOOL_RESULTS]2[/TOOL_RESULTS]"
+
+
 def test_a_token_that_starts_the_next_message_is_not_added_again() -> None:
     renderer = _renderer(families.GLM, (), stop=("<|user|>", "<|observation|>"))
     assert _following(renderer, "2<|user|>", user("more")) == "\nmore<|assistant|>\n"
