@@ -215,23 +215,24 @@ def _with_function(call: Mapping[str, Any]) -> Mapping[str, Any]:
 def _added(chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools) -> str:
     """The text after the end of a turn: `new` and the header of the next turn.
 
-    Some templates accept the result of a tool only after a call, others accept only one call in a turn, and others
-    none. The first number of calls that the template accepts is used.
+    Some templates accept the result of a tool only after a call, and others no calls, or fewer. Those are rendered
+    after a turn without calls.
     """
-    *numbers, last = dict.fromkeys(min(len(_results(new)), number) for number in (len(new), 1, 0))
-    for number in numbers:
+    if results := _results(new):
         with suppress(DataError):
-            return _added_after_calls(chat, closing, before, new, tools, number)
-    return _added_after_calls(chat, closing, before, new, tools, last)
+            return _added_after_calls(chat, closing, before, new, tools, results)
+    return _added_after_calls(chat, closing, before, new, tools, ())
 
 
-def _added_after_calls(chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools, number: int) -> str:
+def _added_after_calls(
+    chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools, results: Messages
+) -> str:
     first = list(takewhile(lambda message: message["role"] != "assistant", before)) or [_QUESTION]
-    turn = _placeholder_turn(_results(new)[:number])
+    turn = _placeholder_turn(results)
     continued = _after_placeholder(chat, [*first, turn, *new], tools, add_generation_prompt=True)
-    if number and (added := _after_closing(chat, closing, continued)) is not None:
+    if results and (added := _after_closing(chat, closing, continued)) is not None:
         return added
-    ended = _after_placeholder(chat, [*first, turn], tools) if number else closing
+    ended = _after_placeholder(chat, [*first, turn], tools) if results else closing
     if not continued.startswith(ended):
         what = "the chat template ends a turn differently when messages follow it"
         raise DataError(what, got=repr(continued[: len(ended) + 40]), need=f"{ended!r} after the turn")
