@@ -53,6 +53,7 @@ EXTRAS = {
     "textarena": ("textarena", "games"),
     "verifiers": ("verifiers", "environments with agents"),
     "mlflow": ("mlflow-skinny", "logs runs to an MLflow server; pip install mlflow for a local database"),
+    "renderers": ("renderers", "exact tokens of conversations for known model families"),
     "swanlab": ("swanlab", "logs runs to SwanLab"),
     "tensorboard": ("tensorboard", "logs runs to TensorBoard"),
     "testing": ("hypothesis", "laws of algorithms, conformance tests of engines"),

@@ -29,8 +29,13 @@ __all__ = [
     "Prompt",
     "TextOrMessages",
     "TokenizedExample",
+    "add_system_prompt",
     "check_settings",
+    "encode_continuation",
+    "encode_rendered",
     "open_chat",
+    "render",
+    "template_words",
     "text_note",
     "tokenize_answer",
     "tokenize_prompts",
@@ -55,8 +60,10 @@ class Chat:
     stop_tokens           token ids that end a completion: `end_tokens`, then `extra_stop_tokens` of `open_chat`
     system_prompt         the system prompt of conversations without one
     chat_template_kwargs  keyword arguments of the chat template
-    escapes               in plain-text prompts, and in all messages except the assistant's, text that spells a special
-                          token is tokenized as text. Otherwise it becomes the token
+    escapes               in plain-text prompts, in the descriptions of tools, and in all messages except the
+                          assistant's, text that spells a special token is tokenized as text. Otherwise it becomes the
+                          token
+    prompt_format         "text": prompts are plain text, and the chat template is not applied
     """
 
     tokenizer: Any  # the annotations of transformers do not narrow what its calls return
@@ -65,6 +72,7 @@ class Chat:
     system_prompt: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(factory=dict)
     escapes: bool = False
+    prompt_format: PromptFormat = "messages"
 
 
 class Prompt(NamedTuple):
@@ -112,7 +120,9 @@ def open_chat(
     escapes = special_tokens == "escape"
     extra = [token for token in extra_stop_tokens if token < len(tokenizer)]
     if prompt_format == "text":
-        return _with_end_tokens(Chat(tokenizer, (), (), escapes=escapes), _eos_tokens(tokenizer), extra)
+        return _with_end_tokens(
+            Chat(tokenizer, (), (), escapes=escapes, prompt_format="text"), _eos_tokens(tokenizer), extra
+        )
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
@@ -134,7 +144,7 @@ def text_note(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 
 def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any]) -> None:
-    words = set(re.findall(r"[A-Za-z_]\w*", str(tokenizer.get_chat_template())))
+    words = template_words(tokenizer)
     for name in chat_template_kwargs:
         if name in _RESERVED_KWARGS:
             got = "an argument that purerl sets for every prompt"
@@ -144,6 +154,11 @@ def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, chat_template_kwa
             do = f"did you mean {matches[0]!r}?" if matches else "remove it"
             need = "an argument that the chat template reads"
             raise ConfigError(f"chat_template_kwargs.{name} has no effect", need=need, do=do)
+
+
+def template_words(tokenizer: PreTrainedTokenizerBase, tools: Sequence[Any] | None = None) -> set[str]:
+    """All words in the chat template that is used with these `tools`, names of arguments among them."""
+    return set(re.findall(r"[A-Za-z_]\w*", str(tokenizer.get_chat_template(tools=tools))))
 
 
 def _with_end_tokens(chat: Chat, end_tokens: Sequence[int], extra: Sequence[int]) -> Chat:
@@ -158,8 +173,8 @@ def _eos_tokens(tokenizer: Any) -> tuple[int, ...]:
 def _end_of_turn_tokens(chat: Chat) -> list[int]:
     """The special token that the template adds after an answer. It can differ from the tokenizer's EOS token."""
     messages = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": _PLACEHOLDER}]
-    _, placeholder, suffix = _render(chat, messages).rpartition(_PLACEHOLDER)
-    tokens = _encode(chat, [suffix])[0] if placeholder else []
+    _, placeholder, suffix = render(chat, messages).rpartition(_PLACEHOLDER)
+    tokens = encode_rendered(chat, [suffix])[0] if placeholder else []
     return [token for token in tokens if token in chat.tokenizer.added_tokens_decoder][:1]
 
 
@@ -175,7 +190,7 @@ def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prom
     """
     texts = [prompt if isinstance(prompt, str) else _render_prompt(chat, prompt) for prompt in prompts]
     is_text = bool(prompts) and isinstance(prompts[0], str)
-    tokens = _encode_strings(chat, texts) if is_text else _encode(chat, texts)
+    tokens = _encode_strings(chat, texts) if is_text else encode_rendered(chat, texts)
     for text, ids in zip(texts, tokens, strict=True):
         if not ids:
             raise DataError(f"prompt {text!r}", got="no tokens", need="at least one token", do="remove the row")
@@ -183,10 +198,11 @@ def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prom
 
 
 def _render_prompt(chat: Chat, messages: Messages) -> str:
-    return _render(chat, _add_system_prompt(chat, messages), add_generation_prompt=True)
+    return render(chat, add_system_prompt(chat, messages), add_generation_prompt=True)
 
 
-def _add_system_prompt(chat: Chat, messages: Messages) -> list[Mapping[str, Any]]:
+def add_system_prompt(chat: Chat, messages: Messages) -> list[Mapping[str, Any]]:
+    """`messages`, after the system prompt of `chat` if they have none. Raises DataError if there is no message."""
     has_system_prompt = bool(messages) and messages[0]["role"] == "system"
     if not has_system_prompt and chat.system_prompt is not None:
         return [{"role": "system", "content": chat.system_prompt}, *messages]
@@ -196,14 +212,21 @@ def _add_system_prompt(chat: Chat, messages: Messages) -> list[Mapping[str, Any]
     return [*messages]
 
 
-def _render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
+def render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
+    """`messages` as text, by the chat template with the arguments `kwargs`; marked where `chat.escapes` says so.
+
+    Raises: DataError if the chat template raises an error.
+    """
     return _apply_template(chat, messages, tokenize=False, **kwargs)
 
 
 def _apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
     from jinja2 import TemplateError
 
-    messages = [_escaped(chat, message) for message in messages] if chat.escapes else list(messages)
+    messages = list(messages)
+    if chat.escapes:
+        messages = [_escaped(chat, message) for message in messages]
+        kwargs = {**kwargs, "tools": _marked(chat, kwargs.get("tools"))}
     try:
         return chat.tokenizer.apply_chat_template(messages, **kwargs, **chat.chat_template_kwargs)
     except (TemplateError, TypeError, ValueError) as error:
@@ -222,17 +245,37 @@ def _escaped(chat: Chat, message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**message, "content": mark(chat.tokenizer, content)}
 
 
+def _marked(chat: Chat, value: Any) -> Any:
+    """`value` with all strings in it marked where they spell a special token."""
+    if isinstance(value, str):
+        return mark(chat.tokenizer, value)
+    if isinstance(value, Mapping):
+        return {key: _marked(chat, item) for key, item in value.items()}
+    return [_marked(chat, item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def _encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
     """Tokenize plain-text prompts, with the special tokens that the tokenizer adds."""
     options = {"split_special_tokens": True} if chat.escapes else {}
     return chat.tokenizer(list(texts), **options)["input_ids"]
 
 
-def _encode(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
-    """Tokenize rendered text. The chat template has already added the special tokens."""
+def encode_rendered(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
+    """Tokenize the results of `render`. The chat template has already added the special tokens."""
     if chat.escapes and any(map(is_marked, texts)):
         return [encode(chat.tokenizer, text).tokens for text in texts]
     return chat.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+
+
+def encode_continuation(chat: Chat, text: str) -> list[int]:
+    """Tokenize rendered `text` that follows other tokens.
+
+    Some tokenizers add a space at the start of a text. It is avoided by a line break before it, whose tokens are
+    removed again.
+    """
+    [before], [joined] = encode_rendered(chat, ["\n"]), encode_rendered(chat, ["\n" + text])
+    is_prefix = joined[: len(before)] == before
+    return joined[len(before) :] if is_prefix else encode_rendered(chat, [text])[0]
 
 
 # --- prompts with answers ----------------------------------------------------------------------------------------
@@ -251,10 +294,10 @@ def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) 
     """
     if isinstance(prompt, str):
         prompt_tokens = tokenize_prompts(chat, [prompt])[0].tokens
-        answer_tokens = [*_encode(chat, [str(answer)])[0], *_eos_tokens(chat.tokenizer)]
+        answer_tokens = [*encode_rendered(chat, [str(answer)])[0], *_eos_tokens(chat.tokenizer)]
         action = [False] * len(prompt_tokens) + [True] * len(answer_tokens)
         return TokenizedExample(prompt_tokens + answer_tokens, action)
-    prompt = _add_system_prompt(chat, prompt)
+    prompt = add_system_prompt(chat, prompt)
     messages = [*prompt, *answer]
     tokenize = _tokenize_with_markers if _has_generation_markers(chat) else _tokenize_by_turns
     has_assistant_turn = any(message["role"] == "assistant" for message in answer)
@@ -280,7 +323,7 @@ def _tokenize_with_markers(chat: Chat, messages: Messages, first: int) -> Tokeni
 def _encode_with_markers(chat: Chat, messages: Messages) -> tuple[list[int], list[bool]]:
     """The tokens of `messages`, and whether the template marks each of them as the assistant's."""
     options: dict[str, Any] = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
-    text = _render(chat, messages) if chat.escapes else ""
+    text = render(chat, messages) if chat.escapes else ""
     if not is_marked(text):
         encoded = _apply_template(chat, messages, **options)
         return list(encoded["input_ids"]), list(map(bool, encoded["assistant_masks"]))
@@ -294,7 +337,7 @@ def _encode_with_markers(chat: Chat, messages: Messages) -> tuple[list[int], lis
 
 def _tokenize_by_turns(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
     """Mark the tokens that each assistant turn, starting with message `first`, adds to the messages before it."""
-    tokens = _encode(chat, [_render(chat, messages)])[0]
+    tokens = encode_rendered(chat, [render(chat, messages)])[0]
     action = [False] * len(tokens)
     for turn in range(first, len(messages)):
         if messages[turn]["role"] == "assistant":
@@ -308,7 +351,7 @@ def _tokenize_by_turns(chat: Chat, messages: Messages, first: int) -> TokenizedE
 
 def _prefix_length(chat: Chat, tokens: Sequence[int], messages: Messages, **kwargs: Any) -> int:
     """The number of tokens of `messages`. Raises DataError if they are not a prefix of `tokens`."""
-    prefix = _encode(chat, [_render(chat, messages, **kwargs)])[0]
+    prefix = encode_rendered(chat, [render(chat, messages, **kwargs)])[0]
     if tokens[: len(prefix)] != prefix:
         raise DataError(
             "the chat template changes earlier turns when more messages follow",

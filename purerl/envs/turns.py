@@ -1,0 +1,165 @@
+"""Conversations of several turns as tokens: the prompt, what the model said in a turn, and what follows a turn.
+
+Tokens in, tokens out: a row of an episode consists of the tokens of the prompt, the tokens that were sampled, and the
+tokens that the chat template adds after each turn. Sampled tokens are never rendered or tokenized again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from attrs import evolve, frozen
+
+from purerl.data.chat import Chat, Messages, Prompt
+from purerl.data.turns import Tools, Turns, open_turns, without_stop_tokens
+from purerl.envs.protocol import Message, ToolCall
+from purerl.envs.tool_formats import ToolFormat, find_tool_format, parse_calls
+from purerl.errors import ConfigError
+from purerl.protocols import FinishReason
+
+__all__ = ["TemplateRenderer", "Turn", "TurnRenderer", "open_renderer", "text_of", "turn_of"]
+
+
+@frozen
+class Turn:
+    """What the model said in a turn.
+
+    text     without special tokens
+    calls    of tools, in their order
+    message  of the role "assistant". Its content has no tool calls if all of them could be read; they are in
+             "tool_calls" then, each with "name", "arguments" and "id"
+    """
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    message: Message
+
+
+class TurnRenderer(Protocol):
+    """What a workflow of several turns needs. `tools` are JSON schemas; None: those given to `open_renderer`."""
+
+    def prompt(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        """The conversation so far, up to and including the header of the next assistant turn.
+
+        Raises: DataError if the conversation cannot be rendered or has no tokens.
+        """
+        ...
+
+    def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
+        """What the sampled `tokens` say. Their calls get ids from `turn`, the index of the turn in its episode."""
+        ...
+
+    def following(
+        self, before: Messages, turn_tokens: Sequence[int], new: Messages, tools: Tools | None = None
+    ) -> list[int]:
+        """The tokens after the sampled tokens `turn_tokens`, up to and including the header of the next turn.
+
+        `before` is the conversation before the turn, and `new` are the messages after it.
+
+        Raises: DataError if the conversation cannot be rendered.
+        """
+        ...
+
+    def rerendered(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        """The whole conversation rendered again, which may leave out thinking of earlier turns.
+
+        Its tokens may differ from those that were sampled.
+
+        Raises: DataError if the conversation cannot be rendered.
+        """
+        ...
+
+
+def open_renderer(
+    chat: Chat, tools: Tools = (), *, renderer: str = "auto", tool_format: ToolFormat | Literal["auto"] = "auto"
+) -> TurnRenderer:
+    """The renderer of conversations with these settings and `tools`.
+
+    renderer     "template": the chat template, or plain text. The name of a model family, such as "qwen3": the
+                 renderer of this family in the package `renderers`. "auto": the renderer of that package if it is
+                 installed and knows the model, if special tokens are not escaped, and if `tool_format` is "auto";
+                 otherwise "template"
+    tool_format  the format of tool calls. "auto": the format in which the chat template renders them; "plain" for
+                 plain text
+
+    Raises: ConfigError if the chat template cannot show the tools, or cannot continue a conversation after a turn; if
+    the format of tool calls is not known; if a setting has no effect; if the package `renderers` is not installed or
+    does not know the family.
+    """
+    _check(chat, tools, renderer, tool_format)
+    if renderer != "template" and tool_format == "auto" and chat.prompt_format == "messages":
+        from purerl.envs.package_renderer import open_package_renderer
+
+        if package_renderer := open_package_renderer(chat, tools, renderer):
+            return package_renderer
+    turns = open_turns(chat, tools)
+    if not tools:
+        return TemplateRenderer(chat, turns)
+    return TemplateRenderer(
+        chat, turns, tuple(tools), find_tool_format(chat, tools) if tool_format == "auto" else tool_format
+    )
+
+
+def _check(chat: Chat, tools: Tools, renderer: str, tool_format: str) -> None:
+    if tool_format != "auto" and not tools:
+        raise ConfigError("tool_format has no effect", got="an environment without tools", do="remove tool_format")
+    if renderer in ("auto", "template"):
+        return
+    if chat.prompt_format == "text":
+        raise ConfigError(
+            "renderer has no effect", got="plain-text prompts", need="chat messages", do="remove renderer"
+        )
+    if tool_format != "auto":
+        got = f"renderer = {renderer!r}, which reads the calls of this model family"
+        raise ConfigError("tool_format has no effect", got=got, do="remove tool_format")
+
+
+@frozen
+class TemplateRenderer:
+    """Conversations that the chat template renders, or conversations in plain text.
+
+    tool_format  of the calls in a turn; None: there are no tools, and nothing is a call
+    """
+
+    chat: Chat
+    turns: Turns
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_format: ToolFormat | None = None
+
+    def prompt(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        return self.turns.prompt(messages, self.tools if tools is None else tools)
+
+    def rerendered(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        return self.prompt(messages, tools)
+
+    def following(
+        self, before: Messages, turn_tokens: Sequence[int], new: Messages, tools: Tools | None = None
+    ) -> list[int]:
+        return self.turns.following(before, turn_tokens, new, self.tools if tools is None else tools)
+
+    def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
+        written = text_of(self.chat, tokens)
+        content, calls = (
+            (written, ()) if self.tool_format is None else parse_calls(self.tool_format, written, self.tools)
+        )
+        is_text = self.chat.prompt_format == "text"  # its messages are joined to the conversation as they are
+        return turn_of(self.chat, tokens, finish, turn, {"content": written if is_text else content}, calls)
+
+
+def text_of(chat: Chat, tokens: Sequence[int]) -> str:
+    """What was written in a turn: its text with special tokens, but without the stop tokens at its end."""
+    return chat.tokenizer.decode(without_stop_tokens(chat, tokens), skip_special_tokens=False)
+
+
+def turn_of(
+    chat: Chat, tokens: Sequence[int], finish: FinishReason, turn: int, contents: Message, calls: Sequence[ToolCall]
+) -> Turn:
+    """The turn `tokens` with these `calls`, which get their ids; its message has the items of `contents`."""
+    calls = [evolve(call, id=f"call{turn:03d}{index:02d}") for index, call in enumerate(calls)]
+    if finish == "length" and calls and calls[-1].error:
+        calls[-1] = evolve(calls[-1], error=f"{calls[-1].error} (the turn reached the maximum number of tokens)")
+    message = {"role": "assistant", **contents}
+    if calls and not any(call.error for call in calls):
+        message["tool_calls"] = [{"name": call.name, "arguments": call.arguments, "id": call.id} for call in calls]
+    return Turn(chat.tokenizer.decode(list(tokens), skip_special_tokens=True), tuple(calls), message)
