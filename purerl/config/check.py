@@ -21,12 +21,15 @@ from purerl.config.roles import check_roles, model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.debugging.settings import check_debug
+from purerl.envs.check import check_environment_settings
+from purerl.envs.settings import EnvironmentSettings, functions_of, written_fields
 from purerl.errors import ConfigError
 from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.settings import check_evaluation
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import RewardWorkers, check_rewards, check_weights
+from purerl.rollouts.rows import ENVIRONMENT
 from purerl.rollouts.settings import check_rollout, with_length_penalty
 from purerl.settings import in_section, no_effect
 from purerl.tracking.settings import check_trackers
@@ -61,6 +64,7 @@ def accuracy_reward_of(config: RunConfig) -> str | None:
     None without an evaluation or without any function. Raises: ConfigError as `select_accuracy_reward`.
     """
     names = [*(reward.function for reward in config.rewards), *config.gates]
+    names += [ENVIRONMENT] if config.environment and config.environment.gives_rewards else []
     return select_accuracy_reward(config.evaluate, names) if config.evaluate else None
 
 
@@ -93,13 +97,16 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     algorithm, kind = algorithm_of(config), kind_of(config.algorithm.base)
     _check_source(config, algorithm, kind)
     check_evaluation(config.evaluate, config.data.validation_fraction, config.validation)
-    _check_fields(algorithm, kind)
+    _check_fields(config, algorithm, kind)
     _check_models(config, algorithm)
     _check_steps(config, algorithm, kind)
     _check_sampling(config, algorithm, kind)
     check_trackers(config.trackers)
     check_debug(config.debug, config.max_steps)
     check_rewards(config.rewards, config.gates, config.reward_workers, functions or {})
+    if config.environment is not None and not {*functions_of(config.environment)} <= {*(functions or ())}:
+        with in_section("environment", EnvironmentSettings):
+            check_environment_settings(config.environment, num_rewards=len(config.rewards))
     accuracy_reward_of(config)
     if config.prepare_data is not None:
         locate(config.prepare_data)
@@ -134,9 +141,10 @@ def _check_source(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
         raise no_effect("validation", config.validation, need)
 
 
-def _check_fields(algorithm: Algorithm, kind: str) -> None:
+def _check_fields(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     """Every field that the algorithm reads is written by something in the run."""
-    for name in sorted({*reads_of(algorithm)} - _LOOP_FIELDS):
+    written = written_fields(config.environment) if config.environment and config.rollout else ()
+    for name in sorted({*reads_of(algorithm)} - _LOOP_FIELDS - {*written}):
         field = FIELDS[name]
         if field.is_input:
             need = f"the field {name!r} ({field.meaning}), which is written by {field.writer}"
@@ -182,8 +190,10 @@ def _check_steps(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
 def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     is_sampling = config.rollout is not None or config.evaluate is not None
     workers = config.reward_workers if config.reward_workers != RewardWorkers() else None
-    needed = {"generator": config.generator, "rewards": config.rewards}
-    for key, value in {**needed, "gates": config.gates, "reward_workers": workers}.items():
+    gives_rewards = config.environment is not None and config.environment.gives_rewards
+    needed = {"generator": config.generator, **({} if gives_rewards else {"rewards": config.rewards})}
+    optional = {"rewards": config.rewards, "gates": config.gates, "environment": config.environment}
+    for key, value in {**needed, **optional, "reward_workers": workers}.items():
         if value and not is_sampling:
             raise no_effect(key, value, "rollout or evaluate")
         if is_sampling and not value and key in needed:
@@ -192,8 +202,12 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     if config.generator is not None:
         find("generator", kind_of(config.generator))
     if config.rollout is not None:
-        check_weights(config.rewards, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))
+        if config.rewards:
+            check_weights(config.rewards, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))
         check_rollout(config.rollout, algorithm, kind)
+        if config.rollout.overlong and config.environment:
+            need = "completions of one turn; environment.max_episode_tokens limits an episode"
+            raise no_effect("rollout.overlong", config.rollout.overlong, need)
 
 
 def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:

@@ -21,6 +21,7 @@ from purerl.composition import Composition, to_composition
 from purerl.config.tables import ALTERNATIVES, with_kind
 from purerl.data.settings import Data, to_data
 from purerl.debugging.settings import Debug
+from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.rewards.settings import Reward, RewardWorkers, to_rewards
@@ -111,6 +112,9 @@ class RunConfig:
     )
     generator: Any = setting("the engine that samples completions", default=None, plugin="generator")
     rollout: Rollout | None = setting("how completions are sampled for training", default=None)
+    environment: EnvironmentSettings | None = setting(
+        "what the policy interacts with in several turns: an environment, or tools", default=None
+    )
     rewards: tuple[Reward, ...] = setting(
         "functions whose weighted sum is the reward", default=(), converter=to_rewards
     )

@@ -13,6 +13,7 @@ from attrs import evolve
 
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
+from purerl.envs.settings import functions_of
 from purerl.errors import ConfigError
 from purerl.plugins import GROUPS, names
 from purerl.rewards.settings import RewardWorkers
@@ -92,6 +93,8 @@ def _functions(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "evaluate.answer_extractor", config.evaluate.answer_extractor
     if config.prepare_data:
         yield "prepare_data", config.prepare_data
+    if config.environment:
+        yield from (("environment", name) for name in functions_of(config.environment))
 
 
 def _is_of_purerl(name: str) -> bool:

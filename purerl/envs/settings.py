@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from attrs import fields_dict, frozen
 
@@ -12,9 +12,7 @@ from purerl.errors import ConfigError
 from purerl.rewards.settings import to_mib
 from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting
 
-__all__ = ["EnvironmentSettings", "name_of_source", "written_fields"]
-
-_FORMATS = ("auto", "hermes", "qwen_xml", "llama", "plain")
+__all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "written_fields"]
 
 
 @frozen(kw_only=True)
@@ -55,20 +53,18 @@ class EnvironmentSettings:
         default=None,
         **at_least(1),
     )
-    tool_format: str = setting(
-        "how the model writes a call of a tool; auto: as its chat template does", default="auto", **one_of(*_FORMATS)
+    tool_format: Literal["auto", "hermes", "qwen_xml", "llama", "plain"] = setting(
+        "how the model writes a call of a tool; auto: as its chat template does", default="auto"
     )
-    history: str = setting(
+    history: Literal["append", "rerender"] = setting(
         "append: every row is the whole conversation, as it was sampled; rerender: the chat template renders each turn "
         "again, and an episode becomes several rows where it removes something, such as earlier reasoning",
         default="append",
-        **one_of("append", "rerender"),
     )
     renderer: str = setting(
-        "what turns messages into tokens: the package renderers, or the chat template in a generic way; auto: the "
-        "package if it is installed and knows the model",
+        "what turns messages into tokens: template, the chat template; or a model family of the package renderers, "
+        "such as qwen3; auto: the package if it is installed and knows the model, otherwise the chat template",
         default="auto",
-        **one_of("auto", "generic", "renderers"),
     )
     timeout: float = setting(
         "maximum duration of one call of reset, step or a tool", unit="s", default=60.0, may_change=True
@@ -108,6 +104,11 @@ class EnvironmentSettings:
         _check_source(self)
         _check_effects(self)
 
+    @property
+    def gives_rewards(self) -> bool:
+        """Whether it can give rewards itself; tools cannot."""
+        return not (self.tools or self.mcp)
+
 
 def _check_source(settings: EnvironmentSettings) -> None:
     given = {"factory": settings.factory, "tools or mcp": settings.tools or settings.mcp, "url": settings.url}
@@ -138,6 +139,11 @@ def _check_effects(settings: EnvironmentSettings) -> None:
         value = getattr(settings, name)
         if value != default[name] and not has_effect:
             raise no_effect(name, value, need)
+
+
+def functions_of(settings: EnvironmentSettings) -> tuple[str, ...]:
+    """The names of the Python functions and classes that `settings` name."""
+    return (*((settings.factory,) if settings.factory else ()), *settings.tools)
 
 
 def name_of_source(settings: EnvironmentSettings) -> str:

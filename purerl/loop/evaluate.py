@@ -11,13 +11,15 @@ from purerl.data.examples import DataSet, prompts_at, rows_at
 from purerl.evaluation.accuracy import is_correct
 from purerl.evaluation.results import Attempt, Problem
 from purerl.evaluation.settings import Evaluate
+from purerl.loop.environments import OpenedEnvironment, open_workflow
 from purerl.plugins import locate
 from purerl.protocols import Sampling
 from purerl.rewards.ground_truth import find_ground_truth
+from purerl.rewards.runner import RewardResult, RewardRunner
 from purerl.rollouts.rollouts import Rollouts
+from purerl.rollouts.rows import episodes_of, results_of_episodes
 from purerl.rollouts.runtime import Runtime
-from purerl.rollouts.single_turn import SingleTurn
-from purerl.rollouts.types import Draw, Group, Score, Trajectory
+from purerl.rollouts.types import Draw, Group
 
 __all__ = ["OnGroup", "attempt_problems", "num_attempts"]
 
@@ -31,8 +33,9 @@ def attempt_problems(
     settings: Evaluate,
     *,
     runtime: Runtime,
+    environment: OpenedEnvironment | None,
     chat: Chat,
-    score: Score,
+    rewards: RewardRunner,
     accuracy_reward: str | None,
     seed: int,
     on_group: OnGroup = lambda name, group: None,
@@ -43,22 +46,27 @@ def attempt_problems(
     model makes the same attempts inside and outside of a run. The weights of the engine must not change meanwhile.
     `on_group` is called with the name of the data set and the group of each problem, as soon as it is finished.
     """
-    workflow = SingleTurn(
-        tokenizer=chat.tokenizer,
-        sampling=Sampling(settings.temperature, settings.max_tokens, chat.stop_tokens, settings.stop_strings),
-        samples=settings.samples_per_prompt,
-        score=score,
-        row_fields=lambda draw: {"group": draw.number, "example": draw.index},
-    )
-    extract, rollouts, results = _extractor(settings.answer_extractor), Rollouts(runtime, workflow), {}
+    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stop_tokens, settings.stop_strings)
+    extract, results = _extractor(settings.answer_extractor), {}
     for name, data in problems.items():
+        workflow = open_workflow(
+            environment,
+            chat,
+            data.example_format,
+            sampling=sampling,
+            samples=settings.samples_per_prompt,
+            rewards=rewards,
+            row_fields=lambda draw: {"group": draw.number, "example": draw.index},
+        )
         draws = _draws(name, data, chat, seed)
-        groups = {group.draw: group for group in _all_groups(rollouts, draws, partial(on_group, name))}
+        groups = {
+            group.draw: group for group in _all_groups(Rollouts(runtime, workflow), draws, partial(on_group, name))
+        }
         results[name] = [
             Problem(
                 draw.index,
                 draw.prompt.text,
-                [_attempt(trajectory, extract, accuracy_reward) for trajectory in groups[draw.number].trajectories],
+                _attempts(groups[draw.number], settings.samples_per_prompt, extract, accuracy_reward),
                 find_ground_truth(draw.example),
             )
             for draw in draws
@@ -86,17 +94,26 @@ def _all_groups(rollouts: Rollouts, draws: Sequence[Draw], on_group: Callable[[G
             yield group
 
 
-def _attempt(trajectory: Trajectory, extract: Callable[[str], str | None], accuracy_reward: str | None) -> Attempt:
-    text = trajectory.texts["completion"]
-    return Attempt(
-        completion=text,
-        tokens=sum(trajectory.fields["action"]),
-        finish=trajectory.texts["finish"],
-        answer=extract(text),
-        result=trajectory.result,
-        is_correct=is_correct(trajectory.result, accuracy_reward),
-        messages=trajectory.texts.get("messages"),
-    )
+def _attempts(
+    group: Group, samples: int, extract: Callable[[str], str | None], accuracy_reward: str | None
+) -> list[Attempt]:
+    """An attempt for each episode of `group`. If its workflow failed, `samples` empty ones with the failure."""
+    if group.failure is not None:
+        result = RewardResult(failure=group.failure)
+        return [Attempt("", 0, "error", None, result, is_correct=None)] * samples
+    episodes = episodes_of(group.trajectories)
+    return [
+        Attempt(
+            completion=rows[-1].texts["completion"],
+            tokens=sum(sum(row.fields["action"]) for row in rows),
+            finish=rows[-1].texts["finish"],
+            answer=extract(rows[-1].texts["completion"]),
+            result=result,
+            is_correct=is_correct(result, accuracy_reward),
+            messages=rows[-1].texts.get("messages"),
+        )
+        for rows, result in zip(episodes, results_of_episodes(group.trajectories), strict=True)
+    ]
 
 
 def num_attempts(problems: Mapping[str, DataSet], settings: Evaluate) -> int:

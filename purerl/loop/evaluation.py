@@ -17,16 +17,19 @@ from purerl.config.check import accuracy_reward_of, algorithm_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.data.chat import Chat, open_chat
-from purerl.data.examples import DataSet
+from purerl.data.examples import DataSet, rows_at
 from purerl.data.limits import check_problem_lengths
 from purerl.data.open import check_first_rows, prompt_format_of, read_problems
 from purerl.data.prompts import prompts_as_data
+from purerl.envs.check import check_environment_settings
+from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
 from purerl.loop.base_models import pin_recorded
+from purerl.loop.environments import open_environment
 from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
 from purerl.loop.failures import FailureLimit, describe_failure, missing_samples
@@ -38,10 +41,11 @@ from purerl.protocols import Trainer
 from purerl.rewards.adapters import RewardFunction, name_of
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import RewardWorkers
+from purerl.rollouts.rows import ENVIRONMENT
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.types import Group
 from purerl.seeds import restored_generators
-from purerl.settings import Model
+from purerl.settings import Model, in_section
 from purerl.strict_json import to_json
 
 __all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
@@ -62,6 +66,7 @@ class Evaluation:
     accuracy_reward  the function that decides which completions are correct; None without reward functions
     generator        the Config of the engine that samples
     seed             seed of the attempts
+    environment      what the model interacts with, or None
     checkpoint       of an unfinished run, whose policy replaces `model`
     policy           opens this policy
     """
@@ -75,6 +80,7 @@ class Evaluation:
     accuracy_reward: str | None
     generator: Any
     seed: int
+    environment: EnvironmentSettings | None = None
     checkpoint: Path | None = None
     policy: Callable[[], Trainer] | None = None
 
@@ -88,6 +94,7 @@ def evaluation_of_model(
     gates: Sequence[str] = (),
     system_prompt: str | None = None,
     chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
+    environment: EnvironmentSettings | None = None,
     seed: int = 0,
     prompts: Sequence[str] = (),
 ) -> Evaluation:
@@ -105,7 +112,11 @@ def evaluation_of_model(
     check_answer_extractor(settings)
     functions = {name_of(reward): reward for reward in rewards if not isinstance(reward, str)}
     names = [reward if isinstance(reward, str) else name_of(reward) for reward in rewards]
-    accuracy_reward = select_accuracy_reward(settings, [*names, *gates])
+    if environment is not None:
+        with in_section("environment", EnvironmentSettings):
+            check_environment_settings(environment)
+    given = [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
+    accuracy_reward = select_accuracy_reward(settings, [*names, *gates, *given])
     problems = read_problems(settings.data, settings.max_examples)
     workers = RewardWorkers()
     runner = RewardRunner(
@@ -136,6 +147,7 @@ def evaluation_of_model(
         accuracy_reward=accuracy_reward,
         generator=generator,
         seed=seed,
+        environment=environment,
     )
 
 
@@ -189,6 +201,7 @@ def evaluation_of_run(
         accuracy_reward=accuracy_reward,
         generator=_changed_engine(config.generator, engine),
         seed=config.seed,
+        environment=config.environment,
         checkpoint=checkpoint,
         policy=checkpoint and partial(load_policy, config, checkpoint, len(opened.examples.indices)),
     )
@@ -241,6 +254,13 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
             policy = evaluation.policy()
             runtime.load_weights(policy.weights(), version=0)
             policy.close()
+        environment = open_environment(
+            evaluation.environment,
+            runtime,
+            evaluation.chat,
+            next(rows_at(data, data.indices[:1])[0] for data in evaluation.problems.values()),
+            max_sequence_length=limit,
+        )
         with evaluation.rewards, restored_generators(), frozen_objects():
             evaluation.rewards.start(runtime.run_here)
             results = attempt_problems(
@@ -248,7 +268,8 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
                 evaluation.settings,
                 runtime=runtime,
                 chat=evaluation.chat,
-                score=evaluation.rewards.score,
+                environment=environment,
+                rewards=evaluation.rewards,
                 accuracy_reward=evaluation.accuracy_reward,
                 seed=evaluation.seed,
                 on_group=count_and_report,

@@ -17,7 +17,7 @@ from purerl.config.check import accuracy_reward_of, algorithm_of, updates_of
 from purerl.config.paths import RUN, is_created_by_run
 from purerl.config.roles import ModelRole, model_roles, teacher_names
 from purerl.config.schema import RunConfig
-from purerl.data.examples import DataSet, indices_of_draws, read_examples
+from purerl.data.examples import DataSet, indices_of_draws, read_examples, rows_at
 from purerl.data.limits import check_answer_lengths, check_lengths, check_problem_lengths, min_limit
 from purerl.data.open import (
     RunData,
@@ -34,6 +34,7 @@ from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
 from purerl.loop.draws import Sampler
+from purerl.loop.environments import OpenedEnvironment, open_environment
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
 from purerl.loop.run import Clock, LoopState
@@ -210,13 +211,21 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
         background=rollout is not None and rollout.background,
         **({"stall_timeout": rollout.stall_timeout} if rollout else {}),
     )
+    capabilities = [trainer.capabilities for trainer in trainers.values()]
+    environment = open_environment(
+        config.environment,
+        runtime,
+        data.chat,
+        rows_at(data.examples, data.examples.indices[:1])[0],
+        max_sequence_length=min_limit(*capabilities, *([generator.capabilities] if generator else [])),
+    )
     run = Run(
         config=config,
         max_steps=max_steps,
         learner=learner,
         roles=roles,
-        source=open_source(config, algorithm, data, runtime, runner, directory),
-        evaluate=partial(_evaluate, config, data, runtime, runner, directory),
+        source=open_source(config, algorithm, data, runtime, environment, runner, directory),
+        evaluate=partial(_evaluate, config, data, runtime, environment, runner, directory),
         validate=_validator(config, algorithm, data, learner),
         rewards=runner,
         data=data,
@@ -229,7 +238,7 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
         config,
         data,
         max_steps=max_steps,
-        trainers=[trainer.capabilities for trainer in trainers.values()],
+        trainers=capabilities,
         generator=generator and generator.capabilities,
     )
     return run
@@ -278,7 +287,14 @@ def _validator(
 
 
 def _evaluate(
-    config: RunConfig, data: RunData, runtime: Runtime, runner: RewardRunner, directory: RunDirectory, *, step: int
+    config: RunConfig,
+    data: RunData,
+    runtime: Runtime,
+    environment: OpenedEnvironment | None,
+    runner: RewardRunner,
+    directory: RunDirectory,
+    *,
+    step: int,
 ) -> dict[str, float]:
     settings = config.evaluate
     if settings is None or runtime.engine is None:
@@ -290,8 +306,9 @@ def _evaluate(
         data.problems,
         settings,
         runtime=runtime,
+        environment=environment,
         chat=data.chat,
-        score=runner.score,
+        rewards=runner,
         accuracy_reward=accuracy_reward_of(config),
         seed=config.seed,
         on_group=lambda name, group: failures.add(group),

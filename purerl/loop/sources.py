@@ -20,6 +20,7 @@ from purerl.loop.failures import RunFailures
 from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.window import Window
+from purerl.rollouts.rows import episodes_of, results_of_episodes
 from purerl.rollouts.settings import Overlong, Rollout
 from purerl.rollouts.types import Group, Trajectory
 
@@ -80,21 +81,25 @@ class RolloutSource:
         if all(trajectory.result.reward is None for trajectory in kept):
             kept = []
         sampled = [trajectory for group in groups for trajectory in group.trajectories]
-        metrics = self._metrics(sampled, kept)
+        metrics = self._metrics(groups, sampled, kept)
         if self.settings.num_extra_groups:
             metrics["rollout/cancelled"] = num_cancelled
         state = evolve(state, num_draws=self.window.num_draws, in_flight=tuple(self.window.in_flight))
         return state, self._with_optional_fields(kept), metrics
 
-    def _metrics(self, sampled: Sequence[Trajectory], kept: Sequence[Trajectory]) -> dict[str, float]:
+    def _metrics(
+        self, groups: Sequence[Group], sampled: Sequence[Trajectory], kept: Sequence[Trajectory]
+    ) -> dict[str, float]:
         lengths = [sum(trajectory.fields["action"]) for trajectory in sampled]
         metrics: dict[str, float] = {"rollout/sampled": len(sampled), "rollout/tokens": sum(lengths)}
+        metrics["rollout/failed"] = sum(group.failure is not None for group in groups)
         if not sampled:
             return metrics
         metrics |= {"rollout/kept_fraction": len(kept) / len(sampled)}
-        metrics |= reward_metrics([trajectory.result for trajectory in sampled])
-        rewards, groups = [t.result.reward for t in sampled], [t.fields["group"] for t in sampled]
-        metrics |= reward_spread(rewards, groups) | mean_metrics([trajectory.metrics for trajectory in sampled])
+        results = results_of_episodes(sampled)
+        labels = [rows[0].fields["group"] for rows in episodes_of(sampled)]
+        metrics |= reward_metrics(results) | reward_spread([result.reward for result in results], labels)
+        metrics |= mean_metrics([trajectory.metrics for trajectory in sampled])
         if self.settings.overlong:
             penalty = length_penalty(self.settings.overlong, self.settings.max_tokens)
             metrics["reward/overlong"] = sum(map(penalty, lengths)) / len(lengths)
@@ -109,8 +114,10 @@ class RolloutSource:
     def _with_optional_fields(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
         names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.result.weighted_components)
+        results = zip(episodes_of(trajectories), results_of_episodes(trajectories), strict=True)
+        scores = {row.fields["row"]: result.reward or 0.0 for rows, result in results for row in rows}
         fields: Mapping[str, Callable[[Trajectory], object]] = {
-            "score": lambda t: t.result.reward or 0.0,
+            "score": lambda t: scores[t.fields["row"]],
             "components": lambda t: [t.result.weighted_components.get(name, 0.0) for name in names],
         }
         selected = {name: function for name, function in fields.items() if name in reads_of(self.algorithm)}

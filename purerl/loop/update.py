@@ -99,8 +99,12 @@ def update(
 
 
 def split(batch: TensorDict, parts: int, unit: str, seed: int) -> Iterator[TensorDict]:
-    """Distribute the rows of `batch` randomly over `parts` mini-batches; a `unit` ("row" or "group") stays together."""
-    labels = batch["group"] if unit == "group" else torch.arange(len(batch))
+    """Distribute the rows of `batch` randomly over `parts` mini-batches.
+
+    A `unit` ("row" or "group") stays together, and so do the rows of an episode.
+    """
+    rows = batch["episode"] if "episode" in batch.keys() else torch.arange(len(batch))
+    labels = batch["group"] if unit == "group" else rows
     units, member = labels.unique(return_inverse=True)
     order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))
     for chosen in order.tensor_split(parts):

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from attrs import evolve
+
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.config.roles import teacher_names
 from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
 from purerl.data.open import RunData
 from purerl.loop.draws import Sampler
+from purerl.loop.environments import OpenedEnvironment, open_workflow
 from purerl.loop.failures import RunFailures
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
 from purerl.protocols import Sampling
 from purerl.rewards.runner import RewardRunner
+from purerl.rollouts.baseline import WithGreedyBaseline
 from purerl.rollouts.examples import Demonstrations, Preferences
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
-from purerl.rollouts.single_turn import SingleTurn
 from purerl.store.directory import RunDirectory
 
 __all__ = ["examples_workflow", "open_source", "purpose_of"]
@@ -34,6 +39,7 @@ def open_source(
     algorithm: Algorithm,
     data: RunData,
     runtime: Runtime,
+    environment: OpenedEnvironment | None,
     runner: RewardRunner,
     directory: RunDirectory,
 ) -> Source:
@@ -43,15 +49,19 @@ def open_source(
     if rollout is None:
         workflow = examples_workflow(config, algorithm, sampler)
         return ExampleSource(Window(Rollouts(runtime, workflow), sampler.draw, batch_size=size), size)
-    is_compared = "greedy_score" in reads_of(algorithm)
-    workflow = SingleTurn(
-        tokenizer=data.chat.tokenizer,
-        sampling=Sampling(rollout.temperature, rollout.max_tokens, data.chat.stop_tokens, rollout.stop_strings),
-        samples=rollout.samples_per_prompt,
-        score=runner.score,
+    build = partial(
+        open_workflow,
+        environment,
+        data.chat,
+        data.examples.example_format,
+        rewards=runner,
         row_fields=sampler.row_fields,
-        greedy_penalty=length_penalty(rollout.overlong, rollout.max_tokens) if is_compared else None,
     )
+    sampling = Sampling(rollout.temperature, rollout.max_tokens, data.chat.stop_tokens, rollout.stop_strings)
+    workflow = build(sampling=sampling, samples=rollout.samples_per_prompt)
+    if "greedy_score" in reads_of(algorithm):
+        greedy = build(sampling=evolve(sampling, temperature=0.0), samples=1)
+        workflow = WithGreedyBaseline(workflow, greedy, length_penalty(rollout.overlong, rollout.max_tokens))
     failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
     window = Window(
         Rollouts(runtime, workflow),

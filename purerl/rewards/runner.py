@@ -196,6 +196,11 @@ class RewardRunner:
         self._pool = WorkerPool(self._remote, **options) if self._remote else None
         self._run_here: RunHere = _call_in_this_thread
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all functions."""
+        return self._names
+
     def check_columns(self, columns: Collection[str]) -> None:
         """Raise ConfigError if a reward function requires a column that is not in `columns`."""
         for reward in (*self._local, *self._remote):

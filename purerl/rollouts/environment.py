@@ -15,7 +15,9 @@ from typing import Any, Literal
 from attrs import evolve, frozen
 
 from purerl.data.chat import Messages
+from purerl.data.turns import Tools
 from purerl.envs.protocol import Environment
+from purerl.envs.turns import TurnRenderer
 from purerl.errors import EngineError
 from purerl.protocols import Request, Sampling
 from purerl.rewards.adapters import RewardInput
@@ -24,7 +26,6 @@ from purerl.rewards.runner import RewardResult
 from purerl.rollouts.episode import Episode, Player, Row, SampledTurn
 from purerl.rollouts.failures import EpisodeError, episode_error, failures_of, opened, place
 from purerl.rollouts.rows import ENVIRONMENT, RowLayout, make_trajectories
-from purerl.rollouts.turns import Tools, TurnRenderer
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
 
@@ -186,7 +187,7 @@ class EnvironmentWorkflow:
         draw, number = episode.draw, episode.num_turns
         episode.num_turns += 1
         path = (episode.sample, number) if number else (episode.sample,)
-        key, seed = "/".join(map(str, (draw.key, *path))), derive_seed(*draw.seeds, *path)
+        key, seed = f"{draw.key}/{'.'.join(map(str, path))}", derive_seed(*draw.seeds, *path)
         sampling = evolve(self.sampling, max_tokens=max_tokens)
         [completion] = await generate([Request(key, [*player.rows[-1].tokens, *added], sampling, seed)])
         if completion.finish not in ("stop", "length"):

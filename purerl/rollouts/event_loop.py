@@ -6,7 +6,7 @@ import asyncio
 import selectors
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 __all__ = ["EventLoop"]
@@ -53,12 +53,13 @@ class EventLoop:
             if not self._thread.is_alive():
                 return
 
-    def close(self) -> None:
-        """Cancel all coroutines, wait for their end, and end the thread."""
+    def close(self, cleanups: Sequence[Callable[[], Awaitable[None]]] = ()) -> None:
+        """Cancel all coroutines, wait for their end, call `cleanups`, and end the thread."""
         if not self._thread.is_alive():
             return
         try:
-            asyncio.run_coroutine_threadsafe(_cancel_all(), self.asyncio).result(_CLOSE_TIMEOUT + 5)
+            timeout = _CLOSE_TIMEOUT * (2 + len(cleanups))
+            asyncio.run_coroutine_threadsafe(_cancel_all(cleanups), self.asyncio).result(timeout)
         finally:
             self.call(self.asyncio.stop)
             self._thread.join(_CLOSE_TIMEOUT)
@@ -66,9 +67,11 @@ class EventLoop:
                 self.asyncio.close()
 
 
-async def _cancel_all() -> None:
+async def _cancel_all(cleanups: Sequence[Callable[[], Awaitable[None]]]) -> None:
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
+    for cleanup in cleanups:
+        await asyncio.wait_for(cleanup(), _CLOSE_TIMEOUT)

@@ -15,7 +15,7 @@ from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
 from purerl.strict_json import to_json
 
-__all__ = ["ENVIRONMENT", "RowLayout", "make_trajectories", "results_of_episodes"]
+__all__ = ["ENVIRONMENT", "RowLayout", "episodes_of", "make_trajectories", "results_of_episodes"]
 
 ENVIRONMENT = "environment"
 """The reward component that consists of the rewards of the environment."""
@@ -167,19 +167,23 @@ def _added(*mappings: Mapping[str, float]) -> dict[str, float]:
     return total
 
 
-def results_of_episodes(trajectories: Sequence[Trajectory]) -> list[RewardResult]:
-    """One result for each episode: the components of all its rows added up. A row without `episode` is one."""
-    by_episode: dict[int, list[RewardResult]] = {}
+def episodes_of(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
+    """The rows of each episode, in their order. A row without the field `episode` is one."""
+    by_episode: dict[int, list[Trajectory]] = {}
     for trajectory in trajectories:
-        label = trajectory.fields.get("episode", trajectory.fields["row"])
-        by_episode.setdefault(label, []).append(trajectory.result)
-    return [_sum(results) for results in by_episode.values()]
+        by_episode.setdefault(trajectory.fields.get("episode", trajectory.fields["row"]), []).append(trajectory)
+    return [*by_episode.values()]
+
+
+def results_of_episodes(trajectories: Sequence[Trajectory]) -> list[RewardResult]:
+    """One result for each episode: the components of all its rows added up."""
+    return [_sum([row.result for row in rows]) for rows in episodes_of(trajectories)]
 
 
 def _sum(results: Sequence[RewardResult]) -> RewardResult:
     without_reward = [result for result in results if result.reward is None]
-    if without_reward:
-        return without_reward[0]
+    if len(results) == 1 or without_reward:
+        return [*without_reward, *results][0]
     functions = dict.fromkeys(name for result in results for name in result.by_function)
     return RewardResult(
         components=_added(*(result.components for result in results)),

@@ -12,9 +12,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from purerl.errors import EngineError
 from purerl.protocols import Generator, Weights
@@ -43,6 +43,7 @@ class Runtime:
         self._wake, self._error = threading.Event(), None
         self._jobs: deque[tuple[Callable[[], object], Future]] = deque()
         self._stall_timeout = stall_timeout
+        self._cleanups: list[Callable[[], Awaitable[None]]] = []
         self.engine = None if generator is None else Engine(generator, self.loop, self._on_request)
         self._thread: _EngineThread | None = None
         if self.engine is not None and (background or not self.engine.generator.capabilities.in_process):
@@ -143,9 +144,17 @@ class Runtime:
         else:
             self._thread.call(lambda: self.engine.load_weights(weights, version), timeout=self._stall_timeout)
 
+    def run(self, coroutine: Coroutine[Any, Any, T], *, timeout: float) -> T:
+        """Run `coroutine` in the event loop, and return its result. It must not need this thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop.asyncio).result(timeout)
+
+    def add_cleanup(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Let `close` call `function` in the event loop, after all coroutines have ended."""
+        self._cleanups.append(function)
+
     def close(self) -> None:
         """Cancel all coroutines and requests, and end the threads. The generator is not closed."""
-        self.loop.close()
+        self.loop.close(self._cleanups)
         if self._thread is not None:
             self._thread.close()
 

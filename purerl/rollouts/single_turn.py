@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from purerl.protocols import Completion, Request, Sampling
 from purerl.rewards.adapters import RewardInput
@@ -29,9 +29,6 @@ class SingleTurn:
     """A workflow: `samples` completions of the prompt, a row for each of them.
 
     A completion on which the engine or a reward function failed stays in its group and is masked out.
-
-    greedy_penalty  if it is set, there is also a greedy completion of the prompt. Its reward is the field
-                    `greedy_score` of every row, and this function of its length is added to it
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -39,25 +36,16 @@ class SingleTurn:
     samples: int
     score: Score
     row_fields: RowFields
-    greedy_penalty: Callable[[int], float] | None = None
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
         requests = [
             Request(f"{draw.key}/{k}", draw.prompt.tokens, self.sampling, derive_seed(*draw.seeds, k))
             for k in range(self.samples)
         ]
-        if self.greedy_penalty is None:
-            completions = await generate(requests)
-            texts, results = await score_completions(self.tokenizer, self.score, draw, completions)
-            columns = zip(range(self.samples), completions, texts, results, strict=True)
-            return [self._trajectory(draw, *column) for column in columns]
-        greedy = evolve(requests[0], key=f"{draw.key}/greedy", sampling=evolve(self.sampling, temperature=0.0))
-        completions = await generate([*requests, greedy])
+        completions = await generate(requests)
         texts, results = await score_completions(self.tokenizer, self.score, draw, completions)
-        columns = zip(range(self.samples), completions, texts, results, strict=False)
-        trajectories = [self._trajectory(draw, *column) for column in columns]
-        penalty = self.greedy_penalty(len(completions[-1].tokens))
-        return [_with_baseline(trajectory, results[-1], penalty) for trajectory in trajectories]
+        columns = zip(range(self.samples), completions, texts, results, strict=True)
+        return [self._trajectory(draw, *column) for column in columns]
 
     def _trajectory(self, draw: Draw, k: int, completion: Completion, text: str, result: RewardResult) -> Trajectory:
         before, after = len(draw.prompt.tokens), len(completion.tokens)
@@ -77,14 +65,6 @@ class SingleTurn:
         }
         texts = {"prompt": draw.prompt.text, "completion": text, "finish": completion.finish}
         return Trajectory(fields, texts | {"ground_truth": find_ground_truth(draw.example)}, result)
-
-
-def _with_baseline(trajectory: Trajectory, greedy: RewardResult, penalty: float) -> Trajectory:
-    """`trajectory` with the reward of the greedy completion. Without this baseline it is masked out."""
-    mask = [counted and greedy.reward is not None for counted in trajectory.fields["mask"]]
-    score = 0.0 if greedy.reward is None else greedy.reward + penalty
-    result = evolve(trajectory.result, failure=trajectory.result.failure or greedy.failure)
-    return evolve(trajectory, fields={**trajectory.fields, "mask": mask, "greedy_score": score}, result=result)
 
 
 async def score_completions(

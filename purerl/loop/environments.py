@@ -1,0 +1,124 @@
+"""The environment of a run: where it runs, its tools, and how conversations with it become tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from purerl.data.chat import Chat, Messages
+from purerl.data.columns import ExampleFormat
+from purerl.data.examples import extract_prompt
+from purerl.envs.episode import Episode
+from purerl.envs.failures import EnvironmentFailure
+from purerl.envs.hosts import Host, open_host
+from purerl.envs.settings import EnvironmentSettings, name_of_source
+from purerl.envs.turns import TurnRenderer, open_renderer
+from purerl.errors import ConfigError, RolloutError
+from purerl.protocols import Sampling
+from purerl.rewards.runner import RewardRunner
+from purerl.rollouts.environment import EnvironmentWorkflow
+from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.single_turn import RowFields, SingleTurn
+from purerl.rollouts.types import Draw, Workflow
+
+__all__ = ["OpenedEnvironment", "open_environment", "open_workflow"]
+
+
+@frozen
+class OpenedEnvironment:
+    """An environment that can be used: its settings, its host, and the renderer of its conversations.
+
+    max_sequence_length  tokens of the longest row; None: no limit
+    """
+
+    settings: EnvironmentSettings
+    host: Host
+    renderer: TurnRenderer
+    max_sequence_length: int | None
+
+
+def open_environment(
+    settings: EnvironmentSettings | None,
+    runtime: Runtime,
+    chat: Chat,
+    example: Mapping[str, Any],
+    *,
+    max_sequence_length: int | None,
+) -> OpenedEnvironment | None:
+    """Start the environment of `settings`, if there is one, and one episode of `example`, which shows its tools.
+
+    Raises: RolloutError if the episode cannot be started; ConfigError if the chat template does not fit the tools, or
+    if a setting has no effect.
+    """
+    if settings is None:
+        return None
+    if settings.history == "rerender" and chat.prompt_format == "text":
+        raise ConfigError(
+            "environment.history has no effect", got="rerender", need="chat messages: text is never rendered again"
+        )
+    host = open_host(settings)
+    runtime.add_cleanup(host.close)
+    try:
+        tools = runtime.run(_tools_of(host, example), timeout=600.0 + settings.timeout)
+    except EnvironmentFailure as error:
+        failure = error.failure
+        what = f"the environment {name_of_source(settings)} cannot start an episode"
+        do = "fix it; purerl.testing.check_environment tests an environment"
+        raise RolloutError(what, got=f"{failure.kind}\n{failure.traceback}".rstrip(), do=do) from error
+    renderer = open_renderer(chat, tools, renderer=settings.renderer, tool_format=settings.tool_format)
+    return OpenedEnvironment(settings, host, renderer, max_sequence_length)
+
+
+async def _tools_of(host: Host, example: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    episode: Episode = await host.open()
+    try:
+        await episode.reset(example, 0)
+        return tuple(episode.tools or ())
+    finally:
+        await episode.close()
+
+
+def open_workflow(
+    environment: OpenedEnvironment | None,
+    chat: Chat,
+    example_format: ExampleFormat,
+    *,
+    sampling: Sampling,
+    samples: int,
+    rewards: RewardRunner,
+    row_fields: RowFields,
+) -> Workflow:
+    """The workflow that samples `samples` completions, or episodes, of each draw, and scores them with `rewards`."""
+    if environment is None:
+        return SingleTurn(
+            tokenizer=chat.tokenizer, sampling=sampling, samples=samples, score=rewards.score, row_fields=row_fields
+        )
+    settings, host = environment.settings, environment.host
+    return EnvironmentWorkflow(
+        open_environment=lambda draw, k: host.open(),
+        renderer=environment.renderer,
+        messages=_messages_of(example_format),
+        sampling=sampling,
+        samples_per_prompt=samples,
+        max_turns=settings.max_turns,
+        max_episode_tokens=settings.max_episode_tokens,
+        max_sequence_length=environment.max_sequence_length,
+        history=settings.history,
+        players=settings.players,
+        has_states=settings.has_states,
+        score=rewards.score if rewards.names else None,
+        fields=row_fields,
+        close_timeout=settings.timeout,
+    )
+
+
+def _messages_of(example_format: ExampleFormat) -> Callable[[Draw], Messages]:
+    """The messages of the prompt of a draw; a plain-text prompt is one of them."""
+
+    def messages(draw: Draw) -> Messages:
+        prompt = extract_prompt(example_format, draw.example)
+        return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+    return messages
