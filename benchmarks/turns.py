@@ -90,8 +90,7 @@ def run_one_turn(generator: HFGenerator, requests: list[Request]) -> tuple[int, 
     """Sample as many tokens for each of `requests` as its episode has."""
     lengths = [sum(sampling(k, turn).max_tokens for turn in range(TURNS)) for k in range(len(requests))]
     whole = [
-        evolve(request, sampling=Sampling(max_tokens=length))
-        for request, length in zip(requests, lengths, strict=True)
+        evolve(request, sampling=Sampling(max_tokens=length)) for request, length in zip(requests, lengths, strict=True)
     ]
     tokens = sum(len(completion.tokens) for completion in generate(generator, whole))
     generator.cancel([request.key for request in whole])

@@ -359,4 +359,3 @@ class HFGenerator:
 
     def _tensor(self, values: list, dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)
-
