@@ -1,19 +1,19 @@
 """Sampling for many environments in one process: turns with tools between them, beside a single turn.
 
-    python benchmarks/turns.py [--environments 1000] [--tool 0.05] [--repeats 3]
+    python -m benchmarks.turns [--environments 1000] [--tool 0.05] [--repeats 3]
 
 One thread. An episode has 4 turns. The prompt has 64 tokens, each turn samples 32 to 64, and the tool adds 12 tokens
 after each turn but the last. It takes 50 ms of wall time to answer, in which the engine decodes other rows; the script
-keeps the times in a heap. At most 256 requests are in flight. There are four loads, with the same engine and the same
-number of sampled tokens, and they alternate:
+keeps the times in a heap. At most 256 requests are in flight. There are five loads, and they alternate:
 
-    one turn             a request samples as many tokens as an episode, with the same prompt
+    one turn             only the first turn of each environment
+    one long turn        a request samples as many tokens as an episode
     turns, cached        a turn reads only what is new: `Request.keep`, and the default of `max_cached_tokens`
     turns, not cached    a turn reads the whole sequence again
-    one turn with keep   every completion is copied although no request continues it: the cost of the copies
+    long turn, keep      every completion is copied although no request continues it: the cost of the copies
 
-The table has the sampled tokens per second, the median of `--repeats`, and the share of the first line. The seconds are
-CPU time and the time in which the engine waits for tools: on an idle machine, that is the wall time. The model is a
+The table has the sampled tokens per second, the median of `--repeats`, and the shares of the first two lines. Seconds
+are CPU time and the time in which the engine waits for tools: on an idle machine, that is the wall time. The model is a
 Qwen2 model with a million parameters.
 """
 
@@ -86,9 +86,9 @@ def run_turns(generator: HFGenerator, requests: list[Request], *, tool: float) -
     return tokens, idle
 
 
-def run_one_turn(generator: HFGenerator, requests: list[Request]) -> tuple[int, float]:
-    """Sample as many tokens for each of `requests` as its episode has."""
-    lengths = [sum(sampling(k, turn).max_tokens for turn in range(TURNS)) for k in range(len(requests))]
+def run_one_turn(generator: HFGenerator, requests: list[Request], *, turns: int) -> tuple[int, float]:
+    """Sample as many tokens for each of `requests` as its episode has in `turns` turns."""
+    lengths = [sum(sampling(k, turn).max_tokens for turn in range(turns)) for k in range(len(requests))]
     whole = [
         evolve(request, sampling=Sampling(max_tokens=length)) for request, length in zip(requests, lengths, strict=True)
     ]
@@ -118,17 +118,18 @@ def main() -> None:
     model = tiny_model().eval()
     generator = HFGenerator(Config(max_num_seqs=ROWS, device="cpu"), model, StopStrings(Model("none")))
     plain, kept = (first_requests(options.environments, keep=keep) for keep in (False, True))
-    run_one_turn(generator, plain[:ROWS])  # warm-up
+    run_one_turn(generator, plain[:ROWS], turns=1)  # warm-up
     loads = {
-        "one turn": lambda: run_one_turn(generator, plain),
+        "one turn": lambda: run_one_turn(generator, plain, turns=1),
+        "one long turn": lambda: run_one_turn(generator, plain, turns=TURNS),
         "turns, cached": lambda: run_turns(generator, kept, tool=options.tool),
         "turns, not cached": lambda: run_turns(generator, plain, tool=options.tool),
-        "one turn with keep": lambda: run_one_turn(generator, kept),
+        "long turn, keep": lambda: run_one_turn(generator, kept, turns=TURNS),
     }
     speeds = tokens_per_second(loads, options.repeats)
-    print(f"{'':<24}{'tokens/s':>12}{'of one turn':>14}")
+    print(f"{'':<24}{'tokens/s':>12}{'of one turn':>16}{'of a long turn':>16}")
     for name, speed in speeds.items():
-        print(f"{name:<24}{speed:>12,.0f}{speed / speeds['one turn']:>14.1%}")
+        print(f"{name:<24}{speed:>12,.0f}{speed / speeds['one turn']:>16.1%}{speed / speeds['one long turn']:>16.1%}")
 
 
 if __name__ == "__main__":

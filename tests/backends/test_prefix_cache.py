@@ -63,7 +63,10 @@ def allocated(generator):
 
 
 def test_next_turn_reads_only_new_tokens(generator, blocks):
-    """Prompts of 9 and 6 tokens, 3 new ones, then 2 and 5. The last sampled token is new, the last of all is decoded."""
+    """Prompts of 9 and 6 tokens, 3 sampled ones, then 2 and 5.
+
+    The last sampled token was not read. The last token of all is read by the first decoding step.
+    """
     requests = [request(0), request(1, length=6)]
     completions = generate(generator, requests)
     assert blocks == [(2, 8), (2, 1), (2, 1), (2, 1)]

@@ -40,11 +40,11 @@ class PrefillCache(PastCache):
 
     rows     the new rows of the table
     sources  [rows] the prompt of each row: an index into the block of prompts that the model reads
-    starts   [rows] tokens of each prompt that have been read before, and whose keys and values `prefix` gives
-    lengths  [rows] tokens of each prompt that are in the block
+    lengths  [rows] tokens of each prompt that are in the block; those before them are in `prefix`
     past     columns of `prefix`
     width    tokens of the longest prompt
-    prefix   name of a plane -> [prompts, heads, past, width], aligned to the right; not called if `past` is 0
+    prefix   name of a plane -> [prompts, heads, past, width], aligned to the right, with the first token in the
+             columns before; not called if `past` is 0
 
     The tokens in the block are right-padded, so no token attends to padding under the causal mask.
     """
@@ -54,7 +54,6 @@ class PrefillCache(PastCache):
         table: Table,
         rows: slice,
         sources: Tensor,
-        starts: Tensor,
         lengths: Tensor,
         *,
         past: int,
@@ -65,7 +64,7 @@ class PrefillCache(PastCache):
         self.table, self.rows, self.width, self.prefix, self.sources = table, rows, width, prefix, sources[:, None]
         # Columns before a row starts hold its first token. It is masked, and finite unless the row itself is not.
         columns = torch.arange(width, device=lengths.device) + (past + lengths - width)[:, None]
-        self.columns = columns.maximum((past - starts)[:, None])
+        self.columns = columns.clamp(min=0)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
         return self._store(("key", layer_idx), key_states), self._store(("value", layer_idx), value_states)

@@ -23,7 +23,7 @@ __all__ = ["Prompt", "batches", "prompt_of", "read"]
 
 
 class Prompt(NamedTuple):
-    """The tokens that are read before the first decoding step: all but the last. `cached` begins with `start` of them."""
+    """The tokens that are read before the first decoding step: all but the last. `cached` has the first `start`."""
 
     tokens: tuple[int, ...]
     start: int = 0
@@ -77,7 +77,6 @@ def read(model: PreTrainedModel, table: Table, prefixes: PrefixCache, prompts: S
         table,
         rows,
         tensor([numbers[prompt] for prompt in prompts]),
-        tensor([prompt.start for prompt in prompts]),
         tensor([prompt.remaining for prompt in prompts]),
         past=past,
         width=width,
