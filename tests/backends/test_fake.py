@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def make_trainer(outputs=trainers.OUTPUTS, vocab_size=11, model=MODEL, lr=LR):
     return trainers.build(config, model=model, role="policy", outputs=outputs, updates=1, seed=0)
 
 
-def make_generator(vocab_size=11, model=MODEL, seed=0, **settings):
+def make_generator(vocab_size=11, model=MODEL, seed=0, **settings) -> Any:
     return generators.build(generators.Config(vocab_size=vocab_size, **settings), model=model, seed=seed)
 
 
