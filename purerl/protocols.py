@@ -111,12 +111,18 @@ class Request:
 
     A first turn, a turn after a tool result and the rest of a partial rollout are all requests. The caller chooses
     `key`; it is returned with the completion. The completion depends on `tokens`, `sampling`, `seed` and the weights.
+
+    `keep` says that a request that begins with `tokens` and the completion will probably follow, such as the next turn
+    of an episode. A generator may then keep what it has computed, so that it reads only the new tokens of the next
+    request. It keeps it until that request, until `cancel` is called with `key`, or until weights are loaded. `keep`
+    changes no completion, except by rounding, and a generator may ignore it.
     """
 
     key: str
     tokens: Sequence[int]
     sampling: Sampling
     seed: int
+    keep: bool = False
 
 
 @frozen
@@ -161,7 +167,10 @@ class Generator(Protocol):
         ...
 
     def cancel(self, keys: Sequence[str]) -> None:
-        """Stop these requests; `collect` returns the tokens sampled so far. Unknown keys are ignored."""
+        """Stop these requests; `collect` returns the tokens sampled so far. Unknown keys are ignored.
+
+        What is kept of a finished request with `Request.keep` is dropped: no other request will continue it.
+        """
         ...
 
     def load_weights(self, weights: Weights, *, version: int) -> None:

@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 @define(eq=False)
 class Ticket:
-    """Who requests: the number of its requests that are not finished."""
+    """Who requests: the number of its requests that are not finished, and the keys of those that may be continued."""
 
     requests: int = 0
+    kept: list[str] = field(factory=list)
 
 
 @define(eq=False)
@@ -71,6 +72,7 @@ class Engine:
         self._calls.update(dict.fromkeys(call.keys, call))
         self._tickets.update(dict.fromkeys(call.keys, ticket))
         ticket.requests += len(requests)
+        ticket.kept += [request.key for request in requests if request.keep]
         self._new.extend(requests)
         self._on_request()
         try:
@@ -79,6 +81,15 @@ class Engine:
             self._cancelled.extend(key for key in call.keys if key not in call.completions)
             self._on_request()
             raise
+
+    def release(self, ticket: Ticket) -> None:
+        """Let the generator forget the sequences that could have been continued."""
+        self._cancelled.extend(ticket.kept)
+
+    def cancel_due(self) -> None:
+        """Cancel what is due."""
+        if cancelled := _take_all(self._cancelled):
+            self.generator.cancel(cancelled)
 
     def pump(self, timeout: float) -> None:
         """Submit and cancel what is due, and collect: until a request is finished, or for `timeout` seconds.
@@ -89,8 +100,7 @@ class Engine:
         if new := _take_all(self._new):
             self.generator.submit(new)
             self._in_flight += len(new)
-        if cancelled := _take_all(self._cancelled):
-            self.generator.cancel(cancelled)
+        self.cancel_due()
         finished = self.generator.collect(timeout) if self._in_flight else []
         seconds = time.perf_counter() - start
         self.busy_seconds += seconds

@@ -189,7 +189,8 @@ class EnvironmentWorkflow:
         path = (episode.sample, number) if number else (episode.sample,)
         key, seed = f"{draw.key}/{'.'.join(map(str, path))}", derive_seed(*draw.seeds, *path)
         sampling = evolve(self.sampling, max_tokens=max_tokens)
-        [completion] = await generate([Request(key, [*player.rows[-1].tokens, *added], sampling, seed)])
+        keep = self.history == "append" and episode.num_turns < self.max_turns
+        [completion] = await generate([Request(key, [*player.rows[-1].tokens, *added], sampling, seed, keep)])
         if completion.finish not in ("stop", "length"):
             error = EngineError(f"the generator failed on request {key!r}", got=completion.error or completion.finish)
             raise episode_error("generator", episode, error) from error

@@ -53,6 +53,9 @@ class Rollouts:
             return self.runtime.fail(error)
         except Exception as error:  # noqa: BLE001 - a missing group, which the loop counts
             group = Group(draw.number, (), failure_of_exception(f"the workflow of draw {draw.number}", error))
+        finally:
+            if self.runtime.engine is not None and ticket.kept:
+                self.runtime.engine.release(ticket)
         self._finished.append(group)
         self.runtime.wake()
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -91,28 +92,33 @@ class Runtime:
 
         Raises: what `fail` was called with; EngineError if nothing has happened for too long.
         """
-        deadline, last = (None if timeout is None else time.monotonic() + timeout), time.monotonic()
-        while True:
-            self._wake.clear()
-            self._run_jobs()
-            if self._thread is None and self.engine is not None:
-                self.loop.settle()
-            if self._error is not None:
-                raise self._error
-            if is_done():
-                return True
-            remaining = None if deadline is None else deadline - time.monotonic()
-            if remaining is not None and remaining <= 0:
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        last = time.monotonic()
+        while not self._look(is_done):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return False
             if self._jobs:
                 continue
-            if self._thread is None and self.engine is not None and self.engine.has_work and may_decode():
-                self.engine.pump(_MAX_PUMP if remaining is None else min(remaining, _MAX_PUMP))
+            if self.is_in_step and self.engine is not None and self.engine.has_work and may_decode():
+                self.engine.pump(min(remaining, _MAX_PUMP))
                 last = time.monotonic()
-            elif self._wake.wait(min(_WARN_AFTER, _WARN_AFTER if remaining is None else remaining)):
+            elif self._wake.wait(min(_WARN_AFTER, remaining)):
                 last = time.monotonic()
-            elif remaining is None or remaining > _WARN_AFTER:
+            elif remaining > _WARN_AFTER:
                 self._check_stall(time.monotonic() - last, waits_for())
+        return True
+
+    def _look(self, is_done: Callable[[], bool]) -> bool:
+        """Run the functions that wait for this thread, and return whether `is_done`."""
+        self._wake.clear()
+        self._run_jobs()
+        if self.is_in_step and self.engine is not None:
+            self.loop.settle()
+            self.engine.cancel_due()
+        if self._error is not None:
+            raise self._error
+        return is_done()
 
     def _run_jobs(self) -> None:
         while self._jobs:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,10 @@ from purerl.batch import collate
 from purerl.errors import CheckpointError, ConfigError, EngineError, InputError
 from purerl.protocols import Generator, Request, Sampling, Trainer, generate
 from purerl.settings import Model
+from purerl.testing.generator import check_generator
 from purerl.testing.trainer import check_trainer
+from tests.backends.generators import FAKE
+from tests.backends.tiny import VOCAB_SIZE
 
 MODEL = Model("a name", dtype="float64")
 LR = 0.3
@@ -28,7 +33,7 @@ def make_trainer(outputs=trainers.OUTPUTS, vocab_size=11, model=MODEL, lr=LR):
     return trainers.build(config, model=model, role="policy", outputs=outputs, updates=1, seed=0)
 
 
-def make_generator(vocab_size=11, model=MODEL, seed=0, **settings):
+def make_generator(vocab_size=11, model=MODEL, seed=0, **settings) -> Any:
     return generators.build(generators.Config(vocab_size=vocab_size, **settings), model=model, seed=seed)
 
 
@@ -131,6 +136,88 @@ def test_order_of_completions_does_not_change_their_tokens():
     assert first == second
 
 
+# --- faults and decoding in the background -------------------------------------------------------------------------
+
+
+def test_error_rate_is_the_share_of_requests_with_an_error():
+    """400 requests, of which 100 are expected to fail: six standard deviations are 52."""
+    requests = make_requests(400, max_tokens=8)
+    plain, failing = (generate(make_generator(max_collected=400, error_rate=rate), requests) for rate in (0.0, 0.25))
+    failed = [completion for completion in failing if completion.finish == "error"]
+    assert 48 < len(failed) < 152
+    assert {len(completion.tokens) for completion in failed} == set(range(8))
+    assert failed[0].error == f"the fake generator fails on seed {failed[0].key}"
+    for expected, actual in zip(plain, failing, strict=True):
+        assert actual.tokens == expected.tokens[: len(actual.tokens)]
+        assert (actual.finish, actual.error) == ("length", None) or actual.finish == "error"
+
+
+def test_seed_decides_which_requests_fail():
+    requests = make_requests(40)
+    failed = [
+        [completion.key for completion in generate(make_generator(error_rate=0.3), order) if completion.error]
+        for order in (requests, requests[::-1])
+    ]
+    assert sorted(failed[0]) == sorted(failed[1])
+    assert all(completion.finish == "error" for completion in generate(make_generator(error_rate=1.0), requests))
+
+
+@pytest.fixture
+def background():
+    generator = make_generator(in_process=False, seconds_per_token=0.001)
+    yield generator
+    generator.close()
+
+
+def test_capabilities_say_where_decoding_happens(background):
+    assert not background.capabilities.in_process
+    assert background.capabilities == generators.preview(generators.Config(in_process=False), model=MODEL)
+    assert make_generator().capabilities == generators.preview(generators.Config(), model=MODEL)
+    assert make_generator().capabilities == evolve(background.capabilities, in_process=True)
+
+
+def test_background_generator_conforms():
+    def build():
+        config = generators.Config(vocab_size=VOCAB_SIZE, in_process=False, seconds_per_token=0.002)
+        return generators.build(config, model=Model("nowhere"), seed=3)
+
+    check_generator(build, **FAKE | {"samples": 200})
+
+
+def test_background_generator_decodes_while_the_caller_does_something_else(background):
+    background.submit(make_requests(3, max_tokens=4))
+    for _ in range(10_000):  # ten seconds at most
+        if background._generator.has_finished:
+            break
+        time.sleep(0.001)
+    assert background._generator.has_finished
+
+
+def test_tokens_do_not_depend_on_where_decoding_happens(background):
+    requests = make_requests(20)
+    assert generate(background, requests) == generate(make_generator(), requests)
+
+
+def test_exception_of_a_step_is_raised_by_collect(background, monkeypatch):
+    monkeypatch.setattr(background._generator, "step", lambda: 1 / 0)
+    background.submit(make_requests(1))
+    with pytest.raises(EngineError, match="the fake generator stopped\n  got:  ZeroDivisionError"):
+        background.collect()
+
+
+def test_closing_ends_the_thread():
+    generator = make_generator(in_process=False)
+    generator.submit(make_requests(1, max_tokens=1000))
+    generator.close()
+    assert not generator._thread.is_alive()
+
+
+def test_step_takes_the_time_of_the_setting():
+    start = time.monotonic()
+    generate(make_generator(seconds_per_token=0.01), make_requests(8, max_tokens=5))
+    assert time.monotonic() - start >= 0.05
+
+
 def test_generate_ignores_completions_of_other_requests():
     generator = make_generator(max_collected=1)
     generator.submit([evolve(request, key="other") for request in make_requests(1, max_tokens=1)])
@@ -176,6 +263,10 @@ def test_request_that_exceeds_max_sequence_length_is_refused():
         (generators.Config, dict(vocab_size=0)),
         (generators.Config, dict(max_collected=0)),
         (generators.Config, dict(max_sequence_length=0)),
+        (generators.Config, dict(seconds_per_token=-0.1)),
+        (generators.Config, dict(seconds_per_token=float("inf"))),
+        (generators.Config, dict(error_rate=-0.1)),
+        (generators.Config, dict(error_rate=1.1)),
         (trainers.Config, dict(vocab_size=0)),
         (trainers.Config, dict(lr=0.0)),
         (trainers.Config, dict(top_k=0)),

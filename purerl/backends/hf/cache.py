@@ -7,6 +7,7 @@ This file imports transformers. It is imported when a generator or a trainer is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -39,28 +40,42 @@ class PrefillCache(PastCache):
 
     rows     the new rows of the table
     sources  [rows] the prompt of each row: an index into the block of prompts that the model reads
-    lengths  [rows] tokens of each prompt
-    width    columns of the block
+    lengths  [rows] tokens of each prompt that are in the block; those before them are in `prefix`
+    past     columns of `prefix`
+    width    tokens of the longest prompt
+    prefix   name of a plane -> [prompts, heads, past, width], aligned to the right, with the first token in the
+             columns before; not called if `past` is 0
 
-    The prompts in the block are right-padded, so no token attends to padding under the causal mask.
+    The tokens in the block are right-padded, so no token attends to padding under the causal mask.
     """
 
-    def __init__(self, table: Table, rows: slice, sources: Tensor, lengths: Tensor, width: int) -> None:
-        super().__init__(past=0)
-        self.table, self.rows, self.width, self.sources = table, rows, width, sources[:, None]
+    def __init__(
+        self,
+        table: Table,
+        rows: slice,
+        sources: Tensor,
+        lengths: Tensor,
+        *,
+        past: int,
+        width: int,
+        prefix: Callable[[Hashable], Tensor],
+    ) -> None:
+        super().__init__(past)
+        self.table, self.rows, self.width, self.prefix, self.sources = table, rows, width, prefix, sources[:, None]
         # Columns before a row starts hold its first token. It is masked, and finite unless the row itself is not.
-        self.columns = (torch.arange(width, device=lengths.device) + (lengths - width)[:, None]).clamp(min=0)
+        columns = torch.arange(width, device=lengths.device) + (past + lengths - width)[:, None]
+        self.columns = columns.clamp(min=0)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
-        self._store(("key", layer_idx), key_states)
-        self._store(("value", layer_idx), value_states)
-        return key_states, value_states
+        return self._store(("key", layer_idx), key_states), self._store(("value", layer_idx), value_states)
 
-    def _store(self, name: tuple[str, int], block: Tensor) -> None:
+    def _store(self, name: tuple[str, int], block: Tensor) -> Tensor:
+        block = torch.cat((self.prefix(name), block), -2) if self.past else block
         aligned = block[self.sources, :, self.columns]  # [rows, columns, heads, width]
         self.table.add_plane(name, block)
         view = self.table.view(name, self.rows, self.table.now - self.width, self.table.now)
         view.copy_(aligned.permute(0, 2, 1, 3))
+        return block
 
 
 class DecodeCache(PastCache):

@@ -4,7 +4,8 @@
 
     admit    waiting requests take free slots; the model reads all of their tokens except the last one (prefill)
     step     the model reads the last token of every row, and the next token is sampled
-    finish   rows that reached their maximum length, a stop token or a stop string end; the last rows fill their slots
+    finish   rows that reached their maximum length, a stop token or a stop string end; the last rows fill their slots.
+             Keys and values of requests with `keep` are copied to a `PrefixCache`, from which prefill continues
 
 In every row of the table, the model has read all tokens except the last one. This holds for a new row, for a row
 between two steps, and for a row that is admitted again after the weights changed, so all are processed in the same way.
@@ -25,6 +26,7 @@ from torch import Tensor
 from purerl.backends.hf.device import device_of
 from purerl.backends.hf.limits import check_layers, limits_of
 from purerl.backends.hf.model import load_model
+from purerl.backends.hf.prefix_cache import FinishedRow, PrefixCache
 from purerl.backends.hf.stop_strings import StopStrings, window
 from purerl.backends.hf.table import Table, moves
 from purerl.backends.hf.weights import copy_into
@@ -41,6 +43,12 @@ __all__ = ["Config", "HFGenerator", "build", "capabilities", "preview"]
 
 _STEPS_PER_DRAW = 64
 """Decoding steps for which random numbers are generated in one call."""
+
+_MAX_DELAY = 8
+"""Decoding steps that a request waits for others, so that several are read in one forward pass."""
+
+_OWN_PLANES = ("ids", "logp")
+"""Planes of the table that do not belong to the model."""
 
 
 @frozen(kw_only=True)
@@ -59,6 +67,13 @@ class Config:
         unit="tokens",
         may_change="rounding",
         **at_least(1),
+    )
+    max_cached_tokens: int = setting(
+        "tokens of finished turns whose keys and values are kept for the next turns of their episodes; 0: none",
+        default=131072,
+        unit="tokens",
+        may_change="rounding",
+        **at_least(0),
     )
     device: str = setting(
         "cpu, cuda:0, ...; auto: the accelerator if there is one", default="auto", may_change="rounding"
@@ -147,6 +162,8 @@ class HFGenerator:
         self._finished: list[Completion] = []
         self._slots: list[_Slot] = []
         self._inputs: _StepInputs | None = None
+        self._delay = 0
+        self._prefixes = PrefixCache(config.max_cached_tokens, self._device)
         self._table = Table(config.max_num_seqs)
         self._table.add_plane("ids", self._tensor([[[[0]]]]))
         self._table.add_plane("logp", self._tensor([[[[0.0]]]], torch.float32))
@@ -178,12 +195,13 @@ class HFGenerator:
             pending.completion("cancelled") for pending in self._waiting if pending.request.key in cancelled
         ]
         self._waiting = deque(pending for pending in self._waiting if pending.request.key not in cancelled)
+        self._prefixes.drop_requests(cancelled)
 
     def load_weights(self, weights: Weights, *, version: int) -> None:
         """Copy `weights` into the model. Rows in the table return to the front of the queue, with their tokens.
 
-        Their keys and values were computed with the old weights, so they are computed again. The log-probability of
-        each token equals a plain forward pass with the weights of its version.
+        Their keys and values were computed with the old weights, so they are computed again, as those of finished
+        sequences. The log-probability of each token equals a plain forward pass with the weights of its version.
 
         Raises: EngineError for a name or a shape that the model does not have, and for the weights of an adapter.
         """
@@ -191,11 +209,12 @@ class HFGenerator:
         self._waiting.extendleft(reversed(self._read(range(len(self._slots)))))
         self._slots = []
         self._table.remove_rows([], [], rows=0, start=self._table.now)
+        self._prefixes.clear()
         copy_into(self._model, weights)
         self._version = version
 
     def close(self) -> None:
-        del self._model, self._table
+        del self._model, self._table, self._prefixes
 
     # --- a decoding step -------------------------------------------------------------------------------------------
 
@@ -253,57 +272,47 @@ class HFGenerator:
 
     @torch.inference_mode()
     def _admit(self) -> None:
-        """Admit waiting requests if all of them fit into the table, or if an eighth of its slots is free.
+        """Admit waiting requests, and read their prompts."""
+        from purerl.backends.hf.prefill import batches, prompt_of, read
 
-        The prefill of several rows takes hardly longer than the prefill of one row.
-        """
-        free = self._config.max_num_seqs - len(self._slots)
-        if not self._waiting or free < min(len(self._waiting), max(1, self._config.max_num_seqs // 8)):
+        count = min(len(self._waiting), self._config.max_num_seqs - len(self._slots))
+        if not self._is_worthwhile(count):
+            self._delay += count > 0
             return
-        while self._waiting and len(self._slots) < self._config.max_num_seqs:
-            self._prefill(self._next_batch())
-        self._inputs = None
+        admitted = [self._waiting.popleft() for _ in range(count)]
+        prompts = [prompt_of(pending, self._prefixes) for pending in admitted]
+        for batch in batches(prompts, self._config.max_prefill_tokens):
+            rows = read(self._model, self._table, self._prefixes, [prompts[k] for k in batch])
+            self._slots += [_Slot(admitted[k], self._table.now, len(admitted[k].tokens)) for k in batch]
+            last = self._tensor([(*admitted[k].request.tokens, *admitted[k].tokens)[-1] for k in batch])
+            self._table.view("ids", rows, self._table.now, self._table.now + 1).copy_(last[:, None, None, None])
+        self._prefixes.drop({prompt.cached for prompt in prompts if prompt.cached})
+        self._inputs, self._delay = None, 0
 
-    def _next_batch(self) -> list[PendingRequest]:
-        """Remove the next requests from the queue: as many as fit into the table and into one prefill, at least one."""
-        batch: list[PendingRequest] = []
-        prompts: set[tuple[int, ...]] = set()
-        width = 0
-        while self._waiting and len(self._slots) + len(batch) < self._config.max_num_seqs:
-            prompt = _prefix(self._waiting[0])
-            prompts.add(prompt)
-            width = max(width, len(prompt))
-            if batch and len(prompts) * width > self._config.max_prefill_tokens:
-                break
-            batch.append(self._waiting.popleft())
-        return batch
+    def _is_worthwhile(self, count: int) -> bool:
+        """Whether to admit `count` requests now. Reading several prompts takes hardly longer than reading one.
 
-    def _prefill(self, batch: Sequence[PendingRequest]) -> None:
-        """Read all but the last token of each request in `batch`. Equal prompts are read once."""
-        from purerl.backends.hf.cache import PrefillCache
-
-        table, prompts = self._table, [_prefix(pending) for pending in batch]
-        numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-        width = max(map(len, prompts))
-        rows = table.add_rows(len(batch), before=width)
-        if width:
-            sources = self._tensor([numbers[prompt] for prompt in prompts])
-            lengths = self._tensor([len(prompt) for prompt in prompts])
-            cache = PrefillCache(table, rows, sources, lengths, width)
-            block = self._tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in numbers])
-            self._model.base_model(input_ids=block, past_key_values=cache, use_cache=True)
-        last = self._tensor([(*pending.request.tokens, *pending.tokens)[-1] for pending in batch])
-        table.view("ids", rows, table.now, table.now + 1).copy_(last[:, None, None, None])
-        self._slots += [_Slot(pending, table.now, len(pending.tokens)) for pending in batch]
+        If more are waiting, an eighth of all slots has to be free. Otherwise they are at least an eighth of the rows
+        that would wait meanwhile, or have waited for some steps.
+        """
+        if count < len(self._waiting):
+            return count >= max(1, self._config.max_num_seqs // 8)
+        return count > 0 and (count >= len(self._slots) // 8 or self._delay >= _MAX_DELAY)
 
     @torch.inference_mode()
     def _finish(self, ended: dict[int, FinishReason]) -> None:
         """Complete the requests in the slots `ended`, and move the last rows into these slots."""
         if not ended:
             return
-        self._finished += [
-            pending.completion(finish) for pending, finish in zip(self._read(list(ended)), ended.values(), strict=True)
+        finished = self._read(list(ended))
+        completions = [pending.completion(why) for pending, why in zip(finished, ended.values(), strict=True)]
+        self._finished += completions
+        rows = [
+            FinishedRow(slot, pending.request.key, (*pending.request.tokens, *pending.tokens))
+            for slot, pending, completion in zip(ended, finished, completions, strict=True)
+            if pending.request.keep and completion.finish in ("stop", "length")
         ]
+        self._prefixes.store(self._table, [name for name in self._table.names if name not in _OWN_PLANES], rows)
         sources, holes = moves(list(ended), len(self._slots))
         for source, hole in zip(sources, holes, strict=True):
             self._slots[hole] = self._slots[source]
@@ -350,8 +359,3 @@ class HFGenerator:
 
     def _tensor(self, values: list, dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)
-
-
-def _prefix(pending: PendingRequest) -> tuple[int, ...]:
-    """The tokens that prefill reads: all but the last."""
-    return (*pending.request.tokens, *pending.tokens)[:-1]

@@ -39,6 +39,11 @@ class Table:
         self._size = (0, 0)
         self._origin = 0
 
+    @property
+    def names(self) -> tuple[Hashable, ...]:
+        """The names of the planes."""
+        return tuple(self._planes)
+
     def add_plane(self, name: Hashable, like: Tensor) -> None:
         """Add the plane `name`, if it does not exist, with the heads, width, dtype and device of `like`."""
         if name not in self._planes:
@@ -48,6 +53,10 @@ class Table:
     def view(self, name: Hashable, rows: slice, start: int, stop: int) -> Tensor:
         """The plane `name` from column `start` to column `stop`, which is not included."""
         return self._columns(self._planes[name], rows, start, stop)
+
+    def gather(self, name: Hashable, rows: Tensor, columns: Tensor) -> Tensor:
+        """The plane `name` in the columns [n, columns] of `rows` [n]: [n, columns, heads, width]."""
+        return self._planes[name][rows[:, None], :, columns - self._origin]
 
     def add_rows(self, count: int, before: int) -> slice:
         """Add `count` rows with `before` columns before `now`, all 0. Returns their indices."""

@@ -13,6 +13,7 @@ Each check is a function of `Case` that raises AssertionError with a message. `C
     ending         stop tokens, stop strings and `cancel`
     distribution   tokens and their log-probabilities
     weights        `load_weights`
+    turns          requests that continue the sequence of an earlier request
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ from purerl.testing.generator.requests import (
     invalid_requests_are_refused,
     polling_makes_progress,
 )
+from purerl.testing.generator.turns import (
+    cancelled_sequence_can_be_continued,
+    next_turns_equal_requests_of_their_own,
+    next_turns_use_loaded_weights,
+    sequence_can_be_continued_twice,
+)
 from purerl.testing.generator.weights import (
     load_weights_applies_to_requests_in_flight,
     load_weights_replaces_weights,
@@ -72,6 +79,10 @@ CHECKS = (
     sampled_pairs_match_probabilities,
     load_weights_replaces_weights,
     load_weights_applies_to_requests_in_flight,
+    next_turns_equal_requests_of_their_own,
+    sequence_can_be_continued_twice,
+    next_turns_use_loaded_weights,
+    cancelled_sequence_can_be_continued,
 )
 """All checks, in the order in which they run."""
 
