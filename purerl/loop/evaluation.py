@@ -112,11 +112,7 @@ def evaluation_of_model(
     check_answer_extractor(settings)
     functions = {name_of(reward): reward for reward in rewards if not isinstance(reward, str)}
     names = [reward if isinstance(reward, str) else name_of(reward) for reward in rewards]
-    if environment is not None:
-        with in_section("environment", EnvironmentSettings):
-            check_environment_settings(environment)
-    given = [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
-    accuracy_reward = select_accuracy_reward(settings, [*names, *gates, *given])
+    accuracy_reward = select_accuracy_reward(settings, [*names, *gates, *_rewards_of(environment)])
     problems = read_problems(settings.data, settings.max_examples)
     workers = RewardWorkers()
     runner = RewardRunner(
@@ -149,6 +145,15 @@ def evaluation_of_model(
         seed=seed,
         environment=environment,
     )
+
+
+def _rewards_of(environment: EnvironmentSettings | None) -> list[str]:
+    """The names of the rewards that `environment` gives. Raises ConfigError if its settings are wrong."""
+    if environment is None:
+        return []
+    with in_section("environment", EnvironmentSettings):
+        check_environment_settings(environment)
+    return [ENVIRONMENT] if environment.gives_rewards else []
 
 
 def _check_end(model: Model, settings: Evaluate, chat: Chat) -> None:
