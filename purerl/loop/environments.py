@@ -11,20 +11,22 @@ from purerl.data.chat import Chat, Messages
 from purerl.data.columns import ExampleFormat
 from purerl.data.examples import extract_prompt
 from purerl.data.limits import min_limit
+from purerl.data.turns import Tools
 from purerl.envs.episode import Episode
 from purerl.envs.failures import EnvironmentFailure
 from purerl.envs.hosts import Host, open_host
 from purerl.envs.settings import EnvironmentSettings, name_of_source
 from purerl.envs.turns import TurnRenderer, open_renderer
-from purerl.errors import ConfigError, RolloutError
+from purerl.errors import RolloutError
 from purerl.protocols import Capabilities, Sampling
 from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.environment import EnvironmentWorkflow
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.single_turn import RowFields, SingleTurn
 from purerl.rollouts.types import Draw, Workflow
+from purerl.settings import in_section, no_effect
 
-__all__ = ["OpenedEnvironment", "open_environment", "open_workflow", "with_limit"]
+__all__ = ["OpenedEnvironment", "open_environment", "open_renderer_of", "open_workflow", "with_limit"]
 
 
 @frozen
@@ -58,10 +60,6 @@ def open_environment(
     """
     if settings is None:
         return None
-    if settings.history == "rerender" and chat.prompt_format == "text":
-        raise ConfigError(
-            "environment.history has no effect", got="rerender", need="chat messages: text is never rendered again"
-        )
     host = open_host(settings)
     runtime.add_cleanup(host.close)
     try:
@@ -71,8 +69,18 @@ def open_environment(
         what = f"the environment {name_of_source(settings)} cannot start an episode"
         do = "fix it; purerl.testing.check_environment tests an environment"
         raise RolloutError(what, got=f"{failure.kind}\n{failure.traceback}".rstrip(), do=do) from error
-    renderer = open_renderer(chat, tools, renderer=settings.renderer, tool_format=settings.tool_format)
-    return OpenedEnvironment(settings, host, renderer, settings.gives_rewards)
+    return OpenedEnvironment(settings, host, open_renderer_of(settings, chat, tools), settings.gives_rewards)
+
+
+def open_renderer_of(settings: EnvironmentSettings, chat: Chat, tools: Tools) -> TurnRenderer:
+    """The renderer of conversations with the environment of `settings`, which has these `tools`.
+
+    Raises: ConfigError as `open_renderer`, with the key of the setting; for a setting without effect.
+    """
+    with in_section("environment", EnvironmentSettings):
+        if settings.history == "rerender" and chat.prompt_format == "text":
+            raise no_effect("history", settings.history, "chat messages: text is never rendered again")
+        return open_renderer(chat, tools, renderer=settings.renderer, tool_format=settings.tool_format)
 
 
 def with_limit(environment: OpenedEnvironment | None, *engines: Capabilities) -> OpenedEnvironment | None:
