@@ -148,7 +148,7 @@ def evaluation_of_model(
         generator=generator,
         seed=seed,
         environment=environment,
-        is_rewarded=bool(names or given),
+        is_rewarded=bool(names or _rewards_of(environment)),
     )
 
 
