@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from purerl.errors import PurerlError
 from purerl.protocols import Completion, Request
@@ -52,7 +52,8 @@ class Rollouts:
         except PurerlError as error:  # the run cannot continue
             return self.runtime.fail(error)
         except Exception as error:  # noqa: BLE001 - a missing group, which the loop counts
-            group = Group(draw.number, (), failure_of_exception(f"the workflow of draw {draw.number}", error))
+            failure = failure_of_exception(f"the workflow of draw {draw.number}", error)
+            group = Group(draw.number, (), evolve(failure, part="workflow"))
         finally:
             if self.runtime.engine is not None and ticket.kept:
                 self.runtime.engine.release(ticket)
