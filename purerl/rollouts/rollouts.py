@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from purerl.errors import InputError, PurerlError
 from purerl.protocols import Completion, Request
@@ -60,7 +60,8 @@ class Rollouts:
                 raise
             if fatal := _fatal(error):
                 return self.runtime.fail(fatal)
-            group = Group(draw.number, (), failure_of_exception(f"the workflow of draw {draw.number}", error))
+            failure = failure_of_exception(f"the workflow of draw {draw.number}", error)
+            group = Group(draw.number, (), evolve(failure, part="workflow"))
         finally:
             if self.runtime.engine is not None:
                 self.runtime.engine.release(running.ticket)
