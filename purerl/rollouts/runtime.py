@@ -33,21 +33,29 @@ T = TypeVar("T")
 
 
 class Runtime:
-    """An event loop, and the engine `generator`, if there is one.
+    """An event loop, and the engine `generator`, if there is one; `attach` gives it one later.
 
     background     an engine that decodes inside of `collect` gets a thread of its own too
     stall_timeout  seconds without any progress after which `drive` raises EngineError
     """
 
-    def __init__(self, generator: Generator | None, *, background: bool = False, stall_timeout: float = 1800.0) -> None:
+    def __init__(
+        self, generator: Generator | None = None, *, background: bool = False, stall_timeout: float = 1800.0
+    ) -> None:
         self.loop = EventLoop()
         self._wake, self._error = threading.Event(), None
         self._jobs: deque[tuple[Callable[[], object], Future]] = deque()
         self._stall_timeout = stall_timeout
         self._cleanups: list[Callable[[], Awaitable[None]]] = []
-        self.engine = None if generator is None else Engine(generator, self.loop, self._on_request)
+        self.engine: Engine | None = None
         self._thread: _EngineThread | None = None
-        if self.engine is not None and (background or not self.engine.generator.capabilities.in_process):
+        if generator is not None:
+            self.attach(generator, background=background)
+
+    def attach(self, generator: Generator, *, background: bool = False) -> None:
+        """Sample with `generator`: for what must start before a model is loaded."""
+        self.engine = Engine(generator, self.loop, self._on_request)
+        if background or not generator.capabilities.in_process:
             self._thread = _EngineThread(self.engine, self.fail)
 
     @property
