@@ -71,9 +71,7 @@ def play_row(
         limit = generator.capabilities.max_sequence_length
         max_turns = workflow.max_turns if turns is None else min(workflow.max_turns, len(turns))
         limited = evolve(workflow, max_turns=max_turns, max_sequence_length=limit)
-        return play(
-            limited, example, generator=generator, index=row, number=number, sample=sample, seed=config.seed
-        )
+        return play(limited, example, generator=generator, index=row, number=number, sample=sample, seed=config.seed)
 
 
 def _generator(config: RunConfig, chat: Chat, turns: Sequence[str] | None) -> Generator:

@@ -116,8 +116,7 @@ def evaluation_of_model(
     functions = {name_of(reward): reward for reward in rewards if not isinstance(reward, str)}
     names = [reward if isinstance(reward, str) else name_of(reward) for reward in rewards]
     environment = _checked(environment)
-    given = [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
-    accuracy_reward = select_accuracy_reward(settings, [*names, *gates, *given])
+    accuracy_reward = select_accuracy_reward(settings, [*names, *gates, *_rewards_of(environment)])
     problems = read_problems(settings.data, settings.max_examples)
     workers = RewardWorkers()
     runner = RewardRunner(
@@ -149,8 +148,13 @@ def evaluation_of_model(
         generator=generator,
         seed=seed,
         environment=environment,
-        is_rewarded=bool(names or given),
+        is_rewarded=bool(names or _rewards_of(environment)),
     )
+
+
+def _rewards_of(environment: EnvironmentSettings | None) -> list[str]:
+    """The names of the rewards that `environment` gives."""
+    return [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
 
 
 def _check_end(model: Model, settings: Evaluate, chat: Chat) -> None:

@@ -200,9 +200,7 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
     return run
 
 
-def _open(
-    config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], runtime: Runtime
-) -> Run:
+def _open(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], runtime: Runtime) -> Run:
     algorithm = algorithm_of(config)
     models = identify_models(model_roles(config, algorithm), directory)
     config = pin_commits(config, model_roles(config, algorithm), models)
