@@ -12,7 +12,7 @@ from purerl.errors import ConfigError
 from purerl.rewards.settings import to_mib
 from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting
 
-__all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "written_fields"]
+__all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "servers_of", "written_fields"]
 
 
 @frozen(kw_only=True)
@@ -152,6 +152,11 @@ def _check_effects(settings: EnvironmentSettings) -> None:
 def functions_of(settings: EnvironmentSettings) -> tuple[str, ...]:
     """The names of the Python functions and classes that `settings` name."""
     return (*((settings.factory,) if settings.factory else ()), *settings.tools)
+
+
+def servers_of(settings: EnvironmentSettings) -> tuple[str, ...]:
+    """The URLs and command lines of servers that `settings` name."""
+    return (*((settings.url,) if settings.url else ()), *settings.mcp)
 
 
 def name_of_source(settings: EnvironmentSettings) -> str:
