@@ -193,6 +193,5 @@ def is_whitened(transform: Transform) -> bool:
     >>> is_whitened(grpo.algorithm().advantage), is_whitened(ppo.algorithm().advantage)
     (False, True)
     """
-
     last = stages_of(transform)[-1:]
     return contains(last, lambda bound: bound.function is whiten and last == (whitening(**dict(bound.keywords)),))
