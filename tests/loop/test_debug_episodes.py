@@ -89,7 +89,7 @@ def test_turns_that_are_given_are_played_in_the_main_thread(directory: Path) -> 
         "--- assistant, reward 4", "4", "--- user", "7", "--- assistant, reward 1", "1", "--- user", "7",
         "--- stop, reward 17",
     ]  # fmt: skip
-    assert WHERE == [(name, os.getpid(), threading.main_thread()) for name in ("reset", "close")], "no other episode"
+    assert [(name, os.getpid(), threading.main_thread()) for name in ("reset", "close")] == WHERE, "no other episode"
 
 
 def test_episode_ends_after_the_last_turn(directory: Path) -> None:
