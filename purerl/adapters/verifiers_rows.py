@@ -82,7 +82,9 @@ def _rows_of_trace(
     pairs = [pair for pair in zip(branches, turns, strict=True) if _has_new_turn(pair[1])]
     failure = None if trace.ok and episode.ok else _failure_of(episode, "the trace did not end as planned", trace)
     if failure is None and any(found is None for found in turns):
-        failure = Failure("verifiers", "failed", "a trace has sampled tokens that were not sampled here\n", "environment")
+        failure = Failure(
+            "verifiers", "failed", "a trace has sampled tokens that were not sampled here\n", "environment"
+        )
     if failure and not pairs:
         missing = _missing(draw, failure)
         return [evolve(missing, fields={**missing.fields, **fields})]
