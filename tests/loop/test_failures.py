@@ -90,20 +90,17 @@ def test_process_of_an_environment_that_dies_is_replaced(tmp_path: Path) -> None
     assert {failure["step"] for failure in logged} == {1, 2, 3}, "the process of a later step died too"
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            _engine(1.0),
-            r"the generator failed\n(.*\n)*.*do:   see the message of the engine, or raise reward_workers.max_failure_rate",
-        ),
-        (
-            _game("raises", 1),
-            r"tests.loop.games:Evens raised\n  \| draw \d, (.*\n)*  \| ValueError: an unlucky game\n(.*\n)*"
-            + r".*do:   fix the environment, or raise environment.timeout or reward_workers.max_failure_rate; the run",
-        ),
-    ],
+ENGINE_ERROR = (
+    r"the generator failed\n(.*\n)*"
+    r".*do:   see the message of the engine, or raise reward_workers.max_failure_rate; the run can be resumed"
 )
+ENVIRONMENT_ERROR = (
+    r"tests.loop.games:Evens raised\n  \| draw \d, (.*\n)*  \| ValueError: an unlucky game\n(.*\n)*"
+    r".*do:   fix the environment, or raise environment.timeout or reward_workers.max_failure_rate; the run"
+)
+
+
+@pytest.mark.parametrize(("config", "message"), [(_engine(1.0), ENGINE_ERROR), (_game("raises", 1), ENVIRONMENT_ERROR)])
 def test_too_many_missing_samples_stop_the_run_with_their_remedy(
     config: RunConfig, message: str, tmp_path: Path
 ) -> None:

@@ -63,7 +63,7 @@ def test_run_killed_at_events_resumes(name: str, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [*KINDS, *TIMED])
 def test_run_of_each_kind_killed_at_events_resumes(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    kills = pytestconfig.getoption("kills", 20) / (len(KINDS) + len(TIMED))
+    kills = int(pytestconfig.getoption("--kills")) / (len(KINDS) + len(TIMED))
     _kill_at_events(name, tmp_path, kills=math.ceil(kills), seed=1)
 
 
