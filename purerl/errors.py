@@ -87,7 +87,7 @@ class RewardError(RunError):
 
 
 class RolloutError(RunError):
-    """The processes or threads that environments run in cannot be started, or cannot be ended."""
+    """Environments cannot be started or ended, or a workflow cannot be made or returns rows that cannot be used."""
 
 
 class EngineError(RunError):

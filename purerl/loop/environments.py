@@ -1,4 +1,4 @@
-"""The environment of a run: where it runs, its tools, and how conversations with it become tokens."""
+"""What the policy interacts with in a run: an environment with its tools, or a workflow of a user."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from purerl.envs.hosts import Host, open_host
 from purerl.envs.settings import EnvironmentSettings, name_of_source
 from purerl.envs.turns import TurnRenderer, open_renderer
 from purerl.errors import ConfigError, RolloutError
+from purerl.loop.custom_workflow import WorkflowFunction
 from purerl.protocols import Sampling
 from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.environment import EnvironmentWorkflow
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.single_turn import RowFields, SingleTurn
 from purerl.rollouts.types import Draw, Workflow
 
-__all__ = ["OpenedEnvironment", "open_environment", "open_workflow"]
+__all__ = ["Interaction", "OpenedEnvironment", "open_interaction", "open_workflow"]
 
 
 @frozen
@@ -39,21 +41,41 @@ class OpenedEnvironment:
     max_sequence_length: int | None
 
 
-def open_environment(
-    settings: EnvironmentSettings | None,
+Interaction = OpenedEnvironment | WorkflowFunction | None
+"""What happens between a prompt and its rows. None: the policy completes the prompt."""
+
+
+def open_interaction(
+    environment: EnvironmentSettings | None,
+    workflow: WorkflowSettings | None,
     runtime: Runtime,
     chat: Chat,
     example: Mapping[str, Any],
     *,
+    seed: int,
     max_sequence_length: int | None,
-) -> OpenedEnvironment | None:
-    """Start the environment of `settings`, if there is one, and one episode of `example`, which shows its tools.
+) -> Interaction:
+    """Start the environment, if there is one, and one episode of `example`, which shows its tools.
+
+    `workflow` is that of a user. `seed` is that of the run.
 
     Raises: RolloutError if the episode cannot be started; ConfigError if the chat template does not fit the tools, or
     if a setting has no effect.
     """
-    if settings is None:
-        return None
+    if workflow is not None:
+        return WorkflowFunction(workflow, runtime, seed, max_sequence_length)
+    if environment is not None:
+        return _open_environment(environment, runtime, chat, example, max_sequence_length)
+    return None
+
+
+def _open_environment(
+    settings: EnvironmentSettings,
+    runtime: Runtime,
+    chat: Chat,
+    example: Mapping[str, Any],
+    max_sequence_length: int | None,
+) -> OpenedEnvironment:
     if settings.history == "rerender" and chat.prompt_format == "text":
         raise ConfigError(
             "environment.history has no effect", got="rerender", need="chat messages: text is never rendered again"
@@ -81,7 +103,7 @@ async def _tools_of(host: Host, example: Mapping[str, Any]) -> tuple[Mapping[str
 
 
 def open_workflow(
-    environment: OpenedEnvironment | None,
+    interaction: Interaction,
     chat: Chat,
     example_format: ExampleFormat,
     *,
@@ -91,20 +113,25 @@ def open_workflow(
     row_fields: RowFields,
 ) -> Workflow:
     """The workflow that samples `samples` completions, or episodes, of each draw, and scores them with `rewards`."""
-    if environment is None:
+    if interaction is None:
         return SingleTurn(
             tokenizer=chat.tokenizer, sampling=sampling, samples=samples, score=rewards.score, row_fields=row_fields
         )
-    settings, host = environment.settings, environment.host
+    messages = _messages_of(example_format)
+    if isinstance(interaction, WorkflowFunction):
+        return interaction(
+            chat, messages, sampling=sampling, samples=samples, rewards=rewards, row_fields=row_fields
+        )
+    settings, host = interaction.settings, interaction.host
     return EnvironmentWorkflow(
         open_environment=lambda draw, k: host.open(),
-        renderer=environment.renderer,
-        messages=_messages_of(example_format),
+        renderer=interaction.renderer,
+        messages=messages,
         sampling=sampling,
         samples_per_prompt=samples,
         max_turns=settings.max_turns,
         max_episode_tokens=settings.max_episode_tokens,
-        max_sequence_length=environment.max_sequence_length,
+        max_sequence_length=interaction.max_sequence_length,
         history=settings.history,
         players=settings.players,
         has_states=settings.has_states,

@@ -29,7 +29,7 @@ from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
 from purerl.loop.base_models import pin_recorded
-from purerl.loop.environments import open_environment
+from purerl.loop.environments import open_interaction
 from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
 from purerl.loop.failures import FailureLimit, describe_failure, missing_samples
@@ -43,6 +43,7 @@ from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import RewardWorkers
 from purerl.rollouts.rows import ENVIRONMENT
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.types import Group
 from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
@@ -67,6 +68,7 @@ class Evaluation:
     generator        the Config of the engine that samples
     seed             seed of the attempts
     environment      what the model interacts with, or None
+    workflow         a workflow of a user, or None
     checkpoint       of an unfinished run, whose policy replaces `model`
     policy           opens this policy
     """
@@ -81,6 +83,7 @@ class Evaluation:
     generator: Any
     seed: int
     environment: EnvironmentSettings | None = None
+    workflow: WorkflowSettings | None = None
     checkpoint: Path | None = None
     policy: Callable[[], Trainer] | None = None
 
@@ -202,6 +205,7 @@ def evaluation_of_run(
         generator=_changed_engine(config.generator, engine),
         seed=config.seed,
         environment=config.environment,
+        workflow=config.rollout and config.rollout.workflow,
         checkpoint=checkpoint,
         policy=checkpoint and partial(load_policy, config, checkpoint, len(opened.examples.indices)),
     )
@@ -254,11 +258,13 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
             policy = evaluation.policy()
             runtime.load_weights(policy.weights(), version=0)
             policy.close()
-        environment = open_environment(
+        interaction = open_interaction(
             evaluation.environment,
+            evaluation.workflow,
             runtime,
             evaluation.chat,
             next(rows_at(data, data.indices[:1])[0] for data in evaluation.problems.values()),
+            seed=evaluation.seed,
             max_sequence_length=limit,
         )
         with evaluation.rewards, restored_generators(), frozen_objects():
@@ -268,7 +274,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
                 evaluation.settings,
                 runtime=runtime,
                 chat=evaluation.chat,
-                environment=environment,
+                interaction=interaction,
                 rewards=evaluation.rewards,
                 accuracy_reward=evaluation.accuracy_reward,
                 seed=evaluation.seed,

@@ -34,7 +34,7 @@ from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
 from purerl.loop.draws import Sampler
-from purerl.loop.environments import OpenedEnvironment, open_environment
+from purerl.loop.environments import Interaction, open_interaction
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
 from purerl.loop.run import Clock, LoopState
@@ -212,11 +212,13 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
         **({"stall_timeout": rollout.stall_timeout} if rollout else {}),
     )
     capabilities = [trainer.capabilities for trainer in trainers.values()]
-    environment = open_environment(
+    interaction = open_interaction(
         config.environment,
+        rollout and rollout.workflow,
         runtime,
         data.chat,
         rows_at(data.examples, data.examples.indices[:1])[0],
+        seed=config.seed,
         max_sequence_length=min_limit(*capabilities, *([generator.capabilities] if generator else [])),
     )
     run = Run(
@@ -224,8 +226,8 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
         max_steps=max_steps,
         learner=learner,
         roles=roles,
-        source=open_source(config, algorithm, data, runtime, environment, runner, directory),
-        evaluate=partial(_evaluate, config, data, runtime, environment, runner, directory),
+        source=open_source(config, algorithm, data, runtime, interaction, runner, directory),
+        evaluate=partial(_evaluate, config, data, runtime, interaction, runner, directory),
         validate=_validator(config, algorithm, data, learner),
         rewards=runner,
         data=data,
@@ -290,7 +292,7 @@ def _evaluate(
     config: RunConfig,
     data: RunData,
     runtime: Runtime,
-    environment: OpenedEnvironment | None,
+    interaction: Interaction,
     runner: RewardRunner,
     directory: RunDirectory,
     *,
@@ -306,7 +308,7 @@ def _evaluate(
         data.problems,
         settings,
         runtime=runtime,
-        environment=environment,
+        interaction=interaction,
         chat=data.chat,
         rewards=runner,
         accuracy_reward=accuracy_reward_of(config),

@@ -158,11 +158,20 @@ class Runtime:
         """Let `close` call `function` in the event loop, after all coroutines have ended."""
         self._cleanups.append(function)
 
+    def clean_up(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Call `function`, which was given to `add_cleanup`, now and not in `close`."""
+        self._cleanups.remove(function)
+        self.run(_awaited(function), timeout=self._stall_timeout)
+
     def close(self) -> None:
         """Cancel all coroutines and requests, and end the threads. The generator is not closed."""
         self.loop.close(self._cleanups)
         if self._thread is not None:
             self._thread.close()
+
+
+async def _awaited(function: Callable[[], Awaitable[None]]) -> None:
+    await function()
 
 
 class _EngineThread:
