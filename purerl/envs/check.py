@@ -21,6 +21,7 @@ from purerl.settings import no_effect
 __all__ = ["check_environment_settings"]
 
 _METHODS = ("reset", "step", "close")
+_OPTIONAL_METHODS = ("end",)
 
 
 def check_environment_settings(settings: EnvironmentSettings, *, num_rewards: int | None = None) -> None:
@@ -59,9 +60,12 @@ def _check_factory(settings: EnvironmentSettings, name: str) -> None:
         if missing:
             need = "the methods reset, step and close; see purerl.envs.protocol.Environment"
             raise ConfigError(f"factory {name!r}", got=f"a class without {', '.join(missing)}", need=need)
+        methods |= {method: getattr(factory, method) for method in _OPTIONAL_METHODS if hasattr(factory, method)}
         _check_run_in(settings, {f"{name}.{method}": function for method, function in methods.items()})
         _check_parameters(f"{name}.reset", methods["reset"], "self", {}, 0)
         _check_parameters(f"{name}.step", methods["step"], "self", "", [])
+        if "end" in methods:
+            _check_parameters(f"{name}.end", methods["end"], "self", "turns", "")
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
@@ -77,7 +81,7 @@ def _check_parameters(name: str, function: Callable[..., Any], *arguments: Any) 
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
-        need = "reset(example, seed) and step(text, calls)"
+        need = "reset(example, seed), step(text, calls) and, if there is such a method, end(reason, text)"
         raise ConfigError(f"{name}{inspect.signature(function)}", got=str(error), need=need) from error
     except ValueError:
         return

@@ -55,7 +55,7 @@ class HostTask:
 
 
 class Request(NamedTuple):
-    """A call of a method of an episode: "open", "reset", "step" or "close". `number` is that of the request."""
+    """A call of a method of an episode: "open", "reset", "step", "end" or "close". `number` is that of the request."""
 
     number: int
     episode: int
