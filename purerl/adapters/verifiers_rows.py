@@ -60,8 +60,9 @@ def rows_of(draw: Draw, episode: Any, requests: Requests, agents: Sequence[str],
         message = f"{len(trajectories)} rows, but max_rows is {labels.max_rows}"
         trajectories = [_missing(draw, failure=Failure("verifiers", "failed", message + "\n"))]
     fields = {"group": draw.number, "example": draw.index, "temperature": labels.temperature}
+    first = {"episode": labels.number, **({"role": 0} if len(agents) > 1 else {})}  # of a row without a trace
     return [
-        evolve(trajectory, fields={"episode": labels.number, **trajectory.fields, **fields, "row": row})
+        evolve(trajectory, fields={**first, **trajectory.fields, **fields, "row": row})
         for row, trajectory in enumerate(trajectories, start=labels.number)
     ]
 
