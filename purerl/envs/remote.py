@@ -23,9 +23,9 @@ from purerl.rewards.outcomes import Failure
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["MAX_CONNECTIONS", "RemoteHost"]
+__all__ = ["RemoteHost"]
 
-MAX_CONNECTIONS = 64
+_MAX_CONNECTIONS = 64
 _ATTEMPTS = 3
 _SECONDS_BETWEEN_ATTEMPTS = 0.5
 _TEMPORARY = (502, 503, 504)
@@ -38,7 +38,7 @@ class RemoteHost:
     def __init__(self, url: str, *, timeout: float, declared: Declared):
         self.url, self._timeout, self._declared = url.rstrip("/"), timeout, declared
         self._client: httpx.AsyncClient | None = None
-        self._connections = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._connections = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     async def open(self) -> Episode:
         """An episode. The server hears of it with `reset`."""
@@ -81,7 +81,7 @@ class RemoteHost:
         import httpx
 
         if self._client is None:
-            limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
+            limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS)
             self._client = httpx.AsyncClient(limits=limits, timeout=None)  # noqa: S113 -- `send` has a deadline
         return self._client
 

@@ -10,9 +10,8 @@ from attrs import frozen
 from purerl.data.chat import Chat, Messages
 from purerl.data.columns import ExampleFormat
 from purerl.data.examples import extract_prompt
-from purerl.envs.episode import Episode
 from purerl.envs.failures import EnvironmentFailure
-from purerl.envs.hosts import Host, open_host
+from purerl.envs.hosts import Host, episode, open_host
 from purerl.envs.settings import EnvironmentSettings, name_of_source
 from purerl.envs.turns import TurnRenderer, open_renderer
 from purerl.errors import ConfigError, RolloutError
@@ -94,12 +93,9 @@ def _open_environment(
 
 
 async def _tools_of(host: Host, example: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    episode: Episode = await host.open()
-    try:
-        await episode.reset(example, 0)
-        return tuple(episode.tools or ())
-    finally:
-        await episode.close()
+    async with episode(host) as opened:
+        await opened.reset(example, 0)
+        return tuple(opened.tools or ())
 
 
 def open_workflow(

@@ -24,7 +24,7 @@ from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.episode import Episode, Player, Row, SampledTurn
-from purerl.rollouts.failures import EpisodeError, episode_error, failures_of, opened, place
+from purerl.rollouts.episode_errors import EpisodeError, episode_error, failures_of, opened, place
 from purerl.rollouts.rows import ENVIRONMENT, RowLayout, make_trajectories
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
