@@ -54,12 +54,15 @@ class EnvironmentSettings:
         **at_least(1),
     )
     tool_format: Literal["auto", "hermes", "qwen_xml", "llama", "plain"] = setting(
-        "how the model writes a call of a tool; auto: as its chat template does", default="auto"
+        "how the model writes a call of a tool; auto: as its chat template does",
+        default="auto",
+        **one_of("auto", "hermes", "qwen_xml", "llama", "plain"),
     )
     history: Literal["append", "rerender"] = setting(
         "append: every row is the whole conversation, as it was sampled; rerender: the chat template renders each turn "
         "again, and an episode becomes several rows where it removes something, such as earlier reasoning",
         default="append",
+        **one_of("append", "rerender"),
     )
     renderer: str = setting(
         "what turns messages into tokens: template, the chat template; or a model family of the package renderers, "

@@ -34,7 +34,7 @@ class WorkflowFunction:
     settings: WorkflowSettings
     runtime: Runtime
     seed: int
-    max_sequence_length: int | None
+    max_sequence_length: int | None = None
 
     def __call__(
         self,

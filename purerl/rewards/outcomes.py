@@ -139,7 +139,7 @@ def _received_signals() -> Iterator[list[int]]:
 def _call(reward: LoadedReward, inputs: Sequence[RewardInput], signals: Sequence[int]) -> Any:
     seed_everything(inputs[0].seed)
     try:
-        returned = reward.convention.call(reward.function, inputs)
+        returned = reward.convention.call(reward, inputs)
         return list(returned) if isinstance(returned, Iterator) else returned
     except BaseException as error:
         if signals and not isinstance(error, Exception):

@@ -70,7 +70,9 @@ def check_workflow_settings(
         raise ConfigError(f"function {settings.function}{signature}", got=str(error), need=need) from error
     if functions and "score" not in arguments:
         need = "a workflow that scores with them: a function with the parameter score"
-        raise ConfigError(f"function {settings.function}{signature}", got=f"rewards or gates: {functions[0]}", need=need)
+        raise ConfigError(
+            f"function {settings.function}{signature}", got=f"rewards or gates: {functions[0]}", need=need
+        )
 
 
 def requested_arguments(signature: inspect.Signature, values: Mapping[str, Any]) -> dict[str, Any]:

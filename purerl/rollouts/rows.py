@@ -168,9 +168,11 @@ def results_of_episodes(trajectories: Sequence[Trajectory]) -> list[RewardResult
 
 
 def _sum(results: Sequence[RewardResult]) -> RewardResult:
+    if len(results) == 1:
+        return results[0]
     without_reward = [result for result in results if result.reward is None]
-    if len(results) == 1 or without_reward:
-        return [*without_reward, *results][0]
+    if without_reward:
+        return without_reward[0]
     functions = dict.fromkeys(name for result in results for name in result.by_function)
     return RewardResult(
         components=_added(*(result.components for result in results)),

@@ -123,12 +123,14 @@ def test_end_without_such_a_method_or_with_a_wrong_one() -> None:
             return await failure_of(opened.end(reason, ""))
 
     assert hosted(without, settings("Guess")) is None
-    assert "need a purerl.envs.protocol.Observation" in hosted(
-        lambda host: wrong(host, "turns"), settings("EndsWrongly", run_in="thread")
-    ).traceback
-    assert "KeyError: 'length'" in hosted(
-        lambda host: wrong(host, "length"), settings("EndsWrongly", run_in="thread")
-    ).traceback
+    assert (
+        "need a purerl.envs.protocol.Observation"
+        in hosted(lambda host: wrong(host, "turns"), settings("EndsWrongly", run_in="thread")).traceback
+    )
+    assert (
+        "KeyError: 'length'"
+        in hosted(lambda host: wrong(host, "length"), settings("EndsWrongly", run_in="thread")).traceback
+    )
 
 
 def test_factory_with_arguments_and_function_as_factory() -> None:

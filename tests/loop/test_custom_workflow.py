@@ -30,7 +30,9 @@ from .small import fake
 MODULE = "tests.loop.workflows"
 
 
-def configured(function: str, *, rewards: tuple[str, ...] = (), fields: tuple[str, ...] = (), **kwargs: Any) -> RunConfig:
+def configured(
+    function: str, *, rewards: tuple[str, ...] = (), fields: tuple[str, ...] = (), **kwargs: Any
+) -> RunConfig:
     config = fake(max_steps=2, rewards=rewards)
     workflow = WorkflowSettings(f"{MODULE}:{function}", kwargs, fields)
     return evolve(config, rollout=evolve(config.rollout, workflow=workflow))
