@@ -13,6 +13,8 @@ default, and a call is one with the fields of `ToolCall`.
                                 201 {"observation": {...}, "tools": [...] or null}
     POST   /episodes/ID/step    {"turn": T, "text": "...", "calls": [{...}, ...]}     T = 0, 1, ...
                                 200 {"observation": {...}, "tools": [...] or null}
+    POST   /episodes/ID/end     {"turn": T, "reason": "turns", "tokens" or "length", "text": "..."}
+                                200 {"observation": {...} or null, "tools": [...] or null}
     DELETE /episodes/ID         204
 
     400 {"error": TEXT}         the request is invalid
@@ -20,9 +22,9 @@ default, and a call is one with the fields of `ToolCall`.
     409 {"error": TEXT}         the turn is not the next one
     422 {"failure": {"function": NAME, "kind": KIND, "traceback": TEXT}}    the environment has failed
 
-A request that was answered is answered in the same way if it is repeated, so a client may repeat every request. The
-code runs in worker processes with deadlines. An episode that gets no request for `max_idle` seconds is closed. There is
-no authentication: everybody who can reach the port can run episodes, so serve in a network that you trust.
+A server without the path `end` serves environments that have no such method. A request that was answered is answered in
+the same way if it is repeated, so a client may repeat every request. The code runs in worker processes with deadlines.
+An episode that gets no request for `max_idle` seconds is closed. There is no authentication: everybody who can reach the port can run episodes, so serve in a network that you trust.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import attrs
 
@@ -43,6 +45,7 @@ from purerl.envs.episode import Episode
 from purerl.envs.failures import EnvironmentFailure
 from purerl.envs.hosts import Host, open_host
 from purerl.envs.observations import calls_from_json, to_json
+from purerl.envs.protocol import EndReason
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import PurerlError
 
@@ -188,7 +191,11 @@ class _Service:
                 case "POST", "episodes":
                     return await self._start(body)
                 case "POST", "episodes", name, "step":
-                    return await self._step(name, body)
+                    text, calls = str(body["text"]), calls_from_json(body["calls"])
+                    return await self._advance(name, int(body["turn"]), lambda episode: episode.step(text, calls))
+                case "POST", "episodes", name, "end":
+                    reason, text = _reason(body["reason"]), str(body["text"])
+                    return await self._advance(name, int(body["turn"]), lambda episode: episode.end(reason, text))
                 case "DELETE", "episodes", name:
                     await self._close(name)
                     return 204, None
@@ -210,14 +217,14 @@ class _Service:
         served.episode = await self._host.open()
         return await served.episode.reset(example, seed)
 
-    async def _step(self, name: str, body: Mapping[str, Any]) -> _Response:
-        turn, text, calls = int(body["turn"]), str(body["text"]), calls_from_json(body["calls"])
+    async def _advance(self, name: str, turn: int, call: Callable[[Episode], Coroutine[Any, Any, Any]]) -> _Response:
+        """The answer of `call`, which is made if `turn` is the next one."""
         served = self._episodes.get(name)
         if served is None or served.answer is None:
             return 404, {"error": f"no such episode: {name}"}
         if turn == served.turn + 1 and served.answer.done() and served.episode is not None:
             served.turn = turn
-            served.answer = asyncio.create_task(self._answer(served, 200, served.episode.step(text, calls)))
+            served.answer = asyncio.create_task(self._answer(served, 200, call(served.episode)))
         if turn != served.turn:
             return 409, {"error": f"turn {turn} of {name}, whose last turn was {served.turn}"}
         return await asyncio.shield(served.answer)
@@ -232,7 +239,7 @@ class _Service:
         finally:
             served.last_used = time.monotonic()
         tools = served.episode.tools if served.episode else None
-        return status, {"observation": to_json(observation), "tools": tools}
+        return status, {"observation": None if observation is None else to_json(observation), "tools": tools}
 
     async def _close(self, name: str) -> None:
         served = self._episodes.pop(name, None)
@@ -248,3 +255,9 @@ class _Service:
             for name, served in list(self._episodes.items()):
                 if now - served.last_used > self._max_idle and served.answer is not None and served.answer.done():
                     await self._close(name)
+
+
+def _reason(value: Any) -> EndReason:
+    if value not in get_args(EndReason):
+        raise ValueError(f"reason is {value!r}; need one of {', '.join(get_args(EndReason))}")
+    return value
