@@ -5,38 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from purerl.data.chat import Chat, Messages
 from purerl.data.columns import ExampleFormat
 from purerl.data.examples import extract_prompt
+from purerl.data.limits import min_limit
+from purerl.data.turns import Tools
 from purerl.envs.episode import Episode
 from purerl.envs.failures import EnvironmentFailure
 from purerl.envs.hosts import Host, open_host
 from purerl.envs.settings import EnvironmentSettings, name_of_source
 from purerl.envs.turns import TurnRenderer, open_renderer
-from purerl.errors import ConfigError, RolloutError
-from purerl.protocols import Sampling
+from purerl.errors import RolloutError
+from purerl.protocols import Capabilities, Sampling
 from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.environment import EnvironmentWorkflow
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.single_turn import RowFields, SingleTurn
 from purerl.rollouts.types import Draw, Workflow
+from purerl.settings import in_section, no_effect
 
-__all__ = ["OpenedEnvironment", "open_environment", "open_workflow"]
+__all__ = ["OpenedEnvironment", "open_environment", "open_renderer_of", "open_workflow", "with_limit"]
 
 
 @frozen
 class OpenedEnvironment:
     """An environment that can be used: its settings, its host, and the renderer of its conversations.
 
+    gives_rewards        whether episodes have the rewards of the environment. If not, and without reward functions,
+                         they have no rewards
     max_sequence_length  tokens of the longest row; None: no limit
     """
 
     settings: EnvironmentSettings
     host: Host
     renderer: TurnRenderer
-    max_sequence_length: int | None
+    gives_rewards: bool
+    max_sequence_length: int | None = None
 
 
 def open_environment(
@@ -44,20 +50,16 @@ def open_environment(
     runtime: Runtime,
     chat: Chat,
     example: Mapping[str, Any],
-    *,
-    max_sequence_length: int | None,
 ) -> OpenedEnvironment | None:
     """Start the environment of `settings`, if there is one, and one episode of `example`, which shows its tools.
+
+    It needs no engine, so that what is wrong with an environment is known before a model is loaded.
 
     Raises: RolloutError if the episode cannot be started; ConfigError if the chat template does not fit the tools, or
     if a setting has no effect.
     """
     if settings is None:
         return None
-    if settings.history == "rerender" and chat.prompt_format == "text":
-        raise ConfigError(
-            "environment.history has no effect", got="rerender", need="chat messages: text is never rendered again"
-        )
     host = open_host(settings)
     runtime.add_cleanup(host.close)
     try:
@@ -67,8 +69,23 @@ def open_environment(
         what = f"the environment {name_of_source(settings)} cannot start an episode"
         do = "fix it; purerl.testing.check_environment tests an environment"
         raise RolloutError(what, got=f"{failure.kind}\n{failure.traceback}".rstrip(), do=do) from error
-    renderer = open_renderer(chat, tools, renderer=settings.renderer, tool_format=settings.tool_format)
-    return OpenedEnvironment(settings, host, renderer, max_sequence_length)
+    return OpenedEnvironment(settings, host, open_renderer_of(settings, chat, tools), settings.gives_rewards)
+
+
+def open_renderer_of(settings: EnvironmentSettings, chat: Chat, tools: Tools) -> TurnRenderer:
+    """The renderer of conversations with the environment of `settings`, which has these `tools`.
+
+    Raises: ConfigError as `open_renderer`, with the key of the setting; for a setting without effect.
+    """
+    with in_section("environment", EnvironmentSettings):
+        if settings.history == "rerender" and chat.prompt_format == "text":
+            raise no_effect("history", settings.history, "chat messages: text is never rendered again")
+        return open_renderer(chat, tools, renderer=settings.renderer, tool_format=settings.tool_format)
+
+
+def with_limit(environment: OpenedEnvironment | None, *engines: Capabilities) -> OpenedEnvironment | None:
+    """`environment`, if there is one, with rows that are no longer than all of `engines` allow."""
+    return environment and evolve(environment, max_sequence_length=min_limit(*engines))
 
 
 async def _tools_of(host: Host, example: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
@@ -108,7 +125,7 @@ def open_workflow(
         history=settings.history,
         players=settings.players,
         has_states=settings.has_states,
-        score=rewards.score if rewards.names else None,
+        score=rewards.score if rewards.names or not environment.gives_rewards else None,
         fields=row_fields,
         close_timeout=settings.timeout,
     )

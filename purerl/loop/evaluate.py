@@ -26,6 +26,7 @@ __all__ = ["OnGroup", "attempt_problems", "num_attempts"]
 OnGroup = Callable[[str, Group], object]
 
 _LOG = logging.getLogger(__name__)
+_COUNTS = {name: f"environment/{name}" for name in ("turns", "tool_calls", "tool_errors")}
 
 
 def attempt_problems(
@@ -88,8 +89,8 @@ def _draws(name: str, data: DataSet, chat: Chat, seed: int) -> list[Draw]:
 def _all_groups(rollouts: Rollouts, draws: Sequence[Draw], on_group: Callable[[Group], object]) -> Iterator[Group]:
     """The groups of `draws`, as they finish."""
     rollouts.submit(draws)
-    while rollouts.in_flight:
-        for group in rollouts.collect():
+    while groups := rollouts.collect():
+        for group in groups:
             on_group(group)
             yield group
 
@@ -111,9 +112,15 @@ def _attempts(
             result=result,
             is_correct=is_correct(result, accuracy_reward),
             messages=rows[-1].texts.get("messages"),
+            counts=_counts(rows[-1].metrics),
         )
         for rows, result in zip(episodes, results_of_episodes(group.trajectories), strict=True)
     ]
+
+
+def _counts(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The numbers of an episode that an evaluation shows; the last one of its rows has them."""
+    return {name: metrics[key] for name, key in _COUNTS.items() if key in metrics}
 
 
 def num_attempts(problems: Mapping[str, DataSet], settings: Evaluate) -> int:

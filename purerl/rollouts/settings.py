@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, boolean, check_strings, no_effect, setting
+from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting
 
 if TYPE_CHECKING:
     from purerl.algos.algebra import Algorithm
@@ -54,6 +54,7 @@ class Rollout:
         'which groups are trained first: "drawn", in the order of the data, or "finished", as they finish, which is '
         "faster and prefers short completions",
         default="drawn",
+        **one_of("drawn", "finished"),
     )
     num_extra_groups: int = setting(
         "groups that are sampled beyond those that are needed; when a step has its groups, those that would become "

@@ -13,12 +13,13 @@ from attrs import define, field, frozen
 
 from purerl.backends.fake.model import text_of
 from purerl.data.chat import Messages, Prompt
+from purerl.data.turns import Tools
 from purerl.envs.protocol import Observation, ToolCall
+from purerl.envs.turns import Turn
 from purerl.protocols import Completion, FinishReason, Generator, Request, Sampling, generate
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.environment import EnvironmentWorkflow
-from purerl.rollouts.turns import Tools, Turn
 from purerl.rollouts.types import Draw
 
 STOP = 1

@@ -34,7 +34,7 @@ def run(made: Any, generate: Any, number: int = 3) -> list[Trajectory]:
 
 def test_row_is_prompt_samples_and_additions() -> None:
     made, environments = workflow(lambda k: Scripted(TWO_TURNS), samples_per_prompt=1)
-    [trajectory] = run(made, Says({"3/0": "kkb", "3/0/1": "mb"}))
+    [trajectory] = run(made, Says({"3/0": "kkb", "3/0.1": "mb"}))
     fields = trajectory.fields
     assert texts_of(fields) == "ccfaKKBggaMB", "the last answer of the environment is not part of the row"
     assert fields["reward"] == [0] * 6 + [0.5] + [0] * 4 + [2.0]
@@ -63,14 +63,14 @@ def test_requests_have_keys_seeds_and_the_rest_of_the_budgets() -> None:
     assert {request.key: request.seed for request in requests} == {
         "3/0": derive_seed(11, 3, 0),
         "3/1": derive_seed(11, 3, 1),
-        "3/0/1": derive_seed(11, 3, 0, 1),
-        "3/1/1": derive_seed(11, 3, 1, 1),
+        "3/0.1": derive_seed(11, 3, 0, 1),
+        "3/1.1": derive_seed(11, 3, 1, 1),
     }
     assert {request.key: request.sampling.max_tokens for request in requests} == {
         "3/0": 6,
         "3/1": 6,
-        "3/0/1": 3,
-        "3/1/1": 3,
+        "3/0.1": 3,
+        "3/1.1": 3,
     }
     assert {request.sampling.stop_tokens for request in requests} == {SAMPLING.stop_tokens}
 
@@ -94,7 +94,7 @@ def test_first_requests_of_a_group_are_made_in_the_same_turn_of_the_event_loop()
 @pytest.mark.parametrize(
     ("changes", "texts", "row"),
     [
-        ({}, {"3/0/1": "kkkkkkkkk"}, "ccfaCBggaKKKKKK"),  # cut at max_tokens of a turn
+        ({}, {"3/0.1": "kkkkkkkkk"}, "ccfaCBggaKKKKKK"),  # cut at max_tokens of a turn
         ({"max_turns": 1}, {}, "ccfaCB"),
         ({"max_episode_tokens": 5}, {}, "ccfaCB"),  # "CBgga" are five tokens
         ({"max_episode_tokens": 6}, {}, "ccfaCBggaC"),
@@ -166,7 +166,7 @@ def test_metrics_and_texts_describe_the_episode() -> None:
 def test_reward_functions_score_the_end_of_an_episode() -> None:
     score, inputs = scores(result(correct=1.0, environment=0.25), result(correct=0.0))
     made, _ = workflow(lambda k: Scripted(TWO_TURNS), score=score)
-    first, second = run(made, Says({"3/0/1": "mb"}))
+    first, second = run(made, Says({"3/0.1": "mb"}))
     assert [(item.row, item.completion, item.seed) for item in inputs] == [
         ("3/0", "m", derive_seed(11, "reward", "3/0")),
         ("3/1", "c", derive_seed(11, "reward", "3/1")),
@@ -299,8 +299,8 @@ def test_environment_that_cannot_be_opened_is_a_missing_sample() -> None:
 
 def test_failed_request_is_a_missing_sample() -> None:
     async def generate(batch: Any) -> list[Completion]:
-        if batch[0].key == "3/1/1":
-            return [Completion("3/1/1", [], [], [], "error", "out of memory")]
+        if batch[0].key == "3/1.1":
+            return [Completion("3/1.1", [], [], [], "error", "out of memory")]
         return await Says({})(batch)
 
     made, environments = workflow(lambda k: Scripted(TWO_TURNS))
@@ -412,7 +412,7 @@ THREE_TURNS = (*TWO_TURNS[:2], Observation(messages=[user("jj")], reward=0.25, c
 def test_rerendered_conversation_forks_into_rows_if_it_changes() -> None:
     score, _ = scores(result(correct=1.0))
     made, _ = workflow(lambda k: Scripted(THREE_TURNS), history="rerender", samples_per_prompt=1, score=score)
-    rows = run(made, Says({"3/0": "khb", "3/0/1": "kb", "3/0/2": "hhb"}))
+    rows = run(made, Says({"3/0": "khb", "3/0.1": "kb", "3/0.2": "hhb"}))
     assert [texts_of(row.fields) for row in rows] == ["ccfaKHB", "ccfakbggaKBjjaHHB"]
     assert [row.fields["turn"] for row in rows] == [[0] * 7, [0] * 9 + [1] * 2 + [2] * 6]
     assert [row.fields["reward"] for row in rows] == [[0] * 6 + [0.5], [0] * 10 + [0.25] + [0] * 5 + [3.0]]
@@ -502,7 +502,7 @@ class Nim:
 
 def test_players_have_conversations_rows_and_rewards_of_their_own() -> None:
     made, _ = workflow(lambda k: Nim(), players=2)
-    rows = run(made, Says({"3/0": "kkb", "3/0/1": "kb", "3/0/2": "kkb", "3/1/1": "kkb"}))
+    rows = run(made, Says({"3/0": "kkb", "3/0.1": "kb", "3/0.2": "kkb", "3/1.1": "kkb"}))
     assert [texts_of(row.fields) for row in rows] == [
         "ccfffffaKKBffaKKB",  # wins with the third turn
         "ccfffaKB",
@@ -525,7 +525,7 @@ def test_players_have_conversations_rows_and_rewards_of_their_own() -> None:
 def test_reward_functions_score_each_player() -> None:
     score, inputs = scores(*(result(short=float(k)) for k in range(2)))
     made, _ = workflow(lambda k: Nim(), players=2, samples_per_prompt=1, score=score)
-    first, second = run(made, Says({"3/0/1": "kkb"}))
+    first, second = run(made, Says({"3/0.1": "kkb"}))
     assert [(item.row, item.completion) for item in inputs] == [("3/0/0", "c"), ("3/0/1", "c")]
     assert [first.result.reward, second.result.reward] == [-1.0, 2.0]
 
