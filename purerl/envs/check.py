@@ -22,6 +22,7 @@ from purerl.settings import no_effect
 
 __all__ = ["check_environment_settings"]
 
+
 def check_environment_settings(
     settings: EnvironmentSettings, *, num_rewards: int | None = None, not_imported: Collection[str] = ()
 ) -> None:

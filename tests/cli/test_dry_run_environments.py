@@ -93,7 +93,13 @@ def _file(folder: Path) -> str:
 
 def _dry_run(folder: Path, environment: str, *arguments: str) -> Result:
     """A dry run of a TOML file with this section `environment`, in which FILE is the file with the code."""
-    settings = ["model=model", "data=problems.parquet", "max_steps=2", "rollout.max_tokens=16", "evaluate.max_tokens=16"]
+    settings = [
+        "model=model",
+        "data=problems.parquet",
+        "max_steps=2",
+        "rollout.max_tokens=16",
+        "evaluate.max_tokens=16",
+    ]
     config = dumps(resolve("gsm8k", [*settings, "trainer.mixed_precision=off", "data.validation_fraction=0.2"]))
     (folder / "run.toml").write_text(f"{config}\n[environment]\n{environment.replace('FILE', _file(folder))}\n")
     return CliRunner().invoke(app, ["train", "run.toml", "--dry-run", *arguments])

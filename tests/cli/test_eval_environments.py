@@ -133,12 +133,18 @@ def test_evaluation_of_a_run_repeats_its_last_one(run: Path, tmp_path: Path) -> 
     [
         (["--environment", f"{GAMES}:Cout"], f"environment: cannot find '{GAMES}:Cout'"),
         (["--environment", f"{GAMES}:NeverStarts"], f"the environment {GAMES}:NeverStarts cannot start an episode"),
-        (["--environment", COUNT, "--tool", ADD], "environment: factory, tools, mcp or url\n  got:  factory, tools or mcp"),
+        (
+            ["--environment", COUNT, "--tool", ADD],
+            "environment: factory, tools, mcp or url\n  got:  factory, tools or mcp",
+        ),
         (["--environment", COUNT, "--environment-settings", "max_turn=3"], "did you mean 'max_turns'?"),
         (["--environment", COUNT, "--environment-settings", "kwargs.size=3"], "unexpected keyword argument 'size'"),
         (["--tool", f"{GAMES}:without_hints"], "the parameter 'first' of the tool 'without_hints'"),
         (["--max-turns", "3"], "environment.max_turns has no effect\n  got:  3\n  need: --environment, --tool"),
-        (["--environment", COUNT, "--prompt", "1" * 20, "--max-tokens", "13"], "row 1 of 'prompts'\n  got:  a prompt of 20"),
+        (
+            ["--environment", COUNT, "--prompt", "1" * 20, "--max-tokens", "13"],
+            "row 1 of 'prompts'\n  got:  a prompt of 20",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_the_model_is_loaded(
