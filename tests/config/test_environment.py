@@ -18,6 +18,7 @@ from purerl_cli.main import app
 from tests.loop.small import fake
 
 GUESS, ADD = "tests.envs.environments:Guess", "tests.envs.environments:add"
+SFT = ("algorithm.kind=sft", "rollout=", "evaluate=", "rewards=", "generator=")
 FACTORY = f"environment.factory={GUESS}"
 
 
@@ -50,14 +51,14 @@ def test_section_is_written_and_read_as_it_was(tmp_path: Path) -> None:
         ((f"environment.tools=['{ADD}']", "environment.players=2"), "environment.players has no effect\n  got:  2"),
         (
             (f"environment.tools=['{ADD}']", "rewards="),
-            "rewards is missing\n  need: completions are sampled and rewarded",
+            "rewards is missing\n  need: completions are sampled",
         ),
         ((FACTORY, "rollout.overlong.buffer=2"), "rollout.overlong has no effect"),
         (("algorithm=gigpo", "num_minibatches=1"), "algorithm 'gigpo' cannot be used here"),
         ((FACTORY, "algorithm=gigpo", "num_minibatches=1"), "the field 'anchor'"),
         ((FACTORY, "algorithm=rae", "num_minibatches=1"), "the field 'role'"),
         (
-            (FACTORY, "algorithm.kind=sft", "rollout=", "evaluate=", "rewards=", "generator="),
+            (FACTORY, *SFT),
             "environment has no effect",
         ),
     ],

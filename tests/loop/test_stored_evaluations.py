@@ -116,7 +116,7 @@ def test_conversations_of_an_evaluation_are_stored_and_in_the_report(tmp_path: P
     messages = [json.loads(row["messages"]) for row in rows]
     assert [message["role"] for message in messages[0][:3]] == ["user", "user", "assistant"]
     shown = select_completions(summary.directory, max_bytes=10**6)["groups"][-1]
-    assert shown["messages"] + shown["rows"][0]["messages"] == messages[0]
+    assert shown["messages"] + shown["rows"][0]["messages"] in messages
     assert summary.after["eval/turns"] == fmean(
         sum(message["role"] == "assistant" for message in each) for each in messages
     )
