@@ -161,7 +161,7 @@ CHECKS = (
         _FEW_STEPS,
         no_reward,
         "every reward function returned None or failed",
-        "check the reward functions and the columns that they read; reward_errors.jsonl has the failures",
+        "check the reward functions and the columns that they read; failures.jsonl has the failures",
     ),
     Check(
         "large_updates",
@@ -237,7 +237,7 @@ CHECKS = (
         _FEW_STEPS,
         reward_failures,
         "a reward function raises exceptions, crashes, or exceeds reward_workers.timeout on some completions",
-        "read the tracebacks in reward_errors.jsonl; fix the function, or raise reward_workers.timeout",
+        "read the tracebacks in failures.jsonl; fix the function, or raise reward_workers.timeout",
     ),
 )
 """All checks. A check is listed after those that may explain it."""

@@ -108,6 +108,11 @@ class EnvironmentSettings:
         _check_effects(self)
 
     @property
+    def is_in_event_loop(self) -> bool:
+        """Whether episodes wait only for what their own code awaits in the run's event loop."""
+        return self.run_in == "event_loop" and self.url is None and not self.mcp
+
+    @property
     def gives_rewards(self) -> bool:
         """Whether it can give rewards itself; tools cannot."""
         return not (self.tools or self.mcp)

@@ -100,15 +100,6 @@ class Run:
     def trainers(self) -> Mapping[str, Trainer]:
         return self.learner.trainers
 
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether everything in flight has one order and can be sampled again exactly."""
-        rollout, engine = self.config.rollout, self.runtime.engine
-        if rollout is None or engine is None or rollout.order != "drawn":
-            return False
-        capabilities = engine.generator.capabilities
-        return self.runtime.is_in_step and capabilities.seeded and capabilities.batch_invariant
-
     @contextmanager
     def measured_generation(self, clock: Clock) -> Iterator[None]:
         """Add the time in which the generator had something to do during the block to the phase "generate"."""

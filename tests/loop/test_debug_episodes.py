@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.schema import RunConfig
 from purerl.envs.protocol import Observation
 from purerl.envs.settings import EnvironmentSettings
@@ -19,8 +18,6 @@ from purerl.loop.debug import open_debug_workflow, play_row
 from purerl.recipes import resolve
 from purerl.rollouts import format_episode, play
 from purerl.rollouts.scripted import ScriptedGenerator
-from purerl.settings import Model
-from tests.envs.families import QWEN
 from tests.loop.small import fake
 from tests.recipes.made import write_model, write_problems
 
@@ -92,8 +89,7 @@ def test_turns_that_are_given_are_played_in_the_main_thread(directory: Path) -> 
         "--- assistant, reward 4", "4", "--- user", "7", "--- assistant, reward 1", "1", "--- user", "7",
         "--- stop, reward 17",
     ]  # fmt: skip
-    expected = [(name, os.getpid(), threading.main_thread()) for name in ("reset", "close")]
-    assert expected == WHERE, "no other episode"
+    assert [(name, os.getpid(), threading.main_thread()) for name in ("reset", "close")] == WHERE, "no other episode"
 
 
 def test_episode_ends_after_the_last_turn(directory: Path) -> None:
@@ -119,12 +115,8 @@ def test_exceptions_are_raised(directory: Path) -> None:
 
 
 def test_calls_of_tools_are_written_in_the_format_of_the_model(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model")
-    tokenizer = load_tokenizer(Model(model))
-    tokenizer.chat_template = QWEN
-    tokenizer.save_pretrained(model)
     settings = [
-        f"model={model}",
+        f"model={write_model(tmp_path / 'model')}",
         f"data={write_problems(tmp_path)}",
         f"environment.tools=['{MODULE}:add']",
         f"rewards=['{MODULE}:is_five']",
