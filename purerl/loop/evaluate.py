@@ -89,8 +89,8 @@ def _draws(name: str, data: DataSet, chat: Chat, seed: int) -> list[Draw]:
 def _all_groups(rollouts: Rollouts, draws: Sequence[Draw], on_group: Callable[[Group], object]) -> Iterator[Group]:
     """The groups of `draws`, as they finish."""
     rollouts.submit(draws)
-    while rollouts.in_flight:
-        for group in rollouts.collect():
+    while groups := rollouts.collect():
+        for group in groups:
             on_group(group)
             yield group
 

@@ -189,9 +189,7 @@ def _has_signature(function: RewardFunction, convention: Convention) -> bool:
     return True
 
 
-def _select_arguments(
-    parameters: Mapping[str, inspect.Parameter], arguments: Mapping[str, Any]
-) -> dict[str, Any]:
+def _select_arguments(parameters: Mapping[str, inspect.Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The `arguments` that have a parameter: all of them if there is ``**kwargs``."""
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments)

@@ -77,7 +77,7 @@ async def score_completions(
     """
     texts = tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
     failures = {
-        completion.key: RewardResult(failure=Failure("the generator", "failed", f"{completion.error}\n"))
+        completion.key: RewardResult(failure=Failure("the generator", "failed", f"{completion.error}\n", part="engine"))
         for completion in completions
         if completion.finish == "error"
     }
