@@ -50,7 +50,7 @@ def rows_of(draw: Draw, episode: Any, requests: Requests, agents: Sequence[str],
         trajectories = [_missing(draw, failure=_failure_of(episode, "no agent has sampled tokens"))]
     if len(trajectories) > labels.max_rows:
         message = f"{len(trajectories)} rows, but max_rows is {labels.max_rows}"
-        trajectories = [_missing(draw, failure=Failure("verifiers", "failed", message + "\n"))]
+        trajectories = [_missing(draw, failure=Failure("verifiers", "failed", message + "\n", part="environment"))]
     fields = {"group": draw.number, "example": draw.index, "temperature": labels.temperature}
     first = {"episode": labels.number, **({"role": 0} if len(agents) > 1 else {})}  # of a row without a trace
     return [
@@ -75,7 +75,9 @@ def _rows_of_trace(
     pairs = [pair for pair in zip(branches, turns, strict=True) if _has_new_turn(pair[1])]
     failure = None if trace.ok and episode.ok else _failure_of(episode, "the trace did not end as planned", trace)
     if failure is None and any(found is None for found in turns):
-        failure = Failure("verifiers", "failed", "a trace has sampled tokens that were not sampled here\n")
+        failure = Failure(
+            "verifiers", "failed", "a trace has sampled tokens that were not sampled here\n", "environment"
+        )
     if failure and not pairs:
         missing = _missing(draw, failure)
         return [evolve(missing, fields={**missing.fields, **fields})]
@@ -139,10 +141,11 @@ def _failure_of(episode: Any, otherwise: str, trace: Any = None) -> Failure:
     errors = [*([] if trace is None else trace.errors), *episode.errors]
     errors = errors or [error for other in episode.traces for error in other.errors]
     if not errors:
-        return Failure("verifiers", "failed", otherwise + "\n")
+        return Failure("verifiers", "failed", otherwise + "\n", part="environment")
     error = errors[-1]
     kind = "timed out" if episode.is_timeout or (trace is not None and trace.is_timeout) else "raised"
-    return Failure("verifiers", kind, error.traceback or f"{error.type}: {error.message}\n")
+    text = error.traceback or f"{error.type}: {error.message}\n"
+    return Failure("verifiers", kind, text, part="environment")
 
 
 def _texts(draw: Draw, messages: Sequence[Any], completion: str, finish: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.debugging.settings import check_debug
 from purerl.envs.check import check_environment_settings
-from purerl.envs.settings import EnvironmentSettings, functions_of, written_fields
+from purerl.envs.settings import EnvironmentSettings, written_fields
 from purerl.errors import ConfigError
 from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.settings import check_evaluation
@@ -109,9 +109,11 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     check_trackers(config.trackers)
     check_debug(config.debug, config.max_steps)
     check_rewards(config.rewards, config.gates, config.reward_workers, functions or {})
-    if config.environment is not None and not {*functions_of(config.environment)} <= {*(functions or ())}:
+    if config.environment is not None:
         with in_section("environment", EnvironmentSettings):
-            check_environment_settings(config.environment, num_rewards=len(config.rewards))
+            check_environment_settings(
+                config.environment, num_rewards=len(config.rewards), not_imported={*(functions or ())}
+            )
     accuracy_reward_of(config)
     if config.prepare_data is not None:
         locate(config.prepare_data)

@@ -12,7 +12,7 @@ from purerl.errors import ConfigError
 from purerl.rewards.settings import to_mib
 from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting
 
-__all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "written_fields"]
+__all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "servers_of", "written_fields"]
 
 
 @frozen(kw_only=True)
@@ -108,6 +108,11 @@ class EnvironmentSettings:
         _check_effects(self)
 
     @property
+    def is_in_event_loop(self) -> bool:
+        """Whether episodes wait only for what their own code awaits in the run's event loop."""
+        return self.run_in == "event_loop" and self.url is None and not self.mcp
+
+    @property
     def gives_rewards(self) -> bool:
         """Whether it can give rewards itself; tools cannot."""
         return not (self.tools or self.mcp)
@@ -147,6 +152,11 @@ def _check_effects(settings: EnvironmentSettings) -> None:
 def functions_of(settings: EnvironmentSettings) -> tuple[str, ...]:
     """The names of the Python functions and classes that `settings` name."""
     return (*((settings.factory,) if settings.factory else ()), *settings.tools)
+
+
+def servers_of(settings: EnvironmentSettings) -> tuple[str, ...]:
+    """The URLs and command lines of servers that `settings` name."""
+    return (*((settings.url,) if settings.url else ()), *settings.mcp)
 
 
 def name_of_source(settings: EnvironmentSettings) -> str:

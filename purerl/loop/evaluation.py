@@ -32,7 +32,7 @@ from purerl.loop.base_models import pin_recorded
 from purerl.loop.environments import Interaction, OpenedEnvironment, open_interaction, with_limit
 from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
-from purerl.loop.failures import FailureLimit, describe_failure, missing_samples
+from purerl.loop.failures import FailureLimit, describe_failure, fix, missing_samples
 from purerl.loop.open import check_columns, open_generator, open_run_data, resolve_paths, reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
 from purerl.plugins import find, kind_of
@@ -253,13 +253,13 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
 
     `on_group` is called with the name of the data set and the group of each problem, as they finish.
 
-    Raises: DataError if a prompt is too long for the generator, RewardError if too many completions failed,
-    EngineError if the generator failed.
+    Raises: DataError if a prompt is too long for the generator, RewardError or RolloutError if too many
+    completions failed, EngineError if the generator failed.
     """
     failures = _Failures(
         FailureLimit(
             evaluation.max_failure_rate,
-            "fix the function",
+            fix,
             expected=num_attempts(evaluation.problems, evaluation.settings),
         ),
         evaluation.settings.samples_per_prompt,

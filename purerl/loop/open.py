@@ -59,6 +59,7 @@ __all__ = [
     "check_files",
     "check_inputs",
     "check_row_lengths",
+    "first_example",
     "max_steps_of",
     "models_of",
     "open_generator",
@@ -98,15 +99,6 @@ class Run:
     @property
     def trainers(self) -> Mapping[str, Trainer]:
         return self.learner.trainers
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether everything in flight has one order and can be sampled again exactly."""
-        rollout, engine = self.config.rollout, self.runtime.engine
-        if rollout is None or engine is None or rollout.order != "drawn":
-            return False
-        capabilities = engine.generator.capabilities
-        return self.runtime.is_in_step and capabilities.seeded and capabilities.batch_invariant
 
     @contextmanager
     def measured_generation(self, clock: Clock) -> Iterator[None]:
@@ -214,7 +206,7 @@ def _open(config: RunConfig, directory: RunDirectory, functions: Mapping[str, Re
     updates = updates_of(config, algorithm, max_steps)
     workflow = config.rollout and config.rollout.workflow
     interaction = open_interaction(
-        config.environment, workflow, runtime, data.chat, _first_example(data), seed=config.seed
+        config.environment, workflow, runtime, data.chat, first_example(data), seed=config.seed
     )
     trainers = {name: open_trainer(config, name, role, updates[name] or 0) for name, role in roles.items()}
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
@@ -275,7 +267,8 @@ def open_run_data(
     return evolve(data, validation=select_held_out(config.validation, held_out or data.validation))
 
 
-def _first_example(data: RunData) -> Mapping[str, Any]:
+def first_example(data: RunData) -> Mapping[str, Any]:
+    """The first row of the training data."""
     return rows_at(data.examples, data.examples.indices[:1])[0]
 
 

@@ -9,7 +9,7 @@ their draws. In any other order a group is preferred as soon as it would become 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 
@@ -49,11 +49,12 @@ class Window:
         self.num_draws = 0
         self._version: dict[int, int] = {}  # of the weights when the draw was submitted
         self._waiting: dict[int, Group] = {}  # in the order in which they finished
+        self._again: deque[int] = deque()  # draws that are sampled again before new ones are drawn
 
     @property
     def in_flight(self) -> list[int]:
-        """The numbers of the draws that are being sampled."""
-        return self._rollouts.in_flight
+        """The numbers of the draws that are being sampled, or are sampled again as soon as the limit permits."""
+        return [*self._rollouts.in_flight, *self._again]
 
     @property
     def waiting(self) -> list[Group]:
@@ -61,10 +62,23 @@ class Window:
         return [*self._waiting.values()]
 
     def restore(self, num_draws: int, in_flight: Sequence[int], waiting: Sequence[Group], *, step: int) -> None:
-        """Continue after `step` where a checkpoint was written. The draws in flight are sampled again."""
-        self.num_draws, self._waiting = num_draws, {group.draw: group for group in waiting}
-        self._version = {group.draw: oldest_version(group, step) for group in waiting}
-        self._submit([draw for first, count in _ranges(in_flight) for draw in self._draw(first, count)], step)
+        """Continue after `step` where a checkpoint was written.
+
+        The draws `in_flight` are sampled again, before new ones are drawn. So are those of `waiting` whose groups would
+        be too old when it is their turn, because fewer groups may wait than when the checkpoint was written.
+        """
+        versions = {group.draw: oldest_version(group, step) for group in waiting}
+        numbers = [*in_flight, *versions]
+        turn = sorted(numbers, key=lambda n: (0 if self._is_in_order else versions.get(n, step), n))
+        too_old = {
+            number
+            for position, number in enumerate(turn)
+            if step + position // self._batch_size > versions.get(number, step) + self._max_staleness
+        }
+        self.num_draws = num_draws
+        self._waiting = {group.draw: group for group in waiting if group.draw not in too_old}
+        self._version = {number: versions[number] for number in self._waiting}
+        self._again = deque(sorted(number for number in numbers if number not in self._waiting))
 
     def _submit(self, draws: Sequence[Draw], step: int) -> None:
         self._version.update((draw.number, step) for draw in draws)
@@ -77,8 +91,11 @@ class Window:
         """
         limit = (1 + self._max_staleness) * self._batch_size + self._num_extra
         missing = max(0, limit - num_kept - len(self._version))
-        self._submit(self._draw(self.num_draws, missing), step)
-        self.num_draws += missing
+        again = [self._again.popleft() for _ in range(min(missing, len(self._again)))]
+        new = range(self.num_draws, self.num_draws + missing - len(again))
+        self.num_draws = new.stop
+        repeated = [draw for first, number in _ranges(again) for draw in self._draw(first, number)]
+        self._submit([*repeated, *(self._draw(new.start, len(new)) if new else ())], step)
         chosen = self._choose_drawn(count) if self._is_in_order else self._choose_finished(count, step)
         for number in chosen:
             del self._version[number]
@@ -133,7 +150,7 @@ class Window:
 
     def drain(self) -> None:
         """Wait for everything that is in flight."""
-        self._collect(self.in_flight)
+        self._collect(self._rollouts.in_flight)
 
 
 @define

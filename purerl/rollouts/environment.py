@@ -227,4 +227,5 @@ class EnvironmentWorkflow:
 
 
 def _invalid(episode: Episode, what: str) -> EpisodeError:
-    return EpisodeError(Failure(ENVIRONMENT, "returned an invalid value", f"{place(episode)}: {what}\n"))
+    text = f"{place(episode)}: {what}\n"
+    return EpisodeError(Failure(ENVIRONMENT, "returned an invalid value", text, part="environment"))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from purerl.errors import InputError, PurerlError
 from purerl.protocols import Completion, Request
@@ -56,11 +56,12 @@ class Rollouts:
         try:
             group = Group(draw.number, tuple(await self.workflow(draw, partial(self._generate, running.ticket))))
         except BaseException as error:  # SystemExit of a tool, for example, is a missing group too
-            if running.task is not None and running.task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and running.task is not None and running.task.cancelling():
                 raise
             if fatal := _fatal(error):
                 return self.runtime.fail(fatal)
-            group = Group(draw.number, (), failure_of_exception(f"the workflow of draw {draw.number}", error))
+            failure = failure_of_exception(f"the workflow of draw {draw.number}", error)
+            group = Group(draw.number, (), evolve(failure, part="workflow"))
         finally:
             if self.runtime.engine is not None:
                 self.runtime.engine.release(running.ticket)

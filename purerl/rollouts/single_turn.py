@@ -44,10 +44,13 @@ class SingleTurn:
         ]
         completions = await generate(requests)
         texts, results = await _score_completions(self.tokenizer, self.score, draw, completions)
+        ground_truth = find_ground_truth(draw.example)
         columns = zip(range(self.samples), completions, texts, results, strict=True)
-        return [self._trajectory(draw, *column) for column in columns]
+        return [self._trajectory(draw, *column, ground_truth) for column in columns]
 
-    def _trajectory(self, draw: Draw, k: int, completion: Completion, text: str, result: RewardResult) -> Trajectory:
+    def _trajectory(
+        self, draw: Draw, k: int, completion: Completion, text: str, result: RewardResult, ground_truth: str | None
+    ) -> Trajectory:
         before, after = len(draw.prompt.tokens), len(completion.tokens)
         row = draw.number * self.samples + k
         fields = {
@@ -64,7 +67,7 @@ class SingleTurn:
             "truncated": completion.finish == "length",
         }
         texts = {"prompt": draw.prompt.text, "completion": text, "finish": completion.finish}
-        return Trajectory(fields, texts | {"ground_truth": find_ground_truth(draw.example)}, result)
+        return Trajectory(fields, texts | {"ground_truth": ground_truth}, result)
 
 
 async def _score_completions(
@@ -77,7 +80,7 @@ async def _score_completions(
     """
     texts = tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
     failures = {
-        completion.key: RewardResult(failure=Failure("the generator", "failed", f"{completion.error}\n"))
+        completion.key: RewardResult(failure=Failure("the generator", "failed", f"{completion.error}\n", part="engine"))
         for completion in completions
         if completion.finish == "error"
     }
