@@ -40,8 +40,9 @@ class TRLEnvironment:
     reward_weights               a weight for each of them; 1 if not given. `get_reward` has weight 1
     max_tool_calling_iterations  number of turns whose tool calls are answered, as in TRL; if not given, it is unlimited
 
-    The episode is over with the first turn without a tool call, or with the turn after the last one whose calls are
-    answered, or when a limit of the run ends it. Its reward is then the weighted sum of `get_reward` and of the reward functions that do not return None.
+    The episode is over with the first turn without a tool call, with the turn after the last one whose calls are
+    answered, or when a limit of the run ends it. Its reward is then the weighted sum of `get_reward` and of the reward
+    functions that do not return None.
 
     Raises: ConfigError for a factory whose objects have no `reset`, a reward function that needs what only TRL's
     trainer has, another number of weights than of functions, and if there is no reward at all.

@@ -97,9 +97,9 @@ def _has_new_turn(turns: Sequence[RowTurn] | None) -> bool:
 
 
 def _turns_of(branch: Any, known: Mapping[tuple[int, ...], Completion], seen: set[int]) -> list[RowTurn] | None:
-    """The turns of `branch`, of which those that an earlier branch has too are context; None if a sampled turn is not exactly a request with its completion.
+    """The turns of `branch`; None if a sampled turn is not exactly a request with its completion.
 
-    `seen` are the nodes of the branches before, to which those of this one are added.
+    `seen` are the nodes of the branches before, whose turns are only context here. Those of this one are added.
     """
     tokens: list[int] = []
     turns: list[RowTurn] = []

@@ -24,7 +24,8 @@ default, and a call is one with the fields of `ToolCall`.
 
 A server without the path `end` serves environments that have no such method. A request that was answered is answered in
 the same way if it is repeated, so a client may repeat every request. The code runs in worker processes with deadlines.
-An episode that gets no request for `max_idle` seconds is closed. There is no authentication: everybody who can reach the port can run episodes, so serve in a network that you trust.
+An episode that gets no request for `max_idle` seconds is closed. There is no authentication: everybody who can reach
+the port can run episodes, so serve in a network that you trust.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self, get_args
@@ -56,6 +57,7 @@ _MAX_BODY = 2**28  # bytes
 _SOCKET_TIMEOUT = 3600.0  # seconds until a connection without a request is closed
 
 _Response = tuple[int, Mapping[str, Any] | None]
+_EpisodeCall = Callable[[Episode], Coroutine[Any, Any, Any]]
 
 
 def serve(factory: str, *, host: str = "127.0.0.1", port: int, max_idle: float = 3600.0, **settings: Any) -> None:
@@ -185,23 +187,22 @@ class _Service:
 
     async def _respond(self, method: str, path: str, body: Mapping[str, Any]) -> _Response:
         try:
-            match method, *path.strip("/").split("/"):
-                case "GET", "":
-                    return 200, {"environment": self._name, "episodes": len(self._episodes)}
-                case "POST", "episodes":
-                    return await self._start(body)
-                case "POST", "episodes", name, "step":
-                    text, calls = str(body["text"]), calls_from_json(body["calls"])
-                    return await self._advance(name, int(body["turn"]), lambda episode: episode.step(text, calls))
-                case "POST", "episodes", name, "end":
-                    reason, text = _reason(body["reason"]), str(body["text"])
-                    return await self._advance(name, int(body["turn"]), lambda episode: episode.end(reason, text))
-                case "DELETE", "episodes", name:
-                    await self._close(name)
-                    return 204, None
-            return 404, {"error": f"no such path: {method} {path}"}
+            return await self._answer_to(method, path.strip("/").split("/"), body)
         except (KeyError, ValueError, TypeError) as error:
             return 400, {"error": f"{type(error).__name__}: {error}"}
+
+    async def _answer_to(self, method: str, path: Sequence[str], body: Mapping[str, Any]) -> _Response:
+        match method, *path:
+            case "GET", "":
+                return 200, {"environment": self._name, "episodes": len(self._episodes)}
+            case "POST", "episodes":
+                return await self._start(body)
+            case "POST", "episodes", name, "step" | "end" as method_name:
+                return await self._advance(name, int(body["turn"]), _CALLS[method_name](body))
+            case "DELETE", "episodes", name:
+                await self._close(name)
+                return 204, None
+        return 404, {"error": f"no such path: {method} /{'/'.join(path)}"}
 
     async def _start(self, body: Mapping[str, Any]) -> _Response:
         name, example, seed = str(body["episode"]), dict(body["example"]), int(body["seed"])
@@ -217,7 +218,7 @@ class _Service:
         served.episode = await self._host.open()
         return await served.episode.reset(example, seed)
 
-    async def _advance(self, name: str, turn: int, call: Callable[[Episode], Coroutine[Any, Any, Any]]) -> _Response:
+    async def _advance(self, name: str, turn: int, call: _EpisodeCall) -> _Response:
         """The answer of `call`, which is made if `turn` is the next one."""
         served = self._episodes.get(name)
         if served is None or served.answer is None:
@@ -257,7 +258,16 @@ class _Service:
                     await self._close(name)
 
 
-def _reason(value: Any) -> EndReason:
-    if value not in get_args(EndReason):
-        raise ValueError(f"reason is {value!r}; need one of {', '.join(get_args(EndReason))}")
-    return value
+def _step(body: Mapping[str, Any]) -> _EpisodeCall:
+    text, calls = str(body["text"]), calls_from_json(body["calls"])
+    return lambda episode: episode.step(text, calls)
+
+
+def _end(body: Mapping[str, Any]) -> _EpisodeCall:
+    reason, text = body["reason"], str(body["text"])
+    if reason not in get_args(EndReason):
+        raise ValueError(f"reason is {reason!r}; need one of {', '.join(get_args(EndReason))}")
+    return lambda episode: episode.end(reason, text)
+
+
+_CALLS: Mapping[str, Callable[[Mapping[str, Any]], _EpisodeCall]] = {"step": _step, "end": _end}

@@ -61,7 +61,8 @@ def open_interaction(
 ) -> Interaction:
     """Start the environment, if there is one, and one episode of `example`, which shows its tools.
 
-    `workflow` is that of a user, and `seed` that of the run. It needs no engine, so that what is wrong with an environment is known before a model is loaded.
+    `workflow` is that of a user, and `seed` that of the run. No engine is needed, so that what is wrong with an
+    environment is known before a model is loaded.
 
     Raises: RolloutError if the episode cannot be started; ConfigError if the chat template does not fit the tools, or
     if a setting has no effect.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve, frozen
@@ -62,7 +62,7 @@ def check_workflow_settings(
         raise ConfigError("kwargs", got=passed[0], need="other arguments than those that the run passes")
     if signature is None:
         return
-    arguments = requested_arguments(signature, dict.fromkeys(ARGUMENTS)) | settings.kwargs
+    arguments = {**requested_arguments(signature, dict.fromkeys(ARGUMENTS)), **settings.kwargs}
     try:
         signature.bind(**arguments)
     except TypeError as error:
@@ -102,8 +102,8 @@ class CheckedWorkflow:
     workflow  what the function `name` has returned. Its method `close`, if it has one, is called once, at the end
     fields    the optional fields that its rows have
 
-    Rows get what they lack of the texts `prompt` and `ground_truth`. Of a reward that the workflow gives as a whole, the
-    component "workflow" decides what is correct in an evaluation.
+    Rows get what they lack of the texts `prompt` and `ground_truth`, and their reward as `by_function["workflow"]`,
+    which decides what is correct in an evaluation.
 
     Raises: RolloutError for rows that cannot be used: the run stops, because others will be like them.
     """
@@ -129,7 +129,7 @@ class CheckedWorkflow:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 value = close()
                 await value if inspect.isawaitable(value) else None
-        except Exception:
+        except Exception:  # noqa: BLE001 - nothing depends on it anymore
             _LOG.warning("the workflow %s was not closed", self.name, exc_info=True)
 
 
@@ -139,7 +139,7 @@ def _completed(trajectory: Trajectory, draw: Draw) -> Trajectory:
     by_function = {WORKFLOW: {"reward": result.reward}} if result.reward is not None else {}
     return evolve(
         trajectory,
-        texts=texts | trajectory.texts,
+        texts={**texts, **trajectory.texts},
         result=evolve(result, by_function={**by_function, **result.by_function}),
     )
 
@@ -148,35 +148,35 @@ def _problem_of(trajectories: Any, draw: Draw, names: Sequence[str]) -> str | No
     """What is wrong with the rows of `draw`, which must have the fields `names`."""
     if not isinstance(trajectories, list | tuple) or not trajectories:
         return f"{trajectories!r:.200}; need a list of at least one Trajectory"
-    others = [trajectory for trajectory in trajectories if not isinstance(trajectory, Trajectory)]
-    if others:
-        return f"{others[0]!r:.200}; need a purerl.rollouts.types.Trajectory"
-    problems = (_problem_of_row(trajectory, draw, names) for trajectory in trajectories)
-    if found := next(filter(None, problems), None):
-        return found
-    rows = [trajectory.fields["row"] for trajectory in trajectories]
-    return None if len({*rows}) == len(rows) else f"the values of the field row are {rows}; need a different one each"
+    return next((problem for trajectory in trajectories for problem in _problems(trajectory, draw, names)), None) or (
+        _repeated([trajectory.fields["row"] for trajectory in trajectories])
+    )
 
 
-def _problem_of_row(trajectory: Trajectory, draw: Draw, names: Sequence[str]) -> str | None:
-    fields, reward = trajectory.fields, trajectory.result.reward
-    if missing := [name for name in names if name not in fields]:
-        return f"a row without the field {missing[0]}; it has {', '.join(fields) or 'none'}"
-    if unknown := [name for name in fields if name not in FIELDS]:
-        return f"a row with the unknown field {unknown[0]!r}; {nearest(unknown[0], FIELDS)}"
-    lengths = {name: len(value) for name, value in fields.items() if name not in ROW_FIELDS}
-    if wrong := [name for name, length in lengths.items() if length != lengths["tokens"]]:
-        return f"{lengths[wrong[0]]} values in the field {wrong[0]}, and {lengths['tokens']} tokens"
-    if not lengths["tokens"]:
-        return "a row without tokens"
+def _problems(trajectory: Any, draw: Draw, names: Sequence[str]) -> Iterator[str]:
+    """What is wrong with a row. Later problems are only meaningful without the earlier ones."""
+    if not isinstance(trajectory, Trajectory):
+        yield f"{trajectory!r:.200}; need a purerl.rollouts.types.Trajectory"
+    fields, texts = trajectory.fields, trajectory.texts
+    yield from (f"a row without the field {name}; it has {', '.join(fields)}" for name in names if name not in fields)
+    yield from (
+        f"a row with the unknown field {name!r}; {nearest(name, FIELDS)}" for name in fields if name not in FIELDS
+    )
+    length = len(fields["tokens"])
+    for name, value in fields.items():
+        if name not in ROW_FIELDS and len(value) != length:
+            yield f"{len(value)} values in the field {name}, and {length} tokens"
+    if not length:
+        yield "a row without tokens"
     for name, value in (("group", draw.number), ("example", draw.index)):
         if fields[name] != value:
-            return f"{name} = {fields[name]!r}; need {value!r}, as in row_fields(draw)"
-    counted = [bool(value) for value in fields["mask"]]
-    if any(is_counted and not action for is_counted, action in zip(counted, fields["action"], strict=True)):
-        return "mask is True at a token that is no action"
-    if reward is None and any(counted):
-        return "a row without a reward in `result` whose mask is not False everywhere"
-    if lacking := [name for name in ("completion", "finish") if name not in trajectory.texts]:
-        return f"a row without the text {lacking[0]!r}"
-    return None
+            yield f"{name} = {fields[name]!r}; need {value!r}, as in row_fields(draw)"
+    if any(counted and not action for counted, action in zip(fields["mask"], fields["action"], strict=True)):
+        yield "mask is True at a token that is no action"
+    if trajectory.result.reward is None and any(fields["mask"]):
+        yield "a row without a reward in `result` whose mask is not False everywhere"
+    yield from (f"a row without the text {name!r}" for name in ("completion", "finish") if name not in texts)
+
+
+def _repeated(rows: Sequence[int]) -> str | None:
+    return None if len({*rows}) == len(rows) else f"the values of the field row are {rows}; need a different one each"

@@ -11,7 +11,7 @@ import pytest
 from .test_quickstart import ROOT
 
 PAGE = (ROOT / "docs" / "workflows.md").read_text(encoding="utf-8")
-WORKFLOW, TEST = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+WORKFLOW, TEST, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run_test(folder: Path, monkeypatch: pytest.MonkeyPatch, workflow: str) -> None:

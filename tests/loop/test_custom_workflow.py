@@ -1,4 +1,4 @@
-"""A workflow of a user from the configuration: what it gets, its rows in training and evaluation, and what is refused."""
+"""A workflow of a user in a configuration: what it gets, its rows in training and evaluation, what is refused."""
 
 from __future__ import annotations
 
