@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
@@ -46,7 +46,7 @@ class Runtime:
     ) -> None:
         self.loop = EventLoop()
         self._wake, self._error = threading.Event(), None
-        self._jobs: deque[tuple[Callable[[], object], Future]] = deque()
+        self._jobs: deque[tuple[Callable[[], object], asyncio.Future]] = deque()
         self._stall_timeout = stall_timeout
         self._last_event = self._last_warning = 0.0  # as time.monotonic()
         self._cleanups: list[Callable[[], Awaitable[None]]] = []
@@ -88,10 +88,10 @@ class Runtime:
 
     def run_here(self, function: Callable[[], T]) -> Awaitable[T]:
         """Call `function` in the thread that calls `drive`. For code that does not run in any other thread."""
-        future: Future[T] = Future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.append((function, future))
         self.wake()
-        return asyncio.wrap_future(future)
+        return future
 
     def drive(self, is_done: Callable[[], bool], *, waits_for: Callable[[], str], timeout: float | None = None) -> bool:
         """Work until `is_done`, or for `timeout` seconds; return whether it is done.
@@ -130,17 +130,18 @@ class Runtime:
         return is_done()
 
     def _run_jobs(self) -> None:
-        while self._jobs:
-            function, future = self._jobs.popleft()
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(function())
-            except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
-                future.set_exception(error)
-            except BaseException:  # KeyboardInterrupt: it is raised here, and what waits is cancelled
-                future.set_exception(asyncio.CancelledError("interrupted"))
-                raise
+        """Run the functions that wait now, and deliver their results together: each delivery wakes another thread."""
+        results: list[tuple[asyncio.Future, object, Exception | None]] = []
+        jobs = [self._jobs.popleft() for _ in range(len(self._jobs))]
+        try:
+            for function, future in jobs:
+                try:
+                    results.append((future, None if future.done() else function(), None))
+                except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
+                    results.append((future, None, error))
+        finally:  # after a KeyboardInterrupt, which is raised here, what waits is cancelled
+            if jobs:
+                self.loop.call(_deliver, results, [future for _, future in jobs[len(results) :]])
 
     @property
     def _idle_seconds(self) -> float:
@@ -175,6 +176,11 @@ class Runtime:
         """Let `close` call `function` in the event loop, after all coroutines have ended."""
         self._cleanups.append(function)
 
+    def clean_up(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Call `function`, which was given to `add_cleanup`, now and not in `close`."""
+        self._cleanups.remove(function)
+        self.run(_awaited(function), timeout=self._stall_timeout)
+
     def close(self) -> None:
         """Cancel all coroutines and requests, and end the threads. The generator is not closed.
 
@@ -194,6 +200,25 @@ def _close_engine(engine: Engine) -> None:
         engine.close(_CLOSE_TIMEOUT)
     except Exception:  # noqa: BLE001 - a generator that has failed may fail again
         _LOG.warning("the requests in flight could not be cancelled", exc_info=True)
+
+
+async def _awaited(function: Callable[[], Awaitable[None]]) -> None:
+    await function()
+
+
+def _deliver(
+    results: Sequence[tuple[asyncio.Future, object, Exception | None]], cancelled: Sequence[asyncio.Future]
+) -> None:
+    """Set the results or exceptions of futures, unless nobody waits anymore."""
+    for future in cancelled:
+        future.cancel()
+    for future, result, error in results:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
 
 
 class _EngineThread:
