@@ -71,9 +71,7 @@ class RandomLengths:
     def submit(self, requests: Sequence[Request]) -> None:
         self.stop()
         self._in_flight += len(requests)
-        self._generator.submit(
-            [evolve(r, sampling=evolve(r.sampling, max_tokens=32 + r.seed % 33)) for r in requests]
-        )
+        self._generator.submit([evolve(r, sampling=evolve(r.sampling, max_tokens=32 + r.seed % 33)) for r in requests])
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
         completions = self._generator.collect(timeout)
@@ -118,7 +116,9 @@ class Episodes:
         """The number of sampled tokens, and the seconds in which all environments were waiting."""
         self._generator.start()
         draws = [
-            Draw(k, k, {"prompt": _letters((7 * k + j) % self._letters for j in range(58))}, Prompt("", []), str(k), (k,))
+            Draw(
+                k, k, {"prompt": _letters((7 * k + j) % self._letters for j in range(58))}, Prompt("", []), str(k), (k,)
+            )
             for k in range(self._number)
         ]
         self._rollouts.submit(draws)
