@@ -89,7 +89,7 @@ class RewardError(RunError):
 class RolloutError(RunError):
     """Too many samples are missing because environments, workflows or the engine failed on them.
 
-    Or what environments run in cannot be started, or cannot be ended.
+    Or environments cannot be started or ended, or a workflow cannot be made or returns rows that cannot be used.
     """
 
 

@@ -94,6 +94,8 @@ def _functions(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "evaluate.answer_extractor", config.evaluate.answer_extractor
     if config.prepare_data:
         yield "prepare_data", config.prepare_data
+    if config.rollout and config.rollout.workflow:
+        yield "rollout.workflow", config.rollout.workflow.function
     if config.environment:
         yield from (("environment", name) for name in functions_of(config.environment))
 

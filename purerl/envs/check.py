@@ -13,7 +13,7 @@ from typing import Any
 from purerl.envs.check_source import check_factory_source, check_tool_source
 from purerl.envs.schema import tool_schema
 from purerl.envs.settings import EnvironmentSettings
-from purerl.envs.signatures import METHODS, check_kwargs, check_method, check_methods
+from purerl.envs.signatures import METHODS, OPTIONAL_METHODS, check_kwargs, check_method, check_methods
 from purerl.envs.sources import tool_functions
 from purerl.errors import ConfigError
 from purerl.plugins import locate
@@ -62,7 +62,8 @@ def _located(key: str, name: str, settings: EnvironmentSettings) -> Callable[...
 def _check_factory(settings: EnvironmentSettings, name: str) -> None:
     factory: Any = _located("factory", name, settings)
     if inspect.isclass(factory):
-        methods: dict[str, Any] = {method: getattr(factory, method, None) for method in METHODS}
+        optional = {method: getattr(factory, method) for method in OPTIONAL_METHODS if hasattr(factory, method)}
+        methods: dict[str, Any] = {method: getattr(factory, method, None) for method in METHODS} | optional
         check_methods(name, [method for method, function in methods.items() if callable(function)])
         _check_run_in(settings, {f"{name}.{method}": function for method, function in methods.items()})
         for method, function in methods.items():

@@ -8,10 +8,16 @@ from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["METHODS", "check_kwargs", "check_method", "check_methods"]
+__all__ = ["METHODS", "OPTIONAL_METHODS", "check_kwargs", "check_method", "check_methods"]
 
 METHODS = ("reset", "step", "close")
-_ARGUMENTS: Mapping[str, tuple[Any, ...]] = {"reset": ("self", {}, 0), "step": ("self", "", []), "close": ("self",)}
+OPTIONAL_METHODS = ("end",)
+_ARGUMENTS: Mapping[str, tuple[Any, ...]] = {
+    "reset": ("self", {}, 0),
+    "step": ("self", "", []),
+    "close": ("self",),
+    "end": ("self", "turns", ""),
+}
 
 
 def check_methods(name: str, methods: Collection[str]) -> None:
@@ -26,7 +32,7 @@ def check_method(name: str, method: str, signature: Signature) -> None:
     try:
         signature.bind(*_ARGUMENTS[method])
     except TypeError as error:
-        need = "reset(example, seed), step(text, calls) and close()"
+        need = "reset(example, seed), step(text, calls), close() and, if there is such a method, end(reason, text)"
         raise ConfigError(f"{name}.{method}{signature}", got=str(error), need=need) from error
 
 

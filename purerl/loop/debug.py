@@ -18,7 +18,7 @@ from purerl.data.open import RunData
 from purerl.data.turns import Tools
 from purerl.envs.episode import Episode
 from purerl.envs.hosts import Host, open_host
-from purerl.envs.protocol import Observation, ToolCall
+from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.envs.settings import EnvironmentSettings
 from purerl.envs.turns import Turn, TurnRenderer
 from purerl.errors import ConfigError, DataError
@@ -143,6 +143,9 @@ class _Opened:
 
     async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
         return await self.episode.step(text, calls)
+
+    async def end(self, reason: EndReason, text: str) -> Observation | None:
+        return await self.episode.end(reason, text)
 
     async def close(self) -> None:
         await self.episode.close()

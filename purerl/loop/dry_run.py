@@ -17,7 +17,7 @@ from purerl.config.untrusted import imported_plugins, own_functions, without_cod
 from purerl.data.open import RunData, file_digests
 from purerl.errors import RunDirectoryError
 from purerl.loop.base_models import identify_models
-from purerl.loop.environments import open_environment
+from purerl.loop.environments import open_interaction
 from purerl.loop.open import (
     check_files,
     check_row_lengths,
@@ -133,9 +133,9 @@ def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, 
 
 
 def _start_episode(config: RunConfig, data: RunData) -> None:
-    """Refuse an environment that cannot start. Raises RolloutError and ConfigError as `open_environment`."""
+    """Refuse an environment that cannot start. Raises RolloutError and ConfigError as `open_interaction`."""
     with closing(Runtime()) as runtime:
-        open_environment(config.environment, runtime, data.chat, first_example(data))
+        open_interaction(config.environment, None, runtime, data.chat, first_example(data), seed=config.seed)
 
 
 def _preview(config: RunConfig, unreadable: list[Model]) -> dict[str, Capabilities]:

@@ -1,4 +1,4 @@
-"""The environment of a run: where it runs, its tools, and how conversations with it become tokens."""
+"""What the policy interacts with in a run: an environment with its tools, or a workflow of a user."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from purerl.data.columns import ExampleFormat
 from purerl.data.examples import extract_prompt
 from purerl.data.limits import min_limit
 from purerl.data.turns import Tools
-from purerl.envs.episode import Episode
 from purerl.envs.failures import EnvironmentFailure
-from purerl.envs.hosts import Host, open_host
+from purerl.envs.hosts import Host, episode, open_host
 from purerl.envs.settings import EnvironmentSettings, name_of_source
 from purerl.envs.turns import TurnRenderer, open_renderer
 from purerl.errors import RolloutError
+from purerl.loop.custom_workflow import WorkflowFunction
 from purerl.protocols import Capabilities, Sampling
 from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.environment import EnvironmentWorkflow
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.single_turn import RowFields, SingleTurn
 from purerl.rollouts.types import Draw, Workflow
 from purerl.settings import in_section, no_effect
 
-__all__ = ["OpenedEnvironment", "open_environment", "open_renderer_of", "open_workflow", "with_limit"]
+__all__ = ["Interaction", "OpenedEnvironment", "open_interaction", "open_renderer_of", "open_workflow", "with_limit"]
 
 
 @frozen
@@ -45,21 +46,35 @@ class OpenedEnvironment:
     max_sequence_length: int | None = None
 
 
-def open_environment(
-    settings: EnvironmentSettings | None,
+Interaction = OpenedEnvironment | WorkflowFunction | None
+"""What happens between a prompt and its rows. None: the policy completes the prompt."""
+
+
+def open_interaction(
+    environment: EnvironmentSettings | None,
+    workflow: WorkflowSettings | None,
     runtime: Runtime,
     chat: Chat,
     example: Mapping[str, Any],
-) -> OpenedEnvironment | None:
-    """Start the environment of `settings`, if there is one, and one episode of `example`, which shows its tools.
+    *,
+    seed: int,
+) -> Interaction:
+    """Start the environment, if there is one, and one episode of `example`, which shows its tools.
 
-    It needs no engine, so that what is wrong with an environment is known before a model is loaded.
+    `workflow` is that of a user, and `seed` that of the run. No engine is needed, so that what is wrong with an
+    environment is known before a model is loaded.
 
     Raises: RolloutError if the episode cannot be started; ConfigError if the chat template does not fit the tools, or
     if a setting has no effect.
     """
-    if settings is None:
-        return None
+    if workflow is not None:
+        return WorkflowFunction(workflow, runtime, seed)
+    return None if environment is None else _open_environment(environment, runtime, chat, example)
+
+
+def _open_environment(
+    settings: EnvironmentSettings, runtime: Runtime, chat: Chat, example: Mapping[str, Any]
+) -> OpenedEnvironment:
     host = open_host(settings)
     runtime.add_cleanup(host.close)
     try:
@@ -83,22 +98,19 @@ def open_renderer_of(settings: EnvironmentSettings, chat: Chat, tools: Tools) ->
         return open_renderer(chat, tools, renderer=settings.renderer, tool_format=settings.tool_format)
 
 
-def with_limit(environment: OpenedEnvironment | None, *engines: Capabilities) -> OpenedEnvironment | None:
-    """`environment`, if there is one, with rows that are no longer than all of `engines` allow."""
-    return environment and evolve(environment, max_sequence_length=min_limit(*engines))
+def with_limit(interaction: Interaction, *engines: Capabilities) -> Interaction:
+    """`interaction`, if there is one, with rows that are no longer than all of `engines` allow."""
+    return interaction and evolve(interaction, max_sequence_length=min_limit(*engines))
 
 
 async def _tools_of(host: Host, example: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    episode: Episode = await host.open()
-    try:
-        await episode.reset(example, 0)
-        return tuple(episode.tools or ())
-    finally:
-        await episode.close()
+    async with episode(host) as opened:
+        await opened.reset(example, 0)
+        return tuple(opened.tools or ())
 
 
 def open_workflow(
-    environment: OpenedEnvironment | None,
+    interaction: Interaction,
     chat: Chat,
     example_format: ExampleFormat,
     *,
@@ -108,24 +120,27 @@ def open_workflow(
     row_fields: RowFields,
 ) -> Workflow:
     """The workflow that samples `samples` completions, or episodes, of each draw, and scores them with `rewards`."""
-    if environment is None:
+    if interaction is None:
         return SingleTurn(
             tokenizer=chat.tokenizer, sampling=sampling, samples=samples, score=rewards.score, row_fields=row_fields
         )
-    settings, host = environment.settings, environment.host
+    messages = _messages_of(example_format)
+    if isinstance(interaction, WorkflowFunction):
+        return interaction(chat, messages, sampling=sampling, samples=samples, rewards=rewards, row_fields=row_fields)
+    settings, host = interaction.settings, interaction.host
     return EnvironmentWorkflow(
         open_environment=lambda draw, k: host.open(),
-        renderer=environment.renderer,
-        messages=_messages_of(example_format),
+        renderer=interaction.renderer,
+        messages=messages,
         sampling=sampling,
         samples_per_prompt=samples,
         max_turns=settings.max_turns,
         max_episode_tokens=settings.max_episode_tokens,
-        max_sequence_length=environment.max_sequence_length,
+        max_sequence_length=interaction.max_sequence_length,
         history=settings.history,
         players=settings.players,
         has_states=settings.has_states,
-        score=rewards.score if rewards.names or not environment.gives_rewards else None,
+        score=rewards.score if rewards.names or not interaction.gives_rewards else None,
         fields=row_fields,
         close_timeout=settings.timeout,
     )

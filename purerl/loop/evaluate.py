@@ -11,7 +11,8 @@ from purerl.data.examples import DataSet, prompts_at, rows_at
 from purerl.evaluation.accuracy import is_correct
 from purerl.evaluation.results import Attempt, Problem
 from purerl.evaluation.settings import Evaluate
-from purerl.loop.environments import OpenedEnvironment, open_workflow
+from purerl.loop.custom_workflow import close_workflow
+from purerl.loop.environments import Interaction, open_workflow
 from purerl.plugins import locate
 from purerl.protocols import Sampling
 from purerl.rewards.ground_truth import find_ground_truth
@@ -34,7 +35,7 @@ def attempt_problems(
     settings: Evaluate,
     *,
     runtime: Runtime,
-    environment: OpenedEnvironment | None,
+    interaction: Interaction,
     chat: Chat,
     rewards: RewardRunner,
     accuracy_reward: str | None,
@@ -51,7 +52,7 @@ def attempt_problems(
     extract, results = _extractor(settings.answer_extractor), {}
     for name, data in problems.items():
         workflow = open_workflow(
-            environment,
+            interaction,
             chat,
             data.example_format,
             sampling=sampling,
@@ -72,6 +73,7 @@ def attempt_problems(
             )
             for draw in draws
         ]
+        close_workflow(workflow, runtime)
     return results
 
 

@@ -29,7 +29,7 @@ from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
 from purerl.loop.base_models import pin_recorded
-from purerl.loop.environments import OpenedEnvironment, open_environment, with_limit
+from purerl.loop.environments import Interaction, OpenedEnvironment, open_interaction, with_limit
 from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
 from purerl.loop.failures import FailureLimit, describe_failure, fix, missing_samples
@@ -43,6 +43,7 @@ from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import RewardWorkers
 from purerl.rollouts.rows import ENVIRONMENT
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.types import Group
 from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
@@ -67,6 +68,7 @@ class Evaluation:
     generator        the Config of the engine that samples
     seed             seed of the attempts
     environment      what the model interacts with, or None
+    workflow         a workflow of a user, or None
     is_rewarded      whether completions have rewards, of reward functions or of the environment
     checkpoint       of an unfinished run, whose policy replaces `model`
     policy           opens this policy
@@ -82,6 +84,7 @@ class Evaluation:
     generator: Any
     seed: int
     environment: EnvironmentSettings | None = None
+    workflow: WorkflowSettings | None = None
     is_rewarded: bool = True
     checkpoint: Path | None = None
     policy: Callable[[], Trainer] | None = None
@@ -212,6 +215,7 @@ def evaluation_of_run(
         generator=_changed_engine(config.generator, engine),
         seed=config.seed,
         environment=config.environment,
+        workflow=config.rollout.workflow if config.rollout and config.environment is None else None,
         is_rewarded=not (prompts and config.rewards),
         checkpoint=checkpoint,
         policy=checkpoint and partial(load_policy, config, checkpoint, len(opened.examples.indices)),
@@ -266,7 +270,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         on_group(name, group)
 
     with closing(Runtime()) as runtime:
-        environment = _open_environment(evaluation, runtime)
+        interaction = _open_interaction(evaluation, runtime)
         preview = _preview(evaluation)
         _check_lengths(evaluation, preview)
         generator = open_generator(evaluation.generator, evaluation.model, evaluation.seed)
@@ -284,7 +288,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
                     evaluation.settings,
                     runtime=runtime,
                     chat=evaluation.chat,
-                    environment=with_limit(environment, generator.capabilities),
+                    interaction=with_limit(interaction, generator.capabilities),
                     rewards=evaluation.rewards,
                     accuracy_reward=evaluation.accuracy_reward,
                     seed=evaluation.seed,
@@ -295,10 +299,14 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
     return results
 
 
-def _open_environment(evaluation: Evaluation, runtime: Runtime) -> OpenedEnvironment | None:
+def _open_interaction(evaluation: Evaluation, runtime: Runtime) -> Interaction:
     example = next(rows_at(data, data.indices[:1])[0] for data in evaluation.problems.values())
-    opened = open_environment(evaluation.environment, runtime, evaluation.chat, example)
-    return opened and evolve(opened, gives_rewards=opened.gives_rewards and evaluation.is_rewarded)
+    opened = open_interaction(
+        evaluation.environment, evaluation.workflow, runtime, evaluation.chat, example, seed=evaluation.seed
+    )
+    if not isinstance(opened, OpenedEnvironment):
+        return opened
+    return evolve(opened, gives_rewards=opened.gives_rewards and evaluation.is_rewarded)
 
 
 def _preview(evaluation: Evaluation) -> Capabilities | None:

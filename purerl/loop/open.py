@@ -34,7 +34,7 @@ from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
 from purerl.loop.draws import Sampler
-from purerl.loop.environments import OpenedEnvironment, open_environment, with_limit
+from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
 from purerl.loop.run import Clock, LoopState
@@ -204,7 +204,10 @@ def _open(config: RunConfig, directory: RunDirectory, functions: Mapping[str, Re
     data = open_run_data(config, algorithm, roles, runner)
     max_steps = max_steps_of(config, len(data.examples.indices))
     updates = updates_of(config, algorithm, max_steps)
-    environment = open_environment(config.environment, runtime, data.chat, first_example(data))
+    workflow = config.rollout and config.rollout.workflow
+    interaction = open_interaction(
+        config.environment, workflow, runtime, data.chat, first_example(data), seed=config.seed
+    )
     trainers = {name: open_trainer(config, name, role, updates[name] or 0) for name, role in roles.items()}
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
     if generator is not None:
@@ -212,7 +215,7 @@ def _open(config: RunConfig, directory: RunDirectory, functions: Mapping[str, Re
     learner = _learner(config, algorithm, trainers)
     capabilities = [trainer.capabilities for trainer in trainers.values()]
     sampling = [generator.capabilities] if generator else []
-    trained, evaluated = (with_limit(environment, *each) for each in ([*capabilities, *sampling], sampling))
+    trained, evaluated = (with_limit(interaction, *each) for each in ([*capabilities, *sampling], sampling))
     run = Run(
         config=config,
         max_steps=max_steps,
@@ -289,7 +292,7 @@ def _evaluate(
     config: RunConfig,
     data: RunData,
     runtime: Runtime,
-    environment: OpenedEnvironment | None,
+    interaction: Interaction,
     runner: RewardRunner,
     directory: RunDirectory,
     *,
@@ -305,7 +308,7 @@ def _evaluate(
         data.problems,
         settings,
         runtime=runtime,
-        environment=environment,
+        interaction=interaction,
         chat=data.chat,
         rewards=runner,
         accuracy_reward=accuracy_reward_of(config),

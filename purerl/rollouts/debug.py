@@ -13,7 +13,7 @@ from purerl.envs.failures import EnvironmentFailure
 from purerl.errors import RewardError
 from purerl.protocols import Completion, Generator, Request, generate
 from purerl.rollouts.environment import EnvironmentWorkflow
-from purerl.rollouts.failures import EpisodeError
+from purerl.rollouts.episode_errors import EpisodeError
 from purerl.rollouts.types import Draw, Trajectory
 
 __all__ = ["format_episode", "play"]

@@ -112,13 +112,13 @@ class Engine:
 
     def submit_due(self) -> None:
         """Submit and cancel what is due. Raises InputError for an invalid request."""
-        cancelled = _take_all(self._cancelled)  # first: a request that was cancelled is submitted before
+        cancelled = dict.fromkeys(_take_all(self._cancelled))  # first: a request that was cancelled is submitted before
         if new := _take_all(self._new):
             self.generator.submit(new)
             self._in_flight.update(request.key for request in new)
             self.last_progress = time.monotonic()
         if cancelled:
-            self.generator.cancel(cancelled)
+            self.generator.cancel([*cancelled])
 
     def pump(self, timeout: float) -> None:
         """Submit and cancel what is due, and collect: until a request is finished, or for `timeout` seconds.
@@ -164,13 +164,13 @@ class Engine:
         """Cancel all requests in flight, and discard their completions. Nothing must run in the event loop."""
         deadline = time.monotonic() + timeout
         self._new.clear()
-        if self._cancelled or self._in_flight:
-            self.generator.cancel([*self._in_flight, *_take_all(self._cancelled)])
+        if cancelled := self._in_flight.union(_take_all(self._cancelled)):
+            self.generator.cancel([*cancelled])
         while self._in_flight and time.monotonic() < deadline:
-            finished = self.generator.collect(timeout)
-            self._in_flight.difference_update(completion.key for completion in finished)
-            if not finished:
+            finished = {completion.key for completion in self.generator.collect(timeout)}
+            if not finished & self._in_flight:
                 return
+            self._in_flight -= finished
 
 
 def _take_all(queue: deque[T]) -> list[T]:

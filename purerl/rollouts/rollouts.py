@@ -56,7 +56,7 @@ class Rollouts:
         try:
             group = Group(draw.number, tuple(await self.workflow(draw, partial(self._generate, running.ticket))))
         except BaseException as error:  # SystemExit of a tool, for example, is a missing group too
-            if running.task is not None and running.task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and running.task is not None and running.task.cancelling():
                 raise
             if fatal := _fatal(error):
                 return self.runtime.fail(fatal)

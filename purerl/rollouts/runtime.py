@@ -176,6 +176,11 @@ class Runtime:
         """Let `close` call `function` in the event loop, after all coroutines have ended."""
         self._cleanups.append(function)
 
+    def clean_up(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Call `function`, which was given to `add_cleanup`, now and not in `close`."""
+        self._cleanups.remove(function)
+        self.run(_awaited(function), timeout=self._stall_timeout)
+
     def close(self) -> None:
         """Cancel all coroutines and requests, and end the threads. The generator is not closed.
 
@@ -195,6 +200,10 @@ def _close_engine(engine: Engine) -> None:
         engine.close(_CLOSE_TIMEOUT)
     except Exception:  # noqa: BLE001 - a generator that has failed may fail again
         _LOG.warning("the requests in flight could not be cancelled", exc_info=True)
+
+
+async def _awaited(function: Callable[[], Awaitable[None]]) -> None:
+    await function()
 
 
 def _deliver(

@@ -18,7 +18,7 @@ from purerl.seeds import derive_seed
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["RowFields", "SingleTurn", "score_completions"]
+__all__ = ["RowFields", "SingleTurn"]
 
 RowFields = Callable[[Draw], Mapping[str, Any]]
 """The fields of a row that depend only on its draw."""
@@ -43,7 +43,7 @@ class SingleTurn:
             for k in range(self.samples)
         ]
         completions = await generate(requests)
-        texts, results = await score_completions(self.tokenizer, self.score, draw, completions)
+        texts, results = await _score_completions(self.tokenizer, self.score, draw, completions)
         ground_truth = find_ground_truth(draw.example)
         columns = zip(range(self.samples), completions, texts, results, strict=True)
         return [self._trajectory(draw, *column, ground_truth) for column in columns]
@@ -70,7 +70,7 @@ class SingleTurn:
         return Trajectory(fields, texts | {"ground_truth": ground_truth}, result)
 
 
-async def score_completions(
+async def _score_completions(
     tokenizer: PreTrainedTokenizerBase, score: Score, draw: Draw, completions: Sequence[Completion]
 ) -> tuple[list[str], list[RewardResult]]:
     """The texts of `completions` of the prompt of `draw`, and their rewards.

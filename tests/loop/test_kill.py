@@ -5,6 +5,7 @@ If what it samples depends on time, it loses no draw, trains none twice, and tra
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -62,7 +63,8 @@ def test_run_killed_at_events_resumes(name: str, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [*KINDS, *TIMED])
 def test_run_of_each_kind_killed_at_events_resumes(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    _kill_at_events(name, tmp_path, kills=-(-pytestconfig.getoption("kills") // (len(KINDS) + len(TIMED))), seed=1)
+    kills = int(pytestconfig.getoption("--kills")) / (len(KINDS) + len(TIMED))
+    _kill_at_events(name, tmp_path, kills=math.ceil(kills), seed=1)
 
 
 def test_run_killed_at_random_times_resumes_bit_for_bit(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs off policy whose checkpoints have groups that wait: stopped, extended, damaged, exported, continued by others."""
+"""Runs whose checkpoints have groups that wait are stopped, extended, damaged, exported, and continued by others."""
 
 from __future__ import annotations
 

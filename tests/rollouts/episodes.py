@@ -109,6 +109,20 @@ class Scripted:
 
 
 @define
+class Ending(Scripted):
+    """It is told if a limit ends the episode, and answers with `last`."""
+
+    last: Observation | BaseException | None = None
+    ends: list[tuple[str, str]] = field(factory=list)
+
+    async def end(self, reason: str, text: str) -> Observation | None:
+        self.ends.append((reason, text))
+        if isinstance(self.last, BaseException):
+            raise self.last
+        return self.last
+
+
+@define
 class Opened:
     """Opens an environment for each sample, and keeps them by sample."""
 

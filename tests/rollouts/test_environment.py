@@ -19,7 +19,19 @@ from purerl.rewards.runner import RewardResult
 from purerl.rollouts.rows import results_of_episodes
 from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
-from tests.rollouts.episodes import SAMPLING, Says, Scripted, draw, result, scores, texts_of, tokens_of, user, workflow
+from tests.rollouts.episodes import (
+    SAMPLING,
+    Ending,
+    Says,
+    Scripted,
+    draw,
+    result,
+    scores,
+    texts_of,
+    tokens_of,
+    user,
+    workflow,
+)
 
 TWO_TURNS = (
     Observation(messages=[user("f")]),
@@ -111,6 +123,49 @@ def test_limits_truncate_an_episode(changes: Any, texts: Any, row: str) -> None:
     assert trajectory.result.reward == 0.5, "a turn that was cut is not answered"
     assert trajectory.metrics["environment/truncated"] == 1.0
     assert environments[0].closed == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "texts", "told", "position"),
+    [
+        ({}, {"3/0.1": "kkkkkkkkk"}, ("length", "kkkkkk"), -1),  # the turn that was cut
+        ({"max_turns": 1}, {}, ("turns", ""), -1),
+        ({"max_episode_tokens": 5}, {}, ("tokens", ""), -1),
+    ],
+)
+def test_environment_is_told_that_a_limit_ends_the_episode(changes: Any, texts: Any, told: Any, position: int) -> None:
+    last = Observation(reward=4.0, components={"late": 1.0}, messages=[user("i")], done=True)
+    made, environments = workflow(lambda k: Ending(TWO_TURNS, last=last), samples_per_prompt=1, **changes)
+    [trajectory] = run(made, Says(texts))
+    assert environments[0].ends == [told]
+    assert trajectory.fields["truncated"]
+    assert trajectory.fields["reward"][position] == 4.0 + (0.5 if len(environments[0].calls) == 2 and not texts else 0)
+    assert trajectory.result.reward == 4.5
+    assert trajectory.result.components == {"environment": 4.5, "late": 1.0}
+    assert json.loads(trajectory.texts["messages"])[-1]["content"] != "i"
+    assert environments[0].closed == 1
+
+
+def test_environment_is_not_told_of_an_end_of_its_own_or_before_the_first_turn() -> None:
+    for script, changes in ((TWO_TURNS, {}), (TWO_TURNS, {"max_sequence_length": 1})):
+        made, environments = workflow(lambda k, script=script: Ending(script), samples_per_prompt=1, **changes)
+        run(made, Says({}))
+        assert environments[0].ends == []
+
+
+def test_end_that_fails_is_a_missing_sample() -> None:
+    made, _ = workflow(lambda k: Ending(TWO_TURNS, last=ValueError("no end")), samples_per_prompt=1, max_turns=1)
+    [trajectory] = run(made, Says({}))
+    assert "no end" in trajectory.result.failure.traceback
+    assert not any(trajectory.fields["mask"])
+
+
+def test_rewards_at_the_end_of_a_game_belong_to_the_players() -> None:
+    turns = [Observation(messages=[user("f")], player=k % 2) for k in range(3)]
+    for reward, expected in ((3.0, [0.0, 3.0]), ({0: 1.0, 1: -1.0}, [1.0, -1.0])):
+        last = Observation(reward=reward)
+        made, _ = workflow(lambda k, last=last: Ending(turns, last=last), samples_per_prompt=1, max_turns=2, players=2)
+        assert [row.result.reward for row in run(made, Says({}))] == expected
 
 
 def test_limit_of_the_environment_truncates_an_episode() -> None:

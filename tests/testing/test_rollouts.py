@@ -282,7 +282,7 @@ class ErrorOfGroup(Answers):
     async def __call__(self, draw, generate):
         rows = await Answers.__call__(self, draw, generate)
         failed = next((row.result for row in rows if row.result.failure), None)
-        return [evolve(row, result=failed, fields=row.fields | _masked(row)) for row in rows] if failed else rows
+        return [evolve(row, result=failed, fields={**row.fields, **_masked(row)}) for row in rows] if failed else rows
 
 
 def _masked(row: Trajectory) -> dict[str, Any]:
