@@ -8,8 +8,9 @@ The model can write Python programs, as calls of the tool `purerl.envs.python_to
 template. Each program runs in a process of its own, with limits of time and memory. **There is no sandbox**: a program
 has all permissions of your user. Train in a container, or where you accept this.
 
-An episode ends with the first turn without a call. Its last turn is scored: 1 if its number is correct, else 0. Nothing
-rewards a call. The evaluation uses the same tool. The chat template must show tools, as those of Qwen and Llama do.
+An episode ends with the first turn without a call, which is the answer. The reward is 1 if its number is correct, and 0
+if it is not or if there is no answer. Nothing rewards a call. The evaluation uses the same tool. The chat template must
+show tools, as those of Qwen and Llama do.
 
 The data and `test` are those of the recipe `gsm8k`, and so are the settings, except for these:
 
@@ -60,6 +61,7 @@ def gsm8k_tool(
         config,
         name="gsm8k_tool",
         data=prompted,
+        rewards=("purerl.rewards.turns:gsm8k_answer",),
         environment=EnvironmentSettings(
             tools=("purerl.envs.python_tool:python",), max_turns=4, max_episode_tokens=1024
         ),
