@@ -1,6 +1,6 @@
 """What digests of checkpoints cost: the time to write a checkpoint with and without them, side by side in one run.
 
-    python benchmarks/checkpoint_digest.py [--repetitions 7]
+    python -m benchmarks.checkpoint_digest [--repetitions 7]
 
 Two models: that of the default recipe, in a run with its settings, and one with 100 million parameters, in a run whose
 steps have only 16 short completions. Steps of a real run are longer, so the share of the digests is smaller there. Each
@@ -28,15 +28,11 @@ import torch
 from attrs import asdict, evolve
 
 from benchmarks.loop_overhead import config as tiny_config
+from benchmarks.steps import opened_steps
 from purerl.config.schema import RunConfig
-from purerl.loop.open import open_run, prepare, resolve_paths
-from purerl.loop.run import LoopState
-from purerl.loop.steps import advance
-from purerl.loop.train import claim_directory
 from purerl.recipes.addition import addition
 from purerl.settings import Model
 from purerl.store.checkpoint import commit, newest
-from purerl.tracking.trackers import Trackers
 
 EVERY = 20  # steps between checkpoints
 BOUND = 0.02
@@ -85,31 +81,22 @@ def seconds(action: Callable[[], object]) -> float:
 
 def measure(settings: RunConfig, folder: Path, repetitions: int) -> Mapping[str, float]:
     """Parameters, bytes of a checkpoint, and CPU seconds: of a step, of saving with and without digests, of loading."""
-    directory = claim_directory(folder / "run", settings)
-    prepare(settings, directory.path)
-    run = open_run(resolve_paths(settings, directory.path), directory, {})
-    state, steps = LoopState(transform=run.learner.algorithm.advantage.init()), []
-    directory.log({"step": 0})
-    with run.rewards:
-        for _ in range(STEPS):
-            start = time.process_time()
-            state, _ = advance(run, state, directory, Trackers())
-            steps.append(time.process_time() - start)
-    saved, folder = asdict(state, recurse=False), folder / "checkpoints"
-
-    def save() -> None:
-        commit(folder, STEPS, saved, run.trainers, keep=1)
-
     times: dict[str, list[float]] = {"without": [], "with": []}
-    for _ in range(repetitions):
-        with without_digests():
-            times["without"].append(seconds(save))
-        times["with"].append(seconds(save))
-    verify = min(seconds(lambda: newest(folder)) for _ in range(2))
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    parameters = sum(weight.numel() for _, weight in run.trainers["policy"].weights())
-    run.close()
-    directory.release()
+    checkpoints = folder / "checkpoints"
+    with opened_steps(settings, folder / "run", {}) as opened:
+        steps = [seconds(opened.step) for _ in range(STEPS)]
+        trainers, saved = opened.run.trainers, asdict(opened.state, recurse=False)
+
+        def save() -> None:
+            commit(checkpoints, STEPS, saved, trainers, keep=1)
+
+        for _ in range(repetitions):
+            with without_digests():
+                times["without"].append(seconds(save))
+            times["with"].append(seconds(save))
+        parameters = sum(weight.numel() for _, weight in trainers["policy"].weights())
+    verify = min(seconds(lambda: newest(checkpoints)) for _ in range(2))
+    files = [file for file in checkpoints.rglob("*") if file.is_file()]
     sizes = {"parameters": parameters, "bytes": sum(file.stat().st_size for file in files)}
     return {**sizes, "step": min(steps), "verify": verify} | {name: min(each) for name, each in times.items()}
 

@@ -1,6 +1,6 @@
 """The time of the training loop itself: a step without generation, forward, backward, optimizer and rewards.
 
-    python benchmarks/loop_overhead.py [--steps 12]
+    python -m benchmarks.loop_overhead [--steps 12]
 
 CPU time with one thread. A step has 16 prompts with 8 completions of 32 tokens. The model is a Qwen2 model with about a
 million parameters. One run gives all times: the methods of the engines and the reward function are wrapped.
@@ -23,18 +23,14 @@ from typing import Any
 
 import torch
 
+from benchmarks.steps import opened_steps
 from purerl.algos import grpo
 from purerl.backends.hf import generator, trainer
 from purerl.config.schema import RunConfig
-from purerl.loop.open import open_run
-from purerl.loop.run import LoopState
-from purerl.loop.steps import advance
-from purerl.loop.train import claim_directory
 from purerl.recipes.addition import character_tokenizer
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.store.settings import Checkpoint
-from purerl.tracking.trackers import Trackers
 
 WARM_UP = 3
 
@@ -94,22 +90,19 @@ def timed(function: Callable[..., Any], times: dict[str, float], name: str) -> C
 def measure(folder: Path, steps: int) -> list[dict[str, float]]:
     """CPU seconds of each step and of its parts."""
     settings, times, measured = config(folder, steps), {}, []
-    directory = claim_directory(folder / "run", settings)
-    run = open_run(settings, directory, {settings.rewards[0].function: timed(reward, times, "reward")})
-    trainer = run.trainers["policy"]
-    parts = {"generate": (run.generator, "submit", "collect"), "forward": (trainer.module, "forward")}
-    parts |= {"backward": (torch.Tensor, "backward"), "optimizer": (trainer.optimizer, "step")}
-    for part, (owner, *methods) in parts.items():
-        for method in methods:
-            setattr(owner, method, timed(getattr(owner, method), times, part))
-    state = LoopState(transform=run.learner.algorithm.advantage.init())
-    directory.log({"step": 0})
-    for _ in range(steps):
-        times.clear()
-        start = time.process_time()
-        state, _ = advance(run, state, directory, Trackers())
-        measured.append({**times, "step": time.process_time() - start})
-    directory.release()
+    functions = {settings.rewards[0].function: timed(reward, times, "reward")}
+    with opened_steps(settings, folder / "run", functions) as opened:
+        trainer = opened.run.trainers["policy"]
+        parts = {"generate": (opened.run.generator, "submit", "collect"), "forward": (trainer.module, "forward")}
+        parts |= {"backward": (torch.Tensor, "backward"), "optimizer": (trainer.optimizer, "step")}
+        for part, (owner, *methods) in parts.items():
+            for method in methods:
+                setattr(owner, method, timed(getattr(owner, method), times, part))
+        for _ in range(steps):
+            times.clear()
+            start = time.process_time()
+            opened.step()
+            measured.append({**times, "step": time.process_time() - start})
     return measured
 
 

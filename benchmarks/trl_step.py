@@ -100,17 +100,13 @@ def run_purerl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     """CPU milliseconds and tokens of each step of a run, as in `purerl train`."""
     import torch
 
+    from benchmarks.steps import opened_steps
     from purerl.algos import grpo
     from purerl.backends.hf import generator, trainer
     from purerl.config.schema import RunConfig
-    from purerl.loop.open import open_run
-    from purerl.loop.run import LoopState
-    from purerl.loop.steps import advance
-    from purerl.loop.train import claim_directory
     from purerl.rollouts.settings import Rollout
     from purerl.settings import Model
     from purerl.store.settings import Checkpoint
-    from purerl.tracking.trackers import Trackers
 
     config = RunConfig(
         name="step",
@@ -126,16 +122,13 @@ def run_purerl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         checkpoint=Checkpoint(every=1000),
     )
     torch.set_num_threads(1)
-    directory = claim_directory(folder / f"run{os.getpid()}", config, fresh=True)
-    run = open_run(config, directory, {config.rewards[0].function: reward})
-    state, measured = LoopState(transform=run.learner.algorithm.advantage.init()), []
-    directory.log({"step": 0})
-    for _ in range(steps):
-        start = time.process_time()
-        state, record = advance(run, state, directory, Trackers())
-        seconds, tokens = time.process_time() - start, record["rollout/length"] * PROMPTS * SAMPLES
-        measured.append({"step": 1000 * seconds, "tokens": tokens})
-    directory.release()
+    measured = []
+    with opened_steps(config, folder / f"run{os.getpid()}", {config.rewards[0].function: reward}) as opened:
+        for _ in range(steps):
+            start = time.process_time()
+            record = opened.step()
+            seconds, tokens = time.process_time() - start, record["rollout/length"] * PROMPTS * SAMPLES
+            measured.append({"step": 1000 * seconds, "tokens": tokens})
     return measured
 
 

@@ -4,13 +4,16 @@
 
 One thread. An episode has 4 turns. The prompt has 64 tokens, each turn samples 32 to 64, and the tool adds 12 tokens
 after each turn but the last. It takes 50 ms of wall time to answer, in which the engine decodes other rows; the script
-keeps the times in a heap. At most 256 requests are in flight. There are five loads, and they alternate:
+keeps the times in a heap. At most 256 requests are in flight. There are these loads, and they alternate:
 
     one turn             only the first turn of each environment
     one long turn        a request samples as many tokens as an episode
     turns, cached        a turn reads only what is new: `Request.keep`, and the default of `max_cached_tokens`
     turns, not cached    a turn reads the whole sequence again
     long turn, keep      every completion is copied although no request continues it: the cost of the copies
+    event loop           the same episodes through the whole package: `EnvironmentWorkflow`, `Rollouts`, chat template;
+                         the environments are async and run in the event loop
+    worker processes     the same, with the environments in worker processes
 
 The table has the sampled tokens per second, the median of `--repeats`, and the shares of the first two lines. Seconds
 are CPU time and the time in which the engine waits for tools: on an idle machine, that is the wall time. The model is a
@@ -34,13 +37,15 @@ from statistics import median
 import torch
 from attrs import evolve
 
+from benchmarks.environments import TURNS, Episodes
 from benchmarks.generator import VOCABULARY, tiny_model
 from purerl.backends.hf.generator import Config, HFGenerator
 from purerl.backends.hf.stop_strings import StopStrings
+from purerl.process import frozen_objects
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
 
-PROMPT, NEW, ANSWER, TURNS, ROWS = 64, (32, 64), 12, 4, 256
+PROMPT, NEW, ANSWER, ROWS = 64, (32, 64), 12, 256
 
 
 def sampling(environment: int, turn: int) -> Sampling:
@@ -113,6 +118,7 @@ def main() -> None:
     parser.add_argument("--environments", type=int, default=1000)
     parser.add_argument("--tool", type=float, default=0.05, help="seconds of a call")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--loads", nargs="+", metavar="LOAD", help="only these loads, such as 'one turn'")
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = tiny_model().eval()
@@ -126,10 +132,22 @@ def main() -> None:
         "turns, not cached": lambda: run_turns(generator, plain, tool=options.tool),
         "long turn, keep": lambda: run_one_turn(generator, kept, turns=TURNS),
     }
-    speeds = tokens_per_second(loads, options.repeats)
-    print(f"{'':<24}{'tokens/s':>12}{'of one turn':>16}{'of a long turn':>16}")
+    hosts = {"event loop": "event_loop", "worker processes": "process"}
+    episodes = {
+        name: Episodes(generator, options.environments, run_in=run_in, tool=options.tool, vocabulary=VOCABULARY)
+        for name, run_in in hosts.items()
+        if name in (options.loads or hosts)
+    }
+    loads |= {name: each.run for name, each in episodes.items()}
+    with frozen_objects():
+        chosen = {name: load for name, load in loads.items() if name in (options.loads or loads)}
+        speeds = tokens_per_second(chosen, options.repeats)
+    for each in episodes.values():
+        each.runtime.close()
+    references = [name for name in ("one turn", "one long turn") if name in speeds]
+    print(f"{'':<24}{'tokens/s':>12}" + "".join(f"{f'of {name}':>20}" for name in references))
     for name, speed in speeds.items():
-        print(f"{name:<24}{speed:>12,.0f}{speed / speeds['one turn']:>16.1%}{speed / speeds['one long turn']:>16.1%}")
+        print(f"{name:<24}{speed:>12,.0f}" + "".join(f"{speed / speeds[other]:>20.1%}" for other in references))
 
 
 if __name__ == "__main__":

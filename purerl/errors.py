@@ -9,7 +9,7 @@
         ├── RunDirectoryError            the run directory belongs to another or to a finished run
         ├── CheckpointError              a checkpoint cannot be written or read
         ├── RewardError                  reward functions failed
-        ├── RolloutError                 environments cannot run
+        ├── RolloutError                 environments, workflows or the engine failed on requests, or cannot run
         ├── EngineError                  a trainer or a generator failed, or broke its protocol
         └── RunStoppedError                   the run was asked to stop, and can be resumed
 
@@ -87,7 +87,10 @@ class RewardError(RunError):
 
 
 class RolloutError(RunError):
-    """The processes or threads that environments run in cannot be started, or cannot be ended."""
+    """Too many samples are missing because environments, workflows or the engine failed on them.
+
+    Or environments cannot be started or ended, or a workflow cannot be made or returns rows that cannot be used.
+    """
 
 
 class EngineError(RunError):

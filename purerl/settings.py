@@ -49,8 +49,8 @@ def setting(
     plugin       the field holds the Config of a plugin of this group
     short        a string in place of the whole section is the value of this field; with `list`, its only element
     may_change   whether a run may continue with another value, see `purerl.config.continuing`: True, or a condition:
-                 "rounding": yes, results change only by rounding; "cadence": if no sample depends on it; "end": yes, it
-                 decides only when the run ends; "length": if it grows and no past learning rate depends on it
+                 "rounding": yes, results change only by rounding; "end": yes, it decides only when the run ends;
+                 "length": if it grows and no past learning rate depends on it
     read         converts other ways to write the value
     """
 

@@ -1,15 +1,19 @@
-"""Values of options: arguments of chat templates, prompts, and reward functions with weights."""
+"""Values of options: arguments of chat templates, prompts, environments, and reward functions with weights."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["parse_arguments", "parse_rewards", "read_prompts"]
+if TYPE_CHECKING:
+    from purerl.envs.settings import EnvironmentSettings
+
+__all__ = ["change_environment", "parse_arguments", "parse_environment", "parse_rewards", "read_prompts"]
 
 
 def parse_arguments(options: Iterable[str]) -> Mapping[str, Any]:
@@ -19,6 +23,69 @@ def parse_arguments(options: Iterable[str]) -> Mapping[str, Any]:
 
     settings = [f"chat_template_kwargs.{option}" for option in options]
     return apply(Data(files=("file",)), settings).chat_template_kwargs
+
+
+def parse_environment(
+    *,
+    environment: str | None = None,
+    tool: Sequence[str] = (),
+    mcp: Sequence[str] = (),
+    max_turns: int | None = None,
+    environment_settings: Sequence[str] = (),
+) -> EnvironmentSettings | None:
+    """What the options of these names describe; None without any. A URL in `environment` is a remote one.
+
+    Raises: ConfigError for settings that are invalid, or that need an environment.
+
+    >>> parse_environment(tool=["tools.py:add"], environment_settings=["timeout=5"]).timeout
+    5.0
+    """
+    from purerl.config.overrides import build
+    from purerl.envs.settings import EnvironmentSettings
+    from purerl.settings import in_section
+
+    is_remote = environment is not None and environment.startswith(("http://", "https://"))
+    source = {"url" if is_remote else "factory": environment, "tools": [*tool], "mcp": [*mcp]}
+    table = {key: value for key, value in source.items() if value}
+    settings = _turns(max_turns, environment_settings)
+    if not table:
+        if settings:
+            raise _without_environment(settings[0], "--environment, --tool or --mcp")
+        return None
+    with in_section("environment", EnvironmentSettings):
+        return build(EnvironmentSettings, settings, table)
+
+
+def change_environment(
+    run: Path, *, max_turns: int | None = None, environment_settings: Sequence[str] = ()
+) -> EnvironmentSettings | None:
+    """The section ``environment`` of a run with other settings; None if none is given.
+
+    Raises: ConfigError for settings that are invalid, or of a run without an environment; RunDirectoryError if there is
+    no run.
+    """
+    settings = _turns(max_turns, environment_settings)
+    if not settings:
+        return None
+    from purerl.config.overrides import apply
+    from purerl.envs.settings import EnvironmentSettings
+    from purerl.loop.origin import read_config
+    from purerl.settings import in_section
+
+    environment = read_config(run).environment
+    if environment is None:
+        raise _without_environment(settings[0], "a run with an environment")
+    with in_section("environment", EnvironmentSettings):
+        return apply(environment, settings)
+
+
+def _turns(max_turns: int | None, settings: Sequence[str]) -> list[str]:
+    return [*([] if max_turns is None else [f"max_turns={max_turns}"]), *settings]
+
+
+def _without_environment(setting: str, need: str) -> ConfigError:
+    key, _, value = setting.partition("=")
+    return ConfigError(f"environment.{key} has no effect", got=value, need=need, do="leave it out")
 
 
 def read_prompts(options: Sequence[str] | None) -> list[str]:

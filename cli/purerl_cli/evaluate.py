@@ -12,7 +12,7 @@ import typer
 from attrs import evolve
 
 from purerl.errors import ConfigError
-from purerl_cli.arguments import parse_arguments, read_prompts
+from purerl_cli.arguments import change_environment, parse_arguments, parse_environment, read_prompts
 from purerl_cli.output import with_debug
 from purerl_cli.results import show_completions, show_scores
 
@@ -48,6 +48,31 @@ _Prompt = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEXT", help="A prompt, rendered with the chat template if there is one; - reads stdin; repeatable."
+    ),
+]
+_Environment = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Environment of each completion, which becomes an episode: module:Class, file.py:function, or the URL of "
+        "a remote one.",
+        show_default=False,
+    ),
+]
+_Tool = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Function or class that the model can call, as module:function; repeatable."),
+]
+_Mcp = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SERVER", help="MCP server with tools, a URL or a command line; repeatable."),
+]
+_MaxTurns = Annotated[int | None, typer.Option(min=1, help="Maximum number of turns of an episode.", show_default="8")]
+_EnvironmentSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Another setting of the section environment, such as kwargs.size=4 or timeout=10; repeatable.",
     ),
 ]
 _StopString = Annotated[
@@ -102,6 +127,11 @@ def evaluate(
     pass_at_k: _PassAtK = None,
     answer_extractor: _AnswerExtractor = None,
     accuracy_reward: _AccuracyReward = None,
+    environment: _Environment = None,
+    tool: _Tool = None,
+    mcp: _Mcp = None,
+    max_turns: _MaxTurns = None,
+    environment_settings: _EnvironmentSettings = None,
     stop_string: _StopString = None,
     system_prompt: _SystemPrompt = None,
     chat_template_kwargs: _ChatTemplateKwargs = None,
@@ -115,10 +145,9 @@ def evaluate(
     """Evaluate a model: accuracy with a confidence interval, pass@k and maj@k."""
     from purerl.loop.evaluation import write_json
 
-    if run is None and not reward:
-        raise ConfigError(
-            "--reward is missing", need="a function that scores completions", do="name it module:function"
-        )
+    if run is None and not reward and not environment:
+        need, do = "a function that scores completions", "name it module:function"
+        raise ConfigError("--reward is missing", need=need, do=do)
     _check_json(json)
     settings = {
         "data": data,
@@ -137,6 +166,8 @@ def evaluate(
         settings,
         of_model={"dtype": dtype, "attention": attention},
         engine={"max_num_seqs": max_num_seqs, "device": device},
+        source={"environment": environment, "tool": tool, "mcp": mcp},
+        turns={"max_turns": max_turns, "environment_settings": environment_settings},
         rewards=reward,
         gates=gate,
         system_prompt=system_prompt,
@@ -161,6 +192,11 @@ def sample(
     samples_per_prompt: _SamplesPerPrompt = None,
     temperature: _Temperature = None,
     max_tokens: _MaxTokens = None,
+    environment: _Environment = None,
+    tool: _Tool = None,
+    mcp: _Mcp = None,
+    max_turns: _MaxTurns = None,
+    environment_settings: _EnvironmentSettings = None,
     stop_string: _StopString = None,
     system_prompt: _SystemPrompt = None,
     chat_template_kwargs: _ChatTemplateKwargs = None,
@@ -186,6 +222,8 @@ def sample(
         prompts=read_prompts(prompt),
         of_model={"dtype": dtype, "attention": attention},
         engine={"max_num_seqs": max_num_seqs, "device": device},
+        source={"environment": environment, "tool": tool, "mcp": mcp},
+        turns={"max_turns": max_turns, "environment_settings": environment_settings},
         rewards=reward,
         gates=gate,
         system_prompt=system_prompt,
@@ -236,6 +274,8 @@ def _prepare(
     *,
     of_model: Mapping[str, Any],
     engine: Mapping[str, Any],
+    source: Mapping[str, Any],
+    turns: Mapping[str, Any],
     prompts: Sequence[str] = (),
     **others: Any,
 ) -> Evaluation:
@@ -244,24 +284,30 @@ def _prepare(
     settings  options of the section ``evaluate``
     of_model  options of the model
     engine    options of the engine
+    source    options that name what a model interacts with
+    turns     options of the section ``environment`` that a run may have too
     others    options that only `model` has
 
     An option that is None has its default, or the value of the run.
     """
-    groups = (settings, of_model, engine, others)
-    settings, of_model, engine, others = ({k: v for k, v in group.items() if v is not None} for group in groups)
-    _check_source(model, run, {**of_model, **others})
+    groups = (settings, of_model, engine, source, turns, others)
+    settings, of_model, engine, source, turns, others = (
+        {key: value for key, value in group.items() if value is not None} for group in groups
+    )
+    _check_source(model, run, {**of_model, **source, **others})
     from purerl.backends.hf import generator
     from purerl.evaluation.settings import Evaluate
     from purerl.loop.evaluation import evaluation_of_model, evaluation_of_run
     from purerl.settings import Model
 
     if run is not None:
-        return evaluation_of_run(run, settings, engine=engine, prompts=prompts)
+        environment = change_environment(run, **turns)
+        return evaluation_of_run(run, settings, engine=engine, environment=environment, prompts=prompts)
     if "chat_template_kwargs" in others:
         others["chat_template_kwargs"] = parse_arguments(others["chat_template_kwargs"])
     evaluate, config = Evaluate(**{"max_tokens": 1024} | settings), generator.Config(**engine)
-    return evaluation_of_model(Model(str(model), **of_model), evaluate, generator=config, prompts=prompts, **others)
+    others |= {"environment": parse_environment(**source, **turns), "prompts": prompts}
+    return evaluation_of_model(Model(str(model), **of_model), evaluate, generator=config, **others)
 
 
 def _check_source(model: str | None, run: Path | None, model_options: Mapping[str, Any]) -> None:

@@ -34,7 +34,11 @@ def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) ->
     names = [f"pass@{k}" for k in settings.pass_ks]
     names += [f"maj@{settings.samples_per_prompt}"] if settings.answer_extractor else []
     # With one component that is the reward itself, it would be the same number again.
-    names += ["reward", *(components if len(components) > 1 else ()), "length", "truncated", "valid_fraction", "failed"]
+    names += ["reward", *(components if len(components) > 1 else ()), "length"]
+    names += [
+        name for name in ("turns", "tool_calls", "tool_errors") if any(name in values for values in every.values())
+    ]
+    names += ["truncated", "valid_fraction", "failed"]
     rows = []
     for data_set, problems in results.items():
         metrics = every[data_set]

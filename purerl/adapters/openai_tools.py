@@ -22,7 +22,7 @@ from purerl.envs.protocol import Observation, ToolCall
 from purerl.errors import ConfigError
 from purerl.plugins import locate
 
-__all__ = ["OpenAITools", "as_tool"]
+__all__ = ["OpenAITools"]
 
 Functions = Mapping[str, Callable[..., Any]]
 

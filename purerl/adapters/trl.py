@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from purerl.adapters.tool_calls import answer_calls, content_of, when_done
-from purerl.envs.protocol import Message, Observation, ToolCall
+from purerl.envs.protocol import EndReason, Message, Observation, ToolCall
 from purerl.errors import ConfigError, DataError, nearest
 from purerl.plugins import locate
 
@@ -40,8 +40,9 @@ class TRLEnvironment:
     reward_weights               a weight for each of them; 1 if not given. `get_reward` has weight 1
     max_tool_calling_iterations  number of turns whose tool calls are answered, as in TRL; if not given, it is unlimited
 
-    The episode is over with the first turn without a tool call, or with the turn after the last one whose calls are
-    answered. Its reward is then the weighted sum of `get_reward` and of the reward functions that do not return None.
+    The episode is over with the first turn without a tool call, with the turn after the last one whose calls are
+    answered, or when a limit of the run ends it. Its reward is then the weighted sum of `get_reward` and of the reward
+    functions that do not return None.
 
     Raises: ConfigError for a factory whose objects have no `reset`, a reward function that needs what only TRL's
     trainer has, another number of weights than of functions, and if there is no reward at all.
@@ -92,6 +93,11 @@ class TRLEnvironment:
             self._iterations += 1
             return answer_calls(calls, _tools_of(self._environment), self._next_observation)
         return self._last_observation(truncated=bool(calls))
+
+    def end(self, reason: EndReason, text: str) -> Observation | Awaitable[Observation]:
+        """The rewards of an episode that a limit of the run has ended, as TRL computes them after its limits."""
+        self._messages += [_assistant_message(text, ())] if text else []
+        return self._last_observation(truncated=True)
 
     def close(self) -> None:
         self._environment = None

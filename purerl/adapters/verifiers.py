@@ -3,7 +3,10 @@
 For example::
 
     write_tasks("tasks.parquet", {"taskset": {"id": "my-tasks"}}, limit=1000)  # the data of the run
-    VerifiersWorkflow({"taskset": {"id": "my-tasks"}}, tokenizer=path, sampling=sampling, samples=8)
+
+    [rollout.workflow]
+    function = "purerl.adapters.verifiers:workflow"
+    kwargs = {environment = {taskset = {id = "my-tasks"}}}
 
 Each sample of a draw is one episode of verifiers. Each branch of each trace of the episode is a row: what the model has
 sampled, with its log-probabilities, and tokens that verifiers has put between. verifiers renders messages with the
@@ -18,16 +21,18 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from purerl.adapters.packages import load
 from purerl.adapters.token_server import MODEL, Sample, serve_tokens
 from purerl.adapters.verifiers_rows import Labels, rows_of
+from purerl.data.chat import Chat
 from purerl.errors import ConfigError
 from purerl.protocols import Sampling
+from purerl.rollouts.single_turn import RowFields
 from purerl.rollouts.types import Draw, Generate, Trajectory
 
-__all__ = ["VerifiersWorkflow", "write_tasks"]
+__all__ = ["VerifiersWorkflow", "workflow", "write_tasks"]
 
 _COLUMN = "verifiers"
 
@@ -52,6 +57,34 @@ def write_tasks(path: str | Path, environment: Mapping[str, Any], *, limit: int 
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
 
 
+def workflow(
+    *,
+    chat: Chat,
+    sampling: Sampling,
+    samples: int,
+    row_fields: RowFields,
+    environment: Mapping[str, Any],
+    tokenizer: str | None = None,
+    renderer: Mapping[str, Any] | None = None,
+    max_rows: int = 16,
+) -> VerifiersWorkflow:
+    """The workflow of a run, for the setting `rollout.workflow`; its `kwargs` are those of `VerifiersWorkflow`.
+
+    `tokenizer` is that of the run's model if it is not given.
+
+    Raises: ConfigError if verifiers is not installed, or refuses `environment`.
+    """
+    return VerifiersWorkflow(
+        environment,
+        tokenizer=tokenizer or chat.tokenizer.name_or_path,
+        sampling=sampling,
+        samples=samples,
+        row_fields=row_fields,
+        renderer=renderer,
+        max_rows=max_rows,
+    )
+
+
 def _prompt(data: Any) -> list[dict[str, str]]:
     system = [] if data.system_prompt is None else [{"role": "system", "content": data.system_prompt}]
     return [*system, {"role": "user", "content": data.prompt_text}]
@@ -66,6 +99,10 @@ def _load(environment: Mapping[str, Any]) -> Any:
         raise ConfigError("environment of verifiers", got=got, need=need) from error
 
 
+def _no_fields(draw: Draw) -> Mapping[str, Any]:
+    return {}
+
+
 @define(kw_only=True, eq=False)
 class VerifiersWorkflow:
     """A workflow: `samples` episodes of the task in the column `verifiers` of the example.
@@ -76,6 +113,7 @@ class VerifiersWorkflow:
                  must not change anything else
     renderer     settings of the renderer, as `client.renderer` in verifiers; if not given, it depends on the model
     max_rows     maximum number of rows of a sample
+    row_fields   further fields of the rows of a draw
 
     The reward of a trace is on the last row of the trace; traces of several agents are episodes of their own, with the
     number of the agent as `role`. A turn that is part of several branches is sampled once: its tokens are action tokens
@@ -91,6 +129,7 @@ class VerifiersWorkflow:
     samples: int
     renderer: Mapping[str, Any] | None = None
     max_rows: int = 16
+    row_fields: RowFields = _no_fields
     _environment: Any = field(init=False)
     _agents: tuple[str, ...] = field(init=False)
     _samples: dict[str, Sample] = field(init=False, factory=dict)
@@ -149,7 +188,8 @@ class VerifiersWorkflow:
         if sample.failure is not None:
             raise sample.failure
         labels = Labels((draw.number * self.samples + k) * self.max_rows, self.max_rows, self.sampling.temperature)
-        return rows_of(draw, episode, sample.requests, self._agents, labels)
+        rows = rows_of(draw, episode, sample.requests, self._agents, labels)
+        return [evolve(row, fields={**row.fields, **self.row_fields(draw)}) for row in rows]
 
     def _task(self, draw: Draw) -> Any:
         """The task in the example of `draw`, made as the task set itself makes it."""

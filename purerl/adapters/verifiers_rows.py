@@ -12,6 +12,7 @@ from purerl.protocols import Completion
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
+from purerl.rollouts.fields import RowTurn, token_fields
 from purerl.rollouts.types import Draw, Trajectory
 
 __all__ = ["Labels", "rows_of"]
@@ -33,15 +34,6 @@ class Labels:
     temperature: float
 
 
-@frozen
-class _Turn:
-    """A turn in a branch: the tokens before it, its completion, and whether an earlier branch has it too."""
-
-    added: Sequence[int]
-    completion: Completion
-    is_repeated: bool
-
-
 def rows_of(draw: Draw, episode: Any, requests: Requests, agents: Sequence[str], labels: Labels) -> list[Trajectory]:
     """The rows of all traces of `episode`, an Episode of verifiers.
 
@@ -58,10 +50,11 @@ def rows_of(draw: Draw, episode: Any, requests: Requests, agents: Sequence[str],
         trajectories = [_missing(draw, failure=_failure_of(episode, "no agent has sampled tokens"))]
     if len(trajectories) > labels.max_rows:
         message = f"{len(trajectories)} rows, but max_rows is {labels.max_rows}"
-        trajectories = [_missing(draw, failure=Failure("verifiers", "failed", message + "\n"))]
+        trajectories = [_missing(draw, failure=Failure("verifiers", "failed", message + "\n", part="environment"))]
     fields = {"group": draw.number, "example": draw.index, "temperature": labels.temperature}
+    first = {"episode": labels.number, **({"role": 0} if len(agents) > 1 else {})}  # of a row without a trace
     return [
-        evolve(trajectory, fields={"episode": labels.number, **trajectory.fields, **fields, "row": row})
+        evolve(trajectory, fields={**first, **trajectory.fields, **fields, "row": row})
         for row, trajectory in enumerate(trajectories, start=labels.number)
     ]
 
@@ -82,7 +75,9 @@ def _rows_of_trace(
     pairs = [pair for pair in zip(branches, turns, strict=True) if _has_new_turn(pair[1])]
     failure = None if trace.ok and episode.ok else _failure_of(episode, "the trace did not end as planned", trace)
     if failure is None and any(found is None for found in turns):
-        failure = Failure("verifiers", "failed", "a trace has sampled tokens that were not sampled here\n")
+        failure = Failure(
+            "verifiers", "failed", "a trace has sampled tokens that were not sampled here\n", "environment"
+        )
     if failure and not pairs:
         missing = _missing(draw, failure)
         return [evolve(missing, fields={**missing.fields, **fields})]
@@ -97,17 +92,17 @@ def _rows_of_trace(
     return rows
 
 
-def _has_new_turn(turns: Sequence[_Turn] | None) -> bool:
-    return turns is not None and any(not turn.is_repeated for turn in turns)
+def _has_new_turn(turns: Sequence[RowTurn] | None) -> bool:
+    return turns is not None and any(turn.is_action for turn in turns)
 
 
-def _turns_of(branch: Any, known: Mapping[tuple[int, ...], Completion], seen: set[int]) -> list[_Turn] | None:
+def _turns_of(branch: Any, known: Mapping[tuple[int, ...], Completion], seen: set[int]) -> list[RowTurn] | None:
     """The turns of `branch`; None if a sampled turn is not exactly a request with its completion.
 
-    `seen` are the nodes of the branches before, to which those of this one are added.
+    `seen` are the nodes of the branches before, whose turns are only context here. Those of this one are added.
     """
     tokens: list[int] = []
-    turns: list[_Turn] = []
+    turns: list[RowTurn] = []
     start = 0
     for node in branch.nodes:
         tokens += node.token_ids
@@ -117,33 +112,17 @@ def _turns_of(branch: Any, known: Mapping[tuple[int, ...], Completion], seen: se
         if completion is None or len(completion.tokens) != sum(node.mask):
             return None
         end = len(tokens) - len(completion.tokens)
-        turns.append(_Turn(tokens[start:end], completion, id(node) in seen))
+        turns.append(RowTurn(len(turns), tokens[start:end], completion, is_action=id(node) not in seen))
         seen.add(id(node))
         start = len(tokens)
     return turns
 
 
-def _token_fields(prompt: Sequence[int], turns: Sequence[_Turn], reward: float | None) -> dict[str, list[Any]]:
+def _token_fields(prompt: Sequence[int], turns: Sequence[RowTurn], reward: float | None) -> dict[str, list[Any]]:
     """The fields with one value for each token, up to the last token that is sampled in this row."""
-    last = max((number for number, turn in enumerate(turns) if not turn.is_repeated), default=-1)
-    fields: dict[str, list[Any]] = {
-        "tokens": [*prompt],
-        "action": [False] * len(prompt),
-        "rollout_logp": [0.0] * len(prompt),
-        "version": [0] * len(prompt),
-        "turn": [0] * len(prompt),
-    }
-    for number, turn in enumerate(turns[: last + 1]):
-        added, sampled = len(turn.added), len(turn.completion.tokens)
-        is_action = not turn.is_repeated
-        fields["tokens"] += [*turn.added, *turn.completion.tokens]
-        fields["action"] += [False] * added + [is_action] * sampled
-        fields["rollout_logp"] += [0.0] * added + [logp if is_action else 0.0 for logp in turn.completion.logp]
-        fields["version"] += [0] * added + [version if is_action else 0 for version in turn.completion.version]
-        fields["turn"] += [number] * (added + sampled)
-    length = len(fields["tokens"])
-    rewards = [0.0] * (length - 1) + [reward or 0.0]
-    return {**fields, "reward": rewards, "mask": [is_action and reward is not None for is_action in fields["action"]]}
+    last = max((number for number, turn in enumerate(turns) if turn.is_action), default=-1)
+    shown = [evolve(turn, reward=(reward or 0.0) * (turn.number == last)) for turn in turns[: last + 1]]
+    return token_fields(prompt, shown, has_reward=reward is not None)
 
 
 def _result(trace: Any, *, is_last: bool) -> RewardResult:
@@ -162,10 +141,11 @@ def _failure_of(episode: Any, otherwise: str, trace: Any = None) -> Failure:
     errors = [*([] if trace is None else trace.errors), *episode.errors]
     errors = errors or [error for other in episode.traces for error in other.errors]
     if not errors:
-        return Failure("verifiers", "failed", otherwise + "\n")
+        return Failure("verifiers", "failed", otherwise + "\n", part="environment")
     error = errors[-1]
     kind = "timed out" if episode.is_timeout or (trace is not None and trace.is_timeout) else "raised"
-    return Failure("verifiers", kind, error.traceback or f"{error.type}: {error.message}\n")
+    text = error.traceback or f"{error.type}: {error.message}\n"
+    return Failure("verifiers", kind, text, part="environment")
 
 
 def _texts(draw: Draw, messages: Sequence[Any], completion: str, finish: str) -> dict[str, Any]:

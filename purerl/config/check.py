@@ -5,7 +5,8 @@ They run before a model, a tokenizer or a data set is read. Checks of one sectio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attrs import evolve
@@ -22,15 +23,16 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.debugging.settings import check_debug
 from purerl.envs.check import check_environment_settings
-from purerl.envs.settings import EnvironmentSettings, functions_of, written_fields
+from purerl.envs.settings import EnvironmentSettings, written_fields
 from purerl.errors import ConfigError
 from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.settings import check_evaluation
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import RewardWorkers, check_rewards, check_weights
+from purerl.rollouts.custom import WORKFLOW, check_workflow_settings, requires_score
 from purerl.rollouts.rows import ENVIRONMENT
-from purerl.rollouts.settings import check_rollout, with_length_penalty
+from purerl.rollouts.settings import WorkflowSettings, check_rollout, with_length_penalty
 from purerl.settings import in_section, no_effect
 from purerl.tracking.settings import check_trackers
 
@@ -65,6 +67,7 @@ def accuracy_reward_of(config: RunConfig) -> str | None:
     """
     names = [*(reward.function for reward in config.rewards), *config.gates]
     names += [ENVIRONMENT] if config.environment and config.environment.gives_rewards else []
+    names += [WORKFLOW] if config.rollout and config.rollout.workflow else []
     return select_accuracy_reward(config.evaluate, names) if config.evaluate else None
 
 
@@ -100,13 +103,17 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     _check_fields(config, algorithm, kind)
     _check_models(config, algorithm)
     _check_steps(config, algorithm, kind)
-    _check_sampling(config, algorithm, kind)
+    signature = _signature_of_workflow(config, functions or {})
+    _check_sampling(config, algorithm, kind, requires_rewards=requires_score(signature))
+    _check_workflow(config, signature)
     check_trackers(config.trackers)
     check_debug(config.debug, config.max_steps)
     check_rewards(config.rewards, config.gates, config.reward_workers, functions or {})
-    if config.environment is not None and not {*functions_of(config.environment)} <= {*(functions or ())}:
+    if config.environment is not None:
         with in_section("environment", EnvironmentSettings):
-            check_environment_settings(config.environment, num_rewards=len(config.rewards))
+            check_environment_settings(
+                config.environment, num_rewards=len(config.rewards), not_imported={*(functions or ())}
+            )
     accuracy_reward_of(config)
     if config.prepare_data is not None:
         locate(config.prepare_data)
@@ -143,12 +150,17 @@ def _check_source(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
 
 def _check_fields(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     """Every field that the algorithm reads is written by something in the run."""
+    workflow = config.rollout and config.rollout.workflow
     written = written_fields(config.environment) if config.environment and config.rollout else ()
+    written = workflow.fields if workflow else written
     for name in sorted({*reads_of(algorithm)} - _LOOP_FIELDS - {*written}):
         field = FIELDS[name]
         if field.is_input:
             need = f"the field {name!r} ({field.meaning}), which is written by {field.writer}"
-            raise ConfigError(f"algorithm {kind!r} cannot be used here", got="no such field in the run", need=need)
+            do = "if the workflow writes it, add it to rollout.workflow.fields" if workflow else None
+            raise ConfigError(
+                f"algorithm {kind!r} cannot be used here", got="no such field in the run", need=need, do=do
+            )
 
 
 def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
@@ -187,10 +199,44 @@ def _check_steps(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
             raise ConfigError(key, got=metric, need="a metric of the run", do=do)
 
 
-def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
+def _signature_of_workflow(config: RunConfig, functions: Mapping[str, Callable]) -> inspect.Signature | None:
+    """The signature of the function of `rollout.workflow`; None if there is none, or if it is not known.
+
+    Raises: ConfigError if there is no such function.
+    """
+    if config.rollout is None or config.rollout.workflow is None:
+        return None
+    name = config.rollout.workflow.function
+    if name in functions:  # in place of a function that is not imported
+        return getattr(functions[name], "__signature__", None)
+    function = locate(name)
+    if not callable(function):
+        need = "a function that returns a workflow"
+        raise ConfigError(f"rollout.workflow {name!r}", got=type(function).__name__, need=need)
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _check_workflow(config: RunConfig, signature: inspect.Signature | None) -> None:
+    workflow = config.rollout and config.rollout.workflow
+    if workflow is None:
+        return
+    if config.environment is not None:
+        need = "rollout.workflow or environment, not both: each of them says what happens after a prompt"
+        raise no_effect("environment", config.environment, need)
+    functions = [*(reward.function for reward in config.rewards), *config.gates]
+    with in_section("rollout.workflow", WorkflowSettings):
+        check_workflow_settings(workflow, signature, functions=functions)
+
+
+def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requires_rewards: bool) -> None:
     is_sampling = config.rollout is not None or config.evaluate is not None
     workers = config.reward_workers if config.reward_workers != RewardWorkers() else None
+    has_workflow = config.rollout is not None and config.rollout.workflow is not None
     gives_rewards = config.environment is not None and config.environment.gives_rewards
+    gives_rewards = not requires_rewards if has_workflow else gives_rewards
     needed = {"generator": config.generator, **({} if gives_rewards else {"rewards": config.rewards})}
     optional = {"rewards": config.rewards, "gates": config.gates, "environment": config.environment}
     for key, value in {**needed, **optional, "reward_workers": workers}.items():

@@ -4,7 +4,6 @@ Each setting declares it where it is defined, by `may_change` of `purerl.setting
 
     True        it may change: no result depends on it
     "rounding"  it may change: results depend on it only by rounding
-    "cadence"   it may change unless `rollout.max_staleness` is set: then the weights that sample depend on it
     "end"       it may change: it decides only when the run ends
     "length"    it may grow, if no learning rate depends on the number of steps of the run
     False       it may not change, because it changes what the run has already done
@@ -82,12 +81,9 @@ def describe_changes(changes: Sequence[Change]) -> str:
 
 def _is_allowed(change: Change, config: RunConfig) -> bool:
     is_initial = change.key.startswith(_INITIAL_RUN)
-    part = config.initial_run if is_initial and config.initial_run else config
     match change.rule:
         case True | "rounding":
             return True
-        case "cadence":
-            return part.rollout is None or part.rollout.max_staleness == 0
         case "end":
             return not is_initial
         case "length":
@@ -110,8 +106,6 @@ def _need(refused: Sequence[Change]) -> str:
             "the same length or a greater one; a greater one only if past learning rates do not depend on it: "
             "lr_scheduler=constant, or lr_scheduler_steps set from the start"
         )
-    if rules == {"cadence"}:
-        return "the same cadence: with rollout.max_staleness the weights that sample depend on it"
     return "the same settings, except for those that change nothing in past steps, which docs/continuing.md lists"
 
 

@@ -13,7 +13,7 @@ from attrs import evolve
 
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
-from purerl.envs.settings import functions_of
+from purerl.envs.settings import functions_of, servers_of
 from purerl.errors import ConfigError
 from purerl.plugins import GROUPS, names
 from purerl.rewards.settings import RewardWorkers
@@ -23,8 +23,9 @@ __all__ = ["imported_plugins", "own_functions", "without_code"]
 
 
 def own_functions(config: RunConfig) -> list[str]:
-    """The functions outside of purerl that `config` and its initial run name, each after its key."""
+    """The functions and servers outside of purerl that `config` and its initial run name, each after its key."""
     found = [f"{key} {name}" for key, name in _functions(config) if not _is_of_purerl(name)]
+    found += [f"environment {name}" for name in servers_of(config.environment)] if config.environment else []
     initial = own_functions(config.initial_run) if config.initial_run else []
     return list(dict.fromkeys([*initial, *found]))
 
@@ -93,6 +94,8 @@ def _functions(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "evaluate.answer_extractor", config.evaluate.answer_extractor
     if config.prepare_data:
         yield "prepare_data", config.prepare_data
+    if config.rollout and config.rollout.workflow:
+        yield "rollout.workflow", config.rollout.workflow.function
     if config.environment:
         yield from (("environment", name) for name in functions_of(config.environment))
 

@@ -135,11 +135,11 @@ def mismatch(history: History) -> str | None:
 
 
 def reward_failures(history: History) -> str | None:
-    """Reward functions fail nearly as often as `reward_workers.max_failure_rate` allows."""
+    """Samples are missing nearly as often as `reward_workers.max_failure_rate` allows."""
     failed, limit = mean(recent(history, "reward/failed", _FEW_STEPS)), history.facts.max_failure_rate
     if not failed > 0 or failed < _FAILURES * limit:
         return None
-    what = f"reward functions failed on {failed:.1%} of the completions of the last {_FEW_STEPS} steps"
+    what = f"{failed:.1%} of the completions of the last {_FEW_STEPS} steps are missing because something failed"
     return f"{what}; the run stops at a step with more than {limit:.1%}"
 
 
@@ -161,7 +161,7 @@ CHECKS = (
         _FEW_STEPS,
         no_reward,
         "every reward function returned None or failed",
-        "check the reward functions and the columns that they read; reward_errors.jsonl has the failures",
+        "check the reward functions and the columns that they read; failures.jsonl has the failures",
     ),
     Check(
         "large_updates",
@@ -236,8 +236,8 @@ CHECKS = (
         "reward_failures",
         _FEW_STEPS,
         reward_failures,
-        "a reward function raises exceptions, crashes, or exceeds reward_workers.timeout on some completions",
-        "read the tracebacks in reward_errors.jsonl; fix the function, or raise reward_workers.timeout",
+        "a reward function or an environment raises exceptions, crashes, or exceeds its time limit",
+        "read the tracebacks in failures.jsonl; fix the code, or raise reward_workers.timeout or environment.timeout",
     ),
 )
 """All checks. A check is listed after those that may explain it."""

@@ -21,7 +21,7 @@ from typing import Any
 from purerl.envs.failures import ENVIRONMENT_FILES, CallTimeoutError
 from purerl.rewards.adapters import is_async
 
-__all__ = ["Call", "MakeCall", "RunBlocking", "Threads", "direct", "make_call"]
+__all__ = ["Call", "MakeCall", "Threads", "direct", "make_call"]
 
 Call = Callable[..., Awaitable[Any]]
 """(seed, function, *arguments) -> its result, or that of the awaitable that it returns. Raises: what it raises."""

@@ -6,12 +6,14 @@ import inspect
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from purerl.envs.check_source import check_factory_source, check_tool_source
 from purerl.envs.schema import tool_schema
 from purerl.envs.settings import EnvironmentSettings
+from purerl.envs.signatures import METHODS, OPTIONAL_METHODS, check_kwargs, check_method, check_methods
 from purerl.envs.sources import tool_functions
 from purerl.errors import ConfigError
 from purerl.plugins import locate
@@ -20,22 +22,28 @@ from purerl.settings import no_effect
 
 __all__ = ["check_environment_settings"]
 
-_METHODS = ("reset", "step", "close")
 
-
-def check_environment_settings(settings: EnvironmentSettings, *, num_rewards: int | None = None) -> None:
+def check_environment_settings(
+    settings: EnvironmentSettings, *, num_rewards: int | None = None, not_imported: Collection[str] = ()
+) -> None:
     """Refuse environments and tools that cannot be used, and settings without effect. Nothing is started.
 
-    `num_rewards` is the number of reward functions of the run; None: it is not checked.
+    num_rewards   the number of reward functions of the run; None: it is not checked
+    not_imported  names of functions and classes of which only the source code is read
 
     Raises: ConfigError.
     """
     if settings.max_memory is not None and sys.platform != "linux":
         raise no_effect("max_memory", settings.max_memory, "Linux, which limits the memory of a process")
-    if settings.factory is not None:
+    if settings.factory is not None and settings.factory in not_imported:
+        check_factory_source(settings.factory, settings.kwargs)
+    elif settings.factory is not None:
         _check_factory(settings, settings.factory)
     if settings.tools or settings.mcp:
-        _check_tools(settings)
+        for name in settings.tools:
+            if name in not_imported:
+                check_tool_source(name)
+        _check_tools(settings, [name for name in settings.tools if name not in not_imported])
         if num_rewards == 0:
             need = "a reward function, because tools give no rewards"
             raise ConfigError("rewards", got="none", need=need, do="set rewards")
@@ -54,33 +62,22 @@ def _located(key: str, name: str, settings: EnvironmentSettings) -> Callable[...
 def _check_factory(settings: EnvironmentSettings, name: str) -> None:
     factory: Any = _located("factory", name, settings)
     if inspect.isclass(factory):
-        methods: dict[str, Any] = {method: getattr(factory, method, None) for method in _METHODS}
-        missing = [name for name, method in methods.items() if not callable(method)]
-        if missing:
-            need = "the methods reset, step and close; see purerl.envs.protocol.Environment"
-            raise ConfigError(f"factory {name!r}", got=f"a class without {', '.join(missing)}", need=need)
+        optional = {method: getattr(factory, method) for method in OPTIONAL_METHODS if hasattr(factory, method)}
+        methods: dict[str, Any] = {method: getattr(factory, method, None) for method in METHODS} | optional
+        check_methods(name, [method for method, function in methods.items() if callable(function)])
         _check_run_in(settings, {f"{name}.{method}": function for method, function in methods.items()})
-        _check_parameters(f"{name}.reset", methods["reset"], "self", {}, 0)
-        _check_parameters(f"{name}.step", methods["step"], "self", "", [])
+        for method, function in methods.items():
+            if signature := _signature(function):
+                check_method(name, method, signature)
+    if signature := _signature(factory):
+        check_kwargs(name, signature, settings.kwargs)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
-        signature = inspect.signature(factory)
+        return inspect.signature(function)
     except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(**settings.kwargs)
-    except TypeError as error:
-        need = f"arguments of {name}{signature}"
-        raise ConfigError("kwargs", got=f"{dict(settings.kwargs)}: {error}", need=need) from error
-
-
-def _check_parameters(name: str, function: Callable[..., Any], *arguments: Any) -> None:
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError as error:
-        need = "reset(example, seed) and step(text, calls)"
-        raise ConfigError(f"{name}{inspect.signature(function)}", got=str(error), need=need) from error
-    except ValueError:
-        return
+        return None
 
 
 def _check_run_in(settings: EnvironmentSettings, functions: dict[str, Callable[..., Any]]) -> None:
@@ -92,8 +89,8 @@ def _check_run_in(settings: EnvironmentSettings, functions: dict[str, Callable[.
         raise no_effect("run_in", settings.run_in, "functions that block; all are async", "set run_in = event_loop")
 
 
-def _check_tools(settings: EnvironmentSettings) -> None:
-    located = {name: _located("tools", name, settings) for name in settings.tools}
+def _check_tools(settings: EnvironmentSettings, tools: Sequence[str]) -> None:
+    located = {name: _located("tools", name, settings) for name in tools}
     functions = {f"{name} {one.__name__}": one for name in located for one in tool_functions(name)}
     names: dict[str, str] = {}
     for where, function in functions.items():
@@ -102,10 +99,11 @@ def _check_tools(settings: EnvironmentSettings) -> None:
             got = f"{schema_name!r} twice: {names[schema_name]} and {where}"
             raise ConfigError("tools", got=got, need="tools with different names")
         names[schema_name] = where
-    for name in settings.tools:
+    for name in tools:
         if not tool_functions(name):
             raise ConfigError(f"tools {name!r}", got="a class without public methods", need="at least one")
-    _check_run_in(settings, functions)
+    if len(tools) == len(settings.tools):
+        _check_run_in(settings, functions)
     for server in settings.mcp:
         _check_server(server)
 

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from purerl.envs.calls import Call
 from purerl.envs.failures import CallTimeoutError, EnvironmentFailure, raised
 from purerl.envs.observations import Declared, checked_observation, checked_tools
-from purerl.envs.protocol import Observation, ToolCall
+from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.rewards.outcomes import Failure
 from purerl.seeds import derive_seed
 
@@ -33,6 +33,7 @@ class Episode(Protocol):
 
     async def reset(self, example: Mapping[str, Any], seed: int) -> Observation: ...
     async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation: ...
+    async def end(self, reason: EndReason, text: str) -> Observation | None: ...
     async def close(self) -> None: ...
 
 
@@ -87,6 +88,13 @@ class LocalEpisode:
     async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
         return self._checked(await self._call(self._environment.step, text, calls))
 
+    async def end(self, reason: EndReason, text: str) -> Observation | None:
+        """What the environment returns at the end; None if it has no method `end`."""
+        if not hasattr(self._environment, "end"):
+            return None
+        value = await self._call(self._environment.end, reason, text)
+        return None if value is None else self._checked(value, evolve(self._declared, has_states=False))
+
     async def close(self) -> None:
         environment, self._environment = self._environment, None
         if environment is None or not hasattr(environment, "close") or self._is_stuck:
@@ -108,9 +116,9 @@ class LocalEpisode:
                 self._is_stuck = isinstance(error, CallTimeoutError) and error.is_running
                 raise raised(self._source.name, error) from error
 
-    def _checked(self, value: Any) -> Observation:
+    def _checked(self, value: Any, declared: Declared | None = None) -> Observation:
         try:
-            return checked_observation(value, self._declared)
+            return checked_observation(value, declared or self._declared)
         except ValueError as error:
             raise self._invalid(str(error)) from error
 

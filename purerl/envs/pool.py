@@ -18,7 +18,7 @@ from typing import Any
 from purerl.envs.episode import Episode, Tools
 from purerl.envs.failures import ENVIRONMENT_FILES, EnvironmentFailure, died, timed_out
 from purerl.envs.process import Process
-from purerl.envs.protocol import Observation, ToolCall
+from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.envs.worker import Answer, HostTask, Request
 from purerl.errors import RolloutError
 from purerl.rewards.outcomes import Failure
@@ -192,6 +192,9 @@ class _HostedEpisode:
 
     async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
         return await self.call("step", text, list(calls))
+
+    async def end(self, reason: EndReason, text: str) -> Observation | None:
+        return await self.call("end", reason, text)
 
     async def close(self) -> None:
         if self._is_open:

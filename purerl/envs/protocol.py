@@ -7,13 +7,16 @@ takes the next turn, until the episode is over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
-__all__ = ["Environment", "Message", "Observation", "SupportsTools", "ToolCall"]
+__all__ = ["EndReason", "Environment", "Message", "Observation", "SupportsEnd", "SupportsTools", "ToolCall"]
 
 Message = Mapping[str, Any]
+
+EndReason = Literal["turns", "tokens", "length"]
+"""Why a run ends an episode: the limit of turns, no room for another turn, or a turn that was cut at its limit."""
 
 
 @frozen
@@ -86,3 +89,17 @@ class SupportsTools(Protocol):
     """An optional attribute of an environment: the JSON schemas of its tools, which the chat template gets."""
 
     tools: Sequence[Mapping[str, Any]]
+
+
+@runtime_checkable
+class SupportsEnd(Protocol):
+    """An optional method of an environment, for rewards that are computed at the end of an episode."""
+
+    async def end(self, reason: EndReason, text: str) -> Observation | None:
+        """Called at most once, when a limit of the run ends the episode before the environment has ended it.
+
+        `text` is the turn that was cut, which `step` has not got; otherwise it is empty. The reward and the components
+        of the result count for the last turn, and everything else in it is ignored. No other method but `close` is
+        called afterwards.
+        """
+        ...

@@ -12,22 +12,24 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from attrs import evolve
 
 from purerl.envs.episode import Episode, Tools
 from purerl.envs.failures import EnvironmentFailure, died, timed_out
 from purerl.envs.observations import Declared, checked_observation, checked_tools, from_json
-from purerl.envs.protocol import Observation, ToolCall
+from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.rewards.outcomes import Failure
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["MAX_CONNECTIONS", "RemoteHost"]
+__all__ = ["RemoteHost"]
 
-MAX_CONNECTIONS = 64
+_MAX_CONNECTIONS = 64
 _ATTEMPTS = 3
 _SECONDS_BETWEEN_ATTEMPTS = 0.5
 _TEMPORARY = (502, 503, 504)
+_UNKNOWN_PATH = (404, 405, 501)
 
 
 class RemoteHost:
@@ -36,7 +38,7 @@ class RemoteHost:
     def __init__(self, url: str, *, timeout: float, declared: Declared):
         self.url, self._timeout, self._declared = url.rstrip("/"), timeout, declared
         self._client: httpx.AsyncClient | None = None
-        self._connections = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._connections = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     async def open(self) -> Episode:
         """An episode. The server hears of it with `reset`."""
@@ -46,8 +48,12 @@ class RemoteHost:
         if self._client is not None:
             await self._client.aclose()
 
-    async def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    async def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, is_optional: bool = False
+    ) -> Mapping[str, Any]:
         """The answer to a request, which is sent again if the connection breaks.
+
+        is_optional  the answer is empty if the server does not know the path
 
         Raises: EnvironmentFailure if there is no valid answer.
         """
@@ -64,6 +70,8 @@ class RemoteHost:
             except httpx.HTTPError as error:
                 errors.append(f"{type(error).__name__}: {error}")
                 continue
+            if is_optional and response.status_code in _UNKNOWN_PATH and "no such episode" not in response.text:
+                return {}
             if response.status_code not in _TEMPORARY:
                 return self._read(response, f"{method} {path}")
             errors.append(f"status {response.status_code}")
@@ -73,7 +81,7 @@ class RemoteHost:
         import httpx
 
         if self._client is None:
-            limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
+            limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS)
             self._client = httpx.AsyncClient(limits=limits, timeout=None)  # noqa: S113 -- `send` has a deadline
         return self._client
 
@@ -117,6 +125,14 @@ class _RemoteEpisode:
         body = {"turn": self._turn, "text": text, "calls": [attrs.asdict(call) for call in calls]}
         self._turn += 1
         return self._observation(await self._host.send("POST", f"/episodes/{self._name}/step", body))
+
+    async def end(self, reason: EndReason, text: str) -> Observation | None:
+        body = {"turn": self._turn, "reason": reason, "text": text}
+        answer = await self._host.send("POST", f"/episodes/{self._name}/end", body, is_optional=True)
+        if answer.get("observation") is None:
+            return None
+        self._declared = evolve(self._declared, has_states=False)
+        return self._observation(answer)
 
     async def close(self) -> None:
         if self._is_started:

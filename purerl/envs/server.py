@@ -13,6 +13,8 @@ default, and a call is one with the fields of `ToolCall`.
                                 201 {"observation": {...}, "tools": [...] or null}
     POST   /episodes/ID/step    {"turn": T, "text": "...", "calls": [{...}, ...]}     T = 0, 1, ...
                                 200 {"observation": {...}, "tools": [...] or null}
+    POST   /episodes/ID/end     {"turn": T, "reason": "turns", "tokens" or "length", "text": "..."}
+                                200 {"observation": {...} or null, "tools": [...] or null}
     DELETE /episodes/ID         204
 
     400 {"error": TEXT}         the request is invalid
@@ -20,9 +22,10 @@ default, and a call is one with the fields of `ToolCall`.
     409 {"error": TEXT}         the turn is not the next one
     422 {"failure": {"function": NAME, "kind": KIND, "traceback": TEXT}}    the environment has failed
 
-A request that was answered is answered in the same way if it is repeated, so a client may repeat every request. The
-code runs in worker processes with deadlines. An episode that gets no request for `max_idle` seconds is closed. There is
-no authentication: everybody who can reach the port can run episodes, so serve in a network that you trust.
+A server without the path `end` serves environments that have no such method. A request that was answered is answered in
+the same way if it is repeated, so a client may repeat every request. The code runs in worker processes with deadlines.
+An episode that gets no request for `max_idle` seconds is closed. There is no authentication: everybody who can reach
+the port can run episodes, so serve in a network that you trust.
 """
 
 from __future__ import annotations
@@ -32,10 +35,10 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import attrs
 
@@ -43,6 +46,7 @@ from purerl.envs.episode import Episode
 from purerl.envs.failures import EnvironmentFailure
 from purerl.envs.hosts import Host, open_host
 from purerl.envs.observations import calls_from_json, to_json
+from purerl.envs.protocol import EndReason
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import PurerlError
 
@@ -53,6 +57,7 @@ _MAX_BODY = 2**28  # bytes
 _SOCKET_TIMEOUT = 3600.0  # seconds until a connection without a request is closed
 
 _Response = tuple[int, Mapping[str, Any] | None]
+_EpisodeCall = Callable[[Episode], Coroutine[Any, Any, Any]]
 
 
 def serve(factory: str, *, host: str = "127.0.0.1", port: int, max_idle: float = 3600.0, **settings: Any) -> None:
@@ -182,19 +187,22 @@ class _Service:
 
     async def _respond(self, method: str, path: str, body: Mapping[str, Any]) -> _Response:
         try:
-            match method, *path.strip("/").split("/"):
-                case "GET", "":
-                    return 200, {"environment": self._name, "episodes": len(self._episodes)}
-                case "POST", "episodes":
-                    return await self._start(body)
-                case "POST", "episodes", name, "step":
-                    return await self._step(name, body)
-                case "DELETE", "episodes", name:
-                    await self._close(name)
-                    return 204, None
-            return 404, {"error": f"no such path: {method} {path}"}
+            return await self._answer_to(method, path.strip("/").split("/"), body)
         except (KeyError, ValueError, TypeError) as error:
             return 400, {"error": f"{type(error).__name__}: {error}"}
+
+    async def _answer_to(self, method: str, path: Sequence[str], body: Mapping[str, Any]) -> _Response:
+        match method, *path:
+            case "GET", "":
+                return 200, {"environment": self._name, "episodes": len(self._episodes)}
+            case "POST", "episodes":
+                return await self._start(body)
+            case "POST", "episodes", name, "step" | "end" as method_name:
+                return await self._advance(name, int(body["turn"]), _CALLS[method_name](body))
+            case "DELETE", "episodes", name:
+                await self._close(name)
+                return 204, None
+        return 404, {"error": f"no such path: {method} /{'/'.join(path)}"}
 
     async def _start(self, body: Mapping[str, Any]) -> _Response:
         name, example, seed = str(body["episode"]), dict(body["example"]), int(body["seed"])
@@ -210,14 +218,14 @@ class _Service:
         served.episode = await self._host.open()
         return await served.episode.reset(example, seed)
 
-    async def _step(self, name: str, body: Mapping[str, Any]) -> _Response:
-        turn, text, calls = int(body["turn"]), str(body["text"]), calls_from_json(body["calls"])
+    async def _advance(self, name: str, turn: int, call: _EpisodeCall) -> _Response:
+        """The answer of `call`, which is made if `turn` is the next one."""
         served = self._episodes.get(name)
         if served is None or served.answer is None:
             return 404, {"error": f"no such episode: {name}"}
         if turn == served.turn + 1 and served.answer.done() and served.episode is not None:
             served.turn = turn
-            served.answer = asyncio.create_task(self._answer(served, 200, served.episode.step(text, calls)))
+            served.answer = asyncio.create_task(self._answer(served, 200, call(served.episode)))
         if turn != served.turn:
             return 409, {"error": f"turn {turn} of {name}, whose last turn was {served.turn}"}
         return await asyncio.shield(served.answer)
@@ -232,7 +240,7 @@ class _Service:
         finally:
             served.last_used = time.monotonic()
         tools = served.episode.tools if served.episode else None
-        return status, {"observation": to_json(observation), "tools": tools}
+        return status, {"observation": None if observation is None else to_json(observation), "tools": tools}
 
     async def _close(self, name: str) -> None:
         served = self._episodes.pop(name, None)
@@ -248,3 +256,18 @@ class _Service:
             for name, served in list(self._episodes.items()):
                 if now - served.last_used > self._max_idle and served.answer is not None and served.answer.done():
                     await self._close(name)
+
+
+def _step(body: Mapping[str, Any]) -> _EpisodeCall:
+    text, calls = str(body["text"]), calls_from_json(body["calls"])
+    return lambda episode: episode.step(text, calls)
+
+
+def _end(body: Mapping[str, Any]) -> _EpisodeCall:
+    reason, text = body["reason"], str(body["text"])
+    if reason not in get_args(EndReason):
+        raise ValueError(f"reason is {reason!r}; need one of {', '.join(get_args(EndReason))}")
+    return lambda episode: episode.end(reason, text)
+
+
+_CALLS: Mapping[str, Callable[[Mapping[str, Any]], _EpisodeCall]] = {"step": _step, "end": _end}

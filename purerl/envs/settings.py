@@ -12,7 +12,7 @@ from purerl.errors import ConfigError
 from purerl.rewards.settings import to_mib
 from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting
 
-__all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "written_fields"]
+__all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "servers_of", "written_fields"]
 
 
 @frozen(kw_only=True)
@@ -54,12 +54,15 @@ class EnvironmentSettings:
         **at_least(1),
     )
     tool_format: Literal["auto", "hermes", "qwen_xml", "llama", "plain"] = setting(
-        "how the model writes a call of a tool; auto: as its chat template does", default="auto"
+        "how the model writes a call of a tool; auto: as its chat template does",
+        default="auto",
+        **one_of("auto", "hermes", "qwen_xml", "llama", "plain"),
     )
     history: Literal["append", "rerender"] = setting(
         "append: every row is the whole conversation, as it was sampled; rerender: the chat template renders each turn "
         "again, and an episode becomes several rows where it removes something, such as earlier reasoning",
         default="append",
+        **one_of("append", "rerender"),
     )
     renderer: str = setting(
         "what turns messages into tokens: template, the chat template; or a model family of the package renderers, "
@@ -105,6 +108,11 @@ class EnvironmentSettings:
         _check_effects(self)
 
     @property
+    def is_in_event_loop(self) -> bool:
+        """Whether episodes wait only for what their own code awaits in the run's event loop."""
+        return self.run_in == "event_loop" and self.url is None and not self.mcp
+
+    @property
     def gives_rewards(self) -> bool:
         """Whether it can give rewards itself; tools cannot."""
         return not (self.tools or self.mcp)
@@ -144,6 +152,11 @@ def _check_effects(settings: EnvironmentSettings) -> None:
 def functions_of(settings: EnvironmentSettings) -> tuple[str, ...]:
     """The names of the Python functions and classes that `settings` name."""
     return (*((settings.factory,) if settings.factory else ()), *settings.tools)
+
+
+def servers_of(settings: EnvironmentSettings) -> tuple[str, ...]:
+    """The URLs and command lines of servers that `settings` name."""
+    return (*((settings.url,) if settings.url else ()), *settings.mcp)
 
 
 def name_of_source(settings: EnvironmentSettings) -> str:

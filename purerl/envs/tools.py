@@ -15,7 +15,7 @@ from typing import Any
 from attrs import frozen
 
 from purerl.envs.calls import Call
-from purerl.envs.failures import CallTimeoutError, EnvironmentFailure, timed_out
+from purerl.envs.failures import CallTimeoutError, EnvironmentFailure, raised
 from purerl.envs.protocol import Message, Observation, ToolCall
 from purerl.envs.schema import convert_arguments, tool_schema
 from purerl.seeds import derive_seed
@@ -54,8 +54,7 @@ def python_tool(function: Callable[..., Any], call: Call) -> Tool:
         try:
             return to_text(await call(seed, partial(function, **converted.values)))
         except CallTimeoutError as error:
-            stack = f"most recent call last:\n{error.stack}" if error.stack else ""
-            raise timed_out(f"tool {name}", error.seconds, stack) from error
+            raise raised(f"tool {name}", error) from error
 
     return Tool(schema, run)
 

@@ -35,10 +35,10 @@ from purerl.rewards.outcomes import Failure
 from purerl.seeds import seed_everything
 from purerl.workers.status import CALL, Status
 
-__all__ = ["HEARTBEAT", "WATCHDOG_GRACE", "Answer", "HostTask", "Request", "work"]
+__all__ = ["Answer", "HostTask", "Request", "work"]
 
-HEARTBEAT = 1.0  # seconds between two messages of the worker that only say that its event loop runs
-WATCHDOG_GRACE = 2.0  # seconds added to the timeout of a call until the watchdog ends the process
+_HEARTBEAT = 1.0  # seconds between two messages of the worker that only say that its event loop runs
+_WATCHDOG_GRACE = 2.0  # seconds added to the timeout of a call until the watchdog ends the process
 
 
 @frozen
@@ -55,7 +55,7 @@ class HostTask:
 
 
 class Request(NamedTuple):
-    """A call of a method of an episode: "open", "reset", "step" or "close". `number` is that of the request."""
+    """A call of a method of an episode: "open", "reset", "step", "end" or "close". `number` is that of the request."""
 
     number: int
     episode: int
@@ -124,11 +124,11 @@ class _Hosting:
 
     async def _beat(self) -> None:
         while True:
-            self._status.start_watchdog(CALL, self._task.timeout + WATCHDOG_GRACE)
+            self._status.start_watchdog(CALL, self._task.timeout + _WATCHDOG_GRACE)
             self._send(None)
             with suppress(Exception):
                 sys.stdout.flush()  # what an environment has printed is not lost when the worker is killed
-            await asyncio.sleep(min(HEARTBEAT, self._task.timeout / 4))
+            await asyncio.sleep(min(_HEARTBEAT, self._task.timeout / 4))
 
     def _receive(self) -> None:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import accuracy_interval, majority_vote, pass_at_k
@@ -30,6 +30,7 @@ class Attempt:
     result      result of the reward functions
     is_correct  whether it is correct; None if it has no reward, or the function that decides does not apply to it
     messages    the whole conversation as JSON, if it has several turns
+    counts      what else is counted in an episode of several turns, by the name of the metric
     """
 
     completion: str
@@ -39,6 +40,7 @@ class Attempt:
     result: RewardResult
     is_correct: bool | None = None
     messages: str | None = None
+    counts: Mapping[str, float] = field(factory=dict)
 
 
 @frozen
@@ -73,14 +75,14 @@ def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str
     Accuracy, pass@k and maj@k are means over problems, and each problem is the mean over its graded attempts. A problem
     without a graded attempt is left out, and a problem with fewer than k graded attempts is left out of pass@k. The
     reward and its components are means over the scored attempts in the same way. A metric is omitted if no problem
-    remains. Length and all fractions are computed over all attempts.
+    remains. Length and all fractions are computed over all attempts, and counts over all that have them.
     """
     attempts = [attempt for problem in problems for attempt in problem.attempts]
     graded = [problem.graded for problem in problems if problem.graded]
     correct = [[bool(attempt.is_correct) for attempt in group] for group in graded]
     values = {"length": fmean(attempt.tokens for attempt in attempts)}
     values["truncated"] = fmean(attempt.finish == "length" for attempt in attempts)
-    values |= fractions([attempt.result for attempt in attempts]) | _mean_rewards(problems)
+    values |= _mean_counts(attempts) | fractions([attempt.result for attempt in attempts]) | _mean_rewards(problems)
     if correct:
         accuracies = [fmean(group) for group in correct]
         low, high = accuracy_interval(accuracies, num_samples=settings.samples_per_prompt)
@@ -93,6 +95,11 @@ def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str
         answers = [[attempt.answer for attempt in group] for group in graded]
         values[f"maj@{settings.samples_per_prompt}"] = fmean(map(majority_vote, answers, correct))
     return values
+
+
+def _mean_counts(attempts: Sequence[Attempt]) -> dict[str, float]:
+    names = dict.fromkeys(name for attempt in attempts for name in attempt.counts)
+    return {name: fmean(each.counts[name] for each in attempts if name in each.counts) for name in names}
 
 
 def _mean_rewards(problems: Sequence[Problem]) -> dict[str, float]:
@@ -175,6 +182,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "answer": attempt.answer,
         "finish": attempt.finish,
         "tokens": attempt.tokens,
+        **attempt.counts,
         "correct": attempt.is_correct,
         "reward": attempt.result.reward,
         "components": dict(attempt.result.components),

@@ -47,7 +47,7 @@ class Evaluate:
     every: int = setting(
         "steps between evaluations; there is also one after the last step",
         default=20,
-        may_change="cadence",
+        may_change=True,
         **at_least(1),
     )
     before_training: bool = setting("also evaluate the policy before the first step", default=True, **boolean())
@@ -124,7 +124,7 @@ class Validation:
     every: int = setting(
         "steps between validations; there is also one before the first step and one after the last",
         default=20,
-        may_change="cadence",
+        may_change=True,
         **at_least(1),
     )
     max_examples: int | None = setting("use only the first examples", default=None, **at_least(1))

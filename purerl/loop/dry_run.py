@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
-from purerl.data.open import file_digests
+from purerl.data.open import RunData, file_digests
 from purerl.errors import RunDirectoryError
 from purerl.loop.base_models import identify_models
+from purerl.loop.environments import open_interaction
 from purerl.loop.open import (
     check_files,
     check_row_lengths,
+    first_example,
     max_steps_of,
     models_of,
     open_run_data,
@@ -30,6 +33,7 @@ from purerl.loop.train import changes_from
 from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities
 from purerl.rewards.adapters import RewardFunction
+from purerl.rollouts.runtime import Runtime
 from purerl.settings import Model, in_section
 from purerl.store.directory import check_directory, unlocked
 
@@ -46,7 +50,8 @@ def dry_run(
 ) -> list[str]:
     """Refuse what `train` would refuse of `config`, and return what could not be checked, a line for each kind.
 
-    Data, tokenizers and configurations of models are read. A model is not loaded, and nothing is written.
+    Data, tokenizers and configurations of models are read. A model is not loaded, and nothing is written. An episode of
+    an environment is started, if code may be run.
 
     directory    the run directory. If it is not given, and the run cannot use ``runs/<name>``, this is in the result
     resume_from  the checkpoint of another run that the run starts from
@@ -119,10 +124,18 @@ def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, 
             load_tokenizer(model)
     previews = _preview(config, unreadable)
     if data is not None:
+        if runs_code:
+            _start_episode(config, data)
         max_steps, generator = max_steps_of(config, len(data.examples.indices)), previews.pop("", None)
         updates_of(config, algorithm, max_steps)
         check_row_lengths(config, data, max_steps=max_steps, trainers=previews.values(), generator=generator)
     return missing
+
+
+def _start_episode(config: RunConfig, data: RunData) -> None:
+    """Refuse an environment that cannot start. Raises RolloutError and ConfigError as `open_interaction`."""
+    with closing(Runtime()) as runtime:
+        open_interaction(config.environment, None, runtime, data.chat, first_example(data), seed=config.seed)
 
 
 def _preview(config: RunConfig, unreadable: list[Model]) -> dict[str, Capabilities]:

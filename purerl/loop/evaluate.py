@@ -11,7 +11,8 @@ from purerl.data.examples import DataSet, prompts_at, rows_at
 from purerl.evaluation.accuracy import is_correct
 from purerl.evaluation.results import Attempt, Problem
 from purerl.evaluation.settings import Evaluate
-from purerl.loop.environments import OpenedEnvironment, open_workflow
+from purerl.loop.custom_workflow import close_workflow
+from purerl.loop.environments import Interaction, open_workflow
 from purerl.plugins import locate
 from purerl.protocols import Sampling
 from purerl.rewards.ground_truth import find_ground_truth
@@ -26,6 +27,7 @@ __all__ = ["OnGroup", "attempt_problems", "num_attempts"]
 OnGroup = Callable[[str, Group], object]
 
 _LOG = logging.getLogger(__name__)
+_COUNTS = {name: f"environment/{name}" for name in ("turns", "tool_calls", "tool_errors")}
 
 
 def attempt_problems(
@@ -33,7 +35,7 @@ def attempt_problems(
     settings: Evaluate,
     *,
     runtime: Runtime,
-    environment: OpenedEnvironment | None,
+    interaction: Interaction,
     chat: Chat,
     rewards: RewardRunner,
     accuracy_reward: str | None,
@@ -50,7 +52,7 @@ def attempt_problems(
     extract, results = _extractor(settings.answer_extractor), {}
     for name, data in problems.items():
         workflow = open_workflow(
-            environment,
+            interaction,
             chat,
             data.example_format,
             sampling=sampling,
@@ -71,6 +73,7 @@ def attempt_problems(
             )
             for draw in draws
         ]
+        close_workflow(workflow, runtime)
     return results
 
 
@@ -88,8 +91,8 @@ def _draws(name: str, data: DataSet, chat: Chat, seed: int) -> list[Draw]:
 def _all_groups(rollouts: Rollouts, draws: Sequence[Draw], on_group: Callable[[Group], object]) -> Iterator[Group]:
     """The groups of `draws`, as they finish."""
     rollouts.submit(draws)
-    while rollouts.in_flight:
-        for group in rollouts.collect():
+    while groups := rollouts.collect():
+        for group in groups:
             on_group(group)
             yield group
 
@@ -111,9 +114,15 @@ def _attempts(
             result=result,
             is_correct=is_correct(result, accuracy_reward),
             messages=rows[-1].texts.get("messages"),
+            counts=_counts(rows[-1].metrics),
         )
         for rows, result in zip(episodes, results_of_episodes(group.trajectories), strict=True)
     ]
+
+
+def _counts(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The numbers of an episode that an evaluation shows; the last one of its rows has them."""
+    return {name: metrics[key] for name, key in _COUNTS.items() if key in metrics}
 
 
 def num_attempts(problems: Mapping[str, DataSet], settings: Evaluate) -> int:

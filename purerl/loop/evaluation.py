@@ -29,20 +29,21 @@ from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
 from purerl.loop.base_models import pin_recorded
-from purerl.loop.environments import open_environment
+from purerl.loop.environments import Interaction, OpenedEnvironment, open_interaction, with_limit
 from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
-from purerl.loop.failures import FailureLimit, describe_failure, missing_samples
+from purerl.loop.failures import FailureLimit, describe_failure, fix, missing_samples
 from purerl.loop.open import check_columns, open_generator, open_run_data, resolve_paths, reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
-from purerl.plugins import kind_of
+from purerl.plugins import find, kind_of
 from purerl.process import frozen_objects
-from purerl.protocols import Trainer
+from purerl.protocols import Capabilities, Trainer
 from purerl.rewards.adapters import RewardFunction, name_of
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import RewardWorkers
 from purerl.rollouts.rows import ENVIRONMENT
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.types import Group
 from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
@@ -67,6 +68,8 @@ class Evaluation:
     generator        the Config of the engine that samples
     seed             seed of the attempts
     environment      what the model interacts with, or None
+    workflow         a workflow of a user, or None
+    is_rewarded      whether completions have rewards, of reward functions or of the environment
     checkpoint       of an unfinished run, whose policy replaces `model`
     policy           opens this policy
     """
@@ -81,6 +84,8 @@ class Evaluation:
     generator: Any
     seed: int
     environment: EnvironmentSettings | None = None
+    workflow: WorkflowSettings | None = None
+    is_rewarded: bool = True
     checkpoint: Path | None = None
     policy: Callable[[], Trainer] | None = None
 
@@ -100,8 +105,9 @@ def evaluation_of_model(
 ) -> Evaluation:
     """An evaluation of `model` on ``settings.data``, and on `prompts`.
 
-    `rewards` are names, as module:function, or functions of this process. `generator` is the Config of the engine. A
-    prompt is a message of the user if the tokenizer has a chat template, and otherwise plain text.
+    `rewards` are names, as module:function, or functions of this process. `generator` is the Config of the engine.
+    Each completion is an episode in `environment`, if there is one; it may give rewards itself. A prompt is a message
+    of the user if the tokenizer has a chat template, and otherwise plain text.
 
     Raises: ConfigError and DataError for what is missing, invalid or without effect, before the model is loaded.
     """
@@ -112,11 +118,8 @@ def evaluation_of_model(
     check_answer_extractor(settings)
     functions = {name_of(reward): reward for reward in rewards if not isinstance(reward, str)}
     names = [reward if isinstance(reward, str) else name_of(reward) for reward in rewards]
-    if environment is not None:
-        with in_section("environment", EnvironmentSettings):
-            check_environment_settings(environment)
-    given = [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
-    accuracy_reward = select_accuracy_reward(settings, [*names, *gates, *given])
+    environment = _checked(environment)
+    accuracy_reward = select_accuracy_reward(settings, [*names, *gates, *_rewards_of(environment)])
     problems = read_problems(settings.data, settings.max_examples)
     workers = RewardWorkers()
     runner = RewardRunner(
@@ -148,7 +151,13 @@ def evaluation_of_model(
         generator=generator,
         seed=seed,
         environment=environment,
+        is_rewarded=bool(names or _rewards_of(environment)),
     )
+
+
+def _rewards_of(environment: EnvironmentSettings | None) -> list[str]:
+    """The names of the rewards that `environment` gives."""
+    return [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
 
 
 def _check_end(model: Model, settings: Evaluate, chat: Chat) -> None:
@@ -164,12 +173,15 @@ def evaluation_of_run(
     changes: Mapping[str, Any],
     *,
     engine: Mapping[str, Any] = MappingProxyType({}),
+    environment: EnvironmentSettings | None = None,
     prompts: Sequence[str] = (),
 ) -> Evaluation:
     """The evaluation of a run's model with the settings of the run, except for `changes` of the section ``evaluate``.
 
-    engine   changes of the section ``generator``
-    prompts  prompts that replace the problems of the run, in the format of its data; their completions have no rewards
+    engine       changes of the section ``generator``
+    environment  replaces the section ``environment``
+    prompts      prompts that replace the problems of the run, in the format of its data. Their completions are not
+                 scored with the reward functions of the run
 
     The model of an unfinished run is the policy of its newest whole checkpoint; the run may be in progress.
 
@@ -179,6 +191,7 @@ def evaluation_of_run(
     config = _config_with_evaluations(directory)
     checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(Origin(directory))
     settings = evolve(config.evaluate, **changes)
+    config = evolve(config, environment=_checked(environment or config.environment))
     check_answer_extractor(settings)
     accuracy_reward = accuracy_reward_of(evolve(config, evaluate=settings))
     # Problems that are named replace the validation set.
@@ -202,6 +215,8 @@ def evaluation_of_run(
         generator=_changed_engine(config.generator, engine),
         seed=config.seed,
         environment=config.environment,
+        workflow=config.rollout.workflow if config.rollout and config.environment is None else None,
+        is_rewarded=not (prompts and config.rewards),
         checkpoint=checkpoint,
         policy=checkpoint and partial(load_policy, config, checkpoint, len(opened.examples.indices)),
     )
@@ -214,6 +229,14 @@ def _changed_engine(generator: Any, changes: Mapping[str, Any]) -> Any:
             need = f"a generator with this setting; {kind_of(generator)} has none"
             raise ConfigError(f"generator.{name} has no effect", got=repr(value), need=need, do="leave it out")
     return evolve(generator, **changes)
+
+
+def _checked(environment: EnvironmentSettings | None) -> EnvironmentSettings | None:
+    """`environment`, if there is one. Raises ConfigError if it cannot be used."""
+    if environment is not None:
+        with in_section("environment", EnvironmentSettings):
+            check_environment_settings(environment)
+    return environment
 
 
 def _config_with_evaluations(directory: Path) -> RunConfig:
@@ -230,14 +253,13 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
 
     `on_group` is called with the name of the data set and the group of each problem, as they finish.
 
-    Raises: DataError if a prompt is too long for the generator, RewardError if too many completions failed,
-    EngineError if the generator failed.
+    Raises: DataError if a prompt is too long for the generator, RewardError or RolloutError if too many
+    completions failed, EngineError if the generator failed.
     """
-    generator = open_generator(evaluation.generator, evaluation.model, evaluation.seed)
     failures = _Failures(
         FailureLimit(
             evaluation.max_failure_rate,
-            "fix the function",
+            fix,
             expected=num_attempts(evaluation.problems, evaluation.settings),
         ),
         evaluation.settings.samples_per_prompt,
@@ -247,36 +269,55 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         failures.add(group)
         on_group(name, group)
 
-    with closing(generator), closing(Runtime(generator)) as runtime:
-        limit, new_tokens = generator.capabilities.max_sequence_length, evaluation.settings.max_tokens
-        check_problem_lengths(evaluation.chat, evaluation.problems, new_tokens=new_tokens, limit=limit)
-        if evaluation.policy is not None:
-            policy = evaluation.policy()
-            runtime.load_weights(policy.weights(), version=0)
-            policy.close()
-        environment = open_environment(
-            evaluation.environment,
-            runtime,
-            evaluation.chat,
-            next(rows_at(data, data.indices[:1])[0] for data in evaluation.problems.values()),
-            max_sequence_length=limit,
-        )
-        with evaluation.rewards, restored_generators(), frozen_objects():
-            evaluation.rewards.start(runtime.run_here)
-            results = attempt_problems(
-                evaluation.problems,
-                evaluation.settings,
-                runtime=runtime,
-                chat=evaluation.chat,
-                environment=environment,
-                rewards=evaluation.rewards,
-                accuracy_reward=evaluation.accuracy_reward,
-                seed=evaluation.seed,
-                on_group=count_and_report,
-            )
+    with closing(Runtime()) as runtime:
+        interaction = _open_interaction(evaluation, runtime)
+        preview = _preview(evaluation)
+        _check_lengths(evaluation, preview)
+        generator = open_generator(evaluation.generator, evaluation.model, evaluation.seed)
+        with closing(generator), closing(runtime):
+            runtime.attach(generator)
+            _check_lengths(evaluation, None if preview else generator.capabilities)
+            if evaluation.policy is not None:
+                policy = evaluation.policy()
+                runtime.load_weights(policy.weights(), version=0)
+                policy.close()
+            with evaluation.rewards, restored_generators(), frozen_objects():
+                evaluation.rewards.start(runtime.run_here)
+                results = attempt_problems(
+                    evaluation.problems,
+                    evaluation.settings,
+                    runtime=runtime,
+                    chat=evaluation.chat,
+                    interaction=with_limit(interaction, generator.capabilities),
+                    rewards=evaluation.rewards,
+                    accuracy_reward=evaluation.accuracy_reward,
+                    seed=evaluation.seed,
+                    on_group=count_and_report,
+                )
     if failures.limit.count:
         _LOG.warning("%d of %d completions failed, and are left out", failures.limit.count, failures.limit.scored)
     return results
+
+
+def _open_interaction(evaluation: Evaluation, runtime: Runtime) -> Interaction:
+    example = next(rows_at(data, data.indices[:1])[0] for data in evaluation.problems.values())
+    opened = open_interaction(
+        evaluation.environment, evaluation.workflow, runtime, evaluation.chat, example, seed=evaluation.seed
+    )
+    if not isinstance(opened, OpenedEnvironment):
+        return opened
+    return evolve(opened, gives_rewards=opened.gives_rewards and evaluation.is_rewarded)
+
+
+def _preview(evaluation: Evaluation) -> Capabilities | None:
+    """The capabilities of the generator, before the model is loaded; None if its engine cannot tell."""
+    preview = getattr(find("generator", kind_of(evaluation.generator)), "preview", None)
+    return preview and preview(evaluation.generator, model=evaluation.model)
+
+
+def _check_lengths(evaluation: Evaluation, engine: Capabilities | None) -> None:
+    limit, new_tokens = engine and engine.max_sequence_length, evaluation.settings.max_tokens
+    check_problem_lengths(evaluation.chat, evaluation.problems, new_tokens=new_tokens, limit=limit)
 
 
 @frozen

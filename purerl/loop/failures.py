@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from textwrap import indent
 from typing import NamedTuple
 
 from attrs import define, field
 
-from purerl.errors import RewardError
-from purerl.rewards.outcomes import Failure, shorten
+from purerl.errors import RewardError, RolloutError
+from purerl.rewards.outcomes import FailedPart, Failure, shorten
 from purerl.rollouts.types import Group
 from purerl.store.directory import RunDirectory
 
-__all__ = ["FailureLimit", "MissingSample", "RunFailures", "describe_failure", "missing_samples", "tolerated"]
+__all__ = ["FailureLimit", "MissingSample", "RunFailures", "describe_failure", "fix", "missing_samples", "tolerated"]
 
 _ALWAYS_TOLERATED = 3
 _MAX_LOGGED = 20
 _MAX_COMPLETION = 2000  # characters
-_DO = "fix the function, or raise reward_workers.timeout or .max_failure_rate; the run can be resumed"
+_LIMITS: Mapping[FailedPart, str] = {
+    "reward": "reward_workers.timeout or .max_failure_rate",
+    "environment": "environment.timeout or reward_workers.max_failure_rate",
+    "engine": "reward_workers.max_failure_rate",
+    "workflow": "reward_workers.max_failure_rate",
+}
+"""The settings that decide when there are too many failures of each part."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,32 +69,53 @@ class FailureLimit:
     """Counts failures on completions that belong together, such as those of a step.
 
     max_rate  the share of the completions that may fail, see `tolerated`
-    do        what to do if there are too many
+    remedy    what to do if there are too many: a function of what has failed most often
     expected  number of completions, as far as it is known before they are scored
     scored    number of completions so far
     count     number of failures so far
     """
 
     max_rate: float
-    do: str
+    remedy: Callable[[FailedPart], str]
     expected: int = 0
     scored: int = 0
     count: int = 0
-    _first: Failure | None = None
+    _by_part: dict[FailedPart, list[Failure]] = field(factory=dict)
 
     def add(self, failure: Failure) -> None:
-        """Count `failure`. Raises RewardError with the first one, as soon as there are too many."""
+        """Count `failure`.
+
+        Raises: RewardError, or RolloutError if something else than reward functions failed most often, as soon as there
+        are too many. The message has the first such failure.
+        """
         self.count += 1
-        self._first = self._first or failure
+        self._by_part.setdefault(failure.part, []).append(failure)
         rows = max(self.expected, self.scored)
         limit = tolerated(self.max_rate, rows)
         if self.count > limit:
-            raise RewardError(
-                f"too many completions failed; the first failure:\n{describe_failure(self._first)}",
+            part = max(self._by_part, key=lambda part: len(self._by_part[part]))
+            error = RewardError if part == "reward" else RolloutError
+            raise error(
+                f"too many completions failed; the first failure:\n{describe_failure(self._by_part[part][0])}",
                 got=f"{self.count} of {rows} already",
                 need=f"at most {math.floor(limit)}, with max_failure_rate = {self.max_rate:g}",
-                do=self.do,
+                do=self.remedy(part),
             )
+
+
+def fix(part: FailedPart) -> str:
+    """What to do about failures of `part`.
+
+    >>> fix("reward"), fix("environment")
+    ('fix the function', 'fix the environment')
+    """
+    fixes = {"reward": "fix the function", "engine": "see the message of the engine"}
+    return fixes.get(part, f"fix the {part}")
+
+
+def _fix_or_tolerate(part: FailedPart) -> str:
+    """What to do about failures of `part` in a run."""
+    return f"{fix(part)}, or raise {_LIMITS[part]}; the run can be resumed"
 
 
 def describe_failure(failure: Failure) -> str:
@@ -108,18 +135,18 @@ class RunFailures:
     samples: int
     max_rate: float
     _step: int = 0
-    _limit: FailureLimit = field(default=FailureLimit(1.0, _DO), init=False)
+    _limit: FailureLimit = field(default=FailureLimit(1.0, _fix_or_tolerate), init=False)
 
     def start(self, step: int) -> None:
         """Failures from now on are those of `step`."""
-        self._step, self._limit = step, FailureLimit(self.max_rate, _DO)
+        self._step, self._limit = step, FailureLimit(self.max_rate, _fix_or_tolerate)
 
     def expect(self, rows: int) -> None:
         """The step has `rows` more completions."""
         self._limit.expected += rows
 
     def add(self, group: Group) -> None:
-        """Count and log the failures of `group`. Raises RewardError as soon as there are too many."""
+        """Count and log the failures of `group`. Raises RewardError or RolloutError as soon as there are too many."""
         self._limit.scored += len(group.trajectories) or self.samples
         for missing in missing_samples(group, self.samples):
             if self._limit.count < _MAX_LOGGED:

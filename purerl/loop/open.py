@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
 from purerl.loop.draws import Sampler
-from purerl.loop.environments import OpenedEnvironment, open_environment
+from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
 from purerl.loop.run import Clock, LoopState
@@ -59,6 +59,7 @@ __all__ = [
     "check_files",
     "check_inputs",
     "check_row_lengths",
+    "first_example",
     "max_steps_of",
     "models_of",
     "open_generator",
@@ -98,15 +99,6 @@ class Run:
     @property
     def trainers(self) -> Mapping[str, Trainer]:
         return self.learner.trainers
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether everything in flight has one order and can be sampled again exactly."""
-        rollout, engine = self.config.rollout, self.runtime.engine
-        if rollout is None or engine is None or rollout.order != "drawn":
-            return False
-        capabilities = engine.generator.capabilities
-        return self.runtime.is_in_step and capabilities.seeded and capabilities.batch_invariant
 
     @contextmanager
     def measured_generation(self, clock: Clock) -> Iterator[None]:
@@ -191,6 +183,16 @@ def max_steps_of(config: RunConfig, num_examples: int) -> int:
 
 def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction]) -> Run:
     """Open everything that `config` names; `functions` are reward functions that were passed as objects."""
+    rollout = config.rollout
+    with ExitStack() as on_error:
+        runtime = Runtime(**({"stall_timeout": rollout.stall_timeout} if rollout else {}))
+        on_error.callback(runtime.close)
+        run = _open(config, directory, functions, runtime)
+        on_error.pop_all()
+    return run
+
+
+def _open(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], runtime: Runtime) -> Run:
     algorithm = algorithm_of(config)
     models = identify_models(model_roles(config, algorithm), directory)
     config = pin_commits(config, model_roles(config, algorithm), models)
@@ -202,30 +204,25 @@ def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str,
     data = open_run_data(config, algorithm, roles, runner)
     max_steps = max_steps_of(config, len(data.examples.indices))
     updates = updates_of(config, algorithm, max_steps)
+    workflow = config.rollout and config.rollout.workflow
+    interaction = open_interaction(
+        config.environment, workflow, runtime, data.chat, first_example(data), seed=config.seed
+    )
     trainers = {name: open_trainer(config, name, role, updates[name] or 0) for name, role in roles.items()}
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
+    if generator is not None:
+        runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
     learner = _learner(config, algorithm, trainers)
-    rollout = config.rollout
-    runtime = Runtime(
-        generator,
-        background=rollout is not None and rollout.background,
-        **({"stall_timeout": rollout.stall_timeout} if rollout else {}),
-    )
     capabilities = [trainer.capabilities for trainer in trainers.values()]
-    environment = open_environment(
-        config.environment,
-        runtime,
-        data.chat,
-        rows_at(data.examples, data.examples.indices[:1])[0],
-        max_sequence_length=min_limit(*capabilities, *([generator.capabilities] if generator else [])),
-    )
+    sampling = [generator.capabilities] if generator else []
+    trained, evaluated = (with_limit(interaction, *each) for each in ([*capabilities, *sampling], sampling))
     run = Run(
         config=config,
         max_steps=max_steps,
         learner=learner,
         roles=roles,
-        source=open_source(config, algorithm, data, runtime, environment, runner, directory),
-        evaluate=partial(_evaluate, config, data, runtime, environment, runner, directory),
+        source=open_source(config, algorithm, data, runtime, trained, runner, directory),
+        evaluate=partial(_evaluate, config, data, runtime, evaluated, runner, directory),
         validate=_validator(config, algorithm, data, learner),
         rewards=runner,
         data=data,
@@ -270,6 +267,11 @@ def open_run_data(
     return evolve(data, validation=select_held_out(config.validation, held_out or data.validation))
 
 
+def first_example(data: RunData) -> Mapping[str, Any]:
+    """The first row of the training data."""
+    return rows_at(data.examples, data.examples.indices[:1])[0]
+
+
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:
     updates_per_step = config.ppo_epochs * config.minibatches
     objectives = loop_objectives(algorithm, updates_per_step=updates_per_step, is_sampling=config.rollout is not None)
@@ -290,7 +292,7 @@ def _evaluate(
     config: RunConfig,
     data: RunData,
     runtime: Runtime,
-    environment: OpenedEnvironment | None,
+    interaction: Interaction,
     runner: RewardRunner,
     directory: RunDirectory,
     *,
@@ -306,7 +308,7 @@ def _evaluate(
         data.problems,
         settings,
         runtime=runtime,
-        environment=environment,
+        interaction=interaction,
         chat=data.chat,
         rewards=runner,
         accuracy_reward=accuracy_reward_of(config),

@@ -63,7 +63,7 @@ def resume(run: Run, directory: RunDirectory) -> LoopState:
     in_flight = state.in_flight
     if origin is not None and origin["step"] == state.step:  # other data or settings: nothing was sampled with them
         in_flight, waiting = (*(group.draw for group in waiting), *in_flight), []
-    run.source.window.restore(state.num_draws, sorted(in_flight), waiting, step=state.step)
+    run.source.window.restore(state.num_draws, in_flight, waiting, step=state.step)
     return state
 
 
@@ -81,11 +81,11 @@ def describe_start(state: LoopState, directory: RunDirectory) -> str:
 def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory) -> None:
     """Write a checkpoint of `state`, whose metrics have been logged, and remove old ones.
 
-    If sampling can be repeated exactly, and the checkpoint is one that is due, everything in flight is collected first:
-    then the run continues in the same way whether it is killed or not.
+    If sampling can be repeated exactly, the groups of everything in flight are collected first: then a resumed run is
+    equal to one that was not interrupted. All their tokens have been sampled, so this changes no result.
     """
     settings, window = run.config.checkpoint, run.source.window
-    if run.is_repeatable and state.step % settings.every == 0:
+    if _is_repeatable(run):
         window.drain()
     content = asdict(evolve(state, in_flight=tuple(window.in_flight)), recurse=False)
     saved: dict[str, SupportsSave] = dict(run.trainers)
@@ -94,6 +94,20 @@ def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory) -> None
     directory.sync(range(max(saved_steps(directory.checkpoints), default=0), state.step + 1))
     protected = _protected(directory, settings, state.step)
     commit(directory.checkpoints, state.step, content, saved, keep=settings.keep, protected=protected)
+
+
+def _is_repeatable(run: Run) -> bool:
+    """Whether draws in flight wait only for rewards when a step ends, so that their order and weights are determined.
+
+    This is the case if the engine works inside of the steps of a run, and nothing else takes time while it samples.
+    """
+    rollout, environment, engine = run.config.rollout, run.config.environment, run.runtime.engine
+    if rollout is None or engine is None or rollout.order != "drawn":
+        return False
+    if environment is not None and not environment.is_in_event_loop:
+        return False
+    capabilities = engine.generator.capabilities
+    return run.runtime.is_in_step and capabilities.seeded and capabilities.batch_invariant
 
 
 def _protected(directory: RunDirectory, settings: Checkpoint, *steps: int) -> list[int]:

@@ -6,7 +6,7 @@ returns the rows and its metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -113,17 +113,25 @@ class RolloutSource:
 
     def _with_optional_fields(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
-        names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.result.weighted_components)
-        results = zip(episodes_of(trajectories), results_of_episodes(trajectories), strict=True)
-        scores = {row.fields["row"]: result.reward or 0.0 for rows, result in results for row in rows}
-        fields: Mapping[str, Callable[[Trajectory], object]] = {
-            "score": lambda t: scores[t.fields["row"]],
-            "components": lambda t: [t.result.weighted_components.get(name, 0.0) for name in names],
-        }
-        selected = {name: function for name, function in fields.items() if name in reads_of(self.algorithm)}
-        if not selected:
+        functions = {"score": _scores, "components": _components}
+        columns = {name: f(trajectories) for name, f in functions.items() if name in reads_of(self.algorithm)}
+        if not columns:
             return [*trajectories]
-        return [evolve(t, fields={**t.fields, **{name: f(t) for name, f in selected.items()}}) for t in trajectories]
+        added = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+        return [evolve(t, fields={**t.fields, **new}) for t, new in zip(trajectories, added, strict=True)]
+
+
+def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
+    """The reward of the episode of each row."""
+    results = zip(episodes_of(trajectories), results_of_episodes(trajectories), strict=True)
+    scores = {row.fields["row"]: result.reward or 0.0 for rows, result in results for row in rows}
+    return [scores[trajectory.fields["row"]] for trajectory in trajectories]
+
+
+def _components(trajectories: Sequence[Trajectory]) -> list[list[float]]:
+    """The weighted reward components of each row, in one order for all."""
+    names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.result.weighted_components)
+    return [[t.result.weighted_components.get(name, 0.0) for name in names] for t in trajectories]
 
 
 def length_penalty(settings: Overlong | None, max_tokens: int) -> Callable[[int], float]:

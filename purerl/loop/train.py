@@ -54,8 +54,8 @@ def train(
                     resumed afterwards
 
     Raises: ConfigError and DataError for invalid settings and data, as early as they can be found; RunDirectoryError if
-    the directory contains another run, or cannot be written; RewardError, EngineError, CheckpointError and
-    RunStoppedError during the run, which can be resumed afterwards.
+    the directory contains another run, or cannot be written; RewardError, RolloutError, EngineError,
+    CheckpointError and RunStoppedError during the run, which can be resumed afterwards.
     """
     config, functions = _with_functions(config, rewards, gates)
     check(config, functions)

@@ -9,7 +9,11 @@ their draws. In any other order a group is preferred as soon as it would become 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
+
+from attrs import define, field
 
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.settings import Order
@@ -45,11 +49,12 @@ class Window:
         self.num_draws = 0
         self._version: dict[int, int] = {}  # of the weights when the draw was submitted
         self._waiting: dict[int, Group] = {}  # in the order in which they finished
+        self._again: deque[int] = deque()  # draws that are sampled again before new ones are drawn
 
     @property
     def in_flight(self) -> list[int]:
-        """The numbers of the draws that are being sampled."""
-        return self._rollouts.in_flight
+        """The numbers of the draws that are being sampled, or are sampled again as soon as the limit permits."""
+        return [*self._rollouts.in_flight, *self._again]
 
     @property
     def waiting(self) -> list[Group]:
@@ -57,10 +62,23 @@ class Window:
         return [*self._waiting.values()]
 
     def restore(self, num_draws: int, in_flight: Sequence[int], waiting: Sequence[Group], *, step: int) -> None:
-        """Continue after `step` where a checkpoint was written. The draws in flight are sampled again."""
-        self.num_draws, self._waiting = num_draws, {group.draw: group for group in waiting}
-        self._version = {group.draw: oldest_version(group, step) for group in waiting}
-        self._submit([draw for number in in_flight for draw in self._draw(number, 1)], step)
+        """Continue after `step` where a checkpoint was written.
+
+        The draws `in_flight` are sampled again, before new ones are drawn. So are those of `waiting` whose groups would
+        be too old when it is their turn, because fewer groups may wait than when the checkpoint was written.
+        """
+        versions = {group.draw: oldest_version(group, step) for group in waiting}
+        numbers = [*in_flight, *versions]
+        turn = sorted(numbers, key=lambda n: (0 if self._is_in_order else versions.get(n, step), n))
+        too_old = {
+            number
+            for position, number in enumerate(turn)
+            if step + position // self._batch_size > versions.get(number, step) + self._max_staleness
+        }
+        self.num_draws = num_draws
+        self._waiting = {group.draw: group for group in waiting if group.draw not in too_old}
+        self._version = {number: versions[number] for number in self._waiting}
+        self._again = deque(sorted(number for number in numbers if number not in self._waiting))
 
     def _submit(self, draws: Sequence[Draw], step: int) -> None:
         self._version.update((draw.number, step) for draw in draws)
@@ -73,8 +91,11 @@ class Window:
         """
         limit = (1 + self._max_staleness) * self._batch_size + self._num_extra
         missing = max(0, limit - num_kept - len(self._version))
-        self._submit(self._draw(self.num_draws, missing), step)
-        self.num_draws += missing
+        again = [self._again.popleft() for _ in range(min(missing, len(self._again)))]
+        new = range(self.num_draws, self.num_draws + missing - len(again))
+        self.num_draws = new.stop
+        repeated = [draw for first, number in _ranges(again) for draw in self._draw(first, number)]
+        self._submit([*repeated, *(self._draw(new.start, len(new)) if new else ())], step)
         chosen = self._choose_drawn(count) if self._is_in_order else self._choose_finished(count, step)
         for number in chosen:
             del self._version[number]
@@ -87,51 +108,74 @@ class Window:
 
     def _choose_finished(self, count: int, step: int) -> list[int]:
         """The first `count` groups that finish; but groups that would become too old otherwise are waited for."""
-        chosen: list[int] = []
-        due = {} if self._num_extra else num_due(self._last_steps(), step, self._batch_size)
-        for last_step, number in [*due.items(), (None, count)]:
-            while len(chosen) < count and len(self._up_to(last_step, chosen)) < number:
-                finished = [n for n in self._up_to(last_step, self._waiting) if n not in chosen]
-                chosen += finished[:1]
-                if not finished:
-                    self._collect(None)
-        return chosen
+        number_due = {} if self._num_extra else num_due(self._last_steps(), step, self._batch_size)
+        due = {e: min(number, count) for e, number in number_due.items()}
+        choice, new = _Choice(count, due), [*self._waiting]
+        while True:
+            for number in new:
+                choice.offer(number, self._version[number] + self._max_staleness)
+            if choice.remaining == 0 or not (new := self._collect(None)):
+                return choice.numbers
 
     def _last_steps(self) -> dict[int, int]:
         """The last step at which each draw may be trained."""
         return {number: version + self._max_staleness for number, version in self._version.items()}
-
-    def _up_to(self, last_step: int | None, numbers: Iterable[int]) -> list[int]:
-        """Those of `numbers` that must be trained at `last_step` at the latest; None: all of them."""
-        last_steps = self._last_steps()
-        return [number for number in numbers if last_step is None or last_steps[number] <= last_step]
 
     def cancel_surplus(self, step: int) -> int:
         """Give up draws that would become too old, because more were sampled than are needed; return their number.
 
         Called when the step after `step` has its groups. Draws in flight are given up first, the latest ones before.
         """
-        by_preference = sorted(self._version, key=lambda number: (number in self._waiting, -number))
-        surplus: list[int] = []
-        for last_step, number in num_due(self._last_steps(), step, self._batch_size).items():
-            members = [n for n in self._up_to(last_step, by_preference) if n not in surplus]
-            surplus += members[: max(0, number - len(self._up_to(last_step, surplus)))]
+        last_steps = self._last_steps()
+        by_preference = sorted(last_steps, key=lambda number: (number in self._waiting, -number))
+        due = num_due(last_steps, step, self._batch_size)
+        choice = _Choice(max(due.values(), default=0), due)
+        for number in by_preference:
+            choice.offer(number, last_steps[number])
+        surplus = choice.numbers
         self._rollouts.cancel([number for number in surplus if number not in self._waiting])
         for number in surplus:
             del self._version[number]
             self._waiting.pop(number, None)
         return len(surplus)
 
-    def _collect(self, draws: Sequence[int] | None) -> None:
-        """Wait for all `draws`, or for any group if no draws are named."""
+    def _collect(self, draws: Sequence[int] | None) -> list[int]:
+        """Wait for all `draws`, or for any group if no draws are named; return those that have finished."""
         missing = None if draws is None else [number for number in draws if number not in self._waiting]
-        for group in self._rollouts.collect(draws=missing):
-            self._waiting[group.draw] = group
+        groups = self._rollouts.collect(draws=missing)
+        self._waiting.update((group.draw, group) for group in groups)
+        for group in groups:
             self._on_group(group)
+        return [group.draw for group in groups]
 
     def drain(self) -> None:
         """Wait for everything that is in flight."""
-        self._collect(self.in_flight)
+        self._collect(self._rollouts.in_flight)
+
+
+@define
+class _Choice:
+    """Chooses `count` of the draws that are offered: the first ones, as far as they leave room for those that are due.
+
+    due      for each step e, how many draws must be chosen whose last step is at most e
+    numbers  those that were chosen
+    """
+
+    count: int
+    due: dict[int, int]
+    numbers: list[int] = field(factory=list)
+
+    @property
+    def remaining(self) -> int:
+        """How many are missing."""
+        return self.count - len(self.numbers)
+
+    def offer(self, number: int, last_step: int) -> None:
+        """Choose the draw `number`, unless its place is needed. A draw that is refused would be refused later too."""
+        due = {e: needed - (last_step <= e) for e, needed in self.due.items()}
+        if self.remaining > max([0, *due.values()]):
+            self.numbers.append(number)
+            self.due = due
 
 
 def num_due(last_steps: Mapping[int, int], step: int, batch_size: int) -> dict[int, int]:
@@ -144,9 +188,17 @@ def num_due(last_steps: Mapping[int, int], step: int, batch_size: int) -> dict[i
     >>> num_due({0: 1, 1: 1, 2: 1, 3: 2}, step=0, batch_size=2)
     {1: 1}
     """
-    members = {e: sum(last <= e for last in last_steps.values()) for e in sorted(set(last_steps.values()))}
-    due = {e: number - batch_size * max(0, e - step) for e, number in members.items()}
+    counts = sorted(Counter(last_steps.values()).items())
+    members = zip([e for e, _ in counts], accumulate(number for _, number in counts), strict=True)
+    due = {e: number - batch_size * max(0, e - step) for e, number in members}
     return {e: number for e, number in due.items() if number > 0}
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The ranges of consecutive `numbers`, each as its first number and its length."""
+    for _, pairs in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in pairs]
+        yield members[0], len(members)
 
 
 def oldest_version(group: Group, default: int) -> int:

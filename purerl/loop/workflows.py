@@ -12,7 +12,7 @@ from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
 from purerl.data.open import RunData
 from purerl.loop.draws import Sampler
-from purerl.loop.environments import OpenedEnvironment, open_workflow
+from purerl.loop.environments import Interaction, open_workflow
 from purerl.loop.failures import RunFailures
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
@@ -39,7 +39,7 @@ def open_source(
     algorithm: Algorithm,
     data: RunData,
     runtime: Runtime,
-    environment: OpenedEnvironment | None,
+    interaction: Interaction,
     runner: RewardRunner,
     directory: RunDirectory,
 ) -> Source:
@@ -51,7 +51,7 @@ def open_source(
         return ExampleSource(Window(Rollouts(runtime, workflow), sampler.draw, batch_size=size), size)
     build = partial(
         open_workflow,
-        environment,
+        interaction,
         data.chat,
         data.examples.example_format,
         rewards=runner,

@@ -7,7 +7,7 @@ values have the same meaning as in these libraries.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from purerl.errors import ConfigError
@@ -62,7 +62,7 @@ class Convention(NamedTuple):
     name, signature    for messages
     marker_parameters  parameter names that only functions of this convention have
     max_inputs         maximum number of inputs of one call
-    call               (function, inputs) -> the return value of the function, or an awaitable of it
+    call               (reward, inputs) -> the return value of its function, or an awaitable of it
     parse              (return value, number of inputs) -> one value per input
     required_columns   (function) -> the columns of the examples that the function requires
     """
@@ -71,17 +71,18 @@ class Convention(NamedTuple):
     signature: str
     marker_parameters: frozenset[str]
     max_inputs: int
-    call: Callable[[RewardFunction, Sequence[RewardInput]], Any]
+    call: Callable[[LoadedReward, Sequence[RewardInput]], Any]
     parse: Callable[[Any, int], list[Any]]
     required_columns: Callable[[RewardFunction], tuple[str, ...]]
 
 
 class LoadedReward(NamedTuple):
-    """A reward function with its name and calling convention."""
+    """A reward function with its name, its calling convention, and its parameters by name."""
 
     name: str
     function: RewardFunction
     convention: Convention
+    parameters: Mapping[str, inspect.Parameter]
 
 
 def load_reward(name: str) -> LoadedReward:
@@ -123,7 +124,7 @@ def as_reward(name: str, function: RewardFunction) -> LoadedReward:
     if not _has_signature(function, convention):
         need = "one of: " + "; ".join(f"{convention.signature} ({convention.name})" for convention in CONVENTIONS)
         raise ConfigError(f"reward {name!r}", got=got, need=need)
-    return LoadedReward(name, function, convention)
+    return LoadedReward(name, function, convention, parameters)
 
 
 _GROUND_TRUTH_NAMES = ("ground_truth", "answer", "solution", "label", "target", "gold")
@@ -180,17 +181,16 @@ def _has_signature(function: RewardFunction, convention: Convention) -> bool:
         return True
     try:
         if convention is PURERL:
-            signature.bind("", {}, **_select_messages(function, []))
+            signature.bind("", {}, **_select_messages(signature.parameters, []))
         elif convention is VERL:
-            signature.bind(**_select_arguments(function, dict.fromkeys(_VERL_PARAMETERS)))
+            signature.bind(**_select_arguments(signature.parameters, dict.fromkeys(_VERL_PARAMETERS)))
     except TypeError:
         return False
     return True
 
 
-def _select_arguments(function: RewardFunction, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The `arguments` that `function` has a parameter for: all of them if it has ``**kwargs``."""
-    parameters = _parameters(function)
+def _select_arguments(parameters: Mapping[str, inspect.Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The `arguments` that have a parameter: all of them if there is ``**kwargs``."""
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(arguments)
     return {name: value for name, value in arguments.items() if name in parameters}
@@ -199,14 +199,14 @@ def _select_arguments(function: RewardFunction, arguments: Mapping[str, Any]) ->
 # --- purerl ------------------------------------------------------------------------------------------------------
 
 
-def _call_purerl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
+def _call_purerl(reward: LoadedReward, inputs: Sequence[RewardInput]) -> Any:
     [item] = inputs
-    return function(item.completion, item.example, **_select_messages(function, item.conversation))
+    return reward.function(item.completion, item.example, **_select_messages(reward.parameters, item.conversation))
 
 
-def _select_messages(function: RewardFunction, messages: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The argument `messages`, if `function` has a parameter of this name."""
-    return {"messages": messages} if "messages" in _parameters(function) else {}
+def _select_messages(parameters: Collection[str], messages: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The argument `messages`, if there is a parameter of this name."""
+    return {"messages": messages} if "messages" in parameters else {}
 
 
 def _parse_purerl(returned: Any, count: int) -> list[Any]:
@@ -224,7 +224,7 @@ def _required_columns_purerl(function: RewardFunction) -> tuple[str, ...]:
 _VERL_PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
-def _call_verl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
+def _call_verl(reward: LoadedReward, inputs: Sequence[RewardInput]) -> Any:
     example = inputs[0].example
     arguments = {
         "data_source": example["data_source"],
@@ -232,7 +232,7 @@ def _call_verl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
         "ground_truth": example["reward_model"]["ground_truth"],
         "extra_info": example.get("extra_info") or {},
     }
-    return function(**_select_arguments(function, arguments))
+    return reward.function(**_select_arguments(reward.parameters, arguments))
 
 
 def _parse_verl(returned: Any, count: int) -> list[Any]:
@@ -247,7 +247,7 @@ def _required_columns_verl(function: RewardFunction) -> tuple[str, ...]:
 # --- TRL ---------------------------------------------------------------------------------------------------------
 
 
-def _call_trl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
+def _call_trl(reward: LoadedReward, inputs: Sequence[RewardInput]) -> Any:
     """Pass every column of the examples as a list. A completion of a conversation is a list of messages."""
     examples = [item.example for item in inputs]
     prompts = [example["prompt"] for example in examples]
@@ -257,7 +257,8 @@ def _call_trl(function: RewardFunction, inputs: Sequence[RewardInput]) -> Any:
     ]
     names = dict.fromkeys(name for example in examples for name in example if name not in ("prompt", "completion"))
     columns = {name: [example.get(name) for example in examples] for name in names}
-    return function(**_select_arguments(function, {**columns, "prompts": prompts, "completions": completions}))
+    arguments = {**columns, "prompts": prompts, "completions": completions}
+    return reward.function(**_select_arguments(reward.parameters, arguments))
 
 
 def _parse_trl(returned: Any, count: int) -> list[Any]:

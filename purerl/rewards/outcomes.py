@@ -17,7 +17,7 @@ from functools import cache
 from threading import Thread
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
 from purerl.rewards.adapters import LoadedReward, RewardInput
 from purerl.rewards.components import to_components
@@ -26,6 +26,7 @@ from purerl.seeds import seed_everything
 __all__ = [
     "INTERNAL_FILES",
     "CallOutcomes",
+    "FailedPart",
     "Failure",
     "FailureKind",
     "Outcome",
@@ -47,13 +48,24 @@ FailureKind = Literal["raised", "ran out of memory", "returned an invalid value"
 """What happened. An engine that has no completion for a request "failed"; everything else happens in a function."""
 
 
+FailedPart = Literal["reward", "environment", "engine", "workflow"]
+"""What failed. Each has a remedy of its own."""
+
+
 @frozen
 class Failure:
-    """Why a completion has no reward: the name of the reward function, what happened, and the traceback or message."""
+    """Why a completion has no reward.
+
+    function   name of the reward function, environment, ... that failed
+    kind       what happened
+    traceback  the traceback, or a message
+    part       what `function` is
+    """
 
     function: str
     kind: FailureKind
     traceback: str
+    part: FailedPart = field(default="reward", eq=False)
 
 
 Outcome = Mapping[str, float] | None | Failure
@@ -139,7 +151,7 @@ def _received_signals() -> Iterator[list[int]]:
 def _call(reward: LoadedReward, inputs: Sequence[RewardInput], signals: Sequence[int]) -> Any:
     seed_everything(inputs[0].seed)
     try:
-        returned = reward.convention.call(reward.function, inputs)
+        returned = reward.convention.call(reward, inputs)
         return list(returned) if isinstance(returned, Iterator) else returned
     except BaseException as error:
         if signals and not isinstance(error, Exception):

@@ -35,8 +35,10 @@ class WithGreedyBaseline:
 
 
 def _with_baseline(trajectory: Trajectory, greedy: RewardResult, penalty: float) -> Trajectory:
-    """`trajectory` with the reward of the greedy one. Without this baseline it is masked out."""
-    mask = [counted and greedy.reward is not None for counted in trajectory.fields["mask"]]
-    score = 0.0 if greedy.reward is None else greedy.reward + penalty
-    result = evolve(trajectory.result, failure=trajectory.result.failure or greedy.failure)
-    return evolve(trajectory, fields={**trajectory.fields, "mask": mask, "greedy_score": score}, result=result)
+    """`trajectory` with the reward of the greedy one. Without this baseline it has no reward, and is masked out."""
+    if greedy.reward is not None:
+        return evolve(trajectory, fields={**trajectory.fields, "greedy_score": greedy.reward + penalty})
+    length = len(trajectory.fields["tokens"])
+    without = {"mask": [False] * length, "reward": [0.0] * length, "greedy_score": 0.0}
+    result = RewardResult(failure=trajectory.result.failure or greedy.failure)
+    return evolve(trajectory, fields={**trajectory.fields, **without}, result=result)

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from purerl.data.chat import Prompt
+from purerl.envs.failures import EnvironmentFailure
 from purerl.errors import RewardError
 from purerl.protocols import Completion, Generator, Request, generate
 from purerl.rollouts.environment import EnvironmentWorkflow
-from purerl.rollouts.failures import EpisodeError
+from purerl.rollouts.episode_errors import EpisodeError
 from purerl.rollouts.types import Draw, Trajectory
 
 __all__ = ["format_episode", "play"]
@@ -48,7 +49,7 @@ async def _play(workflow: EnvironmentWorkflow, draw: Draw, sample: int, generato
     try:
         await workflow.play(episode, complete)
     except EpisodeError as error:
-        raise error.__cause__ or error from None
+        raise _exception_of(error) from None
     trajectories = await workflow.finish(episode)
     for trajectory in trajectories:
         if failure := trajectory.result.failure:
@@ -56,13 +57,25 @@ async def _play(workflow: EnvironmentWorkflow, draw: Draw, sample: int, generato
     return trajectories
 
 
+def _exception_of(error: EpisodeError) -> BaseException:
+    """What the environment has raised; `error` itself if it has raised nothing."""
+    failure = error.__cause__
+    return (failure.__cause__ if isinstance(failure, EnvironmentFailure) else None) or failure or error
+
+
 def _run(coroutine: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_in_event_loop():
         return asyncio.run(coroutine)
     with ThreadPoolExecutor(1, "purerl play") as thread:
         return thread.submit(asyncio.run, coroutine).result()
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def format_episode(trajectory: Trajectory) -> str:

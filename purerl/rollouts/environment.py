@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 
 from purerl.data.chat import Messages
 from purerl.data.turns import Tools
-from purerl.envs.protocol import Environment
+from purerl.envs.protocol import EndReason, Environment, SupportsEnd
 from purerl.envs.turns import TurnRenderer
 from purerl.errors import EngineError
 from purerl.protocols import Request, Sampling
@@ -24,7 +24,7 @@ from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.episode import Episode, Player, Row, SampledTurn
-from purerl.rollouts.failures import EpisodeError, episode_error, failures_of, opened, place
+from purerl.rollouts.episode_errors import EpisodeError, episode_error, failures_of, opened, place
 from purerl.rollouts.rows import ENVIRONMENT, RowLayout, make_trajectories
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
@@ -135,20 +135,37 @@ class EnvironmentWorkflow:
             observation = await environment.reset(episode.draw.example, seed)
             episode.observe(observation, observation.player)
         tools = getattr(environment, "tools", None) or None
-        while not (observation.done or observation.truncated or episode.num_turns == self.max_turns):
+        while not (observation.done or observation.truncated):
             player = episode.player(observation.player)
+            reason, text = "turns", ""
+            if episode.num_turns == self.max_turns:
+                break
             with failures_of(ENVIRONMENT, episode):
                 added = self._render(player, tools)
-            max_tokens = self._max_tokens(player, added)
+            reason, max_tokens = "tokens", self._max_tokens(player, added)
             if max_tokens < 1:
                 break
             turn = await self._take_turn(episode, player, observation.state, added, max_tokens, generate)
+            reason, text = "length", turn.text
             if turn.completion.finish == "length":
                 break
             with failures_of(ENVIRONMENT, episode):
                 observation = await environment.step(turn.text, turn.calls)
                 episode.observe(observation, player.number)
-        episode.truncated = observation.truncated or not observation.done
+        else:
+            episode.truncated = observation.truncated
+            return
+        episode.truncated = True
+        await self._end(episode, environment, reason, text)
+
+    async def _end(self, episode: Episode, environment: Environment, reason: EndReason, text: str) -> None:
+        """Tell the environment that a limit has ended `episode`; its last turn gets what the environment returns."""
+        if not isinstance(environment, SupportsEnd) or not episode.turns:
+            return
+        with failures_of(ENVIRONMENT, episode):
+            observation = await environment.end(reason, text)
+            if observation is not None:
+                episode.observe(evolve(observation, messages=()), episode.last_player.number)
 
     def _render(self, player: Player, tools: Tools | None) -> Sequence[int]:
         """The tokens that follow the last turn in the row of `player`. A row that starts here has none."""
@@ -210,4 +227,5 @@ class EnvironmentWorkflow:
 
 
 def _invalid(episode: Episode, what: str) -> EpisodeError:
-    return EpisodeError(Failure(ENVIRONMENT, "returned an invalid value", f"{place(episode)}: {what}\n"))
+    text = f"{place(episode)}: {what}\n"
+    return EpisodeError(Failure(ENVIRONMENT, "returned an invalid value", text, part="environment"))

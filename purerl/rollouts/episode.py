@@ -141,6 +141,11 @@ class Episode:
         """The turns of all players."""
         return [turn for player in self.players.values() for turn in player.turns]
 
+    @property
+    def last_player(self) -> Player:
+        """Who took the last turn."""
+        return max(self.players.values(), key=lambda player: player.turns[-1].number if player.turns else -1)
+
     def observe(self, observation: Observation, player: int) -> None:
         """Give the rewards of `observation`, the answer to a turn of `player`, and the messages to who is next."""
         rewards = observation.reward if isinstance(observation.reward, Mapping) else {player: observation.reward}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import selectors
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 __all__ = ["EventLoop"]
 
-_CLOSE_TIMEOUT = 30.0  # seconds in which cancelled coroutines must end
+_LOG = logging.getLogger(__name__)
+_CLOSE_TIMEOUT = 30.0  # seconds in which cancelled coroutines must end, and in which each cleanup must
 
 
 class _Selector(selectors.DefaultSelector):
@@ -33,45 +36,56 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._selector = _Selector()
+        self._is_closed = False
         self.asyncio = asyncio.SelectorEventLoop(self._selector)
         self._thread = threading.Thread(target=self._run, name="purerl event loop", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.asyncio)
-        self.asyncio.run_forever()
+        while not self._is_closed:
+            with suppress(SystemExit, KeyboardInterrupt):  # of a task, which has it as its result
+                self.asyncio.run_forever()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call `function` in the thread of the event loop, soon."""
         self.asyncio.call_soon_threadsafe(function, *arguments)
 
-    def settle(self) -> None:
-        """Wait until every coroutine waits for something outside of the event loop."""
+    def settle(self, timeout: float) -> bool:
+        """Wait until every coroutine waits for something outside of the event loop; return False after `timeout`."""
         is_idle = threading.Event()
         self.call(self._selector.waiting.append, is_idle)
-        while not is_idle.wait(1.0):
-            if not self._thread.is_alive():
-                return
+        return is_idle.wait(timeout)
 
     def close(self, cleanups: Sequence[Callable[[], Awaitable[None]]] = ()) -> None:
-        """Cancel all coroutines, wait for their end, call `cleanups`, and end the thread."""
-        if not self._thread.is_alive():
+        """Cancel all coroutines, wait for their end, call `cleanups`, and end the thread.
+
+        What does not end in time is a warning: the thread does not keep the process from ending.
+        """
+        if self._is_closed:
             return
+        ending = asyncio.run_coroutine_threadsafe(_end(cleanups), self.asyncio)
         try:
-            timeout = _CLOSE_TIMEOUT * (2 + len(cleanups))
-            asyncio.run_coroutine_threadsafe(_cancel_all(cleanups), self.asyncio).result(timeout)
+            ending.result(_CLOSE_TIMEOUT * (2 + len(cleanups)))
+        except TimeoutError:
+            _LOG.warning("the event loop is blocked by code that does not wait, and is abandoned")
         finally:
+            self._is_closed = True
             self.call(self.asyncio.stop)
-            self._thread.join(_CLOSE_TIMEOUT)
+            self._thread.join(_CLOSE_TIMEOUT if ending.done() else 0.0)
             if not self._thread.is_alive():
                 self.asyncio.close()
 
 
-async def _cancel_all(cleanups: Sequence[Callable[[], Awaitable[None]]]) -> None:
+async def _end(cleanups: Sequence[Callable[[], Awaitable[None]]]) -> None:
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:
         task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
-    for cleanup in cleanups:
-        await asyncio.wait_for(cleanup(), _CLOSE_TIMEOUT)
+    _, stuck = await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT) if tasks else ((), ())
+    for task in stuck:
+        _LOG.warning("a coroutine did not end within %g seconds after it was cancelled: %r", _CLOSE_TIMEOUT, task)
+    for cleanup in (*cleanups, asyncio.get_running_loop().shutdown_asyncgens):
+        try:
+            await asyncio.wait_for(cleanup(), _CLOSE_TIMEOUT)
+        except Exception:  # noqa: BLE001 - the others are called too
+            _LOG.warning("%r failed when the event loop was closed", cleanup, exc_info=True)

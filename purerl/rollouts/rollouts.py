@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from attrs import define, field
+from attrs import define, evolve, field
 
-from purerl.errors import PurerlError
+from purerl.errors import InputError, PurerlError
 from purerl.protocols import Completion, Request
 from purerl.rewards.outcomes import failure_of_exception
 from purerl.rollouts.engine import Ticket
@@ -21,7 +21,7 @@ __all__ = ["Rollouts"]
 
 @define(eq=False)
 class _Running:
-    """A draw whose workflow runs."""
+    """A draw whose workflow runs, or whose group has not been collected."""
 
     ticket: Ticket = field(factory=Ticket)
     task: asyncio.Task[None] | None = None
@@ -33,30 +33,39 @@ class Rollouts:
     def __init__(self, runtime: Runtime, workflow: Workflow) -> None:
         self.runtime, self.workflow = runtime, workflow
         self._running: dict[int, _Running] = {}
-        self._finished: deque[Group] = deque()
+        self._finished: deque[tuple[_Running, Group]] = deque()  # the event loop appends
+        self._arrived: dict[int, Group] = {}  # of draws in flight
         self._num_submitted = 0
 
     def submit(self, draws: Sequence[Draw]) -> None:
-        """Start the workflow on each of `draws`. A number must not be that of a draw in flight."""
-        self._running.update((draw.number, _Running()) for draw in draws)
+        """Start the workflow on each of `draws`. Raises InputError for a number that is in flight."""
+        started = [(draw, _Running()) for draw in draws]
+        for draw, running in started:
+            if draw.number in self._running:
+                need = "a number that no draw in flight has"
+                raise InputError(f"draw {draw.number}", got="a number that is in flight", need=need)
+            self._running[draw.number] = running
         self._num_submitted += len(draws)
-        self.runtime.loop.call(self._start, [(draw, self._running[draw.number]) for draw in draws])
+        self.runtime.loop.call(self._start, started)
 
     def _start(self, draws: Sequence[tuple[Draw, _Running]]) -> None:
         for draw, running in draws:
-            running.task = asyncio.get_running_loop().create_task(self._run(draw, running.ticket))
+            running.task = asyncio.get_running_loop().create_task(self._run(draw, running))
 
-    async def _run(self, draw: Draw, ticket: Ticket) -> None:
+    async def _run(self, draw: Draw, running: _Running) -> None:
         try:
-            group = Group(draw.number, tuple(await self.workflow(draw, partial(self._generate, ticket))))
-        except PurerlError as error:  # the run cannot continue
-            return self.runtime.fail(error)
-        except Exception as error:  # noqa: BLE001 - a missing group, which the loop counts
-            group = Group(draw.number, (), failure_of_exception(f"the workflow of draw {draw.number}", error))
+            group = Group(draw.number, tuple(await self.workflow(draw, partial(self._generate, running.ticket))))
+        except BaseException as error:  # SystemExit of a tool, for example, is a missing group too
+            if isinstance(error, asyncio.CancelledError) and running.task is not None and running.task.cancelling():
+                raise
+            if fatal := _fatal(error):
+                return self.runtime.fail(fatal)
+            failure = failure_of_exception(f"the workflow of draw {draw.number}", error)
+            group = Group(draw.number, (), evolve(failure, part="workflow"))
         finally:
-            if self.runtime.engine is not None and ticket.kept:
-                self.runtime.engine.release(ticket)
-        self._finished.append(group)
+            if self.runtime.engine is not None:
+                self.runtime.engine.release(running.ticket)
+        self._finished.append((running, group))
         self.runtime.wake()
         return None
 
@@ -70,27 +79,35 @@ class Rollouts:
         decodes inside of this call completes everything that has been requested. So the weights of a completion do not
         depend on how long rewards take.
         """
-        wanted = set(draws or ())
-
-        def may_decode() -> bool:
-            return any(running.ticket.requests for running in self._running.values())
+        missing = (self._running.keys() & set(draws or ())) - self._arrived.keys()
 
         def is_done() -> bool:
-            arrived = self._running.keys() & {group.draw for group in tuple(self._finished)}
+            missing.difference_update(self._receive())
             if draws is None:
-                return bool(arrived) or not self._running
-            return wanted <= arrived and not (self.runtime.is_in_step and may_decode())
+                return bool(self._arrived) or not self._running
+            return not missing and not self.runtime.may_decode
 
         def waits_for() -> str:
-            return f"the groups of {len(wanted or self._running)} draws, such as {next(iter(wanted or self._running))}"
+            numbers = missing or self._running
+            return f"the groups of {len(numbers)} draws, such as {min(numbers)}"
 
-        self.runtime.drive(is_done, waits_for=waits_for, timeout=timeout, may_decode=may_decode)
-        groups = [self._finished.popleft() for _ in range(len(self._finished))]
-        return [group for group in groups if self._running.pop(group.draw, None)]
+        self.runtime.drive(is_done, waits_for=waits_for, timeout=timeout)
+        groups, self._arrived = [*self._arrived.values()], {}
+        for group in groups:
+            del self._running[group.draw]
+        return groups
+
+    def _receive(self) -> list[int]:
+        """Keep the groups that have finished since the last call, except those of cancelled draws."""
+        finished = [self._finished.popleft() for _ in range(len(self._finished))]
+        groups = [group for running, group in finished if self._running.get(group.draw) is running]
+        self._arrived.update((group.draw, group) for group in groups)
+        return [group.draw for group in groups]
 
     def cancel(self, draws: Collection[int]) -> None:
         """Stop the workflows of `draws`, and their requests. Their groups are not returned."""
         for number in draws:
+            self._arrived.pop(number, None)
             self.runtime.loop.call(_cancel, self._running.pop(number))
 
     @property
@@ -106,3 +123,10 @@ class Rollouts:
 def _cancel(running: _Running) -> None:
     if running.task is not None:
         running.task.cancel()
+
+
+def _fatal(error: BaseException) -> PurerlError | None:
+    """The error of purerl that `error` is, or that is in this group of exceptions: the run cannot continue."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_fatal, error.exceptions)), None)
+    return error if isinstance(error, PurerlError) else None

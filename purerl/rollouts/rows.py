@@ -11,6 +11,7 @@ from purerl.envs.protocol import ToolCall
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.episode import Episode, Player, Row
+from purerl.rollouts.fields import RowTurn, token_fields
 from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
 from purerl.strict_json import to_json
@@ -100,27 +101,13 @@ def _token_fields(
     episode: Episode, row: Row, result: RewardResult, outcome: float, layout: RowLayout
 ) -> dict[str, Any]:
     """The fields with one value for each token. `outcome` is added to the reward of the last turn."""
-    before = len(row.prompt)
-    fields: dict[str, list[Any]] = {
-        "tokens": [*row.prompt],
-        "action": [False] * before,
-        "reward": [0.0] * before,
-        "rollout_logp": [0.0] * before,
-        "version": [0] * before,
-        "turn": [0] * before,
-    }
-    for turn in row.turns:
-        added, sampled = len(turn.added), len(turn.completion.tokens)
-        reward = (turn.reward or 0.0) + (outcome if turn is row.turns[-1] else 0.0)
-        fields["tokens"] += [*turn.added, *turn.completion.tokens]
-        fields["action"] += [False] * added + [True] * sampled
-        fields["reward"] += [0.0] * (added + sampled - 1) + [reward if result.reward is not None else 0.0]
-        fields["rollout_logp"] += [0.0] * added + [*turn.completion.logp]
-        fields["version"] += [0] * added + [*turn.completion.version]
-        fields["turn"] += [turn.number] * (added + sampled)
-    mask = {"mask": [is_action and result.reward is not None for is_action in fields["action"]]}
+    outcomes = [0.0] * (len(row.turns) - 1) + [outcome]
+    turns = [
+        RowTurn(turn.number, turn.added, turn.completion, (turn.reward or 0.0) + extra)
+        for turn, extra in zip(row.turns, outcomes, strict=False)
+    ]
     anchor = {"anchor": _anchors(episode, row)} if layout.has_states else {}
-    return fields | mask | anchor
+    return token_fields(row.prompt, turns, has_reward=result.reward is not None) | anchor
 
 
 def _anchors(episode: Episode, row: Row) -> list[int]:
@@ -181,9 +168,11 @@ def results_of_episodes(trajectories: Sequence[Trajectory]) -> list[RewardResult
 
 
 def _sum(results: Sequence[RewardResult]) -> RewardResult:
+    if len(results) == 1:
+        return results[0]
     without_reward = [result for result in results if result.reward is None]
-    if len(results) == 1 or without_reward:
-        return [*without_reward, *results][0]
+    if without_reward:
+        return without_reward[0]
     functions = dict.fromkeys(name for result in results for name in result.by_function)
     return RewardResult(
         components=_added(*(result.components for result in results)),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
+from attrs.converters import optional
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, boolean, check_strings, no_effect, setting
+from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting
 
 if TYPE_CHECKING:
     from purerl.algos.algebra import Algorithm
 
-__all__ = ["Order", "Overlong", "Rollout", "check_rollout", "with_length_penalty"]
+__all__ = ["Order", "Overlong", "Rollout", "WorkflowSettings", "check_rollout", "to_workflow", "with_length_penalty"]
 
 Order = Literal["drawn", "finished"]
 
@@ -31,6 +33,27 @@ class Overlong:
     def __attrs_post_init__(self) -> None:
         if not 0 < self.factor < math.inf:
             raise ConfigError("factor", got=self.factor, need="above 0, and finite", do="leave overlong out for none")
+
+
+@frozen
+class WorkflowSettings:
+    """A workflow of your own. In settings a string stands for the function with that name."""
+
+    function: str = setting(
+        "what returns the workflow, as module:function or file.py:function; see docs/workflows.md", short=True
+    )
+    kwargs: Mapping[str, Any] = setting("arguments of the function, beside those that the run passes", factory=dict)
+    fields: tuple[str, ...] = setting(
+        "fields of its rows that only some algorithms read, such as turn, anchor and role", default=()
+    )
+
+    def __attrs_post_init__(self) -> None:
+        check_strings("fields", self.fields)
+
+
+def to_workflow(value: str | WorkflowSettings) -> WorkflowSettings:
+    """The name of a function as the workflow that it stands for."""
+    return WorkflowSettings(value) if isinstance(value, str) else value
 
 
 @frozen(kw_only=True)
@@ -54,6 +77,7 @@ class Rollout:
         'which groups are trained first: "drawn", in the order of the data, or "finished", as they finish, which is '
         "faster and prefers short completions",
         default="drawn",
+        **one_of("drawn", "finished"),
     )
     num_extra_groups: int = setting(
         "groups that are sampled beyond those that are needed; when a step has its groups, those that would become "
@@ -75,6 +99,12 @@ class Rollout:
         valid=lambda value: 0 < value < math.inf,
     )
     overlong: Overlong | None = setting("penalty for completions close to max_tokens", default=None)
+    workflow: WorkflowSettings | None = setting(
+        "a function of yours that returns what makes the rows of a draw, in place of one completion per row; it is "
+        "used in training and in evaluations",
+        default=None,
+        converter=optional(to_workflow),
+    )
 
     def __attrs_post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
@@ -84,6 +114,9 @@ class Rollout:
         if self.overlong and self.overlong.buffer > self.max_tokens:
             need = f"at most max_tokens, {self.max_tokens}"
             raise ConfigError("overlong.buffer", got=self.overlong.buffer, need=need)
+        if self.overlong and self.workflow:
+            need = "completions of one turn; the rewards of a workflow can have a penalty of its own"
+            raise no_effect("overlong", self.overlong, need)
         if self.order == "finished" and not (self.max_staleness or self.num_extra_groups):
             need = "a choice of groups: without max_staleness and num_extra_groups all that are in flight are trained"
             raise no_effect("order", self.order, need)

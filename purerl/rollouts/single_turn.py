@@ -18,7 +18,7 @@ from purerl.seeds import derive_seed
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["RowFields", "SingleTurn", "score_completions"]
+__all__ = ["RowFields", "SingleTurn"]
 
 RowFields = Callable[[Draw], Mapping[str, Any]]
 """The fields of a row that depend only on its draw."""
@@ -43,11 +43,14 @@ class SingleTurn:
             for k in range(self.samples)
         ]
         completions = await generate(requests)
-        texts, results = await score_completions(self.tokenizer, self.score, draw, completions)
+        texts, results = await _score_completions(self.tokenizer, self.score, draw, completions)
+        ground_truth = find_ground_truth(draw.example)
         columns = zip(range(self.samples), completions, texts, results, strict=True)
-        return [self._trajectory(draw, *column) for column in columns]
+        return [self._trajectory(draw, *column, ground_truth) for column in columns]
 
-    def _trajectory(self, draw: Draw, k: int, completion: Completion, text: str, result: RewardResult) -> Trajectory:
+    def _trajectory(
+        self, draw: Draw, k: int, completion: Completion, text: str, result: RewardResult, ground_truth: str | None
+    ) -> Trajectory:
         before, after = len(draw.prompt.tokens), len(completion.tokens)
         row = draw.number * self.samples + k
         fields = {
@@ -64,10 +67,10 @@ class SingleTurn:
             "truncated": completion.finish == "length",
         }
         texts = {"prompt": draw.prompt.text, "completion": text, "finish": completion.finish}
-        return Trajectory(fields, texts | {"ground_truth": find_ground_truth(draw.example)}, result)
+        return Trajectory(fields, texts | {"ground_truth": ground_truth}, result)
 
 
-async def score_completions(
+async def _score_completions(
     tokenizer: PreTrainedTokenizerBase, score: Score, draw: Draw, completions: Sequence[Completion]
 ) -> tuple[list[str], list[RewardResult]]:
     """The texts of `completions` of the prompt of `draw`, and their rewards.
@@ -77,7 +80,7 @@ async def score_completions(
     """
     texts = tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
     failures = {
-        completion.key: RewardResult(failure=Failure("the generator", "failed", f"{completion.error}\n"))
+        completion.key: RewardResult(failure=Failure("the generator", "failed", f"{completion.error}\n", part="engine"))
         for completion in completions
         if completion.finish == "error"
     }

@@ -9,7 +9,7 @@ tokenizer/           the tokenizer in Hugging Face's format
 metrics.jsonl        one line per step; step 0 is before the first update
 rollouts/            one Parquet file per step
 evaluations/         one Parquet file per evaluation
-reward_errors.jsonl  rows on which a reward function failed, and why; only if there are any
+failures.jsonl       samples that are missing because something failed, and why; only if there are any
 checkpoints/         one directory per checkpoint
 trackers/            files of trackers
 profile/             profiles of the steps in debug.profile_steps
@@ -56,7 +56,7 @@ _CONTENT = (
     "metrics.jsonl",
     "rollouts",
     "evaluations",
-    "reward_errors.jsonl",
+    "failures.jsonl",
     "trackers",
     "profile",
     "stacks.txt",
@@ -86,7 +86,7 @@ class RunDirectory:
 
     @property
     def failures(self) -> Path:
-        return self.path / "reward_errors.jsonl"
+        return self.path / "failures.jsonl"
 
     @property
     def rollouts(self) -> Path:

@@ -15,7 +15,7 @@ __all__ = ["Checkpoint"]
 class Checkpoint:
     """When checkpoints are written; there is always one at the end."""
 
-    every: int = setting("steps between checkpoints", default=20, may_change="cadence", **at_least(1))
+    every: int = setting("steps between checkpoints", default=20, may_change=True, **at_least(1))
     keep: int = setting("number of newest checkpoints that stay on disk", default=2, may_change=True, **at_least(1))
     best: str | None = setting(
         "name of a metric, such as eval/accuracy: the checkpoint with its best value stays on disk too; an evaluation "

@@ -25,7 +25,9 @@ def stored_steps(folder: Path) -> list[int]:
 
 def storable_text(value: Any) -> Any:
     """`value`; in a string, half of a surrogate pair, which Parquet cannot store, is replaced by its escape code."""
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+    if not isinstance(value, str) or value.isascii():
+        return value
+    return value.encode(errors="backslashreplace").decode()
 
 
 def write_step(folder: Path, step: int, table: pa.Table) -> Path:

@@ -1,4 +1,4 @@
-"""Published tests for algorithms, trainers, generators, trackers and environments.
+"""Published tests for algorithms, trainers, generators, trackers, environments and workflows.
 
     check_algorithm(algorithm)    tests one algorithm with the laws; `LAWS` lists them
     check_module(module)          tests an algorithm module: the laws with each optional term enabled, the exemptions,
@@ -6,6 +6,7 @@
     check_generator, check_trainer    conformance suites for engines
     check_tracker                     conformance suite for trackers
     check_environment                 conformance suite for environments
+    check_rollouts                    conformance suite for workflows
 
 Each function raises AssertionError with a message that says what is wrong. None of them needs a test framework.
 """
@@ -26,6 +27,7 @@ from purerl.testing.compositions import exemptions_of, exemptions_of_modifier, r
 from purerl.testing.environment import check_environment
 from purerl.testing.generator import check_generator
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
+from purerl.testing.rollouts import check_rollouts
 from purerl.testing.tracker import check_tracker
 from purerl.testing.trainer import check_trainer
 
@@ -39,6 +41,7 @@ __all__ = [
     "check_exemptions",
     "check_generator",
     "check_module",
+    "check_rollouts",
     "check_settings",
     "check_tracker",
     "check_trainer",

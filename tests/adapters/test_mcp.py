@@ -152,7 +152,7 @@ def test_call_that_is_late_fails_the_episode(command: str) -> None:
             assert (await failure_of(first.step("", [ToolCall("waits")]))).kind == "timed out"
             assert await answer(second, "multiply", first=2, second=2) == "4"
 
-    hosted(main, servers(command, timeout=15.0))
+    hosted(main, servers(command, timeout=10.0))
 
 
 def test_server_that_cannot_be_started_is_a_failure() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -61,7 +62,7 @@ def test_scores_run_in_reward_workers(tmp_path: Path) -> None:
     inputs = [RewardInput(str(k), f"<answer>{row['answer']}</answer>", row) for k, row in enumerate(rows)]
     with RewardRunner({name: 1.0}, functions={}, timeout=60.0, num_workers=1) as rewards:
         rewards.check_columns(rows[0].keys())
-        assert [result.reward for result in rewards(inputs)] == [1.0] * len(rows)
+        assert [result.reward for result in asyncio.run(rewards.score(inputs))] == [1.0] * len(rows)
         with pytest.raises(ConfigError, match="reasoning_gym"):
             rewards.check_columns(["prompt", "answer"])
 

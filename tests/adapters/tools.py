@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 TOOLS = [
     {
         "type": "function",
@@ -25,6 +28,10 @@ def add(a: int, b: int) -> int:
 
 async def now() -> str:
     return "noon"
+
+
+def is_target(completion: str, example: Mapping[str, Any]) -> float:
+    return float(completion == str(example["target"]))
 
 
 ONLY_ADD = {"add": add}

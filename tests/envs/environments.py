@@ -51,6 +51,20 @@ class Guess:
         pass
 
 
+class Ends(Guess):
+    """Its `end` gives the length of the text as the reward; without room for another turn, it gives nothing."""
+
+    async def end(self, reason, text):
+        if reason == "tokens":
+            return None
+        return Observation(messages=[user("ignored")], reward=float(len(text)), components={"low": self._low})
+
+
+class EndsWrongly(Guess):
+    def end(self, reason, text):
+        return {"turns": 1.0}[reason]
+
+
 class AsyncGuess(Guess):
     """The same with coroutines. It also says in which process and how many at once it is."""
 

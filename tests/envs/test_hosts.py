@@ -93,6 +93,46 @@ def test_coroutines_of_many_episodes_run_concurrently(run_in: str) -> None:
     assert most > 10, "the number of steps at the same time"
 
 
+async def check_end(host) -> None:
+    """What `end` of the class `Ends` returns."""
+    async with episode(host) as opened:
+        await opened.reset({}, 0)
+        await opened.step("3", ())
+        last = await opened.end("length", "abc")
+        assert last is not None
+        assert (last.reward, dict(last.components)["low"] in (1.0, 4.0)) == (3.0, True)
+    async with episode(host) as opened:
+        await opened.reset({}, 0)
+        assert await opened.end("tokens", "") is None
+
+
+@pytest.mark.parametrize("run_in", ["process", "thread"])
+def test_end_by_a_limit(run_in: str) -> None:
+    hosted(check_end, settings("Ends", run_in=run_in, has_states=True))
+
+
+def test_end_without_such_a_method_or_with_a_wrong_one() -> None:
+    async def without(host):
+        async with episode(host) as opened:
+            await opened.reset({}, 0)
+            return await opened.end("turns", "")
+
+    async def wrong(host, reason):
+        async with episode(host) as opened:
+            await opened.reset({}, 0)
+            return await failure_of(opened.end(reason, ""))
+
+    assert hosted(without, settings("Guess")) is None
+    assert (
+        "need a purerl.envs.protocol.Observation"
+        in hosted(lambda host: wrong(host, "turns"), settings("EndsWrongly", run_in="thread")).traceback
+    )
+    assert (
+        "KeyError: 'length'"
+        in hosted(lambda host: wrong(host, "length"), settings("EndsWrongly", run_in="thread")).traceback
+    )
+
+
 def test_factory_with_arguments_and_function_as_factory() -> None:
     assert (
         "from 1 to 3." in hosted(lambda h: play(h, 0), settings("Guess", kwargs={"limit": 3}))[0].messages[0]["content"]

@@ -22,7 +22,7 @@ from purerl.envs.hosts import episode
 from purerl.envs.server import Server
 from purerl.envs.settings import EnvironmentSettings
 
-from .test_hosts import MODULE, ROOT, failure_of, hosted, play, say, settings
+from .test_hosts import MODULE, ROOT, check_end, failure_of, hosted, play, say, settings
 
 SCRIPT = """
 import sys
@@ -64,6 +64,19 @@ def test_episodes_on_a_server_are_the_same_as_here() -> None:
         there = hosted(play_many, remote(url, has_states=True))
         assert httpx.get(url).json() == {"environment": f"{MODULE}:Guess", "episodes": 0}
     assert there == hosted(play_many, settings("Guess", has_states=True))
+
+
+def test_end_by_a_limit_on_a_server() -> None:
+    with server_process("Ends") as (_, url):
+        hosted(check_end, remote(url, has_states=True))
+        with httpx.Client(base_url=url) as client:
+            client.post("/episodes", json={"episode": "a", "example": {}, "seed": 0})
+            end = {"turn": 0, "reason": "length", "text": "ab"}
+            first = client.post("/episodes/a/end", json=end)
+            assert first.json()["observation"]["reward"] == 2.0
+            assert client.post("/episodes/a/end", json=end).json() == first.json()
+            assert client.post("/episodes/a/end", json=end | {"turn": 2}).status_code == 409
+            assert client.post("/episodes/a/end", json=end | {"reason": "bored"}).status_code == 400
 
 
 def test_failures_of_the_environment_arrive_with_their_traceback(tmp_path: Path) -> None:
@@ -225,6 +238,28 @@ def test_wrong_answer_is_a_failure(response: tuple[int, object], words: str) -> 
         failure = hosted(main, remote(url))
     assert failure.kind == "returned an invalid value"
     assert words in failure.traceback
+
+
+@pytest.mark.parametrize(
+    ("response", "is_failure"),
+    [
+        ((404, {"error": "no such path: POST /episodes/x/end"}), False),
+        ((404, "<html>not found"), False),
+        ((405, ""), False),
+        ((404, {"error": "no such episode: x"}), True),
+        ((500, {"error": "broken"}), True),
+    ],
+)
+def test_server_without_the_path_end_has_environments_without_this_method(
+    response: tuple[int, object], *, is_failure: bool
+) -> None:
+    async def main(host):
+        async with episode(host) as opened:
+            await opened.reset({}, 0)
+            return await (failure_of(opened.end("turns", "")) if is_failure else opened.end("turns", ""))
+
+    with answering((201, {"observation": {}}), response) as url:
+        assert (hosted(main, remote(url)) is not None) == is_failure
 
 
 def test_broken_connections_and_temporary_errors_are_tried_again() -> None:

@@ -25,6 +25,7 @@ ADD = f"{MODULE}:add"
         ({"factory": GUESS, "timeout": 0.0}, "above 0, and finite"),
         ({"factory": GUESS, "max_turns": 0}, "at least 1"),
         ({"factory": GUESS, "history": "forget"}, "append, rerender"),
+        ({"tools": (ADD,), "tool_format": "xml"}, "auto, hermes"),
         ({"tools": (ADD,), "kwargs": {"a": 1}}, "kwargs has no effect"),
         ({"tools": (ADD,), "has_states": True}, "has_states has no effect"),
         ({"tools": (ADD,), "players": 2}, "players has no effect"),

@@ -1,4 +1,8 @@
-"""Eight kinds of small runs that are killed and resumed, and the comparison with an uninterrupted run."""
+"""Kinds of small runs that are killed and resumed, and what must hold for them afterwards.
+
+Runs of `KINDS` are equal to uninterrupted ones bit for bit. What those of `TIMED` sample depends on time: they train
+each draw at most once, lose none, and train no token that is too old.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,15 @@ from typing import Any
 
 from attrs import evolve
 
-from purerl.algos import dapo, dpo, grpo, opd, ppo, prime, remax, sft
-from purerl.algos.modifiers import entropy_bonus, importance_weight, kl_reward
+from purerl.algos import dapo, dpo, gigpo, grpo, opd, ppo, prime, remax, sft
+from purerl.algos.modifiers import bypass, entropy_bonus, importance_weight, kl_reward
 from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
+from purerl.envs.settings import EnvironmentSettings
 from purerl.recipes.addition import character_tokenizer
+from purerl.rewards.settings import RewardWorkers
+from purerl.store.checkpoint import newest, restore
+from purerl.store.groups import read_groups
 from purerl.store.rollouts import read_rollouts
 from purerl.store.step_files import stored_steps
 from tests.data.made import write
@@ -21,7 +29,7 @@ from .killed import run
 from .runs import records, without_times
 from .small import fake, small, small_real
 
-__all__ = ["KINDS", "check_equal", "kill_until_finished"]
+__all__ = ["KINDS", "TIMED", "check_draws", "check_equal", "kill_until_finished"]
 
 
 def _ppo(folder: Path) -> RunConfig:
@@ -69,6 +77,28 @@ def _distillation(folder: Path) -> RunConfig:
     return fake(algorithm=opd.Config(), roles={"teacher": Role(model=str(folder / "teacher"))}, max_steps=6)
 
 
+_CORRECTED = Composition(grpo.Config(), (bypass.Config(),))
+"""An algorithm that corrects for stale rollouts."""
+
+
+def _stale(max_staleness: int, **changes: Any) -> RunConfig:
+    """Rewards are computed by a worker process, so some are missing when a step ends."""
+    rollout = evolve(fake().rollout, max_staleness=max_staleness, **changes)
+    return fake(algorithm=_CORRECTED, rollout=rollout, reward_workers=RewardWorkers(num_workers=1), max_steps=7)
+
+
+def _environment(max_staleness: int, game: str = "AsyncEvens", **changes: Any) -> RunConfig:
+    settings = EnvironmentSettings(factory=f"tests.loop.games:{game}", has_states=True, max_turns=3, **changes)
+    algorithm, config = gigpo.Config() if max_staleness == 0 else _CORRECTED, _stale(max_staleness)
+    rollout = evolve(config.rollout, max_tokens=8, stop_strings=("a", "d", "g"))  # the fake engine samples letters
+    return evolve(config, algorithm=algorithm, rollout=rollout, rewards=(), environment=settings, max_steps=5)
+
+
+def _decodes_on_its_own(config: RunConfig) -> RunConfig:
+    """The engine samples in a thread of its own while the trainer trains."""
+    return evolve(config, generator=evolve(config.generator, in_process=False, seconds_per_token=0.001))
+
+
 KINDS: Mapping[str, Callable[[Path], RunConfig]] = {
     "grpo": lambda folder: small(algorithm=grpo.Config()),
     "ppo, one step off policy, reference follows the policy": _ppo,
@@ -78,6 +108,21 @@ KINDS: Mapping[str, Callable[[Path], RunConfig]] = {
     "remax, several samples in evaluations": _remax,
     "prime, random rewards": _prime,
     "distillation": _distillation,
+    "three steps off policy": lambda folder: _stale(3),
+    "environment in the event loop, one step off policy": lambda folder: _environment(1, run_in="event_loop"),
+    "environment in the event loop": lambda folder: _environment(0, run_in="event_loop"),
+    "environment in processes": lambda folder: _environment(0, "Evens", num_workers=1),
+    "an engine that decodes on its own": lambda folder: _decodes_on_its_own(_stale(0)),
+}
+
+TIMED: Mapping[str, Callable[[Path], RunConfig]] = {
+    "an engine that decodes on its own, three steps off policy": lambda folder: _decodes_on_its_own(_stale(3)),
+    "groups that finish first, and extra ones": lambda folder: _decodes_on_its_own(
+        _stale(1, order="finished", num_extra_groups=2)
+    ),
+    "extra groups, synchronous": lambda folder: _stale(0, order="finished", num_extra_groups=2),
+    "groups that finish first": lambda folder: _stale(3, order="finished"),
+    "environment in processes, one step off policy": lambda folder: _environment(1, "Evens", num_workers=1),
 }
 
 
@@ -103,6 +148,28 @@ def check_equal(directory: Path, reference: Path) -> None:
     assert outcome.keys() == expected.keys()
     for name, value in expected.items():
         assert outcome[name] == value, name
+
+
+def check_draws(directory: Path, config: RunConfig) -> None:
+    """Every step of a finished run is complete, and each draw was trained, is kept for later, or was cancelled."""
+    assert config.max_steps is not None
+    assert config.rollout is not None
+    metrics, steps = records(directory), range(1, config.max_steps + 1)
+    assert [record["step"] for record in metrics] == [0, *steps]
+    names = [{name for name in record if not name.startswith(("eval/", "time/"))} for record in metrics[1:]]
+    assert all(each == names[0] for each in names), "every step has all metrics"
+    rows = [read_rollouts(directory / "rollouts", step) for step in steps]
+    trained = [group for step in rows for group in dict.fromkeys(row["group"] for row in step)]
+    assert [len({row["group"] for row in step}) for step in rows] == [config.batch_size] * config.max_steps
+    assert max(record["rollout/staleness_max"] for record in metrics[1:]) <= config.rollout.max_staleness
+    checkpoint = newest(directory / "checkpoints")
+    assert checkpoint is not None
+    state, waiting = restore(checkpoint, {}), checkpoint / "waiting" / "groups.parquet"
+    later = [*state["in_flight"], *(group.draw for group in (read_groups(waiting) if waiting.exists() else ()))]
+    used = [*trained, *later]
+    assert len(set(used)) == len(used), "each draw is used once"
+    assert set(used) <= set(range(state["num_draws"]))
+    assert len(used) + sum(record.get("rollout/cancelled", 0) for record in metrics) == state["num_draws"]
 
 
 def _outcome(directory: Path) -> dict[str, Any]:

@@ -14,6 +14,12 @@ def digits(completion: str, example: Mapping[str, Any]) -> float:
     return sum(a == b for a, b in zip(completion, example["answer"], strict=False)) / 3
 
 
+def slow_digits(completion: str, example: Mapping[str, Any]) -> float:
+    """The same after a moment, so that a step off policy ends before all groups have their rewards."""
+    time.sleep(0.005)
+    return digits(completion, example)
+
+
 def first_is_even(completion: str, example: Mapping[str, Any]) -> float:
     """1 if the first digit is even: a gate."""
     return float(completion[:1] in set("02468"))

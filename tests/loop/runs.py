@@ -48,7 +48,7 @@ def records(run: Summary | Path) -> list[dict[str, Any]]:
 
 def failures(directory: Path) -> list[dict[str, Any]]:
     """The failures of reward functions that the run in `directory` has logged."""
-    return read_lines(directory / "reward_errors.jsonl")
+    return read_lines(directory / "failures.jsonl")
 
 
 def without_times(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ import torch
 from attrs import evolve
 from tensordict import TensorDict
 
-from purerl.algos import opd_top_k, prime
-from purerl.algos.algebra import Algorithm, prepare_step, roles
+from purerl.algos import opd_top_k, prime, remax
+from purerl.algos.algebra import Algorithm, prepare_step, reads_of, roles
 from purerl.algos.parts.behavior import has_policy_ratio
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.batch import FIELDS, empty_batch
@@ -24,14 +24,9 @@ from purerl.plugins import find, names
 from purerl.recipes.addition import character_tokenizer
 from tests.data.made import write
 
+from .dialogs import TURNS, TWO_PLAYERS, game, rerendered
 from .runs import losses, records
 from .small import fake, small_real
-
-REFUSED = {
-    "gigpo": "the field 'anchor' .* written by an environment",
-    "rae": "the field 'role' .* written by an environment",
-}
-"""Algorithms that read fields which the loop cannot write, and how they are refused."""
 
 
 def _pairs(path: Path) -> str:
@@ -48,19 +43,49 @@ def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
         # The fake engine draws the weights of a model from its path, so the teacher differs from the policy.
         character_tokenizer().save_pretrained(folder / "teacher")
         changes["roles"] = {"teacher": Role(model=str(folder / "teacher"))}
+    reads = reads_of(algorithm)
+    if {"anchor", "role"} & {*reads}:
+        environment = game(has_states="anchor" in reads, **(TWO_PLAYERS if "role" in reads else {}))
+        changes |= {"environment": environment, "rewards": ()}
     return changes
 
 
 @pytest.mark.parametrize("name", names("algorithm"))
-def test_algorithm_trains_or_is_refused_with_the_missing_field(name: str, tmp_path: Path) -> None:
+def test_algorithm_trains(name: str, tmp_path: Path) -> None:
     module = find("algorithm", name)
     rollout = evolve(fake().rollout, samples_per_prompt=8)
     config = fake(algorithm=module.Config(), **{"rollout": rollout} | _changes(module.algorithm(), tmp_path))
-    if name in REFUSED:
-        with pytest.raises(ConfigError, match=REFUSED[name]):
-            train(config, directory=tmp_path / "run")
-        return
     _check_trained(train(config, directory=tmp_path / "run"), module.algorithm())
+
+
+@pytest.mark.parametrize(("name", "field"), [("gigpo", "anchor"), ("rae", "role")])
+def test_algorithm_without_its_environment_is_refused_with_the_missing_field(name: str, field: str) -> None:
+    algorithm = find("algorithm", name).Config()
+    for environment in ({}, {"environment": game(), "rewards": ()}):
+        with pytest.raises(ConfigError, match=f"the field '{field}' .* written by an environment"):
+            check(fake(algorithm=algorithm, **environment))
+
+
+def test_greedy_baseline_is_an_episode_of_the_environment(tmp_path: Path) -> None:
+    changes = _changes(remax.algorithm(), tmp_path)
+    config = fake(algorithm=remax.Config(), environment=game(), rewards=(), **changes)
+    _check_trained(train(config, directory=tmp_path / "run"), remax.algorithm())
+
+
+@pytest.mark.parametrize("name", ["dapo", "gdpo", "grpo", "gspo", "kl_cov", "ppo", "spo", "sppo"])
+def test_algorithm_trains_on_episodes_of_several_rows(name: str, tmp_path: Path) -> None:
+    """Estimators of groups, with a filter, of components and of pairs; a critic, a baseline with a state, ratios."""
+    module = find("algorithm", name)
+    rewards = ("tests.loop.rewards:first_is_even",) if name == "gdpo" else ()
+    steps = {} if has_policy_ratio(module.algorithm()) else {"num_minibatches": 1, "max_steps": 4}
+    config = rerendered(algorithm=module.Config(), rewards=rewards, **steps)
+    summary = train(config, directory=tmp_path / "run")
+    _check_trained(summary, module.algorithm())
+    for record in records(summary)[1:]:
+        assert 2 < record["environment/rows"] < TURNS
+        assert record["rollout/failed"] == 0
+    kept = {record["rollout/kept_fraction"] < 1 for record in records(summary)[1:]}
+    assert kept == {False} if name != "dapo" else True in kept, "DAPO drops groups without a spread of rewards"
 
 
 def _check_trained(summary: Summary, algorithm: Algorithm) -> None:
@@ -104,7 +129,7 @@ def test_distillation_from_distributions_learns_from_rollouts_or_from_data() -> 
     check(evolve(config, rollout=None))
 
 
-@pytest.mark.parametrize("name", sorted(set(names("algorithm")) - set(REFUSED)))
+@pytest.mark.parametrize("name", names("algorithm"))
 def test_optimizer_step_without_rows_changes_no_weights(name: str) -> None:
     algorithm = find("algorithm", name).algorithm()
     for objective in (*algorithm.before, *algorithm.objectives):

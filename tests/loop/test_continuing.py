@@ -15,10 +15,12 @@ from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import read_toml
+from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
-from purerl.evaluation.settings import Evaluate
+from purerl.evaluation.settings import Evaluate, Validation
 from purerl.loop.train import claim_directory, train
 from purerl.rewards.settings import RewardWorkers
+from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.store.settings import Checkpoint
 
@@ -26,6 +28,7 @@ from .runs import records, train_until, without_times
 from .small import fake, small, small_real
 
 STALE = evolve(fake().rollout, max_staleness=1)
+WAITS = evolve(fake().rollout, stall_timeout=60.0)
 
 
 def _claim(directory: Path, before: RunConfig, after: RunConfig) -> tuple[Any, ...]:
@@ -86,10 +89,32 @@ def test_setting_that_changes_the_past_is_refused(key: str, tmp_path: Path) -> N
     assert f"\n  got:  {key}: " in _refusal(tmp_path, _real(), _real(**REFUSED[key]))
 
 
-@pytest.mark.parametrize("key", ["checkpoint.every", "evaluate.every"])
-def test_cadence_is_refused_if_the_weights_that_sample_depend_on_it(key: str, tmp_path: Path) -> None:
-    message = _refusal(tmp_path, _real(rollout=STALE), _real(rollout=STALE, **CHANGES[key]))
-    assert "need: the same cadence: with rollout.max_staleness the weights that sample depend on it" in message
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_staleness": 0},
+        {"max_staleness": 2},
+        {"order": "finished"},
+        {"order": "finished", "num_extra_groups": 2},
+        {"background": True},
+    ],
+    ids=str,
+)
+def test_which_weights_sample_may_not_change(changes: dict[str, Any], tmp_path: Path) -> None:
+    message = _refusal(tmp_path, fake(rollout=STALE), fake(rollout=evolve(STALE, **changes)))
+    assert "to use the new settings from the last checkpoint on, --resume-from" in message
+
+
+def test_where_an_environment_runs_may_change_but_not_what_it_does(tmp_path: Path) -> None:
+    def run_in_environment(**changes: Any) -> RunConfig:
+        return fake(rewards=(), environment=EnvironmentSettings(factory="tests.loop.games:Evens", **changes))
+
+    changes = {"timeout": 1.0, "run_in": "thread", "num_workers": 3}
+    changed = _claim(tmp_path / "a", run_in_environment(), run_in_environment(**changes))
+    assert [key for key, *_ in changed] == [f"environment.{name}" for name in changes]
+    assert [key for key, *_ in _claim(tmp_path / "b", fake(), fake(rollout=WAITS))] == ["rollout.stall_timeout"]
+    message = _refusal(tmp_path / "c", run_in_environment(), run_in_environment(max_turns=3))
+    assert "got:  environment.max_turns: 8 there, 3 now" in message
 
 
 def test_initial_run_may_change_its_device_but_not_its_end(tmp_path: Path) -> None:
@@ -106,7 +131,7 @@ def test_initial_run_may_change_its_device_but_not_its_end(tmp_path: Path) -> No
 def test_every_setting_that_may_change_has_a_known_rule() -> None:
     engines = (hf_trainer.Config, hf_generator.Config, RunConfig, Checkpoint, RewardWorkers, StopWhen)
     rules = {field.metadata.get("may_change", False) for cls in engines for field in attrs.fields(cls)}
-    assert rules == {True, False, "rounding", "cadence", "end", "length"}
+    assert rules == {True, False, "rounding", "end", "length"}
 
 
 def test_every_setting_that_may_change_is_documented() -> None:
@@ -114,7 +139,10 @@ def test_every_setting_that_may_change_is_documented() -> None:
     of_reward_workers = attrs.fields_dict(RewardWorkers)
     names = [
         name
-        for cls in (RunConfig, Model, Checkpoint, Evaluate, hf_trainer.Config, hf_generator.Config)
+        for cls in (
+            *(RunConfig, Model, Checkpoint, Rollout, Evaluate, Validation, EnvironmentSettings),
+            *(hf_trainer.Config, hf_generator.Config),
+        )
         for name, field in attrs.fields_dict(cls).items()
         if field.metadata.get("may_change")
     ]

@@ -178,7 +178,7 @@ BROKEN = {
     "summary.json": ("", "\0" * 9, "[]", "null", "{", None),
     "identity": ("", "\0" * 9, "a b", None),
     "metrics.jsonl": ("\0\n", "[]\n", "null\n", None),
-    "reward_errors.jsonl": ("\0\n", "[]\n", "null\n", None),
+    "failures.jsonl": ("\0\n", "[]\n", "null\n", None),
     "config.toml": ("", "\0" * 9, f"# {'0' * 64}\nx", f"# {'0' * 64}\nx = 1", None),
 }
 """Contents that these files cannot have; None: a directory."""

@@ -200,11 +200,22 @@ def test_failure_rate_is_that_of_all_rounds_of_a_step(tmp_path: Path) -> None:
 
 
 def test_rows_without_their_greedy_baseline_count_in_the_failure_rate_of_the_step(tmp_path: Path) -> None:
+    def failing() -> Any:
+        greedy_calls = itertools.count()
+
+        def reward(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:
+            if len(completions) == 1 and next(greedy_calls) == 0:  # a greedy completion is scored alone
+                raise ValueError("failed")
+            return [1.0] * len(completions)
+
+        return reward
+
     config = fake(algorithm=remax.Config(), num_minibatches=1, max_steps=1, evaluate=None)
-    fourth_group = [16, 17, 18]
-    train(config, rewards=[_failing(*fourth_group)], directory=tmp_path / "run")
     with pytest.raises(RewardError, match="got:  4 of 16 already\n  need: at most 3, with max_failure_rate = 0.1"):
-        train(config, rewards=[_failing(5)], directory=tmp_path / "run", fresh=True)
+        train(config, rewards=[failing()], directory=tmp_path / "run")
+    config = evolve(config, reward_workers=RewardWorkers(max_failure_rate=0.25))
+    summary = train(config, rewards=[failing()], directory=tmp_path / "run", fresh=True)
+    assert records(summary)[1]["reward/failed"] == 4 / 16
 
 
 @pytest.mark.parametrize(("calls", "allowed"), [((2,), True), ((2, 3), True), ((1, 2, 4), False)])

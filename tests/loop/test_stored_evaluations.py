@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from purerl.envs.settings import EnvironmentSettings
 from purerl.loop.train import train
+from purerl.report.completions import select_completions
 from purerl.rewards.settings import Reward
 from purerl.store.evaluations import read_evaluation, write_evaluation
 from purerl.store.rollouts import read_rollouts
@@ -104,3 +107,16 @@ def test_run_directory_that_was_deleted_is_not_created_again(tmp_path: Path) -> 
     with pytest.raises(FileNotFoundError):
         write_evaluation(tmp_path / "deleted" / "evaluations", 1, [])
     assert [*tmp_path.iterdir()] == []
+
+
+def test_conversations_of_an_evaluation_are_stored_and_in_the_report(tmp_path: Path) -> None:
+    environment = EnvironmentSettings(factory="tests.cli.games:Count", max_turns=2)
+    summary = train(fake(max_steps=1, rewards=(), environment=environment), directory=tmp_path / "run")
+    rows = read_evaluation(summary.directory / "evaluations", 1)
+    messages = [json.loads(row["messages"]) for row in rows]
+    assert [message["role"] for message in messages[0][:3]] == ["user", "user", "assistant"]
+    shown = select_completions(summary.directory, max_bytes=10**6)["groups"][-1]
+    assert shown["messages"] + shown["rows"][0]["messages"] in messages
+    assert summary.after["eval/turns"] == fmean(
+        sum(message["role"] == "assistant" for message in each) for each in messages
+    )

@@ -56,4 +56,4 @@ def test_every_completion_is_scored_and_learned_from(run: Summary) -> None:
     assert [(step["reward/valid_fraction"], step["reward/failed"]) for step in steps] == [(1, 0)] * STEPS
     assert any(step["policy/grad_norm"] > 0 for step in steps)
     assert run.after["eval/valid_fraction"] == 1
-    assert not (run.directory / "reward_errors.jsonl").exists()
+    assert not (run.directory / "failures.jsonl").exists()

@@ -135,7 +135,7 @@ def test_warnings_of_a_run_are_shown_in_a_box(browser: Any, tmp_path: Path) -> N
     assert present.splitlines()[1:] == [
         "no completion of the last 5 steps has a reward, so nothing was trained.",
         "Likely cause: every reward function returned None or failed.",
-        "Try: check the reward functions and the columns that they read; reward_errors.jsonl has the failures.",
+        "Try: check the reward functions and the columns that they read; failures.jsonl has the failures.",
     ]
     assert ended.splitlines()[0].strip() == "zero_learning_rate steps 5 to 16"
     browser.get(write_report([make_run(tmp_path / "good")], tmp_path / "good.html", megabytes=5).path.as_uri())

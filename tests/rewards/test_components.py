@@ -16,7 +16,7 @@ INPUT = RewardInput("0/0", "abc", {"prompt": "p"})
 
 
 def _result(value: Any, **options: Any) -> RewardResult:
-    (result,) = _runner(lambda completion, example: value, **options)([INPUT])
+    (result,) = _runner(lambda completion, example: value, **options).run([INPUT])
     return result
 
 

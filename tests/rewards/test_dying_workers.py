@@ -85,7 +85,7 @@ def test_all_workers_killed_at_once_while_only_one_is_scoring(tmp_path: Path) ->
 
 def test_workers_killed_between_two_calls_are_replaced() -> None:
     with open_runner("process_id") as runner:
-        assert len(child_guards()) == 2
+        assert wait_until(lambda: len(child_guards()) == 2)
         pids = {int(result.components["process_id"]) for result in runner.run(make_inputs(600))}
         for pid in pids:
             os.kill(pid, signal.SIGKILL)

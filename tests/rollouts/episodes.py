@@ -13,12 +13,13 @@ from attrs import define, field, frozen
 
 from purerl.backends.fake.model import text_of
 from purerl.data.chat import Messages, Prompt
+from purerl.data.turns import Tools
 from purerl.envs.protocol import Observation, ToolCall
+from purerl.envs.turns import Turn
 from purerl.protocols import Completion, FinishReason, Generator, Request, Sampling, generate
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.environment import EnvironmentWorkflow
-from purerl.rollouts.turns import Tools, Turn
 from purerl.rollouts.types import Draw
 
 STOP = 1
@@ -105,6 +106,20 @@ class Scripted:
             raise answer
         self.given.append(answer)
         return answer
+
+
+@define
+class Ending(Scripted):
+    """It is told if a limit ends the episode, and answers with `last`."""
+
+    last: Observation | BaseException | None = None
+    ends: list[tuple[str, str]] = field(factory=list)
+
+    async def end(self, reason: str, text: str) -> Observation | None:
+        self.ends.append((reason, text))
+        if isinstance(self.last, BaseException):
+            raise self.last
+        return self.last
 
 
 @define

@@ -19,7 +19,19 @@ from purerl.rewards.runner import RewardResult
 from purerl.rollouts.rows import results_of_episodes
 from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
-from tests.rollouts.episodes import SAMPLING, Says, Scripted, draw, result, scores, texts_of, tokens_of, user, workflow
+from tests.rollouts.episodes import (
+    SAMPLING,
+    Ending,
+    Says,
+    Scripted,
+    draw,
+    result,
+    scores,
+    texts_of,
+    tokens_of,
+    user,
+    workflow,
+)
 
 TWO_TURNS = (
     Observation(messages=[user("f")]),
@@ -34,7 +46,7 @@ def run(made: Any, generate: Any, number: int = 3) -> list[Trajectory]:
 
 def test_row_is_prompt_samples_and_additions() -> None:
     made, environments = workflow(lambda k: Scripted(TWO_TURNS), samples_per_prompt=1)
-    [trajectory] = run(made, Says({"3/0": "kkb", "3/0/1": "mb"}))
+    [trajectory] = run(made, Says({"3/0": "kkb", "3/0.1": "mb"}))
     fields = trajectory.fields
     assert texts_of(fields) == "ccfaKKBggaMB", "the last answer of the environment is not part of the row"
     assert fields["reward"] == [0] * 6 + [0.5] + [0] * 4 + [2.0]
@@ -63,14 +75,14 @@ def test_requests_have_keys_seeds_and_the_rest_of_the_budgets() -> None:
     assert {request.key: request.seed for request in requests} == {
         "3/0": derive_seed(11, 3, 0),
         "3/1": derive_seed(11, 3, 1),
-        "3/0/1": derive_seed(11, 3, 0, 1),
-        "3/1/1": derive_seed(11, 3, 1, 1),
+        "3/0.1": derive_seed(11, 3, 0, 1),
+        "3/1.1": derive_seed(11, 3, 1, 1),
     }
     assert {request.key: request.sampling.max_tokens for request in requests} == {
         "3/0": 6,
         "3/1": 6,
-        "3/0/1": 3,
-        "3/1/1": 3,
+        "3/0.1": 3,
+        "3/1.1": 3,
     }
     assert {request.sampling.stop_tokens for request in requests} == {SAMPLING.stop_tokens}
 
@@ -94,7 +106,7 @@ def test_first_requests_of_a_group_are_made_in_the_same_turn_of_the_event_loop()
 @pytest.mark.parametrize(
     ("changes", "texts", "row"),
     [
-        ({}, {"3/0/1": "kkkkkkkkk"}, "ccfaCBggaKKKKKK"),  # cut at max_tokens of a turn
+        ({}, {"3/0.1": "kkkkkkkkk"}, "ccfaCBggaKKKKKK"),  # cut at max_tokens of a turn
         ({"max_turns": 1}, {}, "ccfaCB"),
         ({"max_episode_tokens": 5}, {}, "ccfaCB"),  # "CBgga" are five tokens
         ({"max_episode_tokens": 6}, {}, "ccfaCBggaC"),
@@ -111,6 +123,49 @@ def test_limits_truncate_an_episode(changes: Any, texts: Any, row: str) -> None:
     assert trajectory.result.reward == 0.5, "a turn that was cut is not answered"
     assert trajectory.metrics["environment/truncated"] == 1.0
     assert environments[0].closed == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "texts", "told", "position"),
+    [
+        ({}, {"3/0.1": "kkkkkkkkk"}, ("length", "kkkkkk"), -1),  # the turn that was cut
+        ({"max_turns": 1}, {}, ("turns", ""), -1),
+        ({"max_episode_tokens": 5}, {}, ("tokens", ""), -1),
+    ],
+)
+def test_environment_is_told_that_a_limit_ends_the_episode(changes: Any, texts: Any, told: Any, position: int) -> None:
+    last = Observation(reward=4.0, components={"late": 1.0}, messages=[user("i")], done=True)
+    made, environments = workflow(lambda k: Ending(TWO_TURNS, last=last), samples_per_prompt=1, **changes)
+    [trajectory] = run(made, Says(texts))
+    assert environments[0].ends == [told]
+    assert trajectory.fields["truncated"]
+    assert trajectory.fields["reward"][position] == 4.0 + (0.5 if len(environments[0].calls) == 2 and not texts else 0)
+    assert trajectory.result.reward == 4.5
+    assert trajectory.result.components == {"environment": 4.5, "late": 1.0}
+    assert json.loads(trajectory.texts["messages"])[-1]["content"] != "i"
+    assert environments[0].closed == 1
+
+
+def test_environment_is_not_told_of_an_end_of_its_own_or_before_the_first_turn() -> None:
+    for script, changes in ((TWO_TURNS, {}), (TWO_TURNS, {"max_sequence_length": 1})):
+        made, environments = workflow(lambda k, script=script: Ending(script), samples_per_prompt=1, **changes)
+        run(made, Says({}))
+        assert environments[0].ends == []
+
+
+def test_end_that_fails_is_a_missing_sample() -> None:
+    made, _ = workflow(lambda k: Ending(TWO_TURNS, last=ValueError("no end")), samples_per_prompt=1, max_turns=1)
+    [trajectory] = run(made, Says({}))
+    assert "no end" in trajectory.result.failure.traceback
+    assert not any(trajectory.fields["mask"])
+
+
+def test_rewards_at_the_end_of_a_game_belong_to_the_players() -> None:
+    turns = [Observation(messages=[user("f")], player=k % 2) for k in range(3)]
+    for reward, expected in ((3.0, [0.0, 3.0]), ({0: 1.0, 1: -1.0}, [1.0, -1.0])):
+        last = Observation(reward=reward)
+        made, _ = workflow(lambda k, last=last: Ending(turns, last=last), samples_per_prompt=1, max_turns=2, players=2)
+        assert [row.result.reward for row in run(made, Says({}))] == expected
 
 
 def test_limit_of_the_environment_truncates_an_episode() -> None:
@@ -166,7 +221,7 @@ def test_metrics_and_texts_describe_the_episode() -> None:
 def test_reward_functions_score_the_end_of_an_episode() -> None:
     score, inputs = scores(result(correct=1.0, environment=0.25), result(correct=0.0))
     made, _ = workflow(lambda k: Scripted(TWO_TURNS), score=score)
-    first, second = run(made, Says({"3/0/1": "mb"}))
+    first, second = run(made, Says({"3/0.1": "mb"}))
     assert [(item.row, item.completion, item.seed) for item in inputs] == [
         ("3/0", "m", derive_seed(11, "reward", "3/0")),
         ("3/1", "c", derive_seed(11, "reward", "3/1")),
@@ -299,8 +354,8 @@ def test_environment_that_cannot_be_opened_is_a_missing_sample() -> None:
 
 def test_failed_request_is_a_missing_sample() -> None:
     async def generate(batch: Any) -> list[Completion]:
-        if batch[0].key == "3/1/1":
-            return [Completion("3/1/1", [], [], [], "error", "out of memory")]
+        if batch[0].key == "3/1.1":
+            return [Completion("3/1.1", [], [], [], "error", "out of memory")]
         return await Says({})(batch)
 
     made, environments = workflow(lambda k: Scripted(TWO_TURNS))
@@ -412,7 +467,7 @@ THREE_TURNS = (*TWO_TURNS[:2], Observation(messages=[user("jj")], reward=0.25, c
 def test_rerendered_conversation_forks_into_rows_if_it_changes() -> None:
     score, _ = scores(result(correct=1.0))
     made, _ = workflow(lambda k: Scripted(THREE_TURNS), history="rerender", samples_per_prompt=1, score=score)
-    rows = run(made, Says({"3/0": "khb", "3/0/1": "kb", "3/0/2": "hhb"}))
+    rows = run(made, Says({"3/0": "khb", "3/0.1": "kb", "3/0.2": "hhb"}))
     assert [texts_of(row.fields) for row in rows] == ["ccfaKHB", "ccfakbggaKBjjaHHB"]
     assert [row.fields["turn"] for row in rows] == [[0] * 7, [0] * 9 + [1] * 2 + [2] * 6]
     assert [row.fields["reward"] for row in rows] == [[0] * 6 + [0.5], [0] * 10 + [0.25] + [0] * 5 + [3.0]]
@@ -502,7 +557,7 @@ class Nim:
 
 def test_players_have_conversations_rows_and_rewards_of_their_own() -> None:
     made, _ = workflow(lambda k: Nim(), players=2)
-    rows = run(made, Says({"3/0": "kkb", "3/0/1": "kb", "3/0/2": "kkb", "3/1/1": "kkb"}))
+    rows = run(made, Says({"3/0": "kkb", "3/0.1": "kb", "3/0.2": "kkb", "3/1.1": "kkb"}))
     assert [texts_of(row.fields) for row in rows] == [
         "ccfffffaKKBffaKKB",  # wins with the third turn
         "ccfffaKB",
@@ -525,7 +580,7 @@ def test_players_have_conversations_rows_and_rewards_of_their_own() -> None:
 def test_reward_functions_score_each_player() -> None:
     score, inputs = scores(*(result(short=float(k)) for k in range(2)))
     made, _ = workflow(lambda k: Nim(), players=2, samples_per_prompt=1, score=score)
-    first, second = run(made, Says({"3/0/1": "kkb"}))
+    first, second = run(made, Says({"3/0.1": "kkb"}))
     assert [(item.row, item.completion) for item in inputs] == [("3/0/0", "c"), ("3/0/1", "c")]
     assert [first.result.reward, second.result.reward] == [-1.0, 2.0]
 

@@ -169,7 +169,7 @@ class Played:
 
     def key(self, row: Trajectory, turn: int) -> str:
         sample = row.fields["episode"] // PLAYERS - 3 * len(self.plan.scripts)
-        return f"3/{sample}/{turn}" if turn else f"3/{sample}"
+        return f"3/{sample}.{turn}" if turn else f"3/{sample}"
 
 
 def check_rows(played: Played) -> None:

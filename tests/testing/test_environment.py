@@ -180,6 +180,28 @@ class ComesBack(Echo):
         return Observation(done=self._turns == 1)
 
 
+class Ends(Echo):
+    """A good environment with a reward at the end."""
+
+    async def end(self, reason, text):
+        return Observation(reward=float(len(text)), components={"turns": self._turns}) if reason != "tokens" else None
+
+
+class EndsWithNumber(Echo):
+    def end(self, reason, text):
+        return 1.0
+
+
+class RaisesAtEnd(Echo):
+    def end(self, reason, text):
+        return Observation(reward=float({"turns": 1}[reason]))
+
+
+class EndsAtRandom(Echo):
+    def end(self, reason, text):
+        return Observation(reward=random.random())
+
+
 class ClosesOnlyAfterReset(Echo):
     def close(self):
         self._random.random()
@@ -231,6 +253,9 @@ children: list[subprocess.Popen] = []
         (HashOfState, "labels_are_equal_in_other_process", "states in another process"),
         (RewardsForever, "step_after_end_changes_nothing", "the reward 1.0"),
         (ComesBack, "step_after_end_changes_nothing", "expected done"),
+        (EndsWithNumber, "end_by_a_limit_is_answered", "end\\('turns'\\): returned 1.0; need"),
+        (RaisesAtEnd, "end_by_a_limit_is_answered", "end\\('tokens'\\): got KeyError"),
+        (EndsAtRandom, "end_by_a_limit_is_answered", "played again"),
         (ClosesOnlyAfterReset, "environment_closes_at_any_time", "close after 0 calls"),
         (KeepsFile, "close_releases_resources", "open files: got 5 more"),
         (KeepsThread, "close_releases_resources", "threads: got 5 more"),
@@ -260,6 +285,7 @@ def test_states_are_required_if_declared() -> None:
 
 def test_echo_is_good() -> None:
     check_environment(Echo, EXAMPLES)
+    check_environment(Ends, EXAMPLES)
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Transform, chain, of_fields, stages_of, stateless, write_field
+from purerl.algos.algebra import Algorithm, Transform, chain, stages_of
 from purerl.algos.parts.editing import is_whitened, require_advantage
 from purerl.algos.parts.settings import integer, number
-from purerl.algos.parts.transforms import whiten_advantage
-from purerl.algos.parts.whiten import EPS, whiten
+from purerl.algos.parts.transforms import whiten_advantage, whitening
+from purerl.algos.parts.whiten import EPS
 from purerl.errors import ConfigError
 
 __all__ = ["EXEMPTIONS", "Config", "modify"]
@@ -58,8 +58,5 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
 
 def _whitening(config: Config) -> Transform:
-    """The transform of PPO with the default settings: equal algorithms are equal values."""
-    if config == Config():
-        return whiten_advantage
-    whitened = of_fields(whiten, "advantage", "mask", eps=config.eps, ddof=config.ddof)
-    return stateless(write_field("advantage", whitened))
+    """The transform of PPO for the default settings: equal algorithms are equal values."""
+    return whiten_advantage if config == Config() else whitening(eps=config.eps, ddof=config.ddof)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from purerl.algos.algebra import Algorithm, Bound, Objective, State, Transform, bind, unchanged
-from purerl.algos.parts.editing import contains
+from purerl.algos.algebra import Algorithm, Bound, Objective, State, Transform, bind, chain, stages_of, unchanged
+from purerl.algos.parts.editing import contains, is_whitened
 from purerl.batch import with_fields
 from purerl.types import TensorDict
 
@@ -30,7 +30,7 @@ def bypass_old_logp(algorithm: Algorithm) -> Algorithm:
     """
     return algorithm._replace(
         reads=_renamed(algorithm.reads),
-        advantage=Transform(algorithm.advantage.init, bind(_apply, apply=algorithm.advantage.apply)),
+        advantage=chain(*map(_bypass_stage, stages_of(algorithm.advantage))),
         objectives=tuple(map(_bypass_objective, algorithm.objectives)),
     )
 
@@ -43,6 +43,11 @@ def is_bypassed(loss: Any) -> bool:
 def _renamed(reads: tuple[str, ...]) -> tuple[str, ...]:
     sources = dict(_ROLLOUT_SOURCE)
     return tuple(dict.fromkeys(sources.get(name, name) for name in reads))
+
+
+def _bypass_stage(stage: Transform) -> Transform:
+    """A whitening reads no `old_logp`. It is not changed, so that modifiers recognize it."""
+    return stage if is_whitened(stage) else Transform(stage.init, bind(_apply, apply=stage.apply))
 
 
 def _bypass_objective(objective: Objective) -> Objective:

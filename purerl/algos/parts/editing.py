@@ -14,6 +14,7 @@ from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, c
 from purerl.algos.parts.adaptive import with_coefficient
 from purerl.algos.parts.corrections import _correct
 from purerl.algos.parts.shaping import mask_truncated_rows
+from purerl.algos.parts.transforms import whitening
 from purerl.algos.parts.whiten import whiten
 from purerl.errors import ConfigError
 
@@ -186,16 +187,11 @@ def _is_masking(stage: Transform) -> bool:
 
 
 def is_whitened(transform: Transform) -> bool:
-    """Whether the last stage of `transform` is `whiten` of the field ``advantage``.
+    """Whether the last stage of `transform` is a `whitening`, and nothing else.
 
     >>> from purerl.algos import grpo, ppo
     >>> is_whitened(grpo.algorithm().advantage), is_whitened(ppo.algorithm().advantage)
     (False, True)
     """
-
-    def is_whitening(bound: Bound) -> bool:
-        keywords = dict(bound.keywords)
-        function, fields = keywords.get("function"), keywords.get("fields")
-        return isinstance(function, Bound) and function.function is whiten and fields == ("advantage", "mask")
-
-    return contains(stages_of(transform)[-1:], is_whitening)
+    last = stages_of(transform)[-1:]
+    return contains(last, lambda bound: bound.function is whiten and last == (whitening(**dict(bound.keywords)),))

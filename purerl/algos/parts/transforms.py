@@ -26,10 +26,20 @@ __all__ = [
     "outcome_advantage",
     "return_advantage",
     "whiten_advantage",
+    "whitening",
 ]
 
-whiten_advantage = stateless(write_field("advantage", of_fields(whiten, "advantage", "mask")))
-"""A transform that replaces `advantage` by `whiten` of it, over the counted tokens of the whole batch."""
+
+def whitening(**settings: float) -> Transform:
+    """Return a transform that replaces `advantage` by `whiten` of it, over the counted tokens of the whole batch.
+
+    `settings` are those of `whiten`.
+    """
+    return stateless(write_field("advantage", of_fields(whiten, "advantage", "mask", **settings)))
+
+
+whiten_advantage = whitening()
+"""The transform `whitening` with the default settings."""
 
 
 def kl_in_reward(*, kl_reward_coef: float | str, estimate: Callable = k1) -> Transform:

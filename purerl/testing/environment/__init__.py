@@ -21,6 +21,7 @@ from purerl.errors import ConfigError, nearest
 from purerl.testing.environment.case import Case, Policy, random_turn
 from purerl.testing.environment.ending import (
     close_releases_resources,
+    end_by_a_limit_is_answered,
     environment_closes_at_any_time,
     step_after_end_changes_nothing,
 )
@@ -53,6 +54,7 @@ CHECKS = (
     global_random_state_does_not_depend_on_what_was_before,
     labels_are_equal_in_other_process,
     step_after_end_changes_nothing,
+    end_by_a_limit_is_answered,
     environment_closes_at_any_time,
     close_releases_resources,
 )

@@ -6,11 +6,20 @@ import gc
 import os
 import threading
 from pathlib import Path
+from typing import Any, get_args
 
-from purerl.envs.protocol import Observation
+from attrs import evolve
+
+from purerl.envs.observations import checked_observation
+from purerl.envs.protocol import EndReason, Observation
 from purerl.testing.environment.case import Case, Playing, call
 
-__all__ = ["close_releases_resources", "environment_closes_at_any_time", "step_after_end_changes_nothing"]
+__all__ = [
+    "close_releases_resources",
+    "end_by_a_limit_is_answered",
+    "environment_closes_at_any_time",
+    "step_after_end_changes_nothing",
+]
 
 _EPISODES = 5
 
@@ -42,6 +51,41 @@ async def _check_step(playing: Playing) -> None:
     assert isinstance(after, Observation), f"step after the end: got {after!r:.200}, expected an observation"
     assert after.done or after.truncated, f"step after the end: got {after!r:.200}, expected done"
     assert not after.reward, f"step after the end: got the reward {after.reward!r}, expected none"
+
+
+def end_by_a_limit_is_answered(case: Case) -> None:
+    """`end`, an optional method, returns a valid observation or None, the same one if the episode is played again."""
+    if not hasattr(case.factory(), "end"):
+        return
+    for example, seed in case.episodes_to_play():
+        for reason in get_args(EndReason):
+            first, second = [], []
+            for answers in (first, second):
+                case.run(_end(case.playing(example, seed), reason, answers))
+            assert first == second, f"end({reason!r}), played again: got {second!r:.300}, expected {first!r:.300}"
+            for answer in (answer for answer in first if answer is not None):
+                _check_answer(case, answer, reason)
+
+
+async def _end(playing: Playing, reason: EndReason, answers: list[Any]) -> None:
+    """End the episode after a turn, if it is not over."""
+    try:
+        await playing.reset()
+        await playing.step()
+        if not playing.is_over:
+            answers.append(await call(playing.environment.end, reason, "a turn that is c" * (reason == "length")))
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"
+        raise AssertionError(f"end({reason!r}): got {got}, expected no exception") from error
+    finally:
+        await playing.close()
+
+
+def _check_answer(case: Case, answer: Any, reason: EndReason) -> None:
+    try:
+        checked_observation(answer, evolve(case.declared, has_states=False))
+    except ValueError as error:
+        raise AssertionError(f"end({reason!r}): {error}") from error
 
 
 def environment_closes_at_any_time(case: Case) -> None:

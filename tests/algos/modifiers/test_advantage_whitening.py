@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from purerl.algos import dpo, grpo, pf_ppo, ppo, reinforce, reinforce_plus_plus, sft
+from purerl.algos import dpo, grpo, pf_ppo, ppo, reinforce, reinforce_plus_plus, sft, whiten
+from purerl.algos.algebra import bind, chain, of_fields, stages_of, stateless
 from purerl.algos.modifiers import advantage_clip
 from purerl.algos.modifiers.advantage_whitening import Config, modify
+from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from purerl.testing import exemptions
 from tests.algos.helpers import advantage_losses_and_gradients, example, with_advantage
@@ -45,6 +47,17 @@ def test_fewer_than_two_counted_tokens_have_the_advantage_zero(tokens):
     algorithm = modify(Config(ddof=0), reinforce.algorithm())
     batch = example(algorithm, layout=((3, ".xx"), (3, ".xax"))[: 1 + tokens])
     assert not with_advantage(algorithm, batch)["advantage"].any()
+
+
+def test_a_function_that_whitens_among_other_things_is_not_replaced():
+    own = stateless(bind(_whiten_and_double, whitened=of_fields(whiten, "advantage", "mask")))
+    base = reinforce.algorithm()
+    algorithm = modify(Config(), base._replace(advantage=chain(base.advantage, own)))
+    assert stages_of(algorithm.advantage)[-2] == own
+
+
+def _whiten_and_double(batch, *, whitened):
+    return with_fields(batch, advantage=2 * whitened(batch))
 
 
 def test_targets_of_a_critic_are_not_whitened():

@@ -5,8 +5,25 @@ from __future__ import annotations
 import pytest
 import torch
 
-from purerl.algos import decoupled_ppo, deepseek_v3_2, gae, grpo, icepop, m2po, ppo, rloo, spin, vespo, whiten
-from purerl.algos.modifiers import bypass, kl_loss, kl_reward
+from purerl.algos import (
+    decoupled_ppo,
+    deepseek_v3_2,
+    gae,
+    grpo,
+    icepop,
+    m2po,
+    pf_ppo,
+    ppo,
+    prime,
+    reinforce_plus_plus,
+    reinforce_plus_plus_baseline,
+    rloo,
+    spin,
+    vespo,
+    whiten,
+)
+from purerl.algos.algebra import stages_of
+from purerl.algos.modifiers import advantage_whitening, bypass, kl_loss, kl_reward
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from purerl.testing import fields_of
@@ -53,6 +70,28 @@ def test_a_kl_penalty_in_the_reward_is_bypassed_if_bypass_comes_later(is_last):
     reward = reward - torch.where(action, 0.5 * (policy - batch["ref_logp"]), 0)
     advantage = whiten(gae(reward, batch["old_value"], action, discount=1.0, lambda_=0.95), batch["mask"])
     torch.testing.assert_close(with_advantage(algorithm, batch)["advantage"], advantage)
+
+
+@pytest.mark.parametrize("module", [pf_ppo, ppo, prime, reinforce_plus_plus])
+def test_a_later_whitening_replaces_only_the_whitening(module):
+    whitening = advantage_whitening.Config(eps=1e-3, ddof=0)
+    bypass_first = advantage_whitening.modify(whitening, bypassed(module.algorithm()))
+    assert bypass_first == bypassed(advantage_whitening.modify(whitening, module.algorithm()))
+    batch = example(bypass_first)
+    tokens = with_advantage(bypass_first, batch)["advantage"][batch["mask"]]
+    torch.testing.assert_close(tokens.std(correction=0), torch.ones_like(tokens[0]), rtol=5e-3, atol=0)
+
+
+def test_a_later_whitening_with_the_settings_of_the_algorithm_has_no_effect():
+    with pytest.raises(ConfigError, match="already whitened"):
+        advantage_whitening.modify(advantage_whitening.Config(), bypassed(ppo.algorithm()))
+
+
+def test_a_later_penalty_of_the_advantage_comes_before_the_whitening():
+    penalty = kl_reward.Config(position="advantage", coef=0.5)
+    base = reinforce_plus_plus_baseline.algorithm()
+    later = kl_reward.modify(penalty, bypassed(base))
+    assert stages_of(later.advantage)[-1] == stages_of(base.advantage)[-1]
 
 
 def test_a_term_that_comes_later_reads_the_true_old_logp():

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import evolve
 
 from purerl.envs.protocol import Environment
-from purerl.errors import RunError
+from purerl.errors import EngineError, RunError
 from purerl.rewards.outcomes import Failure, failure_of_exception
 from purerl.rollouts.episode import Episode
 
@@ -50,7 +50,8 @@ def episode_error(function: str, episode: Episode, error: BaseException) -> Epis
     """The failure of `episode` because `function` has raised `error`."""
     failure = getattr(error, "failure", None) or failure_of_exception(function, error)
     kind = "timed out" if isinstance(error, TimeoutError) else failure.kind
-    return EpisodeError(evolve(failure, kind=kind, traceback=f"{place(episode)}:\n{failure.traceback}"))
+    part = "engine" if isinstance(error, EngineError) else "environment"
+    return EpisodeError(evolve(failure, kind=kind, traceback=f"{place(episode)}:\n{failure.traceback}", part=part))
 
 
 def place(episode: Episode) -> str:

@@ -1,0 +1,53 @@
+"""The steps of a run, for benchmarks that time them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from attrs import define
+
+from purerl.config.schema import RunConfig
+from purerl.diagnosis.run import Monitor
+from purerl.loop.open import Run, open_run, prepare, resolve_paths
+from purerl.loop.run import LoopState
+from purerl.loop.step_log import StepLog
+from purerl.loop.steps import advance
+from purerl.loop.train import claim_directory
+from purerl.process import frozen_objects
+from purerl.rewards.adapters import RewardFunction
+from purerl.tracking.trackers import Trackers
+
+
+@define
+class Steps:
+    """A run, its state, and what records its steps: everything of `purerl.train` but the console."""
+
+    run: Run
+    state: LoopState
+    log: StepLog
+
+    def step(self) -> dict[str, Any]:
+        """Do one step, and return its record."""
+        self.state, record = advance(self.run, self.state, self.log)
+        return record
+
+
+@contextmanager
+def opened_steps(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction]) -> Iterator[Steps]:
+    """A new run in the directory `path`. An existing one is replaced."""
+    directory = claim_directory(path, config, fresh=True)
+    prepare(config, directory.path)
+    run = open_run(resolve_paths(config, directory.path), directory, functions)
+    state = LoopState(transform=run.learner.algorithm.advantage.init())
+    directory.log({"step": 0})
+    try:
+        with run.rewards, frozen_objects():
+            run.rewards.start(run.runtime.run_here)
+            log = StepLog(directory, Trackers(), Monitor.of_run(directory.path, []), run.learner.algorithm)
+            yield Steps(run, state, log)
+    finally:
+        run.close()
+        directory.release()

@@ -1,0 +1,182 @@
+"""Episodes of a configuration in this process, for a debugger: no worker processes, and no deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from attrs import define, evolve, frozen
+
+from purerl.config.check import algorithm_of, check
+from purerl.config.roles import model_roles
+from purerl.config.schema import RunConfig
+from purerl.data.chat import Chat, Messages, Prompt
+from purerl.data.examples import rows_at
+from purerl.data.open import RunData
+from purerl.data.turns import Tools
+from purerl.envs.episode import Episode
+from purerl.envs.hosts import Host, open_host
+from purerl.envs.protocol import EndReason, Observation, ToolCall
+from purerl.envs.settings import EnvironmentSettings
+from purerl.envs.turns import Turn, TurnRenderer
+from purerl.errors import ConfigError, DataError
+from purerl.loop.environments import OpenedEnvironment, open_renderer_of, open_workflow
+from purerl.loop.open import open_generator, open_run_data, resolve_paths, reward_runner
+from purerl.plugins import locate
+from purerl.protocols import FinishReason, Generator, Sampling
+from purerl.rollouts.debug import play
+from purerl.rollouts.environment import EnvironmentWorkflow
+from purerl.rollouts.scripted import ScriptedGenerator
+from purerl.rollouts.types import Trajectory
+
+__all__ = ["open_debug_workflow", "play_row"]
+
+_A_DAY = 86400.0  # seconds
+
+
+def play_row(
+    config: RunConfig,
+    row: int = 0,
+    *,
+    turns: Sequence[str] | None = None,
+    directory: str | Path | None = None,
+    number: int = 0,
+    sample: int = 0,
+) -> list[Trajectory]:
+    """Play one episode of `config` in this thread, with its environment, tools and reward functions; return its rows.
+
+    Breakpoints in the environment, in tools and in reward functions work, and an exception of the environment is
+    raised. In a notebook the episode is played in another thread.
+
+    row             of the training data
+    turns           what the model says, a text for each turn; the episode ends after the last one. Without it, the
+                    model of `config` is loaded, and samples
+    directory       the run directory, if `config` names files in it
+    number, sample  of the draw and of the episode, which their seeds depend on
+
+    Raises: ConfigError and DataError for an invalid configuration; what the environment raises; RewardError if a reward
+    function fails.
+    """
+    config = config if directory is None else resolve_paths(config, Path(directory))
+    workflow, data = open_debug_workflow(config)
+    num_rows = sum(table.num_rows for table in data.examples.tables)
+    if not 0 <= row < num_rows:
+        raise DataError(f"row {row} of the training data", need=f"a number from 0 to {num_rows - 1:,}")
+    example = rows_at(data.examples, [row])[0]
+    if turns is not None and not turns:
+        raise ConfigError("turns", got="no turn", need="a text for each turn of the model")
+    with closing(_generator(config, data.chat, turns)) as generator:
+        limit = generator.capabilities.max_sequence_length
+        max_turns = workflow.max_turns if turns is None else min(workflow.max_turns, len(turns))
+        limited = evolve(workflow, max_turns=max_turns, max_sequence_length=limit)
+        return play(limited, example, generator=generator, index=row, number=number, sample=sample, seed=config.seed)
+
+
+def _generator(config: RunConfig, chat: Chat, turns: Sequence[str] | None) -> Generator:
+    if turns is not None:
+        return ScriptedGenerator(chat, turns)
+    if config.generator is None:
+        raise ConfigError("generator is missing", need="an engine that samples the turns", do="set it, or give turns")
+    return open_generator(config.generator, config.model, config.seed)
+
+
+def open_debug_workflow(config: RunConfig) -> tuple[EnvironmentWorkflow, RunData]:
+    """The workflow of `config` for `purerl.rollouts.play`, and the data of the run, whose rows are its examples.
+
+    Everything runs in the thread that plays: environments, tools and reward functions. There are no deadlines, so that
+    a debugger can stop in them. An environment on another machine stays there.
+
+    Raises: ConfigError for a configuration that is invalid, or has no environment; DataError for invalid data.
+    """
+    check(config)
+    sampled = config.rollout or config.evaluate
+    if config.environment is None or sampled is None:
+        raise ConfigError("environment is missing", need="a run with an environment or tools", do="set environment")
+    names = [*(reward.function for reward in config.rewards), *config.gates]
+    runner = reward_runner(config, {name: locate(name) for name in names})
+    algorithm = algorithm_of(config)
+    data = open_run_data(config, algorithm, model_roles(config, algorithm), runner)
+    local = {} if config.environment.url else {"run_in": "event_loop", "num_workers": None, "max_memory": None}
+    settings = evolve(config.environment, timeout=_A_DAY, **local)
+    renderer = _LateRenderer(data.chat, settings)
+    workflow = open_workflow(
+        OpenedEnvironment(settings, _HostPerEpisode(settings), renderer, settings.gives_rewards),
+        data.chat,
+        data.examples.example_format,
+        sampling=Sampling(sampled.temperature, sampled.max_tokens, data.chat.stop_tokens, sampled.stop_strings),
+        samples=sampled.samples_per_prompt,
+        rewards=runner,
+        row_fields=lambda draw: {"group": draw.number, "example": draw.index},
+    )
+    return workflow, data
+
+
+@frozen
+class _HostPerEpisode:
+    """A host that each episode has for itself, so that nothing is left when it is over."""
+
+    settings: EnvironmentSettings
+
+    async def open(self) -> Episode:
+        host = open_host(self.settings)
+        return _Opened(await host.open(), host)
+
+    async def close(self) -> None:
+        pass
+
+
+@frozen
+class _Opened:
+    """An episode with its host, which is closed with it."""
+
+    episode: Episode
+    host: Host
+
+    @property
+    def tools(self) -> Any:
+        return self.episode.tools
+
+    async def reset(self, example: Mapping[str, Any], seed: int) -> Observation:
+        return await self.episode.reset(example, seed)
+
+    async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
+        return await self.episode.step(text, calls)
+
+    async def end(self, reason: EndReason, text: str) -> Observation | None:
+        return await self.episode.end(reason, text)
+
+    async def close(self) -> None:
+        await self.episode.close()
+        await self.host.close()
+
+
+@define
+class _LateRenderer:
+    """The renderer of an episode, opened with the tools of its first prompt: no other episode shows them before."""
+
+    chat: Chat
+    settings: EnvironmentSettings
+    tools: Tools = ()
+    opened: TurnRenderer | None = None
+
+    def prompt(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        self.tools = tools or ()
+        return self._renderer().prompt(messages, tools)
+
+    def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
+        return self._renderer().parse(tokens, finish, turn=turn)
+
+    def following(
+        self, before: Messages, turn_tokens: Sequence[int], new: Messages, tools: Tools | None = None
+    ) -> list[int]:
+        return self._renderer().following(before, turn_tokens, new, tools)
+
+    def rerendered(self, messages: Messages, tools: Tools | None = None) -> Prompt:
+        return self._renderer().rerendered(messages, tools)
+
+    def _renderer(self) -> TurnRenderer:
+        if self.opened is None:
+            self.opened = open_renderer_of(self.settings, self.chat, self.tools)
+        return self.opened
