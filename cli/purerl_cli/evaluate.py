@@ -242,9 +242,14 @@ def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
         return run_evaluation(evaluation, progress)
 
 
+<<<<<<< HEAD
 def _check_rewards(run: Path | None, reward: Sequence[str] | None, environment: str | None) -> None:
     """Refuse an evaluation without rewards. Those of a run are in its configuration; tools give none."""
     if run is None and not reward and not environment:
+=======
+def _check_rewards(run: Path | None, rewards: Sequence[str] | None, environment: str | None) -> None:
+    if run is None and not rewards and not environment:
+>>>>>>> part7
         need, do = "a function that scores completions", "name it module:function"
         raise ConfigError("--reward is missing", need=need, do=do)
 
@@ -262,7 +267,11 @@ def _check_json(path: Path | None) -> None:
         raise ConfigError(what, got="a directory without permission to write", do="name another file")
 
 
+<<<<<<< HEAD
 def _write_json(path: Path | None, evaluation: Evaluation, results: dict[str, list[Problem]]) -> None:
+=======
+def _write_json(path: Path | None, evaluation: Evaluation, results: Mapping[str, Sequence[Problem]]) -> None:
+>>>>>>> part7
     from purerl.loop.evaluation import write_json
 
     if path is not None:

@@ -116,11 +116,19 @@ def evaluation_of_model(
     if gates and not rewards:
         raise ConfigError("gates has no effect", got=", ".join(gates), need="rewards", do="name a reward function")
     check_answer_extractor(settings)
+<<<<<<< HEAD
     environment, workers = _checked(environment), RewardWorkers()
     runner = _runner(rewards, gates, workers)
     names = [*runner.names, *_rewards_of(environment)]
     accuracy_reward = select_accuracy_reward(settings, names)
     problems = read_problems(settings.data, settings.max_examples)
+=======
+    names = [reward if isinstance(reward, str) else name_of(reward) for reward in rewards]
+    environment = _checked(environment)
+    accuracy_reward = select_accuracy_reward(settings, [*names, *gates, *_rewards_of(environment)])
+    problems = read_problems(settings.data, settings.max_examples)
+    runner = _reward_runner(names, gates, rewards)
+>>>>>>> part7
     check_columns(runner, problems.values())
     tokenizer = load_tokenizer(model)
     if prompts:
@@ -142,7 +150,7 @@ def evaluation_of_model(
         problems=problems,
         chat=chat,
         rewards=runner,
-        max_failure_rate=workers.max_failure_rate,
+        max_failure_rate=RewardWorkers().max_failure_rate,
         accuracy_reward=accuracy_reward,
         generator=generator,
         seed=seed,
@@ -157,6 +165,13 @@ def _runner(rewards: Sequence[str | RewardFunction], gates: Sequence[str], worke
     return RewardRunner(
         dict.fromkeys(names, 1.0), gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
     )
+
+
+def _reward_runner(names: Sequence[str], gates: Sequence[str], rewards: Sequence[str | RewardFunction]) -> RewardRunner:
+    """The runner of `rewards`, which have these `names` and the weight 1, and of `gates`."""
+    functions = {name_of(reward): reward for reward in rewards if not isinstance(reward, str)}
+    weights, workers = dict.fromkeys(names, 1.0), RewardWorkers()
+    return RewardRunner(weights, gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers)
 
 
 def _rewards_of(environment: EnvironmentSettings | None) -> list[str]:

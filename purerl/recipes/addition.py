@@ -10,19 +10,23 @@ One problem in ten is held out, together with the same sum in the other order. N
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.model import no_progress_bars
+from purerl.backends.hf.small import word_tokenizer, write_small_model
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.evaluation.settings import Evaluate
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.store.settings import Checkpoint
 
-__all__ = ["addition", "character_tokenizer", "prepare"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["addition", "character_tokenizer", "prepare", "write_parquet"]
 
 _EXACT = "purerl.rewards.exact:exact_match"
 _BETAS = (0.9, 0.99)
@@ -85,9 +89,9 @@ def _demonstrations() -> RunConfig:
 def prepare(folder: Path, seed: int) -> None:
     """Write the problems, and a model with random weights, into `folder`."""
     train, held_out = _problems(random.Random(seed))
-    _write_parquet(folder / "train.parquet", train)
-    _write_parquet(folder / "held_out.parquet", held_out)
-    _write_model(folder / "model", seed)
+    write_parquet(folder / "train.parquet", train)
+    write_parquet(folder / "held_out.parquet", held_out)
+    write_small_model(folder / "model", character_tokenizer(), seed=seed, max_length=32)
 
 
 def _problems(rng: random.Random) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
@@ -105,46 +109,14 @@ def _problems(rng: random.Random) -> tuple[list[dict[str, str]], list[dict[str, 
     return datasets
 
 
-def _write_parquet(path: Path, rows: list[dict[str, str]]) -> None:
+def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write `rows` into a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+    pyarrow.parquet.write_table(pa.Table.from_pylist([*rows]), path)
 
 
-def _write_model(folder: Path, seed: int) -> None:
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    tokenizer = character_tokenizer()
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=256,
-        max_position_embeddings=32,
-        tie_word_embeddings=False,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        with no_progress_bars():
-            Qwen3ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def character_tokenizer() -> Any:
+def character_tokenizer() -> PreTrainedTokenizerFast:
     """One token for each character."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {token: index for index, token in enumerate(["<pad>", "<eos>", *"0123456789+="])}
-    characters = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
-    characters.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    characters.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=characters, pad_token="<pad>", eos_token="<eos>")
+    return word_tokenizer("0123456789+=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,11 +28,15 @@ PROBLEMS = [  # in the format of GSM8K, written for these tests
 ]
 
 
-def write_model(folder: Path) -> str:
-    """Write a Qwen3 model with 100,000 random parameters and a chat template. Returns its path."""
+def write_model(folder: Path, template: str = CHATML, words: Sequence[str] = ()) -> str:
+    """Write a Qwen3 model with 100,000 random parameters and a chat template. Returns its path.
+
+    Its tokens are characters, and `words`.
+    """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    chat_tokenizer = tokenizer(CHATML)
+    chat_tokenizer = tokenizer(template)
+    chat_tokenizer.add_tokens([*words])
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = Qwen3Config(
