@@ -21,6 +21,7 @@ import pytest
 from purerl.envs.hosts import episode
 from purerl.envs.server import Server
 from purerl.envs.settings import EnvironmentSettings
+from tests.rewards.processes import wait_until
 
 from .test_hosts import MODULE, ROOT, check_end, failure_of, hosted, play, say, settings
 
@@ -116,11 +117,21 @@ def test_server_that_is_killed_fails_its_episodes_and_the_next_one_takes_over() 
         hosted(main, remote(url))
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of the process are stopped: one gets the signal first, while the others run."""
+    try:
+        stats = [path.read_text(encoding="utf-8") for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except (FileNotFoundError, ProcessLookupError):  # a thread has ended
+        return False
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 def test_server_that_does_not_answer_is_a_timeout() -> None:
     async def main(host):
         async with episode(host) as opened:
             await opened.reset({}, 0)
             process.send_signal(signal.SIGSTOP)
+            assert wait_until(lambda: is_stopped(process.pid))
             start = time.monotonic()
             assert (await failure_of(opened.step("say x", ()))).kind == "timed out"
             assert time.monotonic() - start < 20
