@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.data.chat import Chat, TokenizedExample
-from purerl.data.examples import DataSet, indices_of_draws, prompts_at, rows_at, tokenized_at
+from purerl.data.chat import Chat, Prompt, TokenizedExample
+from purerl.data.examples import DataSet, Example, indices_of_draws, prompts_at, rows_at, tokenized_at
 from purerl.rollouts.types import Draw
 
 __all__ = ["Sampler"]
@@ -25,12 +25,21 @@ class Sampler:
 
     def draw(self, first: int, count: int) -> list[Draw]:
         """The draws `first`, ..., `first + count - 1`."""
-        return self.draws_of(indices_of_draws(self.data, self.seed, first, count), first)
-
-    def draws_of(self, indices: Sequence[int], first: int) -> list[Draw]:
-        """The examples at `indices` as the draws `first`, `first + 1`, ..."""
+        indices = indices_of_draws(self.data, self.seed, first, count)
         examples = rows_at(self.data, indices)
-        prompts = prompts_at(self.chat, self.data, indices, examples)
+        return self._draws(indices, first, examples, prompts_at(self.chat, self.data, indices, examples))
+
+    def draw_examples(self, first: int, count: int) -> list[Draw]:
+        """The same draws with empty prompts: `answers` tokenizes an example with its prompt."""
+        return self.examples_at(indices_of_draws(self.data, self.seed, first, count), first)
+
+    def examples_at(self, indices: Sequence[int], first: int) -> list[Draw]:
+        """The examples at `indices` as the draws `first`, `first + 1`, ..., with empty prompts."""
+        return self._draws(indices, first, rows_at(self.data, indices), [Prompt("", [])] * len(indices))
+
+    def _draws(
+        self, indices: Sequence[int], first: int, examples: Sequence[Example], prompts: Sequence[Prompt]
+    ) -> list[Draw]:
         columns = zip(range(first, first + len(indices)), indices, examples, prompts, strict=True)
         return [Draw(number, *columns, key=str(number), seeds=(self.seed, number)) for number, *columns in columns]
 

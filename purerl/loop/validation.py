@@ -82,7 +82,7 @@ class Validator:
         self, indices: Sequence[int], first: int, objectives: Sequence[Objective], state: LoopState
     ) -> TensorDict:
         """The examples at `indices` with the fields that other models compute, and with advantages."""
-        learner, draws = self.learner, self.sampler.draws_of(indices, first)
+        learner, draws = self.learner, self.sampler.examples_at(indices, first)
         batch = learner.collated([row for draw in draws for row in self.workflow.rows(draw)], state)
         names = [name for name in scored_fields(objectives, learner.algorithm.reads) if name not in batch.keys()]
         return compute_advantages(learner.algorithm, state.transform, score(learner.trainers, batch, names))[1]

@@ -48,7 +48,7 @@ def open_source(
     rollout, size = config.rollout, config.batch_size
     if rollout is None:
         workflow = examples_workflow(config, algorithm, sampler)
-        return ExampleSource(Window(Rollouts(runtime, workflow), sampler.draw, batch_size=size), size)
+        return ExampleSource(Window(Rollouts(runtime, workflow), sampler.draw_examples, batch_size=size), size)
     build = partial(
         open_workflow,
         interaction,
