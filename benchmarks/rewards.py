@@ -4,6 +4,9 @@
 
 The function is trivial and has a name, so it runs in workers. `cpu` is the CPU time of this process, without that of
 the workers. The variants alternate, and the table shows the median and the minimum of the repetitions.
+
+Beside other work on two cores, five repetitions: all calls at once took 0.92 times the elapsed time of one blocking
+call (median; 1.07 times in the minimum), and 1.27 times the CPU time of this process (1.37 times in the minimum).
 """
 
 from __future__ import annotations

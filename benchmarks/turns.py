@@ -18,6 +18,10 @@ keeps the times in a heap. At most 256 requests are in flight. There are these l
 The table has the sampled tokens per second, the median of `--repeats`, and the shares of the first two lines. Seconds
 are CPU time and the time in which the engine waits for tools: on an idle machine, that is the wall time. The model is a
 Qwen2 model with a million parameters.
+
+Beside other work on two cores, one repetition each, as shares of one turn: with 300 environments the event loop reached
+86.8 % and worker processes 83.6 %; with 1,000 environments, in a later version, 58.3 % and 57.2 %. The target of 80 %
+is not met with 1,000 environments. The reason has not been measured.
 """
 
 from __future__ import annotations

@@ -143,11 +143,7 @@ def evaluate(
     json: _Json = None,
 ) -> None:
     """Evaluate a model: accuracy with a confidence interval, pass@k and maj@k."""
-    from purerl.loop.evaluation import write_json
-
-    if run is None and not reward and not environment:
-        need, do = "a function that scores completions", "name it module:function"
-        raise ConfigError("--reward is missing", need=need, do=do)
+    _check_rewards(run, reward, environment)
     _check_json(json)
     settings = {
         "data": data,
@@ -176,8 +172,7 @@ def evaluate(
     )
     results = _run_with_progress(evaluation)
     show_scores(results, evaluation.settings)
-    if json is not None:
-        write_json(json, evaluation, results)
+    _write_json(json, evaluation, results)
 
 
 @_command
@@ -247,6 +242,13 @@ def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
         return run_evaluation(evaluation, progress)
 
 
+def _check_rewards(run: Path | None, reward: Sequence[str] | None, environment: str | None) -> None:
+    """Refuse an evaluation without rewards. Those of a run are in its configuration; tools give none."""
+    if run is None and not reward and not environment:
+        need, do = "a function that scores completions", "name it module:function"
+        raise ConfigError("--reward is missing", need=need, do=do)
+
+
 def _check_json(path: Path | None) -> None:
     """Refuse a file that cannot be written, before the model is evaluated."""
     if path is None:
@@ -258,6 +260,13 @@ def _check_json(path: Path | None) -> None:
         raise ConfigError(what, got="no such directory", do="create it first")
     if not os.access(directory, os.W_OK):
         raise ConfigError(what, got="a directory without permission to write", do="name another file")
+
+
+def _write_json(path: Path | None, evaluation: Evaluation, results: dict[str, list[Problem]]) -> None:
+    from purerl.loop.evaluation import write_json
+
+    if path is not None:
+        write_json(path, evaluation, results)
 
 
 def _parse_integers(text: str | None) -> tuple[int, ...] | None:

@@ -19,7 +19,7 @@ from purerl.envs.episode import Episode, Tools
 from purerl.envs.failures import ENVIRONMENT_FILES, EnvironmentFailure, died, timed_out
 from purerl.envs.process import Process
 from purerl.envs.protocol import EndReason, Observation, ToolCall
-from purerl.envs.worker import Answer, HostTask, Request
+from purerl.envs.worker import Answer, HostRequest, HostTask
 from purerl.errors import RolloutError
 from purerl.rewards.outcomes import Failure
 from purerl.workers.processes import Death, end_all
@@ -209,7 +209,7 @@ class _HostedEpisode:
         if self._is_open:
             self._is_open = False
             self._process.episodes.discard(self._number)
-            self._process.send(Request(self._pool.next_number(), self._number, "close"))
+            self._process.send(HostRequest(self._pool.next_number(), self._number, "close"))
             self._process.end_if_unused()
 
     async def call(self, method: str, *arguments: Any) -> Any:
@@ -222,7 +222,7 @@ class _HostedEpisode:
     async def _send(self, method: str, *arguments: Any) -> Answer:
         if self._process.has_died:
             raise self._pool.failure_of(self._process, was_running=False)
-        answer = await self._process.ask(Request(self._pool.next_number(), self._number, method, arguments))
+        answer = await self._process.ask(HostRequest(self._pool.next_number(), self._number, method, arguments))
         if answer is None:
             raise self._pool.failure_of(self._process, was_running=True)
         return answer

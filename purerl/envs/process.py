@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
 
-from purerl.envs.worker import Answer, HostTask, Request
+from purerl.envs.worker import Answer, HostRequest, HostTask
 from purerl.workers.processes import Death, Worker
 
 __all__ = ["Process"]
@@ -72,14 +72,14 @@ class Process:
         if self._reader is not None:
             self._reader.feed_eof()
 
-    def send(self, request: Request) -> None:
+    def send(self, request: HostRequest) -> None:
         """Send `request`; it is lost if the process has ended."""
         if self._writer is not None and not self._writer.is_closing():
             data = _PICKLER.dumps(request)
             with suppress(ConnectionError):
                 self._writer.write(struct.pack("!i", len(data)) + data)
 
-    async def ask(self, request: Request) -> Answer | None:
+    async def ask(self, request: HostRequest) -> Answer | None:
         """The answer to `request`; None if the process has ended."""
         future = self._waiting[request.number] = asyncio.get_running_loop().create_future()
         try:

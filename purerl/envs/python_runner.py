@@ -13,6 +13,8 @@ import sys
 import traceback
 from pathlib import Path
 
+__all__ = ["main"]
+
 _MAX_FILE = 2**24  # bytes of a file that the program writes, and of its output
 
 
@@ -39,9 +41,9 @@ def main(max_memory: int, max_seconds: int) -> None:
 def _parse(program: str) -> tuple[ast.Module, ast.Expression | None]:
     """The statements of `program`, and its last one separately if that is an expression."""
     tree = ast.parse(program, "program.py")
-    if tree.body and isinstance(tree.body[-1], ast.Expr):
-        last = tree.body.pop()
-        return tree, ast.Expression(last.value)
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        return ast.Module(tree.body[:-1], []), ast.Expression(last.value)
     return tree, None
 
 

@@ -35,7 +35,7 @@ from purerl.rewards.outcomes import Failure
 from purerl.seeds import seed_everything
 from purerl.workers.status import CALL, Status
 
-__all__ = ["Answer", "HostTask", "Request", "work"]
+__all__ = ["Answer", "HostRequest", "HostTask", "work"]
 
 _HEARTBEAT = 1.0  # seconds between two messages of the worker that only say that its event loop runs
 _WATCHDOG_GRACE = 2.0  # seconds added to the timeout of a call until the watchdog ends the process
@@ -54,7 +54,7 @@ class HostTask:
     declared: Declared
 
 
-class Request(NamedTuple):
+class HostRequest(NamedTuple):
     """A call of a method of an episode: "open", "reset", "step", "end" or "close". `number` is that of the request."""
 
     number: int
@@ -147,7 +147,7 @@ class _Hosting:
         with suppress(ConnectionError):
             self._run.send(message)
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: HostRequest) -> None:
         result, tools = None, None
         try:
             if self._source is None:
@@ -159,7 +159,7 @@ class _Hosting:
             tools = self._episodes[request.episode].tools
         self._send(Answer(request.number, result, tools, self._threads.abandoned > 0))
 
-    async def _handle(self, request: Request, source: Source) -> Observation | None:
+    async def _handle(self, request: HostRequest, source: Source) -> Observation | None:
         if request.method == "open":
             episode = self._episodes[request.episode] = LocalEpisode(source, self._task.declared)
             await episode.open()

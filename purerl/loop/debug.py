@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from attrs import define, evolve, frozen
 
@@ -110,7 +110,7 @@ def open_debug_workflow(config: RunConfig) -> tuple[EnvironmentWorkflow, RunData
         rewards=runner,
         row_fields=lambda draw: {"group": draw.number, "example": draw.index},
     )
-    return workflow, data
+    return cast("EnvironmentWorkflow", workflow), data
 
 
 @frozen

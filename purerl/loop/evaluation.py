@@ -116,15 +116,11 @@ def evaluation_of_model(
     if gates and not rewards:
         raise ConfigError("gates has no effect", got=", ".join(gates), need="rewards", do="name a reward function")
     check_answer_extractor(settings)
-    functions = {name_of(reward): reward for reward in rewards if not isinstance(reward, str)}
-    names = [reward if isinstance(reward, str) else name_of(reward) for reward in rewards]
-    environment = _checked(environment)
-    accuracy_reward = select_accuracy_reward(settings, [*names, *gates, *_rewards_of(environment)])
+    environment, workers = _checked(environment), RewardWorkers()
+    runner = _runner(rewards, gates, workers)
+    names = [*runner.names, *_rewards_of(environment)]
+    accuracy_reward = select_accuracy_reward(settings, names)
     problems = read_problems(settings.data, settings.max_examples)
-    workers = RewardWorkers()
-    runner = RewardRunner(
-        dict.fromkeys(names, 1.0), gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
-    )
     check_columns(runner, problems.values())
     tokenizer = load_tokenizer(model)
     if prompts:
@@ -146,12 +142,20 @@ def evaluation_of_model(
         problems=problems,
         chat=chat,
         rewards=runner,
-        max_failure_rate=workers.max_failure_rate,
+        max_failure_rate=RewardWorkers().max_failure_rate,
         accuracy_reward=accuracy_reward,
         generator=generator,
         seed=seed,
         environment=environment,
-        is_rewarded=bool(names or _rewards_of(environment)),
+        is_rewarded=bool(names),
+    )
+
+
+def _runner(rewards: Sequence[str | RewardFunction], gates: Sequence[str], workers: RewardWorkers) -> RewardRunner:
+    functions = {name_of(reward): reward for reward in rewards if not isinstance(reward, str)}
+    names = [reward if isinstance(reward, str) else name_of(reward) for reward in rewards]
+    return RewardRunner(
+        dict.fromkeys(names, 1.0), gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
     )
 
 

@@ -28,6 +28,7 @@ _NAME = re.compile(r"[\w.:@+-]([\w .:@+-]{0,98}[\w.:@+-])?")
 _NAME_NEED = "at most 100 letters, digits, spaces and characters of _.:@+-"
 
 
+@lru_cache(maxsize=10 * _MAX_COMPONENTS)
 def short_name(name: str) -> str:
     """The last part of the name of a reward function: ``module:Class.length`` becomes ``length``.
 

@@ -120,8 +120,10 @@ class Engine:
         if cancelled:
             self.generator.cancel([*cancelled])
 
-    def pump(self, timeout: float) -> None:
+    def pump(self, timeout: float) -> bool:
         """Submit and cancel what is due, and collect: until a request is finished, or for `timeout` seconds.
+
+        Returns whether one has finished, or none is in flight.
 
         Raises: InputError for an invalid request; EngineError if the generator has lost requests, or returns a
         completion that nobody has requested.
@@ -129,7 +131,7 @@ class Engine:
         start = time.perf_counter()
         self.submit_due()
         if not self._in_flight:
-            return
+            return True
         called = time.perf_counter()
         finished = self.generator.collect(timeout)
         end = time.perf_counter()
@@ -141,6 +143,7 @@ class Engine:
         self._check_completions(finished)
         if finished:
             self._loop.call(self._deliver, finished)
+        return bool(finished)
 
     def _check_completions(self, completions: Sequence[Completion]) -> None:
         for completion in completions:

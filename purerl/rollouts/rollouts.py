@@ -34,6 +34,7 @@ class Rollouts:
         self.runtime, self.workflow = runtime, workflow
         self._running: dict[int, _Running] = {}
         self._finished: deque[tuple[_Running, Group]] = deque()  # the event loop appends
+        self._wake_is_due = False  # used in the event loop only
         self._arrived: dict[int, Group] = {}  # of draws in flight
         self._num_submitted = 0
 
@@ -66,8 +67,14 @@ class Rollouts:
             if self.runtime.engine is not None:
                 self.runtime.engine.release(running.ticket)
         self._finished.append((running, group))
-        self.runtime.wake()
+        if not self._wake_is_due:  # one call for all groups that finish in this turn of the event loop
+            self._wake_is_due = True
+            asyncio.get_running_loop().call_soon(self._wake)
         return None
+
+    def _wake(self) -> None:
+        self._wake_is_due = False
+        self.runtime.wake()
 
     async def _generate(self, ticket: Ticket, requests: Sequence[Request]) -> list[Completion]:
         return await self.runtime.engine.generate(requests, ticket=ticket)

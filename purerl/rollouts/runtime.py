@@ -109,10 +109,16 @@ class Runtime:
             if seen is None:
                 self._check_stall(waits_for)
             elif self.may_decode:
-                self.engine.pump(min(remaining, _MAX_PUMP))
+                self._decode(self.engine, deadline)
             elif not self._wake.wait(min(remaining, _WARN_AFTER, max(0.0, self._stall_timeout - self._idle_seconds))):
                 self._check_stall(waits_for)
         return True
+
+    def _decode(self, engine: Engine, deadline: float) -> None:
+        """Let the engine work until a request has finished, something has woken this thread, or the deadline."""
+        remaining = deadline - time.monotonic()
+        while remaining > 0 and not engine.pump(min(remaining, _MAX_PUMP)) and not self._wake.is_set():
+            remaining = deadline - time.monotonic()
 
     def _look(self, is_done: Callable[[], bool]) -> bool | None:
         """Run the functions that wait for this thread, and return whether `is_done`; None if that is not clear yet."""

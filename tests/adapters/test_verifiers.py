@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from purerl.adapters.verifiers import VerifiersWorkflow, write_tasks
+from purerl.adapters.verifiers_rows import Labels, rows_of
 from purerl.backends.hf.generator import Config, build
 from purerl.data.chat import Prompt
 from purerl.data.files import read_table
@@ -172,6 +174,13 @@ def test_trace_without_a_turn_is_a_masked_prompt(model: str, setting: str) -> No
     assert not any(row.fields["action"])
     assert row.result.reward is None
     assert setting in row.result.failure.traceback
+
+
+def test_rows_of_a_sample_without_a_trace_have_the_fields_of_the_others() -> None:
+    episode = SimpleNamespace(traces=[], errors=[], is_timeout=False, ok=False)
+    for agents, fields in ((["one"], set()), (["one", "two"], {"role"})):
+        [row] = rows_of(_draw(), episode, [], agents, Labels(0, 4, 1.0))
+        assert row.fields.keys() & {"role", "episode"} == {"episode", *fields}
 
 
 def test_more_rows_than_allowed_are_a_failure(model: str) -> None:

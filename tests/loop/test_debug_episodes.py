@@ -18,6 +18,7 @@ from purerl.loop.debug import open_debug_workflow, play_row
 from purerl.recipes import resolve
 from purerl.rollouts import format_episode, play
 from purerl.rollouts.scripted import ScriptedGenerator
+from tests.envs.families import QWEN
 from tests.loop.small import fake
 from tests.recipes.made import write_model, write_problems
 
@@ -116,7 +117,7 @@ def test_exceptions_are_raised(directory: Path) -> None:
 
 def test_calls_of_tools_are_written_in_the_format_of_the_model(tmp_path: Path) -> None:
     settings = [
-        f"model={write_model(tmp_path / 'model')}",
+        f"model={write_model(tmp_path / 'model', QWEN)}",
         f"data={write_problems(tmp_path)}",
         f"environment.tools=['{MODULE}:add']",
         f"rewards=['{MODULE}:is_five']",

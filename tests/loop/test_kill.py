@@ -46,9 +46,8 @@ def _kill_at_events(name: str, folder: Path, *, kills: int, seed: int) -> None:
 
 
 FAST = {
-    "grpo": 5,
-    "ppo, one step off policy, reference follows the policy": 5,
-    "three steps off policy": 2,
+    "grpo": 4,
+    "ppo, one step off policy, reference follows the policy": 4,
     "environment in the event loop, one step off policy": 2,
     "groups that finish first, and extra ones": 2,
 }

@@ -22,7 +22,7 @@ from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.types import Draw, Group, Score, Trajectory, Workflow
 from purerl.testing.rollouts.generator import Respond, ScriptedGenerator
 
-__all__ = ["Case", "Outcome", "Running", "Scorer", "assert_same", "plain"]
+__all__ = ["Case", "RolloutOutcome", "Running", "Scorer", "assert_same", "plain"]
 
 FAILURE = RewardResult(failure=Failure("check_rollouts", "raised", "check_rollouts lets this reward function fail\n"))
 
@@ -62,7 +62,7 @@ def _reward(scored: RewardInput) -> RewardResult:
 
 
 @frozen
-class Outcome:
+class RolloutOutcome:
     """What came of some draws: their groups by number, all requests, completions by key, and what was scored.
 
     first      keys of the requests that were submitted together first
@@ -107,12 +107,12 @@ class Running:
             raise AssertionError(f"the run stopped: got {type(error).__name__}: {error}") from error
         return groups
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RolloutOutcome:
         """What came of all draws in flight."""
         generator, groups = self.generator, self.finish()
         first = [request.key for request in generator.requests[: generator.num_first]]
         cancelled = [*generator.cancelled]
-        return Outcome(groups, generator.requests, generator.completions, self.scorer.inputs, first, cancelled)
+        return RolloutOutcome(groups, generator.requests, generator.completions, self.scorer.inputs, first, cancelled)
 
 
 @frozen
@@ -125,7 +125,7 @@ class Case:
     vocabulary: int
     respond: Respond
     timeout: float
-    _alone: dict[int, Outcome] = field(factory=dict, eq=False)
+    _alone: dict[int, RolloutOutcome] = field(factory=dict, eq=False)
 
     @property
     def draws(self) -> list[Draw]:
@@ -163,12 +163,12 @@ class Case:
         finally:
             runtime.close()
 
-    def run(self, draws: Sequence[Draw], **options: Any) -> Outcome:
+    def run(self, draws: Sequence[Draw], **options: Any) -> RolloutOutcome:
         """What comes of `draws`, with the options of `running`."""
         with self.running(draws, **options) as running:
             return running.outcome()
 
-    def alone(self, draw: Draw) -> Outcome:
+    def alone(self, draw: Draw) -> RolloutOutcome:
         """What comes of `draw` if nothing runs beside it."""
         if draw.number not in self._alone:
             self._alone[draw.number] = self.run([draw])

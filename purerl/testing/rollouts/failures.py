@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from purerl.protocols import Request
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.types import Draw, Trajectory
-from purerl.testing.rollouts.case import FAILURE, Case, Outcome, assert_same_row, plain
+from purerl.testing.rollouts.case import FAILURE, Case, RolloutOutcome, assert_same_row, plain
 from purerl.testing.rollouts.tokens import keys_of_row
 
 __all__ = [
@@ -39,7 +39,7 @@ def _some(requests: Sequence[Request]) -> Sequence[Request]:
     return requests if len(requests) <= _MAX_FAILURES else [*requests[: _MAX_FAILURES - 1], requests[-1]]
 
 
-def _check_failed_rows(draw: Draw, outcome: Outcome, expected: Outcome, where: str) -> set[int]:
+def _check_failed_rows(draw: Draw, outcome: RolloutOutcome, expected: RolloutOutcome, where: str) -> set[int]:
     """The labels of the rows that have failed. The other ones must be the same as the `expected` ones."""
     group, labels = outcome.groups[draw.number], {row.fields["row"]: row for row in expected.rows(draw.number)}
     rows = {row.fields["row"]: row for row in group.trajectories}
@@ -60,7 +60,7 @@ def _check_missing(row: Trajectory, where: str) -> None:
     assert not any(plain(row.fields["reward"])), f"{where}: got a reward in its fields, expected 0"
 
 
-def _independent_rows(case: Case, draw: Draw, request: Request, outcome: Outcome) -> set[int]:
+def _independent_rows(case: Case, draw: Draw, request: Request, outcome: RolloutOutcome) -> set[int]:
     """The labels of the rows of samples that do not depend on `request`.
 
     A sample starts with a request of the first ones. Rows belong together if they have a request or the label `episode`

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from purerl.protocols import Request
 from purerl.rollouts.types import Trajectory
-from purerl.testing.rollouts.case import Case, Outcome, plain
+from purerl.testing.rollouts.case import Case, RolloutOutcome, plain
 
 __all__ = ["every_sampled_token_is_in_a_row", "keys_of_row", "sampled_tokens_are_unchanged"]
 
@@ -32,7 +32,7 @@ def every_sampled_token_is_in_a_row(case: Case) -> None:
             assert is_used, f"request {request.key!r}: got its tokens in no row, expected them in one"
 
 
-def keys_of_row(row: Trajectory, outcome: Outcome) -> list[str]:
+def keys_of_row(row: Trajectory, outcome: RolloutOutcome) -> list[str]:
     """The keys of the requests whose completions are the action tokens of `row`."""
     fields = {name: plain(row.fields[name]) for name in ("tokens", "action", "rollout_logp", "version")}
     keys: list[str] = []
@@ -45,7 +45,7 @@ def keys_of_row(row: Trajectory, outcome: Outcome) -> list[str]:
     return keys
 
 
-def _key_at(fields: Mapping[str, list], position: int, outcome: Outcome) -> str:
+def _key_at(fields: Mapping[str, list], position: int, outcome: RolloutOutcome) -> str:
     """The key of the request whose completion starts at `position`. Raises AssertionError if there is none."""
     before = fields["tokens"][:position]
     requests = [r for r in outcome.requests if r.key in outcome.completions and [*r.tokens] == before]
@@ -59,7 +59,9 @@ def _key_at(fields: Mapping[str, list], position: int, outcome: Outcome) -> str:
     return best
 
 
-def _difference(fields: Mapping[str, list], position: int, outcome: Outcome, request: Request) -> tuple[int, str]:
+def _difference(
+    fields: Mapping[str, list], position: int, outcome: RolloutOutcome, request: Request
+) -> tuple[int, str]:
     """How many fields differ from a completion at `position`, and the first one that does."""
     completion = outcome.completions[request.key]
     columns = {
