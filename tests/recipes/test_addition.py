@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from attrs import evolve
 
 from purerl.batch import collate, with_fields
-from purerl.loop.train import Summary, claim_directory, train
+from purerl.loop.train import Summary, train
 from purerl.recipes.addition import addition, prepare
 
 from . import shuffled
+from .controls import train_with_shuffled_rewards
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +45,7 @@ def test_the_exported_model_adds(run: Summary) -> None:
 
 @pytest.mark.training
 def test_shuffled_rewards_do_not_raise_the_accuracy(run: Summary, tmp_path: Path) -> None:
-    config = evolve(addition(), algorithm=shuffled.Config(), max_steps=80)
-    claim_directory(tmp_path / "run", config).release()
-    for part in ("prepared", "initial_run"):
-        shutil.copytree(run.directory / part, tmp_path / "run" / part)
-    control = train(config, directory=tmp_path / "run")
+    control = train_with_shuffled_rewards(addition(max_steps=80), run, tmp_path / "run")
     records = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
     assert control.before == run.before
     assert control.after["eval/accuracy"] < control.before["eval/accuracy"] + 0.1
