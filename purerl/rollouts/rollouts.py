@@ -56,6 +56,8 @@ class Rollouts:
     async def _run(self, draw: Draw, running: _Running) -> None:
         try:
             group = Group(draw.number, tuple(await self.workflow(draw, partial(self._generate, running.ticket))))
+        except GeneratorExit:  # the event loop is closed, and nobody waits for the group
+            raise
         except BaseException as error:  # SystemExit of a tool, for example, is a missing group too
             if isinstance(error, asyncio.CancelledError) and running.task is not None and running.task.cancelling():
                 raise
