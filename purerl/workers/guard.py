@@ -2,10 +2,10 @@
 
     run -> guard -> worker -> processes that reward functions or environments have started
 
-The guard stops when its worker ends, when the run sends SIGHUP, or when the run ends, also if the run was killed. It
-then kills all descendants before it exits. On Linux it is a subreaper: a process whose parent ends becomes a child of
-the guard, even if it has a session of its own, so no descendant is lost. If the guard itself is killed, the kernel
-kills the worker. On other systems only the process group of the worker is killed.
+The guard stops when its worker ends, when the run shuts the connection down, or when the run ends, also if the run was
+killed. It then kills all descendants before it exits. On Linux it is a subreaper: a process whose parent ends becomes a
+child of the guard, even if it has a session of its own, so no descendant is lost. If the guard itself is killed, the
+kernel kills the worker. On other systems only the process group of the worker is killed.
 
 Guard and worker do nothing on SIGTERM and SIGUSR1, which schedulers send to every process of a job: the run decides
 when it stops, and needs its workers until then.
@@ -56,7 +56,7 @@ def main(run: int, connection: int, sentinel: int, status: int, max_memory: int 
         _work(guard, connection, status, max_memory, work, unused=(sentinel, *wakeup))
     poller = select.poll()
     poller.register(wakeup[0], select.POLLIN)
-    poller.register(connection, 0)  # reports only that the run has closed its end
+    poller.register(connection, 0)  # reports only that the run has shut the connection down, or closed its end
     exit_code = None
     while exit_code is None and not stopped and os.getppid() == run:
         events = dict(poller.poll(_POLL * 1000))

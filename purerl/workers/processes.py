@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import struct
 import subprocess
@@ -77,7 +76,7 @@ class Worker:
         os.close(sentinel)
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _MESSAGE_TIMEOUT, 0))
-        self.connection = Connection(ours.detach())
+        self._socket, self.connection = ours, Connection(os.dup(ours.fileno()))
         self.is_ready, self.deadline = False, time.monotonic() + _START_TIMEOUT
         self.send(first, seconds=_START_TIMEOUT)
 
@@ -102,8 +101,12 @@ class Worker:
         return int(os.pread(self._status.fileno(), 8, 0) or IDLE)
 
     def terminate(self) -> None:
-        """Let the guard end all processes, without waiting for it."""
-        self._guard.send_signal(signal.SIGHUP)
+        """Let the guard end all processes, without waiting for it.
+
+        No signal is sent: until the guard handles signals, it would be lost if the run ignores it, as under nohup.
+        """
+        with suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> Death:
         """End all processes, and release what belongs to them."""
@@ -120,6 +123,7 @@ class Worker:
         status, _, stack = os.pread(self._status.fileno(), 2**20, 0).decode(errors="replace").partition("\n")
         os.close(self.sentinel)
         self.connection.close()
+        self._socket.close()
         self._status.close()
         return Death(int(status[:8] or IDLE), status[8:] == AWAITED, bool(stack), self._user_frames(stack), exit_code)
 

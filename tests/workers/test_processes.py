@@ -1,0 +1,58 @@
+"""Worker processes end in every state, whatever signals the run ignores."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from purerl.workers.processes import Worker
+
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(params=["default", "ignored"])
+def _signals(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a process inherits from a terminal, and from nohup or a script that starts it in the background."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN if request.param == "ignored" else signal.SIG_DFL)
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def answer(connection: int, status: int) -> None:
+    """The work of the worker: it sends a byte, and sleeps."""
+    os.write(connection, b"\0")
+    time.sleep(600)
+
+
+def _new_worker() -> Worker:
+    return Worker(f"{__name__}:answer", None, max_memory=None)
+
+
+@pytest.mark.usefixtures("_signals")
+def test_worker_can_be_ended_before_its_guard_runs() -> None:
+    worker = _new_worker()
+    worker.terminate()
+    assert worker._guard.wait(60) == 0  # it has ended by itself: `end` kills it after a while
+    worker.end()
+
+
+@pytest.mark.usefixtures("_signals")
+def test_worker_can_be_ended_while_it_works() -> None:
+    worker = _new_worker()
+    assert os.read(worker.connection.fileno(), 1) == b"\0"
+    worker.terminate()
+    assert worker._guard.wait(60) == 0
+    assert worker.end().exit_code == -signal.SIGKILL
+
+
+def test_worker_can_be_ended_twice() -> None:
+    worker = _new_worker()
+    worker.end()
+    worker.terminate()
