@@ -48,7 +48,8 @@ class EnvironmentSettings:
     players: int = setting("number of players, each with a conversation of its own", default=1, **at_least(1))
     max_turns: int = setting("maximum number of turns of an episode", unit="turns", default=8, **at_least(1))
     max_episode_tokens: int | None = setting(
-        "maximum number of sampled tokens of an episode, of all players together; if not given, there is no limit",
+        "maximum number of tokens of an episode after its prompt, of turns and of answers together; with several "
+        "players, of each of them. If not given, there is no limit",
         unit="tokens",
         default=None,
         **at_least(1),

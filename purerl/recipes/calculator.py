@@ -2,9 +2,9 @@
 
     47*86=<calc>47*86</calc><eos>4042=4042<eos>
 
-In the first turn the model can call the tool, whose result follows, and it answers in the second turn; or it answers at
-once. The reward is 1 if the answer is correct and 0 if not. The model is too small to multiply, so that only episodes
-with a call are rewarded. Nothing rewards a call.
+The numbers are from 32 to 99, so that every product has four digits. In the first turn the model can call the tool,
+whose result follows, and it answers in the second turn; or it answers at once. The reward is 1 if the answer is correct
+and 0 if not. The model is too small to multiply, so only episodes with a call are rewarded. Nothing rewards a call.
 
 A small Qwen3 model with random weights is first trained by SFT on demonstrations, until it solves a tenth of its
 problems (`initial_run`). Three quarters of the demonstrations answer at once, and one quarter calls the tool. The RL
@@ -33,6 +33,7 @@ from purerl.store.settings import Checkpoint
 __all__ = ["calc", "calculator", "prepare"]
 
 _EXACT = "purerl.rewards.exact:exact_match"
+_FACTORS = range(32, 100)
 _BETAS = (0.9, 0.99)
 _TURN_TOKENS = 8  # of a call: two tags, five characters, and the end
 _TOOL = EnvironmentSettings(tools=("purerl.recipes.calculator:calc",), max_turns=2, run_in="event_loop")
@@ -109,7 +110,7 @@ def _evaluation(data: str, every: int) -> Evaluate:
 def prepare(folder: Path, seed: int) -> None:
     """Write the problems, the demonstrations, and a model with random weights, into `folder`."""
     rng = random.Random(seed)
-    problems = [(f"{a}*{b}", str(a * b)) for a in range(10, 100) for b in range(10, 100)]
+    problems = [(f"{a}*{b}", str(a * b)) for a in _FACTORS for b in _FACTORS]
     rng.shuffle(problems)
     held_out, train = problems[: len(problems) // 10], problems[len(problems) // 10 :]
     for name, part in (("train", train), ("held_out", held_out)):

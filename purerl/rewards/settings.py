@@ -77,8 +77,9 @@ class RewardWorkers:
         **at_least(64),
     )
     max_failure_rate: float = setting(
-        "maximum fraction of the completions of a step, or of an evaluation, on which reward functions may fail. Up to "
-        "3 failures are always tolerated, but on at most half of the completions; with 0, none is",
+        "maximum fraction of the samples of a step, or of an evaluation, that may be missing because a reward "
+        "function, an environment or the engine failed. Up to 3 failures are always tolerated, but on at most half of "
+        "the samples; with 0, none is",
         default=0.1,
         may_change=True,
     )

@@ -92,7 +92,7 @@ def test_demonstrations_are_the_turns_of_an_episode(tmp_path: Path) -> None:
     rows = parquet.read_table(tmp_path / "demonstrations.parquet").to_pylist()
     calls = {row["prompt"]: row["completion"] for row in rows if row["completion"].startswith("<calc>")}
     answers = {row["prompt"]: row["completion"] for row in rows if row["prompt"].count("=") == 2}
-    assert len(calls) == len(answers) == 1823
+    assert len(calls) == len(answers) == 1041
     for prompt, call in list(calls.items())[:50]:
         expression = prompt.removesuffix("=")
         result = asyncio.run(calc(expression))
@@ -111,6 +111,6 @@ def test_held_out_problems_are_not_in_the_training_set(tmp_path: Path) -> None:
         parquet.read_table(tmp_path / f"{name}.parquet")["prompt"].to_pylist()
         for name in ("train", "held_out", "demonstrations")
     )
-    assert (len(train_set), len(held_out)) == (7290, 810)
+    assert (len(train_set), len(held_out)) == (4162, 462)
     assert not {*held_out} & {*train_set}
     assert not {*held_out} & {prompt.partition("=")[0] + "=" for prompt in demonstrations}
