@@ -105,6 +105,16 @@ def test_new_and_continued_requests_are_read_separately(generator, blocks):
     assert blocks[:3] == [(1, 11), (1, 2), (2, 1)]
 
 
+def test_requests_that_continue_a_sequence_do_not_wait_for_new_ones(model):
+    generator = make_generator(model, max_num_seqs=1)
+    first = [request(number) for number in range(3)]
+    generator.submit(first)
+    (completion,) = generator.collect()
+    generator.submit([request(3), evolve(next_turn(first[0], completion), key="next")])
+    order = [done.key for _ in range(4) for done in generator.collect()]
+    assert order.index("next") < order.index("2") < order.index("3")
+
+
 def test_requests_that_continue_one_sequence_alike_are_read_once(generator, blocks):
     first = request()
     (completion,) = generate(generator, [first])

@@ -17,8 +17,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import compress
-from operator import not_
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -175,11 +173,11 @@ class HFGenerator:
     def submit(self, requests: Sequence[Request]) -> None:
         check_requests(requests, self._keys, **self._limits._asdict())
         self._keys.update(request.key for request in requests)
-        # Requests that continue a kept sequence come first: otherwise many sequences would be kept for a long time.
-        continued = [self._prefixes.find(request.tokens) is not None for request in requests]
-        pending = [PendingRequest(request) for request in requests]
-        self._waiting.extendleft(reversed([*compress(pending, continued)]))
-        self._waiting.extend(compress(pending, map(not_, continued)))
+        new, continued = [], []
+        for request in requests:
+            (continued if self._prefixes.find(request.tokens) else new).append(PendingRequest(request))
+        self._waiting.extend(new)
+        self._waiting.extendleft(reversed(continued))  # first, so that few sequences are kept at the same time
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
