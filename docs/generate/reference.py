@@ -37,6 +37,9 @@ _PACKAGES = {
 }
 
 
+_NO_TOCTREE = "---\norphan: true\n---"  # the page is in no toctree, and that is no mistake
+
+
 def pages() -> Iterator[tuple[str, str]]:
     """(name, Markdown) of the page of settings, of the page of each module, and of the index."""
     modules = [name for name in _modules() if import_module(name).__doc__]
@@ -60,13 +63,13 @@ def _module(name: str) -> str:
     }
     links = [f"{{py:obj}}`{export} <{origin}.{export}>`" for export, origin in origins.items() if origin != name]
     re_exports = [f"Also importable from here: {', '.join(links)}."] if links else []
-    return "\n\n".join([f"# {name}", f"```{{eval-rst}}\n.. automodule:: {name}\n```", *re_exports]) + "\n"
+    return "\n\n".join([_NO_TOCTREE, f"# {name}", f"```{{eval-rst}}\n.. automodule:: {name}\n```", *re_exports]) + "\n"
 
 
 def _index(modules: list[str]) -> str:
     packages = {title: [name for name in modules if _is_in(name, package)] for package, title in _PACKAGES.items()}
     other_modules = [name for name in modules if not any(_is_in(name, package) for package in _PACKAGES)]
-    lists = [_toctree(title, members) for title, members in {**packages, "Other modules": other_modules}.items()]
+    lists = [_list(title, members) for title, members in {**packages, "Other modules": other_modules}.items()]
     return "\n\n".join(["# Reference", *lists]) + "\n"
 
 
@@ -74,9 +77,16 @@ def _is_in(module: str, package: str) -> bool:
     return f"{module}.".startswith(f"{package}.")
 
 
-def _toctree(title: str, modules: list[str]) -> str:
-    entries = [f"{name.removeprefix('purerl.')} <{name}>" for name in modules]
-    return "\n".join([f"## {title}", "", "```{toctree}", ":maxdepth: 1", "", *entries, "```"])
+def _list(title: str, modules: list[str]) -> str:
+    """Links to the pages of `modules`. A toctree would show all of them beside each page of the documentation."""
+    entries = [f"- [{name.removeprefix('purerl.')}]({name}.md): {_summary(name)}" for name in modules]
+    return "\n".join([f"## {title}", "", *entries])
+
+
+def _summary(module: str) -> str:
+    """The first sentence of the docstring of `module`."""
+    text = " ".join((import_module(module).__doc__ or "").split())
+    return re.split(r"(?<=[.:]) ", text)[0].rstrip(":.")
 
 
 # --- settings ----------------------------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ def test_every_module_has_a_page():
     modules -= {f"purerl.algos.{name}" for name in NAMES} | {f"purerl.algos.modifiers.{name}" for name in MODIFIERS}
     written = dict(reference.pages())
     assert set(written) == {"index", "settings", "purerl", *modules}
-    assert [name for name in modules if f"<{name}>" not in written["index"]] == []
+    assert [name for name in modules if f"({name}.md): " not in written["index"]] == []
 
 
 def _help(config: type, name: str) -> str:
