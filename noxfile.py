@@ -54,7 +54,7 @@ def training(session: nox.Session) -> None:
 
 @nox.session
 def soak(session: nox.Session) -> None:
-    """Runs of 18 kinds, killed 200 times in total and resumed; -- --kills N for another number."""
+    """Runs of 18 kinds, killed 200 times in total (-- --kills N: another number), and one killed at random times."""
     _python(session, "pytest", *_PARALLEL, "-m", "soak", "tests/loop/test_kill.py", "--kills", "200", *session.posargs)
 
 

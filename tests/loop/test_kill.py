@@ -65,6 +65,7 @@ def test_run_of_each_kind_killed_at_events_resumes(name: str, tmp_path: Path, py
     _kill_at_events(name, tmp_path, kills=math.ceil(kills), seed=1)
 
 
+@pytest.mark.soak
 def test_run_killed_at_random_times_resumes_bit_for_bit(tmp_path: Path) -> None:
     config, rng = KINDS["grpo"](tmp_path), random.Random(1)
     start = time.monotonic()
