@@ -41,6 +41,7 @@ import purerl
 from purerl.algos import grpo
 from purerl.algos.modifiers import bypass, entropy_bonus, importance_weight
 from purerl.backends.hf import generator, trainer
+from purerl.backends.hf.small import write_small_model
 from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.evaluation.settings import Evaluate
@@ -72,34 +73,11 @@ def is_copied(completion: str, example: Mapping[str, Any]) -> float:
 
 def prepare(folder: Path, seed: int) -> None:
     """Write the numbers, and a model with random weights, into `folder`."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    from purerl.backends.hf.model import no_progress_bars
-
     numbers = random.Random(seed).sample(range(10**_DIGITS), 10**_DIGITS)
     for name, part in {"train": numbers[1000:], "held_out": numbers[:1000]}.items():
         lines = [json.dumps({"prompt": f"{number:0{_DIGITS}d}="}) + "\n" for number in part]
         (folder / f"{name}.jsonl").write_text("".join(lines))
-    tokenizer = character_tokenizer()
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=256,
-        max_position_embeddings=16,
-        tie_word_embeddings=False,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
-    with torch.random.fork_rng(), no_progress_bars():
-        torch.manual_seed(seed)
-        Qwen3ForCausalLM(config).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    write_small_model(folder / "model", character_tokenizer(), seed=seed, max_length=16)
 
 
 def config_of(correction: str, staleness: int, seed: int, *, steps: int, lr: float) -> RunConfig:

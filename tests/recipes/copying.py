@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.model import no_progress_bars
+from purerl.backends.hf.small import write_small_model
 from purerl.config.schema import RunConfig
 from purerl.evaluation.settings import Evaluate
 from purerl.recipes.addition import character_tokenizer
@@ -47,26 +45,7 @@ def correct_digits(completion: str, example: Mapping[str, Any]) -> float:
 
 def prepare(folder: Path, seed: int) -> None:
     """Write the 100 problems, and a model with random weights, into `folder`."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    tokenizer = character_tokenizer()
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=16,
-        intermediate_size=64,
-        max_position_embeddings=16,
-        tie_word_embeddings=False,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
-    with torch.random.fork_rng(), no_progress_bars():
-        torch.manual_seed(seed)
-        Qwen3ForCausalLM(config).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16}
+    write_small_model(folder / "model", character_tokenizer(), seed=seed, max_length=16, **shape, intermediate_size=64)
     problems = [{"prompt": f"{number:02d}=", "completion": f"{number:02d}"} for number in range(100)]
     (folder / "problems.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))

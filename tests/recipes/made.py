@@ -6,9 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
-from purerl.backends.hf.model import no_progress_bars
+from purerl.backends.hf.small import write_small_model
 from purerl.data.convert import convert
 from purerl.data.files import read_table
 from purerl.loop import train as loop
@@ -33,28 +31,9 @@ def write_model(folder: Path, template: str = CHATML, words: Sequence[str] = ())
 
     Its tokens are characters, and `words`.
     """
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
     chat_tokenizer = tokenizer(template)
     chat_tokenizer.add_tokens([*words])
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        config = Qwen3Config(
-            vocab_size=len(chat_tokenizer),
-            hidden_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=16,
-            intermediate_size=128,
-            max_position_embeddings=2048,
-            eos_token_id=chat_tokenizer.eos_token_id,
-            pad_token_id=chat_tokenizer.pad_token_id,
-            bos_token_id=None,
-        )
-        with no_progress_bars():
-            Qwen3ForCausalLM(config).save_pretrained(folder)
-    chat_tokenizer.save_pretrained(folder)
+    write_small_model(folder, chat_tokenizer, seed=0, max_length=2048, head_dim=16, intermediate_size=128)
     return str(folder)
 
 

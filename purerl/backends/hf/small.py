@@ -30,22 +30,28 @@ def word_tokenizer(words: Sequence[str], pattern: str = ".") -> PreTrainedTokeni
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
 
 
-def write_small_model(folder: Path, tokenizer: PreTrainedTokenizerFast, *, seed: int, max_length: int) -> None:
+def write_small_model(
+    folder: Path, tokenizer: PreTrainedTokenizerFast, *, seed: int, max_length: int, **shape: int
+) -> None:
     """Write a Qwen3 model of two layers with random weights from `seed`, and its `tokenizer`, into `folder`.
 
-    It has about 150,000 parameters, and takes sequences of at most `max_length` tokens.
+    It has about 150,000 parameters, and takes sequences of at most `max_length` tokens. `shape` replaces sizes of its
+    configuration, such as `hidden_size`.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    sizes = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "intermediate_size": 256,
+    }
     config = Qwen3Config(
+        **sizes | shape,
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=256,
         max_position_embeddings=max_length,
         tie_word_embeddings=False,
         eos_token_id=tokenizer.eos_token_id,
