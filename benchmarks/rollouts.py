@@ -13,8 +13,8 @@ seconds of all threads of the process, with one thread of torch; the table has t
 to `generate` in the same repetition. The bound is 5 % more than `generate`. The model is a Qwen2 model with a million
 parameters: with any larger one, the share of the package is smaller.
 
-Beside other work on two cores, three repetitions: `by hand` 1.2 % and `rollouts` 0.6 % more than `generate`, which took
-4.3 s. These are CPU ratios, and they vary by about one percent, so they say only that the bound holds.
+On an idle machine with two cores: `by hand` 1.0 % and `rollouts` 2.5 % more than `generate`, which took 3.7 s. Beside
+other work: 1.2 % and 0.6 %. These are CPU ratios that vary by two percent, so they say only that the bound holds.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ _PACKAGES = {
 }
 
 
-_NO_TOCTREE = "---\norphan: true\n---"  # the page is in no toctree, and that is no mistake
+_NO_TOCTREE = "---\norphan: true\n---"
+"""The head of a page that no toctree contains. Without it, Sphinx warns."""
 
 
 def pages() -> Iterator[tuple[str, str]]:

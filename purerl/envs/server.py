@@ -118,9 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # an answer is one packet
     disable_nagle_algorithm = True
 
-    @staticmethod
-    def respond(method: str, path: str, body: Any) -> _Response:
-        raise NotImplementedError
+    respond: Callable[[str, str, Any], _Response]
 
     def handle_any(self) -> None:
         length = self.headers.get("Content-Length", "0")

@@ -142,7 +142,7 @@ def evaluation_of_model(
         problems=problems,
         chat=chat,
         rewards=runner,
-        max_failure_rate=RewardWorkers().max_failure_rate,
+        max_failure_rate=workers.max_failure_rate,
         accuracy_reward=accuracy_reward,
         generator=generator,
         seed=seed,

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
 
 from purerl.backends.hf.small import write_small_model
+from purerl.config.schema import RunConfig
 from purerl.data.convert import convert
 from purerl.data.files import read_table
 from purerl.loop import train as loop
 from purerl.loop.train import Summary
 from purerl.recipes import resolve
+from purerl.settings import Model
 from tests.data.made import CHATML, assistant, tokenizer, user, write
+from tests.data.test_convert import PUBLISHED
 
 PROBLEMS = [  # in the format of GSM8K, written for these tests
     {"question": "Ann has 2 pens and buys 3. How many?", "answer": "2 + 3 = <<2+3=5>>5 pens.\n#### 5"},
@@ -43,6 +51,19 @@ def write_problems(folder: Path) -> str:
     return str(folder / "problems.parquet")
 
 
+needs_published_problems = pytest.mark.skipif(
+    not (PUBLISHED / "gsm8k").is_dir(), reason="GSM8K is missing: set PURERL_TEST_DATA to its directory"
+)
+
+
+def write_published_problems(folder: Path) -> None:
+    """Write train.parquet with 12 published problems of GSM8K, and test.parquet with 4, into `folder`."""
+    for split, count in (("train", 12), ("test", 4)):
+        with (PUBLISHED / "gsm8k" / f"{split}.jsonl").open(encoding="utf-8") as file:
+            (folder / f"{split}.jsonl").write_text("".join(islice(file, count)), encoding="utf-8")
+        convert("gsm8k", str(folder / f"{split}.jsonl"), str(folder / f"{split}.parquet"))
+
+
 def write_conversations(folder: Path) -> str:
     """Write conversations of two turns: a problem with its number, and "Sure?" with "Yes". Returns their path."""
     rows = read_table(write_problems(folder)).to_pylist()
@@ -66,6 +87,20 @@ def train_chat(folder: Path) -> Summary:
 def train(recipe: str, directory: Path, *settings: str) -> Summary:
     """The run of `recipe` with `settings`, as `purerl train` does it."""
     return loop.train(resolve(recipe, settings), directory=directory)
+
+
+def one_step(config: RunConfig, *, algorithm: Any, batch_size: int, **evaluate: int) -> RunConfig:
+    """One step of `config`, which makes its own data, with 4 samples per prompt of the untrained model."""
+    return evolve(
+        config,
+        initial_run=None,
+        model=Model("{run}/prepared/model"),
+        algorithm=algorithm,
+        batch_size=batch_size,
+        num_minibatches=1,
+        rollout=evolve(config.rollout, samples_per_prompt=4),
+        evaluate=evolve(config.evaluate, **evaluate),
+    )
 
 
 def records(directory: Path) -> list[dict[str, float]]:

@@ -1,29 +1,24 @@
-"""Algorithms with rewards that are shuffled within each group, so that they have no information."""
+"""DAPO with rewards that are shuffled within each group, so that they have no information."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from attrs import frozen
 from tensordict import TensorDict
 
-from purerl.algos import dapo, gigpo
+from purerl.algos import dapo
 from purerl.algos.algebra import Algorithm, chain, stateless
 from purerl.batch import with_fields
-from purerl.settings import setting
 
 
 @frozen
 class Config:
-    """The algorithm that gets the shuffled rewards: `base`, with its default settings."""
-
-    base: Literal["dapo", "gigpo"] = setting("an algorithm", default="dapo")
+    """No settings."""
 
 
 def algorithm(config: Config) -> Algorithm:
-    """The algorithm `config.base` with `shuffle` before its advantage."""
-    original = {"dapo": dapo, "gigpo": gigpo}[config.base].algorithm()
+    """DAPO with `shuffle` before its advantage."""
+    original = dapo.algorithm()
     return original._replace(advantage=chain(stateless(shuffle), original.advantage))
 
 

@@ -8,18 +8,15 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
-from attrs import evolve
 from transformers import AutoTokenizer
 
 from purerl.algos import grpo
-from purerl.config.schema import RunConfig
 from purerl.loop.train import Summary, train
 from purerl.recipes.calculator import calc, calculator, prepare
-from purerl.settings import Model
 from purerl.store.rollouts import read_rollouts
 
 from .controls import train_with_shuffled_rewards
-from .made import records
+from .made import one_step, records
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +43,10 @@ def test_shuffled_rewards_do_not(run: Summary, tmp_path: Path) -> None:
     assert records(run.directory)[20]["eval/accuracy"] > control.before["eval/accuracy"] + 0.3
 
 
-def _one_step() -> RunConfig:
-    """A step of episodes of the untrained model. GRPO keeps all of them, even if none is rewarded."""
-    config = calculator(max_steps=1)
-    return evolve(
-        config,
-        initial_run=None,
-        model=Model("{run}/prepared/model"),
-        algorithm=grpo.Config(),
-        batch_size=4,
-        num_minibatches=1,
-        rollout=evolve(config.rollout, samples_per_prompt=4),
-        evaluate=evolve(config.evaluate, max_examples=4),
-    )
-
-
 def test_a_step_of_episodes(tmp_path: Path) -> None:
-    summary = train(_one_step(), directory=tmp_path / "run")
+    """GRPO keeps all episodes, even if none is rewarded."""
+    config = one_step(calculator(max_steps=1), algorithm=grpo.Config(), batch_size=4, max_examples=4)
+    summary = train(config, directory=tmp_path / "run")
     rows = read_rollouts(summary.directory / "rollouts", 1)
     assert len(rows) == 16
     assert all(json.loads(row["messages"])[0]["content"].endswith("=") for row in rows)

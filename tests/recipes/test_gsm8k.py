@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from purerl.data.convert import convert
 from purerl.loop import steps
 from purerl.loop.run import LoopState
 from purerl.loop.train import Summary
 from purerl.store.rollouts import read_rollouts
-from tests.data.test_convert import PUBLISHED
 
-from .made import records, train, write_problems
+from .made import needs_published_problems, records, train, write_problems, write_published_problems
 
 SMALL = (
     "batch_size=4", "rollout.samples_per_prompt=4", "rollout.max_tokens=8", "evaluate.max_tokens=8",
@@ -95,14 +92,9 @@ def _without_times(summary: Summary) -> list[dict[str, float]]:
     return [{k: v for k, v in record.items() if not k.startswith("time/")} for record in records(summary.directory)]
 
 
-@pytest.mark.skipif(
-    not (PUBLISHED / "gsm8k").is_dir(), reason="GSM8K is missing: set PURERL_TEST_DATA to its directory"
-)
+@needs_published_problems
 def test_the_published_problems_are_read(chat_run: Summary, tmp_path: Path) -> None:
-    for split, count in (("train", 12), ("test", 4)):
-        with (PUBLISHED / "gsm8k" / f"{split}.jsonl").open(encoding="utf-8") as file:
-            (tmp_path / f"{split}.jsonl").write_text("".join(islice(file, count)), encoding="utf-8")
-        convert("gsm8k", str(tmp_path / f"{split}.jsonl"), str(tmp_path / f"{split}.parquet"))
+    write_published_problems(tmp_path)
     more = (f"test={tmp_path}/test.parquet", "max_steps=2", "rollout.samples_per_prompt=2")
     summary = train("gsm8k", tmp_path / "run", *_settings(chat_run, f"{tmp_path}/train.parquet", *more))
     counts = json.loads((summary.directory / "data.json").read_text())

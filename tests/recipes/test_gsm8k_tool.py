@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from purerl.config.check import check
 from purerl.data.chat import Messages, open_chat
-from purerl.data.convert import convert
 from purerl.data.files import read_table
 from purerl.data.settings import Data
 from purerl.data.turns import open_turns
@@ -25,10 +23,17 @@ from purerl.recipes.gsm8k_tool import gsm8k_tool
 from purerl.rewards.turns import gsm8k_answer
 from purerl.store.rollouts import read_rollouts
 from tests.data.made import assistant, system, tokenizer, user, write
-from tests.data.test_convert import PUBLISHED
 from tests.envs.families import QWEN
 
-from .made import PROBLEMS, records, train, write_model, write_problems
+from .made import (
+    PROBLEMS,
+    needs_published_problems,
+    records,
+    train,
+    write_model,
+    write_problems,
+    write_published_problems,
+)
 
 SMALL = (
     "batch_size=4", "rollout.samples_per_prompt=4", "rollout.max_tokens=12", "evaluate.max_tokens=12",
@@ -138,14 +143,9 @@ def test_only_an_answer_is_rewarded(messages: list[dict], reward: float) -> None
     assert gsm8k_answer("#### 4", {"answer": "4"}, messages) == reward
 
 
-@pytest.mark.skipif(
-    not (PUBLISHED / "gsm8k").is_dir(), reason="GSM8K is missing: set PURERL_TEST_DATA to its directory"
-)
+@needs_published_problems
 def test_the_published_problems_are_read(model: str, tmp_path: Path) -> None:
-    for split, count in (("train", 12), ("test", 4)):
-        with (PUBLISHED / "gsm8k" / f"{split}.jsonl").open(encoding="utf-8") as file:
-            (tmp_path / f"{split}.jsonl").write_text("".join(islice(file, count)), encoding="utf-8")
-        convert("gsm8k", str(tmp_path / f"{split}.jsonl"), str(tmp_path / f"{split}.parquet"))
+    write_published_problems(tmp_path)
     settings = (f"model={model}", f"data={tmp_path}/train.parquet", f"test={tmp_path}/test.parquet", "max_steps=1")
     summary = train("gsm8k_tool", tmp_path / "run", *settings, *SMALL)
     counts = json.loads((summary.directory / "data.json").read_text())

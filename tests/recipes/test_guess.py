@@ -21,12 +21,11 @@ from purerl.config.schema import RunConfig
 from purerl.loop.debug import play_row
 from purerl.loop.train import Summary, train
 from purerl.recipes.guess import GuessTheNumber, guess, prepare
-from purerl.settings import Model
 from purerl.store.rollouts import read_rollouts
 from purerl.testing import check_environment
 
 from .controls import train_with_shuffled_rewards
-from .made import records
+from .made import one_step, records
 
 _GAMES = [{"number": number} for number in range(1, 8)]
 _WITHOUT_STRATEGY = 166 / 245
@@ -118,18 +117,7 @@ def test_answers(number: int, turn: str, answer: str, state: str) -> None:
 
 
 def _one_step() -> RunConfig:
-    """A step of games of the untrained model."""
-    config = guess(max_steps=1)
-    return evolve(
-        config,
-        initial_run=None,
-        model=Model("{run}/prepared/model"),
-        algorithm=gigpo.Config(),
-        batch_size=2,
-        num_minibatches=1,
-        rollout=evolve(config.rollout, samples_per_prompt=4),
-        evaluate=evolve(config.evaluate, samples_per_prompt=1),
-    )
+    return one_step(guess(max_steps=1), algorithm=gigpo.Config(), batch_size=2, samples_per_prompt=1)
 
 
 def test_a_step_of_games_with_gigpo(tmp_path: Path) -> None:
