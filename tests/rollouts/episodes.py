@@ -20,7 +20,7 @@ from purerl.protocols import Completion, FinishReason, Generator, Request, Sampl
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.environment import EnvironmentWorkflow
-from purerl.rollouts.types import Draw
+from purerl.rollouts.types import Draw, Trajectory
 
 STOP = 1
 SAMPLING = Sampling(temperature=0.7, max_tokens=6, stop_tokens=(STOP,))
@@ -220,3 +220,21 @@ def texts_of(fields: Mapping[str, Any]) -> str:
     """The text of a row, with the sampled tokens in capital letters."""
     pairs: Iterable[tuple[str, bool]] = zip(text_of(fields["tokens"]), fields["action"], strict=True)
     return "".join(letter.upper() if is_action else letter for letter, is_action in pairs)
+
+
+class Broken(Scripted):
+    """An environment that raises an exception in `reset`."""
+
+    async def reset(self, example: Any, seed: int) -> Observation:
+        raise ValueError("no such level")
+
+
+TWO_TURNS = (
+    Observation(messages=[user("f")]),
+    Observation(messages=[user("gg")], reward=0.5),
+    Observation(reward=2.0, done=True, messages=[user("iii")]),
+)
+
+
+def run(made: Any, generate: Any, number: int = 3) -> list[Trajectory]:
+    return asyncio.run(made(draw(number), generate))
