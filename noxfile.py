@@ -21,6 +21,8 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 _PARALLEL = ("-n", "auto", "--maxprocesses", "8")
 # The tests of a file share expensive fixtures, so they run in one process. Slow files come first: tests/conftest.py.
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+# Folders of tests that start several ranks.
+_OF_RANKS = ("backends", "docs", "kernels", "placement")
 
 
 def _python(session: nox.Session, *arguments: str) -> None:
@@ -42,8 +44,10 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Examples, oracles, messages and library rules; the examples in docstrings. Without `training` and `soak`."""
-    _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", "not training and not soak", *session.posargs)
+    """Examples, oracles, messages, library rules, docstrings. Without `training`, `soak` and `parallel`."""
+    _python(
+        session, "pytest", *_PARALLEL, *_BY_FILE, "-m", "not training and not soak and not parallel", *session.posargs
+    )
 
 
 @nox.session
@@ -53,8 +57,14 @@ def training(session: nox.Session) -> None:
 
 
 @nox.session
+def parallel(session: nox.Session) -> None:
+    """Runs on several ranks, and the whole table of their training, which must equal one process."""
+    _python(session, "pytest", "-m", "parallel", *(f"tests/{name}" for name in _OF_RANKS), *session.posargs)
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
-    """Runs of 18 kinds, killed 200 times in total (-- --kills N: another number), and one killed at random times."""
+    """Runs of 20 kinds, killed 200 times in total (-- --kills N: another number), and one killed at random times."""
     _python(session, "pytest", *_PARALLEL, "-m", "soak", "tests/loop/test_kill.py", "--kills", "200", *session.posargs)
 
 

@@ -61,7 +61,7 @@ def implementations(
 def measure(shape: tuple[int, ...], dtype: torch.dtype, *, masked: bool, repeats: int) -> dict[str, float]:
     """Milliseconds per layer by implementation."""
     rows, heads, key_heads, width, columns = shape
-    attention_mask = (torch.arange(columns) >= 3).expand(rows, 1, 1, columns) if masked else None
+    attention_mask = (torch.arange(columns) >= 3).to(dtype).log().expand(rows, 1, 1, columns) if masked else None
     query = torch.randn(rows, heads, 1, width).to(dtype)
     cache = [torch.randn(2, rows, key_heads, 2 * columns, width).to(dtype)[..., :columns, :] for _ in range(LAYERS)]
     functions = implementations(heads // key_heads, attention_mask, width)

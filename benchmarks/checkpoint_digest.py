@@ -32,7 +32,8 @@ from benchmarks.steps import opened_steps
 from purerl.config.schema import RunConfig
 from purerl.recipes.addition import addition
 from purerl.settings import Model
-from purerl.store.checkpoint import commit, newest
+from purerl.store.checkpoint import newest
+from purerl.store.commit import commit
 
 EVERY = 20  # steps between checkpoints
 BOUND = 0.02

@@ -17,7 +17,9 @@ from purerl.loop.step_log import StepLog
 from purerl.loop.steps import advance
 from purerl.loop.train import claim_directory
 from purerl.process import frozen_objects
+from purerl.ranks import ONE_RANK
 from purerl.rewards.adapters import RewardFunction
+from purerl.store.background import CheckpointWriter
 from purerl.tracking.trackers import Trackers
 
 
@@ -28,10 +30,11 @@ class Steps:
     run: Run
     state: LoopState
     log: StepLog
+    writer: CheckpointWriter
 
     def step(self) -> dict[str, Any]:
         """Do one step, and return its record."""
-        self.state, record = advance(self.run, self.state, self.log)
+        self.state, record = advance(self.run, self.state, self.log, self.writer)
         return record
 
 
@@ -47,7 +50,8 @@ def opened_steps(config: RunConfig, path: Path, functions: Mapping[str, RewardFu
         with run.rewards, frozen_objects():
             run.rewards.start(run.runtime.run_here)
             log = StepLog(directory, Trackers(), Monitor.of_run(directory.path, []), run.learner.algorithm)
-            yield Steps(run, state, log)
+            with CheckpointWriter(ONE_RANK, background=run.config.checkpoint.background) as writer:
+                yield Steps(run, state, log, writer)
     finally:
         run.close()
         directory.release()

@@ -46,6 +46,7 @@ REQUIRED = {
 """Required package -> what purerl uses it for."""
 EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
+    "lora": ("peft", "trains adapters"),
     "math": ("math-verify", "scores answers that are formulas"),
     "mcp": ("mcp", "calls tools of MCP servers"),
     "gymnasium": ("gymnasium", "environments that are registered with it"),

@@ -1,4 +1,4 @@
-"""Interfaces between the training loop and everything that it drives: trainers, generators and trackers.
+"""Interfaces between the training loop and everything that computes: trainers and generators.
 
 An engine is one class that satisfies `Trainer` or `Generator`. `purerl.testing.check_trainer` and `check_generator`
 test whether it does. The loop knows nothing else about engines, and engines know nothing about algorithms.
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
 from purerl.errors import EngineError
+from purerl.ranks import Ranks
 from purerl.types import TensorDict
 
 __all__ = [
@@ -25,10 +26,11 @@ __all__ = [
     "Generator",
     "Metrics",
     "Request",
-    "RunInfo",
     "Sampling",
-    "SupportsWarnings",
-    "Tracker",
+    "StagedState",
+    "SupportsBase",
+    "SupportsFlops",
+    "SupportsStaging",
     "Trainer",
     "Weights",
     "generate",
@@ -50,7 +52,7 @@ class Capabilities:
     batch_invariant       generators: the tokens of a request do not depend on the requests beside it; see `Generator`
     seeded                generators: the seed of a request determines its tokens; see `Generator`
     in_process            generators: decoding happens inside `collect`
-    adapters              generators: accept the weights of an adapter (LoRA) without merging them
+    adapters              generators: accept the weights of an adapter (LoRA), whether they merge them or not
     """
 
     max_sequence_length: int | None = None
@@ -284,73 +286,46 @@ class Trainer(Protocol):
         ...
 
 
-# --- tracking ----------------------------------------------------------------------------------------------------
+class StagedState(Protocol):
+    """What a trainer had to save at some moment, independent of what it does since then."""
 
+    def write(self, path: Path, ranks: Ranks) -> Mapping[str, str] | None:
+        """Write the files of `Trainer.save` into `path`, and return the same digests. All `ranks` call it.
 
-@frozen
-class RunInfo:
-    """The run that a tracker records.
-
-    name       of the run
-    identity   stays the same when the run is resumed, and differs between runs; letters and digits
-    folder     where the tracker may store files of its own
-    settings   the configuration: value by dotted key
-    first      step of the first record that will be logged; later records replace earlier ones of the same step
-    """
-
-    name: str
-    identity: str
-    folder: Path
-    settings: Mapping[str, Any]
-    first: int
-
-    @property
-    def label(self) -> str:
-        """A name that is unique to this run."""
-        return f"{self.name}-{self.identity}"
-
-
-@runtime_checkable
-class Tracker(Protocol):
-    """Records a run. If a method raises, the error is logged and the run continues.
-
-    A run that is resumed from a checkpoint logs some steps again, with the same numbers except for those under
-    ``time/``. A tracker shows each step once. The evaluation of the step at which it resumes is also logged again.
-    """
-
-    def log(self, record: Mapping[str, Any]) -> None:
-        """Record the metrics of one step: number by name. ``record["step"]`` is the step, 0 before the first update."""
-        ...
-
-    def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Record some completions of `step`.
-
-        A row has the strings prompt, completion, finish and ground_truth (None: the example has none), and the numbers
-        reward (None: no reward) and ``reward/<name>`` for each component. If any of them is an episode of several
-        turns, they also have messages: the conversation as JSON (None: it has none). All rows have the same names.
+        A thread may call it while other methods of the trainer are called. Collective calls are made with `ranks` only.
         """
-        ...
-
-    def evaluation_completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Record some completions of the evaluation after `step`.
-
-        A row has what a row of `completions` has, and data_set, index and attempt, which identify the completion, its
-        number of tokens, answer (None: no answer, or no answer extractor) and correct (None: not known).
-        """
-        ...
-
-    def close(self, *, failed: bool) -> None:
-        """End the recording. `failed`: the run stopped because of an error. No other method is called afterwards."""
         ...
 
 
 @runtime_checkable
-class SupportsWarnings(Protocol):
-    """An optional method of a tracker."""
+class SupportsStaging(Protocol):
+    """An optional method of a trainer, for checkpoints that are written in the background."""
 
-    def warn(self, step: int, name: str, text: str) -> None:
-        """Record a warning about the run, raised in `step`. `name` is that of its check, such as "no_variance".
+    def stage(self) -> StagedState:
+        """Copy what `save` would write now into the memory of the host, as far as this rank writes it. Collective."""
+        ...
 
-        A run that is resumed from a checkpoint may raise some warnings again, in the same steps.
+
+@runtime_checkable
+class SupportsBase(Protocol):
+    """An optional method of a trainer."""
+
+    def base(self) -> Trainer | None:
+        """The model as it was loaded, which shares the weights of this trainer and is not trained.
+
+        None if this trainer does not have it any more, because it trains all weights, or has started from an adapter.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsFlops(Protocol):
+    """Optional methods of a trainer, for the metric ``time/mfu``."""
+
+    def flops(self, tokens: int, length: float) -> float:
+        """FLOPs of forward and backward pass over `tokens` tokens of rows with `length` tokens on average."""
+        ...
+
+    def peak_flops(self) -> float | None:
+        """The FLOP/s of the devices of all ranks, at most; None if it is not known."""
         ...

@@ -1,29 +1,158 @@
-"""The ranks of a distributed run: how many processes there are, and the collective calls that trainers need.
+"""The ranks of a distributed run: how many processes there are, and the collective calls that they make.
 
 With one process every call is the identity, and torch.distributed is not needed.
+
+A call by the name of what it is for, such as `gather`, begins with an exchange of short messages through the store of
+the process group. So ranks that make different calls raise an error, and a rank that does not arrive before the
+deadline is named. The deadline is the timeout that the process group was initialized with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor
 from torch import distributed as dist
 
 from purerl.errors import EngineError
 
-__all__ = ["Ranks", "current_ranks"]
+__all__ = [
+    "ONE_RANK",
+    "Guard",
+    "MessageExchange",
+    "Ranks",
+    "check_others",
+    "current_ranks",
+    "guarded_by",
+    "ranks_of_thread",
+    "store_of_ranks",
+]
+
+_MAX_MESSAGE = 2**14  # bytes; larger values are gathered by torch.distributed
+_MAX_NAMED = 4
+_FIRST_PAUSE = 0.0002  # seconds
+_PAUSE_PER_RANK = 0.002
+_MAX_PAUSE = 0.1
+
+T = TypeVar("T")
+
+
+class Guard(Protocol):
+    """Watches the other ranks while this one waits."""
+
+    def check(self) -> None:
+        """Raise EngineError if waiting is in vain, because another rank has failed or ended."""
+        ...
+
+    def report_late(self) -> None:
+        """Called when a call has missed its deadline."""
+        ...
+
+    def explain(self, error: RuntimeError) -> BaseException:
+        """The error to raise instead of `error`, which torch.distributed has raised."""
+        ...
+
+
+_guards: list[Guard] = []
+
+
+@contextmanager
+def guarded_by(guard: Guard) -> Iterator[None]:
+    """Let `guard` watch the other ranks during collective calls in the block."""
+    _guards.append(guard)
+    try:
+        yield
+    finally:
+        _guards.remove(guard)
+
+
+def check_others() -> None:
+    """Raise EngineError if another rank has failed or ended. For a wait that is not a collective call."""
+    for guard in _guards:
+        guard.check()
+
+
+class MessageExchange:
+    """Short messages of all ranks, through a `store` of torch.distributed. Every rank makes the same calls.
+
+    timeout  seconds until a rank that has not arrived is an error
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
+        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        self._calls = 0
+
+    def exchange(self, what: str, message: bytes = b"") -> list[bytes]:
+        """The `message` of each rank, by rank.
+
+        Raises: EngineError if ranks make calls for different things, or if a rank does not arrive in time.
+        """
+        keys = [f"{self._calls}/{rank}" for rank in range(self._size)]
+        self._store.set(keys[self._rank], what.encode() + b"\0" + message)
+        self._wait(what, keys)
+        received = [bytes(value).partition(b"\0") for value in self._store.multi_get(keys)]
+        if self._calls:  # every rank has read the messages of the call before, because it has begun this one
+            self._store.delete_key(f"{self._calls - 1}/{self._rank}")
+        self._calls += 1
+        _check_equal("a collective call", [name.decode() for name, _, _ in received])
+        return [message for _, _, message in received]
+
+    def _wait(self, what: str, keys: Sequence[str]) -> None:
+        """Wait for `keys`. They are polled, so that signals and failures of other ranks are noticed."""
+        deadline, pause = time.monotonic() + self._timeout, _FIRST_PAUSE
+        while not self._store.check([*keys]):
+            check_others()
+            if time.monotonic() >= deadline:
+                for guard in _guards:
+                    guard.report_late()
+                raise self._late(what, [rank for rank, key in enumerate(keys) if not self._store.check([key])])
+            time.sleep(pause)
+            pause = min(pause * 1.5, _MAX_PAUSE, _PAUSE_PER_RANK * self._size)
+
+    def _late(self, what: str, missing: Sequence[int]) -> EngineError:
+        return EngineError(
+            f"{what}: {_named(missing)} did not arrive",
+            got=f"rank {self._rank} has waited for {self._timeout:g} seconds",
+            need="every rank makes this call before the deadline (placement.timeout)",
+            do="see what the stacks in the logs of the ranks wait for, or raise placement.timeout",
+        )
+
+
+def _named(ranks: Sequence[int]) -> str:
+    """Ranks in a message.
+
+    >>> _named([1]), _named([1, 3])
+    ('rank 1', 'ranks 1, 3')
+    """
+    more = f" and {len(ranks) - _MAX_NAMED} more" if len(ranks) > _MAX_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MAX_NAMED]))}{more}"
+
+
+def _check_equal(what: str, values: Sequence[Any]) -> None:
+    different = [rank for rank, value in enumerate(values) if value != values[0]]
+    if different:
+        got = [f"rank {rank}: {values[rank]!r}" for rank in (0, *different[:_MAX_NAMED])]
+        need = "the same call with the same arguments on every rank"
+        raise EngineError(f"{what}: ranks disagree", got="; ".join(got), need=need)
 
 
 @frozen
 class Ranks:
-    """This process and its number among all processes of the default process group."""
+    """This process and its number among the processes of `group`; None: the default process group.
+
+    With an `exchange`, values are gathered by its messages alone, see `ranks_of_thread`.
+    """
 
     rank: int = 0
     size: int = 1
+    group: dist.ProcessGroup | None = None
+    exchange: MessageExchange | None = None
 
     @property
     def is_first(self) -> bool:
@@ -33,7 +162,8 @@ class Ranks:
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of `tensor` over all ranks; `tensor` itself may be overwritten."""
         if self.size > 1:
-            dist.all_reduce(tensor)
+            with _explained():
+                dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def sum_in_place(self, tensors: Sequence[Tensor]) -> None:
@@ -46,36 +176,96 @@ class Ranks:
             for tensor, part in zip(group, total.split([tensor.numel() for tensor in group]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
-    def gather(self, value: Any) -> list[Any]:
-        """The picklable `value` of every rank, by rank."""
+    def gather(self, value: T, what: str = "values of all ranks") -> list[T]:
+        """The picklable `value` of every rank, by rank. Raises EngineError if `what` it is differs between ranks."""
         if self.size == 1:
             return [value]
+        if self.exchange is not None:
+            messages = self.exchange.exchange(what, pickle.dumps(value))
+            return [pickle.loads(message) for message in messages]  # noqa: S301 - from ranks of this run
+        if self.group is None:
+            packed = pickle.dumps(value)
+            messages = _exchange("messages").exchange(what, packed if len(packed) <= _MAX_MESSAGE else b"")
+            if all(messages):
+                return [pickle.loads(message) for message in messages]  # noqa: S301 - from ranks of this run
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        with _explained():
+            dist.all_gather_object(values, value, group=self.group)
         return values
 
     def check_same(self, what: str, value: Any) -> None:
         """Raise EngineError on every rank if `value` differs between ranks; it names the ranks that differ from 0."""
-        values = self.gather(value)
-        different = [rank for rank, value in enumerate(values) if value != values[0]]
-        if different:
-            raise EngineError(
-                f"{what}: ranks disagree",
-                got=f"rank 0: {values[0]!r}; " + "; ".join(f"rank {rank}: {values[rank]!r}" for rank in different[:4]),
-                need="the same call with the same arguments on every rank",
-            )
+        _check_equal(what, self.gather(value, what))
 
-    def on_first(self, action: Callable[[], object]) -> None:
-        """Call `action` on rank 0 while the others wait. An exception that it raises is raised on every rank."""
-        error = None
-        if self.is_first:
-            try:
-                action()
-            except Exception as raised:  # noqa: BLE001 - raised below, on every rank
-                error = raised
-        error = self.gather(error)[0]
-        if error is not None:
-            raise error
+    def on_all(self, action: Callable[[], T], what: str = "an action on all ranks") -> list[T]:
+        """What `action` returns on each rank, by rank. The first exception of a rank is raised on every rank."""
+        if self.size == 1:
+            return [action()]
+        try:
+            outcome: tuple[Any, Exception | None] = action(), None
+        except Exception as raised:  # noqa: BLE001 - raised below, on every rank
+            outcome = None, raised
+        outcomes = self.gather(_sendable(outcome), what)
+        for rank, (_, error) in enumerate(outcomes):
+            if error is not None:
+                raise (outcome[1] if rank == self.rank else error) or error
+        return [result for result, _ in outcomes]
+
+    def on_first(self, action: Callable[[], T], what: str = "an action of rank 0") -> T:
+        """What `action` returns on rank 0, while the others wait. Its exception is raised on every rank."""
+        return self.on_all(action if self.is_first else _nothing, what)[0]  # pyright: ignore[reportReturnType]
+
+
+ONE_RANK = Ranks()
+"""The only rank of a run in one process."""
+
+
+def _nothing() -> None:
+    return None
+
+
+def _sendable(outcome: tuple[Any, Exception | None]) -> tuple[Any, Exception | None]:
+    """`outcome` with an EngineError in place of an exception that cannot be pickled."""
+    error = outcome[1]
+    if error is None:
+        return outcome
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - an object of this process
+    except Exception:  # noqa: BLE001 - exceptions of libraries may have any constructor
+        return None, EngineError(f"{type(error).__name__}: {error}")
+    return None, error
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise what the guard says about an error of torch.distributed."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not _guards:
+            raise
+        raise _guards[-1].explain(error) from error
+
+
+_exchanges: dict[str, tuple[object, MessageExchange]] = {}  # with the process group that each belongs to
+
+
+def _exchange(name: str) -> MessageExchange:
+    """The message exchange `name` of the default process group."""
+    group = dist.group.WORLD
+    if name not in _exchanges or _exchanges[name][0] is not group:
+        store = store_of_ranks(name)
+        exchange = MessageExchange(store, dist.get_rank(), dist.get_world_size(), store.timeout.total_seconds())
+        _exchanges[name] = (group, exchange)
+    return _exchanges[name][1]
+
+
+def store_of_ranks(name: str) -> Any:
+    """A connection to the store of the default process group, for keys of `name` only. One thread may use it."""
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store  # the store of a user's group too
+
+    store: Any = _get_default_store()
+    return PrefixStore(f"purerl/{name}", store.clone())
 
 
 def current_ranks() -> Ranks:
@@ -83,3 +273,13 @@ def current_ranks() -> Ranks:
     if dist.is_available() and dist.is_initialized():
         return Ranks(dist.get_rank(), dist.get_world_size())
     return Ranks()
+
+
+def ranks_of_thread(name: str) -> Ranks:
+    """The current ranks, for the collective calls of a thread beside the main one; each such thread has a `name`.
+
+    Only `gather` and what is made of it: `check_same`, `on_all`, `on_first`. The thread has its own connection to the
+    store, so that the order of its messages has nothing to do with the calls of the main thread.
+    """
+    ranks = current_ranks()
+    return ranks if ranks.size == 1 else evolve(ranks, exchange=_exchange(name))

@@ -16,6 +16,7 @@ from purerl.errors import ConfigError, nearest
 
 __all__ = [
     "Model",
+    "above_zero",
     "at_least",
     "between",
     "boolean",
@@ -84,6 +85,11 @@ def at_least(minimum: float, maximum: float = math.inf) -> dict[str, Any]:
 def between(low: float, high: float) -> dict[str, Any]:
     """A number from `low` to `high`."""
     return at_least(float(low), float(high))
+
+
+def above_zero() -> dict[str, Any]:
+    """A finite number above 0."""
+    return {"need": "a finite number above 0", "valid": lambda value: 0 < value < math.inf}
 
 
 def boolean() -> dict[str, Any]:

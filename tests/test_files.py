@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from purerl.backends.hf.checkpoint import os_errors
+from purerl.backends.hf.shard_files import os_errors
 from purerl.errors import RunDirectoryError
 from purerl.files import atomic_directory, explain_refusals, write_atomically
 

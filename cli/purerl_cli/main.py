@@ -18,7 +18,6 @@ import purerl
 from purerl.errors import ConfigError
 from purerl_cli.algorithms import algo
 from purerl_cli.arguments import parse_rewards
-from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.data import data
 from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
@@ -26,6 +25,7 @@ from purerl_cli.export import export
 from purerl_cli.garbage import exit_without_collections, without_collections
 from purerl_cli.options import Command
 from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
+from purerl_cli.plan import Recipe, Settings, plan
 from purerl_cli.report import report
 from purerl_cli.stopping import stop_signals
 
@@ -52,23 +52,6 @@ def _purerl(
     ] = False,
 ) -> None:
     """Reinforcement learning for language models."""
-
-
-Recipe = Annotated[
-    str,
-    typer.Argument(
-        help="Name of a recipe, module:function, file.py:function or file.toml.", autocompletion=recipe_names
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting, or pass an argument to the recipe; repeatable.",
-        autocompletion=setting_keys,
-    ),
-]
 
 
 @app.command()
@@ -116,13 +99,19 @@ def train(
         typer.echo(describe_config(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code))
         return
     from purerl.config.check import check
+    from purerl.placement.launch import launch
+    from purerl.placement.world import find_world
 
     check(config)  # before the modules of the training loop are imported
+    world = find_world(os.environ)
+    if (config.placement.ranks or 1) > 1 and world is None:
+        raise typer.Exit(launch(["-m", "purerl_cli", *sys.argv[1:]], config.placement.ranks))
     with stop_signals() as should_stop:
         summary = purerl.train(
             config, directory=directory, fresh=fresh, resume_from=resume_from, should_stop=should_stop
         )
-    typer.echo(format_summary(config, summary))
+    if world is None or world.rank == 0:
+        typer.echo(format_summary(config, summary))
 
 
 @app.command()
@@ -158,6 +147,7 @@ def config(
         show_settings(explain_recipe(recipe, settings or ()))
 
 
+app.command()(plan)
 app.command()(doctor)
 app.command("eval", cls=Command)(evaluate)
 app.command(cls=Command)(sample)

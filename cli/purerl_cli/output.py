@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -185,6 +185,21 @@ def _describe_change(summary: Summary, metric: str) -> str:
     return f"{before}{summary.after[metric]:.3f} after {summary.steps} steps"
 
 
+def _describe_performance(measured: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Peak memory, tokens per second by phase, and utilization, as far as they were measured."""
+    from purerl.resources.memory import format_bytes
+
+    rates = {"sampling": "sampled", "scoring": "scored", "training": "trained"}
+    speed = [
+        f"{phase} {rate:,.0f}" for phase, name in rates.items() if (rate := measured.get(f"{name}_tokens_per_second"))
+    ]
+    of = {"peak_device_memory": "of tensors on the device", "peak_process_memory": "resident in the process"}
+    memory = [f"{format_bytes(measured[name])} {what}" for name, what in of.items() if name in measured]
+    lines = [("tokens/s", ", ".join(speed)), ("peak memory", ", ".join(memory))]
+    lines += [("MFU", f"{measured['mfu']:.1%}")] if "mfu" in measured else []
+    return [line for line in lines if line[1]]
+
+
 def format_summary(config: RunConfig, summary: Summary) -> str:
     """The output of a finished run: first and last accuracy and validation loss, paths, and commands to try next."""
     lines = [("model", f"{summary.model}, in Hugging Face's format"), ("checkpoint", str(summary.checkpoint))]
@@ -195,6 +210,7 @@ def format_summary(config: RunConfig, summary: Summary) -> str:
     }
     measured = [(label, _describe_change(summary, name)) for name, label in labels.items() if name in summary.after]
     lines = [*measured, *lines]
+    lines += _describe_performance(summary.measured)
     if summary.best_checkpoint is not None:
         lines += [("best", f"{summary.best_checkpoint}, by {config.checkpoint.best}")]
     if summary.was_finished:

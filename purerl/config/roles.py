@@ -12,9 +12,9 @@ from purerl.batch import FIELDS
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of
-from purerl.settings import in_section, no_effect
+from purerl.settings import Model, in_section, no_effect
 
-__all__ = ["ModelRole", "check_roles", "model_roles", "teacher_names"]
+__all__ = ["ModelRole", "check_roles", "model_roles", "models_of", "teacher_names"]
 
 _TEACHERS = "teachers"
 
@@ -42,6 +42,12 @@ def model_roles(config: RunConfig, algorithm: Algorithm) -> dict[str, ModelRole]
             settings = evolve(own, model=own.model or config.model, trainer=own.trainer or config.trainer)
             table[name] = ModelRole(settings, outputs, role in trained)
     return table
+
+
+def models_of(config: RunConfig, algorithm: Algorithm) -> list[Model]:
+    """All models of the run, each once."""
+    roles = model_roles(config, algorithm).values()
+    return list(dict.fromkeys(role.settings.model or config.model for role in roles))
 
 
 def teacher_names(config: RunConfig) -> tuple[str, ...]:
@@ -73,11 +79,21 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
         if is_trained and settings.update_every is not None:
             need = f"a model that is not trained; {kind} trains the {name}"
             raise no_effect(f"roles.{name}.update_every", settings.update_every, need)
+        if settings.update_every is not None and _trains_adapter(config):
+            need = "a policy whose whole model is trained; this one trains an adapter"
+            do = f"leave roles.{name}.update_every out, or the adapter in the settings of the trainer"
+            raise ConfigError(f"roles.{name}.update_every", got=settings.update_every, need=need, do=do)
         check = getattr(find("trainer", kind_of(settings.trainer)), "check", None)
         if check is not None:
             key = "trainer" if settings.trainer is config.trainer else f"roles.{name}.trainer"
             with in_section(key, type(settings.trainer)):
                 check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
+
+
+def _trains_adapter(config: RunConfig) -> bool:
+    """Whether the policy trains an adapter. An engine that can has a function `trains_adapter` in its module."""
+    trains_adapter = getattr(find("trainer", kind_of(config.trainer)), "trains_adapter", None)
+    return trains_adapter is not None and trains_adapter(config.trainer)
 
 
 def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:

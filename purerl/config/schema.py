@@ -24,9 +24,10 @@ from purerl.debugging.settings import Debug
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate, Validation
+from purerl.placement.settings import Placement
 from purerl.rewards.settings import Reward, RewardWorkers, to_rewards
 from purerl.rollouts.settings import Rollout
-from purerl.settings import Model, at_least, check_alternatives, no_effect, setting, to_model
+from purerl.settings import Model, above_zero, at_least, check_alternatives, no_effect, setting, to_model
 from purerl.store.settings import Checkpoint
 
 __all__ = ["Role", "RunConfig", "StopWhen"]
@@ -85,8 +86,7 @@ class RunConfig:
     num_epochs: float | None = setting(
         "number of passes over the training data, instead of max_steps",
         default=None,
-        need="a finite number above 0",
-        valid=lambda value: 0 < value < math.inf,
+        **above_zero(),
         may_change="length",
     )
     batch_size: int = setting("prompts, demonstrations or preference pairs per step", **at_least(1))
@@ -133,6 +133,7 @@ class RunConfig:
         plugin="tracker",
         may_change=True,
     )
+    placement: Placement = setting("how many processes train together", factory=Placement)
     debug: Debug = setting("what is written for debugging", factory=Debug)
     stop_when: StopWhen | None = setting("when to stop the run early", default=None)
     initial_run: RunConfig | None = setting(
@@ -142,7 +143,7 @@ class RunConfig:
         "module:function that is called with (directory, seed) and writes files into {run}/prepared", default=None
     )
     num_threads: int | None = setting(
-        "CPU threads of torch; if not given, torch decides",
+        "CPU threads of torch, divided among the ranks of a host; if not given, torch decides",
         default=None,
         may_change="rounding",
         **at_least(1, 1024),

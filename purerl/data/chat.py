@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,6 +74,11 @@ class Chat:
     chat_template_kwargs: Mapping[str, Any] = field(factory=dict)
     escapes: bool = False
     prompt_format: PromptFormat = "messages"
+
+    @cached_property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The texts of `stop_tokens`."""
+        return tuple(self.tokenizer.decode([token]) for token in self.stop_tokens)
 
 
 class Prompt(NamedTuple):
@@ -273,7 +279,7 @@ def encode_continuation(chat: Chat, text: str) -> list[int]:
     Some tokenizers add a space at the start of a text. It is avoided by a line break before it, whose tokens are
     removed again.
     """
-    [before], [joined] = encode_rendered(chat, ["\n"]), encode_rendered(chat, ["\n" + text])
+    before, joined = encode_rendered(chat, ["\n", "\n" + text])
     is_prefix = joined[: len(before)] == before
     return joined[len(before) :] if is_prefix else encode_rendered(chat, [text])[0]
 

@@ -2,12 +2,14 @@
 
 There are two prompt formats. "messages" writes the columns of verl's files; the prompt is a chat message that also says
 how to format the answer. "text" is for base models; the prompt is the published text, and the ground truth is written
-to a column `answer` unless one of the columns in `keep` already holds it.
+to a column `answer` unless one of the columns in `keep` already holds it. If the data set has written solutions, they
+are in a column `completion`, which SFT learns from.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,7 @@ class Source:
     answer_format  the required format of that column, for error messages
     instruction    format string that makes a chat message from the question
     keep           columns that are copied without changes
+    solution       makes a demonstration of the column of the ground truth; None: there are none
     """
 
     name: str
@@ -52,12 +55,18 @@ class Source:
     answer_format: str
     instruction: str
     keep: tuple[str, ...] = ()
+    solution: Callable[[str], str] | None = None
 
 
 def _final_answer(solution: str) -> str:
     """The text after the last #### of a GSM8K solution, without the commas in numbers."""
     _, marker, answer = solution.rpartition("####")
     return answer.strip().replace(",", "") if marker else ""
+
+
+def _without_annotations(solution: str) -> str:
+    """A GSM8K solution without the calls of a calculator, such as ``<<2*3=6>>``."""
+    return re.sub(r"<<[^>]*>>", "", solution)
 
 
 SOURCES: Mapping[str, Source] = {
@@ -70,6 +79,7 @@ SOURCES: Mapping[str, Source] = {
         ground_truth=_final_answer,
         answer_format="a solution that ends with #### and the result",
         instruction='{}\n\nReason step by step. Give the answer on the last line, as a number after "#### ".',
+        solution=_without_annotations,
     ),
     "humaneval": Source(
         name="openai_humaneval",
@@ -172,13 +182,19 @@ def _messages_row(source: Source, row: Row) -> dict[str, Any]:
         "prompt": [{"role": "user", "content": source.instruction.format(row[source.question])}],
         "ability": source.ability,
         "reward_model": {"style": "rule", "ground_truth": source.ground_truth(row[source.answer])},
+        **_completion(source, row, lambda solution: [{"role": "assistant", "content": solution}]),
     }
 
 
 def _text_row(source: Source, row: Row) -> dict[str, Any]:
     ground_truth = source.ground_truth(row[source.answer])
     is_kept = ground_truth in [row[name] for name in source.keep]
-    return {"prompt": row[source.question]} | ({} if is_kept else {"answer": ground_truth})
+    answer = {} if is_kept else {"answer": ground_truth}
+    return {"prompt": row[source.question], **answer, **_completion(source, row, lambda solution: f"\n{solution}")}
+
+
+def _completion(source: Source, row: Row, write: Callable[[str], Any]) -> dict[str, Any]:
+    return {} if source.solution is None else {"completion": write(source.solution(row[source.answer]))}
 
 
 def _shared_columns(source: Source, row: Row, split: str, index: int) -> dict[str, Any]:

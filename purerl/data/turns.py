@@ -96,7 +96,7 @@ def rendered_turn(chat: Chat, before: Messages, turn: Mapping[str, Any], tools: 
     prompt = _rendered(chat, before, tools, add_generation_prompt=True)
     text = _rendered(chat, [*before, turn], tools)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text, strict=False)))
-    return re.split("|".join(map(re.escape, _stop_strings(chat))) or "(?!)", text[common:], maxsplit=1)[0]
+    return re.split("|".join(map(re.escape, chat.stop_strings)) or "(?!)", text[common:], maxsplit=1)[0]
 
 
 def tool_function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -287,8 +287,4 @@ def _sampled_length(chat: Chat, closing: str, turn: Sequence[int], tokens: Seque
 
 
 def _has_stop_token(chat: Chat, text: str) -> bool:
-    return any(string in text for string in _stop_strings(chat))
-
-
-def _stop_strings(chat: Chat) -> list[str]:
-    return [chat.tokenizer.decode([token]) for token in chat.stop_tokens]
+    return any(string in text for string in chat.stop_strings)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import boolean, no_effect, setting
+from purerl.settings import above_zero, boolean, no_effect, setting
 
 __all__ = ["Debug", "check_debug"]
 
@@ -36,8 +34,7 @@ class Debug:
         unit="s",
         default=None,
         may_change=True,
-        need="a finite number above 0",
-        valid=lambda value: 0 < value < math.inf,
+        **above_zero(),
     )
 
     def __attrs_post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from attrs import Attribute, field, frozen
 
 from purerl.errors import ConfigError
 from purerl.evaluation.results import is_measurement
-from purerl.store.checkpoint import path_of
 
 __all__ = ["NO_CALLBACKS", "Callbacks", "OnCheckpoint", "OnRecord", "call_callbacks"]
 
@@ -31,11 +30,13 @@ class Callbacks:
     on_step        with the record of the step: its number `step`, and its metrics
     on_evaluation  with the same record if the policy was evaluated or validated; also with that of step 0, before the
                    first step
-    on_checkpoint  with the directory of a checkpoint, if one was written
+    on_checkpoint  with the directory of a checkpoint that is complete: that of the step, or, with
+                   `checkpoint.background`, of an earlier one
 
     `should_stop` is called before each step. If it returns true, a checkpoint is written and RunStoppedError is raised.
 
-    All others are called when everything about the step is on disk: its record, its rollouts and its checkpoint. They
+    All others are called when everything about the step is on disk: its record, its rollouts and its checkpoint, if it
+    is not written in the background. They
     run in the process of the run, which waits for them. In an initial run only `should_stop` is called. If the run is
     resumed, the steps after the last checkpoint are repeated, with the same calls.
     """
@@ -49,13 +50,12 @@ class Callbacks:
 NO_CALLBACKS = Callbacks()
 
 
-def call_callbacks(callbacks: Callbacks, record: Record, checkpoints: Path) -> None:
-    """Call what is due after the step with this record, whose checkpoint may be in the directory `checkpoints`."""
-    if callbacks.on_step is not None and record["step"] > 0:
+def call_callbacks(callbacks: Callbacks, record: Record | None, written: Sequence[Path]) -> None:
+    """Call what is due after the step with this record, or after none, and for the checkpoints that were `written`."""
+    if record is not None and callbacks.on_step is not None and record["step"] > 0:
         callbacks.on_step(dict(record))
-    if callbacks.on_evaluation is not None and any(map(is_measurement, record)):
+    if record is not None and callbacks.on_evaluation is not None and any(map(is_measurement, record)):
         callbacks.on_evaluation(dict(record))
     if callbacks.on_checkpoint is not None:
-        path = path_of(checkpoints, record["step"])
-        if path.is_dir():
+        for path in written:
             callbacks.on_checkpoint(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.check import algorithm_of, check, updates_of
 from purerl.config.paths import is_created_by_run
-from purerl.config.roles import model_roles
+from purerl.config.roles import model_roles, models_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
@@ -18,18 +18,19 @@ from purerl.data.open import RunData, file_digests
 from purerl.errors import RunDirectoryError
 from purerl.loop.base_models import identify_models
 from purerl.loop.environments import open_interaction
+from purerl.loop.lengths import check_row_lengths
 from purerl.loop.open import (
     check_files,
-    check_row_lengths,
     first_example,
     max_steps_of,
-    models_of,
     open_run_data,
     resolve_paths,
     reward_runner,
 )
 from purerl.loop.origin import check_origin, to_origin
 from purerl.loop.train import changes_from
+from purerl.planning.check import check_memory
+from purerl.planning.plan import describe
 from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities
 from purerl.rewards.adapters import RewardFunction
@@ -48,7 +49,9 @@ def dry_run(
     resume_from: str | None = None,
     runs_code: bool = True,
 ) -> list[str]:
-    """Refuse what `train` would refuse of `config`, and return what could not be checked, a line for each kind.
+    """Refuse what `train` would refuse of `config`; return notes, a line for each kind.
+
+    They are the planned memory, unless the models are small, and what could not be checked.
 
     Data, tokenizers and configurations of models are read. A model is not loaded, and nothing is written. An episode of
     an environment is started, if code may be run.
@@ -75,7 +78,9 @@ def dry_run(
     for phase in filter(None, (checked.initial_run, checked)):
         with in_section("initial_run" if phase is checked.initial_run else "", RunConfig):
             missing += _check_phase(phase, functions, runs_code=runs_code)
+    planned = None if missing else check_memory(checked, checked.placement.ranks or 1)
     notes = {
+        "planned memory": [] if planned is None else [describe(planned)],
         "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],
         "contains a finished run": [str(path)] if not fresh and (path / "summary.json").exists() else [],
         "not checked, because the run creates it": [name for name in missing if is_created_by_run(name)],
@@ -111,7 +116,8 @@ def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
 
 def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, runs_code: bool) -> list[str]:
     """Check the files and models of `config`, and return those that cannot be checked."""
-    algorithm, models, missing = algorithm_of(config), models_of(config), check_files(config)
+    algorithm, missing = algorithm_of(config), check_files(config)
+    models = models_of(config, algorithm)
     unreadable = [
         model for model in models if is_created_by_run(model.path) or (model.trust_remote_code and not runs_code)
     ]

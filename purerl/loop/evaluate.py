@@ -15,8 +15,10 @@ from purerl.loop.custom_workflow import close_workflow
 from purerl.loop.environments import Interaction, open_workflow
 from purerl.plugins import locate
 from purerl.protocols import Sampling
+from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rollouts.distributed import Supplier, distributed
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.rows import episodes_of, results_of_episodes
 from purerl.rollouts.runtime import Runtime
@@ -41,12 +43,14 @@ def attempt_problems(
     accuracy_reward: str | None,
     seed: int,
     on_group: OnGroup = lambda name, group: None,
+    ranks: Ranks = ONE_RANK,
 ) -> dict[str, list[Problem]]:
     """Attempts at every problem of every data set. The function `accuracy_reward` decides which ones are correct.
 
     The seed of an attempt depends only on `seed`, the index of the problem and the number of the attempt. So the same
     model makes the same attempts inside and outside of a run. The weights of the engine must not change meanwhile.
-    `on_group` is called with the name of the data set and the group of each problem, as soon as it is finished.
+    All `ranks` call it: each makes a share of the attempts, and gets all of them. `on_group` is called with the name of
+    the data set and the group of each problem, as soon as it is finished.
     """
     sampling = Sampling(settings.temperature, settings.max_tokens, chat.stop_tokens, settings.stop_strings)
     extract, results = _extractor(settings.answer_extractor), {}
@@ -61,9 +65,8 @@ def attempt_problems(
             row_fields=lambda draw: {"group": draw.number, "example": draw.index},
         )
         draws = _draws(name, data, chat, seed)
-        groups = {
-            group.draw: group for group in _all_groups(Rollouts(runtime, workflow), draws, partial(on_group, name))
-        }
+        rollouts = distributed(Rollouts(runtime, workflow), ranks)
+        groups = {group.draw: group for group in _all_groups(rollouts, draws, partial(on_group, name))}
         results[name] = [
             Problem(
                 draw.index,
@@ -88,7 +91,7 @@ def _draws(name: str, data: DataSet, chat: Chat, seed: int) -> list[Draw]:
     ]
 
 
-def _all_groups(rollouts: Rollouts, draws: Sequence[Draw], on_group: Callable[[Group], object]) -> Iterator[Group]:
+def _all_groups(rollouts: Supplier, draws: Sequence[Draw], on_group: Callable[[Group], object]) -> Iterator[Group]:
     """The groups of `draws`, as they finish."""
     rollouts.submit(draws)
     while groups := rollouts.collect():

@@ -156,7 +156,7 @@ class RunFailures:
     def _write(self, missing: MissingSample) -> None:
         """Log a failure; the first one of the run is also a warning."""
         failure = missing.failure
-        if not self.directory.failures.exists():
+        if self.directory.is_owner and not self.directory.failures.exists():
             what = "a sample is missing, and its row is masked out; the first failures of each step are in %s\n%s"
             _LOG.warning(what, self.directory.failures, describe_failure(failure))
         record = {"step": self._step, "row": missing.name, "function": failure.function, "kind": failure.kind}

@@ -15,10 +15,9 @@ from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer
 from purerl.config.check import accuracy_reward_of, algorithm_of, updates_of
 from purerl.config.paths import RUN, is_created_by_run
-from purerl.config.roles import ModelRole, model_roles, teacher_names
+from purerl.config.roles import ModelRole, model_roles, models_of, teacher_names
 from purerl.config.schema import RunConfig
-from purerl.data.examples import DataSet, indices_of_draws, read_examples, rows_at
-from purerl.data.limits import check_answer_lengths, check_lengths, check_problem_lengths, min_limit
+from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import (
     RunData,
     check_first_rows,
@@ -29,7 +28,6 @@ from purerl.data.open import (
     read_data,
     read_problems,
 )
-from purerl.errors import ConfigError
 from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, map_models, pin_commits
@@ -37,16 +35,22 @@ from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
+from purerl.loop.lengths import check_row_lengths
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.sources import Source
 from purerl.loop.step import Learner
+from purerl.loop.trainers import open_trainers
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.loop.validation import Validator, read_held_out, select_held_out
 from purerl.loop.workflows import examples_workflow, open_source, purpose_of
+from purerl.placement.join import SINGLE_PROCESS, RankContext
+from purerl.planning.check import check_memory
 from purerl.plugins import find, kind_of, locate
-from purerl.protocols import Capabilities, Generator, Trainer
+from purerl.protocols import Generator, Trainer
+from purerl.ranks import Ranks
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.runner import RewardRunner
+from purerl.rewards.workers import default_num_workers
 from purerl.rollouts.runtime import Runtime
 from purerl.seeds import derive_seed
 from purerl.settings import Model
@@ -58,14 +62,11 @@ __all__ = [
     "check_columns",
     "check_files",
     "check_inputs",
-    "check_row_lengths",
     "first_example",
     "max_steps_of",
-    "models_of",
     "open_generator",
     "open_run",
     "open_run_data",
-    "open_trainer",
     "prepare",
     "resolve_paths",
     "reward_runner",
@@ -79,7 +80,7 @@ class Run:
     `config` has resolved paths, and the commits of models on the hub. `max_steps` is the number of steps, also if
     `config` has a number of epochs. `evaluate` returns the metrics of the generator's weights at a step, and `validate`
     those of the policy on held-out data in a state of the loop. `files` has a digest of each data file, and `models`
-    the fingerprint of the model of each role.
+    the fingerprint of the model of each role. `context` has the ranks.
     """
 
     config: RunConfig
@@ -95,6 +96,7 @@ class Run:
     models: Mapping[str, Mapping[str, Any]]
     generator: Generator | None
     runtime: Runtime
+    context: RankContext
 
     @property
     def trainers(self) -> Mapping[str, Trainer]:
@@ -153,7 +155,7 @@ def check_inputs(config: RunConfig) -> None:
     """
     for phase in filter(None, (config.initial_run, config)):
         check_files(phase)
-        for model in models_of(phase):
+        for model in models_of(phase, algorithm_of(phase)):
             if not is_created_by_run(model.path):
                 load_tokenizer(model)
 
@@ -170,33 +172,39 @@ def check_files(config: RunConfig) -> list[str]:
     return [file for file, _ in named if is_created_by_run(file)]
 
 
-def models_of(config: RunConfig) -> list[Model]:
-    """All models that `config` names."""
-    roles = model_roles(config, algorithm_of(config)).values()
-    return list(dict.fromkeys(role.settings.model or config.model for role in roles))
-
-
 def max_steps_of(config: RunConfig, num_examples: int) -> int:
     """The number of steps: `max_steps`, or what `num_epochs` passes over the examples need."""
     return config.max_steps or math.ceil((config.num_epochs or 0) * num_examples / config.batch_size)
 
 
-def open_run(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction]) -> Run:
+def open_run(
+    config: RunConfig,
+    directory: RunDirectory,
+    functions: Mapping[str, RewardFunction],
+    context: RankContext = SINGLE_PROCESS,
+) -> Run:
     """Open everything that `config` names; `functions` are reward functions that were passed as objects."""
     rollout = config.rollout
     with ExitStack() as on_error:
         runtime = Runtime(**({"stall_timeout": rollout.stall_timeout} if rollout else {}))
         on_error.callback(runtime.close)
-        run = _open(config, directory, functions, runtime)
+        context.on_problem(runtime.fail)
+        run = _open(config, directory, functions, runtime, context)
         on_error.pop_all()
     return run
 
 
-def _open(config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], runtime: Runtime) -> Run:
+def _open(
+    config: RunConfig,
+    directory: RunDirectory,
+    functions: Mapping[str, RewardFunction],
+    runtime: Runtime,
+    context: RankContext,
+) -> Run:
     algorithm = algorithm_of(config)
     models = identify_models(model_roles(config, algorithm), directory)
     config = pin_commits(config, model_roles(config, algorithm), models)
-    roles, runner = model_roles(config, algorithm), reward_runner(config, functions)
+    roles, runner = model_roles(config, algorithm), reward_runner(config, functions, context)
     problems = config.evaluate.data.values() if config.evaluate else ()
     held_out = config.validation.data if config.validation else ()
     files = file_digests([*config.data.files, *problems, *held_out])
@@ -208,7 +216,9 @@ def _open(config: RunConfig, directory: RunDirectory, functions: Mapping[str, Re
     interaction = open_interaction(
         config.environment, workflow, runtime, data.chat, first_example(data), seed=config.seed
     )
-    trainers = {name: open_trainer(config, name, role, updates[name] or 0) for name, role in roles.items()}
+    size, local = context.ranks.size, context.local_size
+    context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
+    trainers = open_trainers(config, roles, updates)
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
     if generator is not None:
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
@@ -221,8 +231,8 @@ def _open(config: RunConfig, directory: RunDirectory, functions: Mapping[str, Re
         max_steps=max_steps,
         learner=learner,
         roles=roles,
-        source=open_source(config, algorithm, data, runtime, trained, runner, directory),
-        evaluate=partial(_evaluate, config, data, runtime, evaluated, runner, directory),
+        source=open_source(config, algorithm, data, runtime, trained, runner, directory, context.ranks),
+        evaluate=partial(_evaluate, config, data, runtime, evaluated, runner, directory, context.ranks),
         validate=_validator(config, algorithm, data, learner),
         rewards=runner,
         data=data,
@@ -230,6 +240,7 @@ def _open(config: RunConfig, directory: RunDirectory, functions: Mapping[str, Re
         models=models,
         generator=generator,
         runtime=runtime,
+        context=context,
     )
     check_row_lengths(
         config,
@@ -295,6 +306,7 @@ def _evaluate(
     interaction: Interaction,
     runner: RewardRunner,
     directory: RunDirectory,
+    ranks: Ranks,
     *,
     step: int,
 ) -> dict[str, float]:
@@ -314,8 +326,10 @@ def _evaluate(
         accuracy_reward=accuracy_reward_of(config),
         seed=config.seed,
         on_group=lambda name, group: failures.add(group),
+        ranks=ranks,
     )
-    write_evaluation(directory.evaluations, step, as_rows(results))
+    if directory.is_owner:
+        write_evaluation(directory.evaluations, step, as_rows(results))
     return metrics(results, settings)
 
 
@@ -325,8 +339,10 @@ def check_columns(runner: RewardRunner, data: Iterable[DataSet]) -> None:
         runner.check_columns(table.column_names)
 
 
-def reward_runner(config: RunConfig, functions: Mapping[str, RewardFunction]) -> RewardRunner:
-    """What calls the reward functions of `config`."""
+def reward_runner(
+    config: RunConfig, functions: Mapping[str, RewardFunction], context: RankContext = SINGLE_PROCESS
+) -> RewardRunner:
+    """What calls the reward functions of `config`, with the share of the workers that a rank in `context` has."""
     weights = {reward.function: reward.weight for reward in config.rewards}
     workers = config.reward_workers
     return RewardRunner(
@@ -334,56 +350,12 @@ def reward_runner(config: RunConfig, functions: Mapping[str, RewardFunction]) ->
         config.gates,
         functions=functions,
         timeout=workers.timeout,
-        num_workers=workers.num_workers,
+        num_workers=context.share(workers.num_workers or default_num_workers()),
         max_memory=workers.max_memory,
     )
-
-
-def open_trainer(config: RunConfig, name: str, role: ModelRole, updates: int) -> Trainer:
-    """The engine of the model `name`, with its initial weights."""
-    settings, seed = role.settings, derive_seed(config.seed, name) % 2**31
-    trainer = find("trainer", kind_of(settings.trainer)).build(
-        settings.trainer, model=settings.model, role=name, outputs=role.outputs, updates=updates, seed=seed
-    )
-    missing = sorted({*role.outputs} - trainer.capabilities.outputs)
-    if missing:
-        need = f"an engine that computes {', '.join(missing)}: the algorithm needs it of the {name}"
-        raise ConfigError(f"trainer of the {name}", got=", ".join(sorted(trainer.capabilities.outputs)), need=need)
-    return trainer
 
 
 def open_generator(settings: Any, model: Model, seed: int) -> Generator:
     """The engine that samples completions of `model`; `seed` is that of the run."""
     seed = derive_seed(seed, "generator") % 2**31
     return find("generator", kind_of(settings)).build(settings, model=model, seed=seed)
-
-
-def check_row_lengths(
-    config: RunConfig,
-    data: RunData,
-    *,
-    max_steps: int,
-    trainers: Iterable[Capabilities],
-    generator: Capabilities | None,
-) -> None:
-    """Refuse rows that are too long, and prompts that leave no room for a completion. Raises DataError."""
-    rollout, max_prompt_tokens, draws = config.rollout, config.data.max_prompt_tokens, max_steps * config.batch_size
-    limit = min_limit(*trainers, *([generator] if rollout and generator else []))
-    if limit is not None and rollout is None:
-        check_answer_lengths(data.chat, data.examples, _drawn(data, config.seed, draws), limit=limit)
-        if data.validation is not None:
-            check_answer_lengths(data.chat, data.validation, data.validation.indices, limit=limit)
-    elif limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
-        room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
-        do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower
-        indices = _drawn(data, config.seed, draws * (1 + rollout.max_resample_rounds))
-        check_lengths(data.chat, data.examples, indices, new_tokens=rollout.max_tokens, limit=limit, do=do)
-    if config.evaluate is not None and generator is not None:
-        limit, new_tokens = generator.max_sequence_length, config.evaluate.max_tokens
-        check_problem_lengths(data.chat, data.problems, new_tokens=new_tokens, limit=limit)
-
-
-def _drawn(data: RunData, seed: int, draws: int) -> set[int]:
-    """The indices of the rows that the first `draws` draws may use."""
-    indices = data.examples.indices
-    return set(indices if draws >= len(indices) else indices_of_draws(data.examples, seed, 0, draws))

@@ -1,38 +1,43 @@
-"""Checkpoints of a run in progress: resuming from the newest one, writing one, and stopping between two steps."""
+"""Checkpoints of a run in progress: resuming from the newest one, and writing one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from attrs import asdict, evolve, frozen
 
 from purerl.config.continuing import describe_changes
-from purerl.errors import RunStoppedError
 from purerl.loop.open import Run
 from purerl.loop.origin import check_length
 from purerl.loop.run import Clock, LoopState
+from purerl.ranks import Ranks
 from purerl.rollouts.types import Group
+from purerl.store.background import CheckpointWriter
 from purerl.store.best import best_step
-from purerl.store.checkpoint import SupportsSave, clean, commit, restore, saved_steps
+from purerl.store.checkpoint import clean, restore, saved_steps
+from purerl.store.commit import StagedCheckpoint, stage
 from purerl.store.directory import RunDirectory
 from purerl.store.groups import read_groups, write_groups
 from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
 
-__all__ = ["best_of", "describe_start", "resume", "save_checkpoint", "stop"]
+__all__ = ["best_of", "describe_start", "resume", "save_before_stop", "save_checkpoint"]
 
 _WAITING, _FILE = "waiting", "groups.parquet"
 
 
 @frozen
 class _WaitingGroups:
-    """Groups that have not been trained yet. They are saved like a trainer."""
+    """Groups that have not been trained yet, which every rank has. They are written like the state of a trainer."""
 
     groups: Sequence[Group]
 
-    def save(self, path: Path) -> dict[str, str]:
+    def write(self, path: Path, ranks: Ranks) -> dict[str, str]:
+        """Write them into `path`, on rank 0."""
+        if not ranks.is_first:
+            return {}
         return {_FILE: write_groups(path / _FILE, self.groups)}
 
 
@@ -45,10 +50,11 @@ def resume(run: Run, directory: RunDirectory) -> LoopState:
     Raises: CheckpointError if the checkpoint is one of other models; ConfigError if a run that started from another one
     has no step to do.
     """
-    config, origin, path = run.config, directory.origin, checkpoint_to_resume(directory)
+    config, ranks = run.config, run.context.ranks
+    origin, path = ranks.on_first(lambda: (directory.origin, checkpoint_to_resume(directory)), "choosing a checkpoint")
     initial = LoopState(transform=run.learner.algorithm.advantage.init())
     if path is None:
-        rewind_to(None, directory)
+        ranks.on_first(lambda: rewind_to(None, directory), "removing later records")
         run.load_weights(0, Clock())
         return initial
     trainers = {role: trainer for role, trainer in run.trainers.items() if (path / role).is_dir()}
@@ -56,8 +62,7 @@ def resume(run: Run, directory: RunDirectory) -> LoopState:
     if origin is not None and origin["step"] == state.step:
         check_length(state.step, run.max_steps)
         state = state if origin["same_advantage"] else evolve(state, transform=initial.transform)
-    rewind_to(path, directory)
-    clean(directory.checkpoints, keep=config.checkpoint.keep, protected=_protected(directory, config.checkpoint))
+    ranks.on_first(lambda: _discard_later(config.checkpoint, directory, path), "removing later records")
     run.load_weights(state.step, Clock())
     waiting = read_groups(path / _WAITING / _FILE) if (path / _WAITING).is_dir() else []
     in_flight = state.in_flight
@@ -65,6 +70,12 @@ def resume(run: Run, directory: RunDirectory) -> LoopState:
         in_flight, waiting = (*(group.draw for group in waiting), *in_flight), []
     run.source.window.restore(state.num_draws, in_flight, waiting, step=state.step)
     return state
+
+
+def _discard_later(settings: Checkpoint, directory: RunDirectory, path: Path) -> None:
+    """Remove what was written after the checkpoint at `path`, and old checkpoints."""
+    rewind_to(path, directory)
+    clean(directory.checkpoints, keep=settings.keep, protected=_protected(directory, settings))
 
 
 def describe_start(state: LoopState, directory: RunDirectory) -> str:
@@ -78,22 +89,32 @@ def describe_start(state: LoopState, directory: RunDirectory) -> str:
     return "; ".join(filter(None, [start, describe_changes(directory.changes)]))
 
 
-def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory) -> None:
-    """Write a checkpoint of `state`, whose metrics have been logged, and remove old ones.
+def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory, writer: CheckpointWriter) -> None:
+    """Write a checkpoint of `state`, whose metrics have been logged, and remove old ones; `writer` says how.
 
     If sampling can be repeated exactly, the groups of everything in flight are collected first: then a resumed run is
     equal to one that was not interrupted. All their tokens have been sampled, so this changes no result.
     """
-    settings, window = run.config.checkpoint, run.source.window
     if _is_repeatable(run):
-        window.drain()
-    content = asdict(evolve(state, in_flight=tuple(window.in_flight)), recurse=False)
-    saved: dict[str, SupportsSave] = dict(run.trainers)
-    if window.waiting:
-        saved[_WAITING] = _WaitingGroups(window.waiting)
-    directory.sync(range(max(saved_steps(directory.checkpoints), default=0), state.step + 1))
-    protected = _protected(directory, settings, state.step)
-    commit(directory.checkpoints, state.step, content, saved, keep=settings.keep, protected=protected)
+        run.source.window.drain()
+    writer.write(partial(_stage, run, state, directory, in_background=writer.background))
+
+
+def _stage(run: Run, state: LoopState, directory: RunDirectory, *, in_background: bool) -> StagedCheckpoint:
+    settings, window = run.config.checkpoint, run.source.window
+    unflushed = range(max(saved_steps(directory.checkpoints), default=0), state.step + 1)
+    return stage(
+        directory.checkpoints,
+        state.step,
+        asdict(evolve(state, in_flight=tuple(window.in_flight)), recurse=False),
+        run.trainers,
+        {_WAITING: _WaitingGroups(tuple(window.waiting))} if window.waiting else {},
+        keep=settings.keep,
+        protected=_protected(directory, settings, state.step),
+        flush_records=partial(directory.sync, unflushed),
+        ranks=run.context.ranks,
+        in_background=in_background,
+    )
 
 
 def _is_repeatable(run: Run) -> bool:
@@ -123,10 +144,10 @@ def best_of(directory: RunDirectory, settings: Checkpoint, *steps: int) -> int |
     return best_step(directory.records(), saved_steps(directory.checkpoints).union(steps), settings)
 
 
-def stop(run: Run, state: LoopState, directory: RunDirectory) -> NoReturn:
-    """Write a checkpoint, unless there is one of this step, and raise RunStoppedError."""
-    if state.step and state.step not in saved_steps(directory.checkpoints):
-        save_checkpoint(run, state, directory)
-    raise RunStoppedError(
-        f"{str(directory.path)!r}: stopped after step {state.step}", do="the same command resumes the run"
-    )
+def save_before_stop(run: Run, state: LoopState, directory: RunDirectory, writer: CheckpointWriter) -> None:
+    """Write a checkpoint, unless there is one of this step or it is the first one, and wait until it is complete."""
+    writer.wait()
+    is_saved = run.context.ranks.on_first(lambda: state.step in saved_steps(directory.checkpoints), "stopping")
+    if state.step and not is_saved:
+        save_checkpoint(run, state, directory, writer)
+        writer.wait()

@@ -12,6 +12,7 @@ from purerl.batch import FIELDS, collate, empty_batch, with_fields
 from purerl.loop.metrics import batch_metrics, means, staleness_metrics
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.sources import Source
+from purerl.loop.throughput import Throughput
 from purerl.loop.update import Schedule, score, scored_fields, update
 from purerl.protocols import Trainer
 from purerl.rollouts.types import Trajectory
@@ -45,6 +46,13 @@ class Learner:
     objectives: tuple[Objective, ...]
     trainers: Mapping[str, Trainer]
     schedule: Schedule
+
+    @property
+    def throughput(self) -> Throughput:
+        """What a step computes, beside its rows."""
+        roles = dict.fromkeys(o.role for o in (*self.algorithm.before, *self.objectives))
+        scores = bool(scored_fields(self.objectives, self.algorithm.reads))
+        return Throughput(tuple(self.trainers[role] for role in roles), self.schedule.ppo_epochs, scores)
 
     def step(self, state: LoopState, source: Source, clock: Clock) -> Step:
         """Take rows, score them, compute advantages, and update the models.

@@ -14,6 +14,7 @@ from purerl.loop.records import to_record
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.shown import log_completions, log_evaluation, texts_and_rewards
 from purerl.loop.step import Step
+from purerl.loop.throughput import Throughput
 from purerl.store.directory import RunDirectory
 from purerl.store.rollouts import Metadata, write_rollouts
 from purerl.tracking.trackers import Trackers
@@ -26,12 +27,14 @@ class StepLog:
     """Records steps in `directory` and in `trackers`. `monitor` looks for signs that the run does not learn.
 
     rollouts_of  the algorithm whose rollouts are stored; None if nothing is sampled
+    throughput   what the trainers compute in a step
     """
 
     directory: RunDirectory
     trackers: Trackers
     monitor: Monitor
     rollouts_of: Algorithm | None
+    throughput: Throughput = Throughput()
 
     def record(self, number: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The record of step `number`, as it is written to metrics.jsonl."""
@@ -52,7 +55,8 @@ class StepLog:
                     texts = texts_and_rewards(step.trajectories)
                     write_rollouts(self.directory.rollouts, number, step.batch, texts, metadata)
         times = time_metrics(clock, record.get("rollout/tokens", tokens), is_sampling=self.rollouts_of is not None)
-        record = {**record, **times}
+        rates = self.throughput.metrics(step.batch, record.get("rollout/tokens") or 0.0, clock)
+        record = {**record, **times, **rates}
         self.directory.log(record)
         log_completions(self.trackers, number, step.trajectories)
         log_evaluation(self.trackers, number, self.directory.evaluations)

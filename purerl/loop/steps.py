@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from purerl.config.check import learns_from_rewards
@@ -18,20 +17,22 @@ from purerl.debugging.profiler import profiled
 from purerl.debugging.settings import Debug
 from purerl.debugging.stacks import stacks_after
 from purerl.diagnosis.run import Monitor
-from purerl.errors import ConfigError, nearest
+from purerl.errors import ConfigError, RunStoppedError, nearest
 from purerl.evaluation.results import is_measurement
 from purerl.files import atomic_directory
-from purerl.loop.callbacks import Callbacks, call_callbacks
+from purerl.loop.callbacks import NO_CALLBACKS, Callbacks, call_callbacks
 from purerl.loop.measure import due, measure, measure_rest
 from purerl.loop.open import Run
 from purerl.loop.records import is_reached, to_record
-from purerl.loop.resume import best_of, describe_start, resume, save_checkpoint, stop
+from purerl.loop.resume import best_of, describe_start, resume, save_before_stop, save_checkpoint
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.shown import log_evaluation
 from purerl.loop.step_log import StepLog
-from purerl.protocols import RunInfo, Trainer
+from purerl.protocols import Trainer
+from purerl.store.background import CheckpointWriter
 from purerl.store.directory import RunDirectory
 from purerl.tracking.open import add_trackers, open_console
+from purerl.tracking.protocol import RunInfo
 from purerl.tracking.trackers import Trackers
 
 __all__ = ["advance", "is_over", "remaining_steps"]
@@ -39,44 +40,75 @@ __all__ = ["advance", "is_over", "remaining_steps"]
 
 def remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callbacks: Callbacks) -> dict[str, Any]:
     """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
-    _write_facts(run, directory)
-    identity = directory.identity  # refused, if it is damaged, before anything is removed
-    state, title = resume(run, directory), f"{config.algorithm}, {config.model.path}"
-    past, note = directory.records()[:-1], [notes(run.data), describe_start(state, directory)]
-    note = "\n".join(filter(None, note))
-    with run.rewards, open_console(config.name, run.max_steps, title=title, note=note, history=past) as trackers:
+    ranks = run.context.ranks
+    identity = ranks.on_first(lambda: _write_facts(run, directory), "the facts of the run")
+    state = resume(run, directory)
+    records = ranks.on_first(directory.records, "the records of the run")
+    past = records[:-1]
+    with (
+        run.rewards,
+        CheckpointWriter(ranks, background=config.checkpoint.background) as writer,
+        _open_console(config, run, state, directory, past) as trackers,
+        run.context.leaving_noticed(),
+    ):
         run.rewards.start(run.runtime.run_here)
-        if not directory.records():
+        if not records:
             metrics = measure(run, state, due(run.config, 0), Clock())
-            directory.log(to_record({"step": 0, **metrics}, directory.path))
-        record = directory.records()[-1]
-        _add_trackers(trackers, config, directory, identity, [*past, record])
+            records = [to_record({"step": 0, **metrics}, directory.path)]
+            directory.log(records[0])
+        record = records[-1]
+        if directory.is_owner:
+            _add_trackers(trackers, config, directory, identity, records)
         log_evaluation(trackers, record["step"], directory.evaluations)
         trackers.log(record)
         monitor = Monitor.of_run(directory.path, [*past, record])
-        log = StepLog(directory, trackers, monitor, run.learner.algorithm if config.rollout else None)
+        algorithm = run.learner.algorithm if config.rollout else None
+        log = StepLog(directory, trackers, monitor, algorithm, run.learner.throughput)
         names = {name for record in [*past, record] for name in record}
         _check_metrics(config, names)
+        call = partial(call_callbacks, callbacks if directory.is_owner else NO_CALLBACKS)
         if record["step"] == 0:
-            call_callbacks(callbacks, record, directory.checkpoints)
+            call(record, [])
         while not is_over(record, run.max_steps, config.stop_when):
-            if callbacks.should_stop():
-                stop(run, state, directory)
-            with _debugged(config.debug, directory.path, state.step + 1):
-                state, record = advance(run, state, log)
-            call_callbacks(callbacks, record, directory.checkpoints)
+            if any(ranks.gather(callbacks.should_stop() or writer.has_failed, "whether to stop")):
+                save_before_stop(run, state, directory, writer)
+                call(None, writer.take_written())
+                raise _stopped(directory, state)
+            with _debugged(config.debug, directory, state.step + 1):
+                state, record = advance(run, state, log, writer)
+            call(record, writer.take_written())
             names.update(record)
             _check_metrics(config, names)
+        writer.wait()
+        call(None, writer.take_written())
     return record
 
 
-def _write_facts(run: Run, directory: RunDirectory) -> None:
-    """Write data.json, and the tokenizer."""
+def _stopped(directory: RunDirectory, state: LoopState) -> RunStoppedError:
+    return RunStoppedError(
+        f"{str(directory.path)!r}: stopped after step {state.step}", do="the same command resumes the run"
+    )
+
+
+def _open_console(
+    config: RunConfig, run: Run, state: LoopState, directory: RunDirectory, past: Sequence[Mapping[str, Any]]
+) -> Trackers:
+    """The console; on a rank without the run directory nothing."""
+    if not directory.is_owner:
+        return Trackers()
+    note = "\n".join(filter(None, [notes(run.data), describe_start(state, directory)]))
+    title = f"{config.algorithm}, {config.model.path}"
+    return open_console(config.name, run.max_steps, title=title, note=note, history=past)
+
+
+def _write_facts(run: Run, directory: RunDirectory) -> str:
+    """Write data.json, and the tokenizer; return the identity, which is refused, if damaged, here."""
     facts = {"max_steps": run.max_steps, "learns_from_rewards": learns_from_rewards(run.learner.algorithm)}
     directory.write_data({**facts, **run.data.counts}, run.files, run.models)
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)
+    return directory.identity
 
 
 def _add_trackers(
@@ -95,25 +127,34 @@ def _add_trackers(
 
 
 @contextmanager
-def _debugged(settings: Debug, folder: Path, step: int) -> Iterator[None]:
-    """Record the block, which is `step`, as `settings` say, in files in `folder`."""
+def _debugged(settings: Debug, directory: RunDirectory, step: int) -> Iterator[None]:
+    """Record the block, which is `step`, as `settings` say, in files of the run; of several ranks only rank 0."""
+    folder = directory.path
+    if not directory.is_owner:
+        yield
+        return
     stacks = stacks_after(settings.stack_dump_after, folder / "stacks.txt", step)
     with stacks, profiled(settings, folder / "profile", step):
         yield
 
 
-def advance(run: Run, state: LoopState, log: StepLog) -> tuple[LoopState, dict[str, Any]]:
+def advance(run: Run, state: LoopState, log: StepLog, writer: CheckpointWriter) -> tuple[LoopState, dict[str, Any]]:
     """One step, and what is due after it: new weights, an evaluation, records, a checkpoint."""
-    clock, number = Clock(), state.step + 1
+    clock, number, ranks = Clock(), state.step + 1, run.context.ranks
     with clock("step"), run.measured_generation(clock):
         step = run.learner.step(state, run.source, clock)
         _follow_policy(run.trainers, run.roles, number, clock)
         run.load_weights(number, clock)
-    record = log.record(number, step.metrics)
+    record = log.record(number, ranks.on_first(lambda: step.metrics, "the metrics of a step"))
     record |= log.record(number, _measured(run, step.state, record, clock))
-    record = log.write(state, step, record, clock)
-    if _is_saved(run, record, log.directory):
-        save_checkpoint(run, step.state, log.directory)
+
+    def write() -> tuple[dict[str, Any], bool]:
+        written = log.write(state, step, record, clock)
+        return written, _is_saved(run, written, log.directory, writer)
+
+    record, is_saved = ranks.on_first(write, "the record of a step")
+    if is_saved:
+        save_checkpoint(run, step.state, log.directory, writer)
     return step.state, record
 
 
@@ -127,12 +168,13 @@ def _measured(run: Run, state: LoopState, record: Mapping[str, Any], clock: Cloc
     return metrics
 
 
-def _is_saved(run: Run, record: Mapping[str, Any], directory: RunDirectory) -> bool:
+def _is_saved(run: Run, record: Mapping[str, Any], directory: RunDirectory, writer: CheckpointWriter) -> bool:
     """Whether there is a checkpoint after the step with this record: when it is due, the best one, or the last one."""
     settings, number = run.config.checkpoint, record["step"]
     if number % settings.every == 0 or is_over(record, run.max_steps, run.config.stop_when):
         return True
-    return any(map(is_measurement, record)) and best_of(directory, settings, number) == number
+    steps = (*writer.steps_in_flight, number)
+    return any(map(is_measurement, record)) and best_of(directory, settings, *steps) == number
 
 
 def _follow_policy(trainers: Mapping[str, Trainer], roles: Mapping[str, ModelRole], step: int, clock: Clock) -> None:

@@ -21,6 +21,8 @@ class Summary:
     They have the metrics ``eval/...`` and ``validation/...``. `before` is empty without an evaluation at step 0.
 
     best_step      the step of the checkpoint that `checkpoint.best` has selected; None if there is none
+    measured       tokens per second by phase and `mfu`, over all steps; `peak_process_memory` and, on an accelerator,
+                   `peak_device_memory` in bytes: of the process that finished the run, at most over ranks
     was_finished   whether the run was finished already, and nothing has been done
     """
 
@@ -29,6 +31,7 @@ class Summary:
     before: Mapping[str, float]
     after: Mapping[str, float]
     best_step: int | None = None
+    measured: Mapping[str, float] = field(factory=dict, eq=False)
     was_finished: bool = field(default=False, eq=False)
 
     @property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from attrs import evolve
 
@@ -21,12 +22,16 @@ from purerl.loop.origin import Origin, adopt, check_origin, to_origin
 from purerl.loop.resume import best_of
 from purerl.loop.steps import is_over, remaining_steps
 from purerl.loop.summary import Summary, evaluation_in
+from purerl.loop.throughput import measured_by
+from purerl.placement.join import RankContext, join_ranks
 from purerl.process import frozen_objects, torch_threads
+from purerl.ranks import Ranks
+from purerl.resources.process import peak_memory
 from purerl.rewards.adapters import RewardFunction, name_of
 from purerl.rewards.settings import Reward
 from purerl.seeds import derive_seed, restored_generators
 from purerl.store.checkpoint import saved_steps
-from purerl.store.directory import RunDirectory, claim
+from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import checkpoint_to_resume
 
 __all__ = ["Summary", "changes_from", "claim_directory", "train"]
@@ -65,8 +70,8 @@ def train(
         check_origin(origin, path, config, fresh=fresh)
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config)
-    with explain_refusals(path):
-        return _train(config, path, functions, callbacks, origin, fresh=fresh)
+    with join_ranks(config.placement, path) as context, explain_refusals(path):
+        return _train(config, path, functions, callbacks, origin, context, fresh=fresh)
 
 
 def _with_functions(
@@ -100,24 +105,42 @@ def _train(
     functions: Mapping[str, RewardFunction],
     callbacks: Callbacks,
     origin: Origin | None,
+    context: RankContext,
     *,
     fresh: bool,
 ) -> Summary:
-    directory = claim_directory(path, config, fresh=fresh)
-    try:
-        if directory.summary is not None:
-            if _is_finished(config, directory):
-                return Summary(directory.path, **directory.summary, was_finished=True)
-            _reopen(config, directory)
-        adopt(origin, directory, config)
-        prepare(config, directory.path)
+    with _claimed(path, config, context, fresh=fresh) as directory, context.redirected():
+        summary = context.ranks.on_first(lambda: _begin(config, directory, origin), "beginning the run")
+        if summary is not None:
+            return summary
         if config.initial_run is not None:
             # Its seed depends on both seeds, so that changing either one gives another run.
             seed = derive_seed(config.seed, "initial_run", config.initial_run.seed)
-            _train_initial(evolve(config.initial_run, seed=seed), directory, callbacks)
-        return _finish(config, directory, functions, callbacks)
+            _train_initial(evolve(config.initial_run, seed=seed), directory, callbacks, context)
+        return _finish(config, directory, functions, callbacks, context)
+
+
+@contextmanager
+def _claimed(path: Path, config: RunConfig, context: RankContext, *, fresh: bool = False) -> Iterator[RunDirectory]:
+    """The run directory at `path`, which rank 0 locks: it writes, and the others only read."""
+    claimed: list[RunDirectory] = []
+    context.ranks.on_first(lambda: claimed.append(claim_directory(path, config, fresh=fresh)), "the run directory")
+    directory = claimed[0] if claimed else unlocked(path)
+    try:
+        yield directory
     finally:
         directory.release()
+
+
+def _begin(config: RunConfig, directory: RunDirectory, origin: Origin | None) -> Summary | None:
+    """The summary, if the run is finished; otherwise prepare what it needs."""
+    if directory.summary is not None:
+        if _is_finished(config, directory):
+            return Summary(directory.path, **directory.summary, was_finished=True)
+        _reopen(config, directory)
+    adopt(origin, directory, config)
+    prepare(config, directory.path)
+    return None
 
 
 def _is_finished(config: RunConfig, directory: RunDirectory) -> bool:
@@ -143,29 +166,52 @@ def _reopen(config: RunConfig, directory: RunDirectory) -> None:
     directory.reopen(dumps(config), digest(config))
 
 
-def _train_initial(config: RunConfig, outer: RunDirectory, callbacks: Callbacks) -> None:
+def _train_initial(config: RunConfig, outer: RunDirectory, callbacks: Callbacks, context: RankContext) -> None:
     """Do the initial run in a directory of its own, unless it is finished. Its files are in the `outer` directory."""
     config = resolve_paths(config, Path("{run}/.."))
-    directory = claim_directory(outer.path / "initial_run", config)
-    try:
-        if directory.summary is None:
-            _finish(config, directory, {}, evolve(NO_CALLBACKS, should_stop=callbacks.should_stop))
-    finally:
-        directory.release()
+    with _claimed(outer.path / "initial_run", config, context) as directory:
+        if context.ranks.on_first(lambda: directory.summary is None, "the initial run"):
+            _finish(config, directory, {}, evolve(NO_CALLBACKS, should_stop=callbacks.should_stop), context)
 
 
 def _finish(
-    config: RunConfig, directory: RunDirectory, functions: Mapping[str, RewardFunction], callbacks: Callbacks
+    config: RunConfig,
+    directory: RunDirectory,
+    functions: Mapping[str, RewardFunction],
+    callbacks: Callbacks,
+    context: RankContext,
 ) -> Summary:
     """Do all remaining steps, export the policy, and write the summary."""
-    with restored_generators(), torch_threads(config.num_threads):
-        run = open_run(resolve_paths(config, directory.path), directory, functions)
+    ranks = context.ranks
+    with restored_generators(), torch_threads(context.num_threads(config.num_threads)):
+        run = open_run(resolve_paths(config, directory.path), directory, functions, context)
         with closing(run), frozen_objects():
             record = remaining_steps(config, run, directory, callbacks)
-            with atomic_directory(directory.final) as folder:
+            with _common_directory(directory.final, ranks) as folder:
                 run.trainers["policy"].export(folder)
-                run.data.chat.tokenizer.save_pretrained(folder)
-    before, after = (evaluation_in(record) for record in (directory.records()[0], record))
+                if ranks.is_first:
+                    run.data.chat.tokenizer.save_pretrained(folder)
+    memory = ranks.gather(peak_memory(), "peak memory")
+    return ranks.on_first(lambda: _summarize(config, directory, record, memory), "the summary")
+
+
+@contextmanager
+def _common_directory(path: Path, ranks: Ranks) -> Iterator[Path]:
+    """A new directory that all ranks fill; it is renamed to `path` when all of them have left the block."""
+    with ExitStack() as stack:
+        folder = ranks.on_first(lambda: stack.enter_context(atomic_directory(path)), "a new directory")
+        yield folder
+        ranks.gather(None, "a new directory is complete")
+
+
+def _summarize(
+    config: RunConfig, directory: RunDirectory, record: Mapping[str, Any], memory: Sequence[Mapping[str, int]]
+) -> Summary:
+    """Write the summary of the finished run, whose last record this is. `memory` is the peak memory of each rank."""
+    records = directory.records()
+    before, after = (evaluation_in(record) for record in (records[0], record))
     best = best_of(directory, config.checkpoint)
-    directory.finish({"steps": record["step"], "before": before, "after": after, "best_step": best})
-    return Summary(directory.path, record["step"], before, after, best)
+    summary = {"steps": record["step"], "before": before, "after": after, "best_step": best}
+    summary["measured"] = measured_by(records, memory)
+    directory.finish(summary)
+    return Summary(directory.path, **summary)

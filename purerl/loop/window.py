@@ -15,7 +15,7 @@ from itertools import accumulate, groupby
 
 from attrs import define, field
 
-from purerl.rollouts.rollouts import Rollouts
+from purerl.rollouts.distributed import Supplier
 from purerl.rollouts.settings import Order
 from purerl.rollouts.types import Draw, Group
 
@@ -34,7 +34,7 @@ class Window:
 
     def __init__(
         self,
-        rollouts: Rollouts,
+        rollouts: Supplier,
         draw: Callable[[int, int], list[Draw]],
         *,
         batch_size: int,

@@ -17,8 +17,10 @@ from purerl.loop.failures import RunFailures
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
 from purerl.protocols import Sampling
+from purerl.ranks import Ranks
 from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.baseline import WithGreedyBaseline
+from purerl.rollouts.distributed import distributed
 from purerl.rollouts.examples import Demonstrations, Preferences
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
@@ -42,6 +44,7 @@ def open_source(
     interaction: Interaction,
     runner: RewardRunner,
     directory: RunDirectory,
+    ranks: Ranks,
 ) -> Source:
     """What makes the rows of each step: completions of the policy, or examples."""
     sampler = Sampler(data.examples, data.chat, config.seed, teacher_names(config))
@@ -64,7 +67,7 @@ def open_source(
         workflow = WithGreedyBaseline(workflow, greedy, length_penalty(rollout.overlong, rollout.max_tokens))
     failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
     window = Window(
-        Rollouts(runtime, workflow),
+        distributed(Rollouts(runtime, workflow), ranks),
         sampler.draw,
         batch_size=size,
         max_staleness=rollout.max_staleness,

@@ -51,7 +51,7 @@ def chat(
             lr_scheduler="cosine",
             min_lr_ratio=0.1,
             mixed_precision="bfloat16",
-            gradient_checkpointing=True,
+            recompute="layers",
             max_tokens_per_microbatch=16384,
         ),
         validation=Validation(every=50) if to_data(data).validation_fraction else None,

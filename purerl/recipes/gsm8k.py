@@ -69,7 +69,7 @@ def gsm8k(
             lr=1e-6,
             warmup_ratio=0.02,
             mixed_precision="bfloat16",
-            gradient_checkpointing=True,
+            recompute="layers",
             max_tokens_per_microbatch=16384,
         ),
         evaluate=Evaluate(data={} if test is None else test, every=10, max_tokens=_TOKENS),

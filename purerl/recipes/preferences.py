@@ -50,7 +50,7 @@ def preferences(
             warmup_ratio=0.1,
             lr_scheduler="linear",
             mixed_precision="bfloat16",
-            gradient_checkpointing=True,
+            recompute="layers",
             max_tokens_per_microbatch=16384,
         ),
         validation=Validation(every=50) if to_data(data).validation_fraction else None,

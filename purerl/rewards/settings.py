@@ -61,7 +61,7 @@ class RewardWorkers:
         "maximum duration of one call of a reward function", unit="s", default=10.0, may_change=True
     )
     num_workers: int | None = setting(
-        "number of worker processes; if not given, the number of cores, at most 8",
+        "number of worker processes, divided among the ranks of a host; if not given, the number of cores, at most 8",
         default=None,
         may_change=True,
         **at_least(1),

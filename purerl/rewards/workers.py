@@ -34,7 +34,7 @@ from purerl.rewards.worker import AWAIT_GRACE, AWAITING, TIME_SLICE, Report, Wor
 from purerl.workers.processes import Death, Worker, end_all
 from purerl.workers.status import IDLE
 
-__all__ = ["WorkerPool"]
+__all__ = ["WorkerPool", "default_num_workers"]
 
 _WORK = "purerl.rewards.worker:work"
 _MAX_DEFAULT_WORKERS = 8
@@ -63,6 +63,11 @@ class _Load:
         return self.current is None and not full and not any(part.is_alone for part in parts)
 
 
+def default_num_workers() -> int:
+    """The number of worker processes of a host if nothing sets it."""
+    return min(os.cpu_count() or 1, _MAX_DEFAULT_WORKERS)
+
+
 class WorkerPool:
     """Worker processes that run the functions of `rewards`, as a service for any number of threads.
 
@@ -79,7 +84,7 @@ class WorkerPool:
         max_memory: int | None = None,
     ):
         self._max_inputs = {reward.name: reward.convention.max_inputs for reward in rewards}
-        self._num_workers = num_workers or min(os.cpu_count() or 1, _MAX_DEFAULT_WORKERS)
+        self._num_workers = num_workers or default_num_workers()
         self._timeout, self._max_memory = timeout, max_memory
         self._thread: threading.Thread | None = None
 

@@ -36,16 +36,21 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._selector = _Selector()
-        self._is_closed = False
+        self._is_closing = self._has_ended = False
         self.asyncio = asyncio.SelectorEventLoop(self._selector)
         self._thread = threading.Thread(target=self._run, name="purerl event loop", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.asyncio)
-        while not self._is_closed:
+        while not self._has_ended:
             with suppress(SystemExit, KeyboardInterrupt):  # of a task, which has it as its result
                 self.asyncio.run_forever()
+        self.asyncio.close()
+
+    def _stop(self) -> None:
+        self._has_ended = True
+        self.asyncio.stop()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call `function` in the thread of the event loop, soon."""
@@ -60,21 +65,19 @@ class EventLoop:
     def close(self, cleanups: Sequence[Callable[[], Awaitable[None]]] = ()) -> None:
         """Cancel all coroutines, wait for their end, call `cleanups`, and end the thread.
 
-        What does not end in time is a warning: the thread does not keep the process from ending.
+        What does not end in time is a warning: the thread does not keep the process from ending, and ends when it can.
         """
-        if self._is_closed:
+        if self._is_closing:
             return
+        self._is_closing = True
         ending = asyncio.run_coroutine_threadsafe(_end(cleanups), self.asyncio)
+        ending.add_done_callback(lambda _: self.call(self._stop))
         try:
             ending.result(_CLOSE_TIMEOUT * (2 + len(cleanups)))
         except TimeoutError:
             _LOG.warning("the event loop is blocked by code that does not wait, and is abandoned")
         finally:
-            self._is_closed = True
-            self.call(self.asyncio.stop)
             self._thread.join(_CLOSE_TIMEOUT if ending.done() else 0.0)
-            if not self._thread.is_alive():
-                self.asyncio.close()
 
 
 async def _end(cleanups: Sequence[Callable[[], Awaitable[None]]]) -> None:

@@ -10,7 +10,7 @@ from attrs import frozen
 from attrs.converters import optional
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting
+from purerl.settings import above_zero, at_least, boolean, check_strings, no_effect, one_of, setting
 
 if TYPE_CHECKING:
     from purerl.algos.algebra import Algorithm
@@ -95,8 +95,7 @@ class Rollout:
         unit="s",
         default=1800.0,
         may_change=True,
-        need="a finite number above 0",
-        valid=lambda value: 0 < value < math.inf,
+        **above_zero(),
     )
     overlong: Overlong | None = setting("penalty for completions close to max_tokens", default=None)
     workflow: WorkflowSettings | None = setting(

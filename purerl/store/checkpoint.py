@@ -1,4 +1,4 @@
-"""Checkpoints: a directory each, committed by the manifest that is written into it last.
+"""Checkpoints on disk: a directory each, committed by the manifest that is written into it last (`commit.py`).
 
 The name of a directory is the number of its step. A directory without a manifest was being written or removed when the
 run died; it is removed before the next checkpoint is written. The manifest has the digest of each file. A checkpoint
@@ -14,82 +14,28 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from purerl.digests import DigestWriter
 from purerl.errors import CheckpointError
-from purerl.files import follow_umask, remove, sync, sync_tree
+from purerl.files import remove, sync
 from purerl.protocols import Trainer
-from purerl.store.manifest import LOOP_FILE, find_damage, has_all_files, is_committed, uncommit, write_manifest
+from purerl.store.manifest import LOOP_FILE, find_damage, has_all_files, is_committed, uncommit
 
-__all__ = ["SupportsSave", "clean", "commit", "newest", "path_of", "restore", "saved_steps", "set_aside", "step_of"]
+__all__ = [
+    "clean",
+    "newest",
+    "newest_whole",
+    "path_of",
+    "remove_checkpoint",
+    "restore",
+    "saved_steps",
+    "set_aside",
+    "step_of",
+]
 
 _LOG = logging.getLogger(__name__)
-
-
-class SupportsSave(Protocol):
-    """Something that writes files into a directory, and may return their digests: a `Trainer`, for example."""
-
-    def save(self, path: Path) -> Mapping[str, str] | None: ...
-
-
-def commit(
-    folder: Path,
-    step: int,
-    state: Mapping[str, Any],
-    trainers: Mapping[str, SupportsSave],
-    *,
-    keep: int,
-    protected: Collection[int] = (),
-) -> Path:
-    """Save the `state` of the loop after `step`, and all trainers; then remove all but the newest `keep` checkpoints.
-
-    The checkpoints of the steps `protected` are not removed. `state` has numbers, strings, tensors, and lists, tuples
-    and dicts of them. Digests are computed while files are written. Only files of trainers that return no digests are
-    read again.
-
-    Raises: CheckpointError if it cannot be written. It is removed then, and earlier checkpoints are unchanged.
-    """
-    path = path_of(folder, step)
-    try:
-        _remove(path)
-        folder.mkdir(exist_ok=True)
-        path.mkdir()
-        digests = {}
-        for role, trainer in trainers.items():
-            (path / role).mkdir(parents=True)
-            digests |= {f"{role}/{name}": digest for name, digest in (trainer.save(path / role) or {}).items()}
-        digests[LOOP_FILE] = _write_state(path / LOOP_FILE, state)
-        follow_umask(path)
-        sync_tree(path)
-        write_manifest(path, step, digests)
-        sync(folder)
-    except OSError as error:
-        shutil.rmtree(path, ignore_errors=True)
-        raise _not_written(path, error) from error
-    clean(folder, keep=keep, protected=protected)
-    return path
-
-
-def _write_state(path: Path, state: Mapping[str, Any]) -> str:
-    """Write the state of the loop; return the digest of the file."""
-    with path.open("wb") as file:
-        writer = DigestWriter(file)
-        torch.save(dict(state), writer)  # pyright: ignore[reportArgumentType] - it needs only write and flush
-    return writer.digest
-
-
-def _not_written(path: Path, error: OSError) -> CheckpointError:
-    before = next((other for other in _newest_first(path.parent) if has_all_files(other)), None)
-    resumes = f"from {str(before)!r}, which is kept" if before else "from the start, because there is no checkpoint"
-    return CheckpointError(
-        f"checkpoint {str(path)!r} cannot be written",
-        got=str(error),
-        need="space on the disk, and permission to write there",
-        do=f"free space or fix the permissions; the same command resumes {resumes}",
-    )
 
 
 def clean(folder: Path, *, keep: int, protected: Collection[int] = ()) -> None:
@@ -101,7 +47,7 @@ def clean(folder: Path, *, keep: int, protected: Collection[int] = ()) -> None:
     for path in _newest_first(folder):
         is_old = num_complete >= keep and step_of(path) not in protected
         if is_old or not is_committed(path):
-            _remove(path)
+            remove_checkpoint(path)
         else:
             num_complete += has_all_files(path)
 
@@ -148,6 +94,11 @@ def newest(folder: Path, problem: Callable[[int], str | None] = lambda step: Non
     return None
 
 
+def newest_whole(folder: Path) -> Path | None:
+    """The newest checkpoint all of whose files have their sizes; None if there is none. Nothing is verified."""
+    return next(filter(has_all_files, _newest_first(folder)), None)
+
+
 def restore(path: Path, trainers: Mapping[str, Trainer]) -> dict[str, Any]:
     """Load the checkpoint at `path` into `trainers`; return the state of the loop. `newest` has verified its files.
 
@@ -184,7 +135,7 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(filter(Path.is_dir, paths), key=step_of, reverse=True)
 
 
-def _remove(path: Path) -> None:
+def remove_checkpoint(path: Path) -> None:
     """Remove the checkpoint at `path`, if there is one; of a link only the link.
 
     The manifest is removed first. A checkpoint that is removed in part is then an uncommitted one.

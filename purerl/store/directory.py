@@ -14,6 +14,7 @@ checkpoints/         one directory per checkpoint
 trackers/            files of trackers
 profile/             profiles of the steps in debug.profile_steps
 stacks.txt           stacks of threads in steps that took longer than debug.stack_dump_after
+ranks/               the log of each rank but 0, and failed.txt, why the run has failed; only with several ranks
 identity             the identity of the run for trackers
 final/               the trained policy in Hugging Face's format
 summary.json         written last: the run is finished
@@ -25,7 +26,6 @@ lock                 held while a process works on the run
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import re
 import secrets
@@ -60,6 +60,7 @@ _CONTENT = (
     "trackers",
     "profile",
     "stacks.txt",
+    "ranks",
     "identity",
     "final",
     "config.toml",
@@ -71,14 +72,19 @@ Changes = Callable[[Path], Sequence[Any]]
 
 @define
 class RunDirectory:
-    """A run directory that is locked by this process.
+    """A run directory. The process that has locked it writes; in any other process methods that append do nothing.
 
     `changes` are the settings that differ from those with which the run was last started.
     """
 
     path: Path
-    _lock: IO[str] = field(repr=False)
+    _lock: IO[str] | None = field(repr=False)
     changes: Sequence[Any] = ()
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process has locked the directory, and writes."""
+        return self._lock is not None
 
     @property
     def metrics(self) -> Path:
@@ -131,7 +137,7 @@ class RunDirectory:
 
     def check_lock(self) -> None:
         """Raise RunDirectoryError if the directory was deleted, moved or replaced since this process has locked it."""
-        if not _is_same_file(self._lock, self.path / "lock"):
+        if self._lock is not None and not _is_same_file(self._lock, self.path / "lock"):
             raise RunDirectoryError(
                 f"run directory {str(self.path)!r}",
                 got="its file lock was deleted or replaced: the directory was removed, or another process works on it",
@@ -160,6 +166,8 @@ class RunDirectory:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append a line to the metrics, which have the line of the step before. Raises RunDirectoryError."""
+        if self._lock is None:
+            return
         if record["step"] > 0 and not self.metrics.is_file():
             do = "restore it, and start the run again to resume it, or discard the run with --fresh"
             raise RunDirectoryError(f"{str(self.metrics)!r} was deleted during the run", do=do)
@@ -171,7 +179,8 @@ class RunDirectory:
 
     def log_failure(self, record: Mapping[str, Any]) -> None:
         """Append a line to the failures of reward functions."""
-        _append(self.failures, record)
+        if self._lock is not None:
+            _append(self.failures, record)
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of the metrics, without a last line that is incomplete."""
@@ -226,7 +235,8 @@ class RunDirectory:
 
     def release(self) -> None:
         """Unlock the directory."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
 def _append(path: Path, record: Mapping[str, Any]) -> None:
@@ -264,7 +274,7 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
 
 def unlocked(path: Path) -> RunDirectory:
     """The run directory at `path`, only to be read: it is not locked."""
-    return RunDirectory(path, io.StringIO())
+    return RunDirectory(path, None)
 
 
 def check_directory(path: Path, document: str, digest: str, *, changes: Changes, fresh: bool) -> None:

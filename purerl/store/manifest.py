@@ -1,6 +1,6 @@
 """The manifest of a checkpoint: the size and the digest of each of its files, by the rank that wrote it.
 
-    {"step": 20, "ranks": {"0": {"loop.pt": {"size": 1234, "digest": "sha256:..."}, "policy/state.pt": {...}}}}
+    {"format": 2, "step": 20, "ranks": {"0": {"loop.pt": {"size": 1234, "digest": "sha256:..."}, ...}, "1": {...}}}
 
 It is written last, so a directory without a manifest is not a checkpoint.
 """
@@ -8,7 +8,7 @@ It is written last, so a directory without a manifest is not a checkpoint.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attrs import asdict, frozen
@@ -23,6 +23,13 @@ LOOP_FILE = "loop.pt"
 """The file with the state of the loop, which every checkpoint has."""
 
 _NAME = "manifest.json"
+_FORMAT = 2
+"""Changes when files of earlier versions cannot be loaded any more."""
+
+_OTHER_VERSION = (
+    "an earlier version of purerl wrote it, in a format that this version does not read; finish the run with that "
+    "version, or let it export the model and start a new run from the export"
+)
 
 
 @frozen
@@ -35,23 +42,27 @@ class _DamageError(Exception):
     """What is wrong with a checkpoint."""
 
 
-def write_manifest(path: Path, step: int, digests: Mapping[str, str]) -> None:
-    """Commit the checkpoint of `step` in the directory `path`, which was written by one rank.
+def write_manifest(path: Path, step: int, digests: Sequence[Mapping[str, str]]) -> None:
+    """Commit the checkpoint of `step` in the directory `path`.
 
-    `digests` has those that are known, by path in `path`. The other files are read.
+    `digests` has, for each rank, those of the files that it has written, by path in `path`. The other files are read,
+    and count as files of rank 0.
 
     Raises: EngineError for the digest of a file that does not exist.
     """
     names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
-    if unknown := sorted(set(digests).difference(names)):
+    known = {name for own in digests for name in own}
+    if unknown := sorted(known.difference(names)):
         need, do = "digests of files that it has written", "test the trainer with purerl.testing.check_trainer"
         raise EngineError(
             "a trainer returned digests of files that do not exist", got=", ".join(unknown), need=need, do=do
         )
-    files = {
-        name: asdict(_File((path / name).stat().st_size, digests.get(name) or digest_of(path / name))) for name in names
+    read = {name: digest_of(path / name) for name in names if name not in known}
+    ranks = {
+        str(rank): {name: asdict(_File((path / name).stat().st_size, digest)) for name, digest in sorted(own.items())}
+        for rank, own in enumerate([{**digests[0], **read}, *digests[1:]])
     }
-    write_atomically(path / _NAME, json.dumps({"step": step, "ranks": {"0": files}}, indent=2))
+    write_atomically(path / _NAME, json.dumps({"format": _FORMAT, "step": step, "ranks": ranks}, indent=2))
 
 
 def is_committed(path: Path) -> bool:
@@ -96,10 +107,10 @@ def _read(path: Path) -> dict[str, _File]:
     """The files in the manifest at `path`, whose step must be the name of the directory."""
     try:
         manifest = json.loads((path / _NAME).read_text(encoding="utf-8"))
-        if isinstance(manifest, dict) and manifest.keys() == {"step", "files"}:
-            raise _DamageError(f"{_NAME} has no digests, so nothing can be verified: purerl 0.2 or before wrote it")
+        if isinstance(manifest, dict) and manifest.keys() in ({"step", "files"}, {"step", "ranks"}):
+            raise _DamageError(_OTHER_VERSION)
         files = {name: _File(**file) for rank in manifest["ranks"].values() for name, file in rank.items()}
-        is_valid = manifest["step"] == int(path.name) and LOOP_FILE in files
+        is_valid = manifest["format"] == _FORMAT and manifest["step"] == int(path.name) and LOOP_FILE in files
     except PermissionError:
         raise
     except OSError as error:

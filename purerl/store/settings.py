@@ -6,7 +6,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from purerl.settings import at_least, no_effect, one_of, setting
+from purerl.settings import at_least, boolean, no_effect, one_of, setting
 
 __all__ = ["Checkpoint"]
 
@@ -28,6 +28,13 @@ class Checkpoint:
         default="max",
         may_change=True,
         **one_of("max", "min"),
+    )
+
+    background: bool = setting(
+        "write checkpoints while training continues; what is written is first copied into the memory of the host",
+        default=False,
+        may_change=True,
+        **boolean(),
     )
 
     def __attrs_post_init__(self) -> None:

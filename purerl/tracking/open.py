@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from purerl.plugins import find, kind_of
-from purerl.protocols import RunInfo
 from purerl.tracking.console import Console
+from purerl.tracking.protocol import RunInfo
 from purerl.tracking.tracker_thread import TrackerThread
 from purerl.tracking.trackers import Trackers
 

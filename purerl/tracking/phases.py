@@ -8,6 +8,7 @@ __all__ = ["step_phases"]
 
 _PREFIX = "time/"
 _NOT_PHASES = ("step", "cpu", "tokens_per_second")
+_RATES = ("_fraction", "_tokens_per_second", "mfu")
 _OVERLAPPING = ("generate", "reward")
 
 
@@ -24,4 +25,4 @@ def step_phases(names: Iterable[str]) -> list[str]:
     """
     times = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
     excluded = {*_NOT_PHASES, *(_OVERLAPPING if "rollout" in times else ())}
-    return [name for name in times if name not in excluded and not name.endswith("_fraction")]
+    return [name for name in times if name not in excluded and not name.endswith(_RATES)]

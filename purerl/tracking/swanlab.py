@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from attrs import define, field, frozen
 
-from purerl.protocols import RunInfo, Tracker
 from purerl.tracking.library import require_library
+from purerl.tracking.protocol import RunInfo, Tracker
 
 __all__ = ["Config", "build", "check"]
 

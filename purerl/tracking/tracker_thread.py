@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from purerl.protocols import SupportsWarnings, Tracker
+from purerl.tracking.protocol import SupportsWarnings, Tracker
 
 __all__ = ["TrackerThread"]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from types import TracebackType
 from typing import Any, Self
 
-from purerl.protocols import SupportsWarnings, Tracker
+from purerl.tracking.protocol import SupportsWarnings, Tracker
 
 __all__ = ["Trackers"]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
 
 from purerl.ranks import current_ranks
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
@@ -23,19 +23,22 @@ def conformance(
     directory: Path,
     family: str = "qwen3",
     tolerance: float = 1e-7,
-    parallelize: Callable[[nn.Module], object] = lambda module: None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    **changes: Any,
 ) -> dict[str, Any]:
-    """A model of `family`, written into `directory` by rank 0; variants with small micro-batches and recomputation.
+    """A model of `family` with `changes`, written into `directory` by rank 0, and trainers of it with `settings`.
+
+    There are variants with small micro-batches, with recomputation and with packed rows.
 
     The norms of qwen3 round to float32. If a prefix is shared, its gradients are rounded after they are summed.
     """
     ranks = current_ranks()
-    ranks.on_first(lambda: write_model(directory, family))
+    ranks.on_first(lambda: write_model(directory, family, **changes))
     path = str(directory / f"{family}-0")
 
-    def build(budget: int = WHOLE, **settings: Any) -> Any:
-        settings |= {"max_grad_norm": math.inf, "max_tokens_per_microbatch": budget, "parallelize": parallelize}
-        return make_trainer(path, **ADAMW, **settings)
+    def build(budget: int = WHOLE, **others: Any) -> Any:
+        others |= {"max_grad_norm": math.inf, "max_tokens_per_microbatch": budget}
+        return make_trainer(path, **ADAMW, **settings, **others)
 
     reference = make_trainer(path, updates=0).module.model
 
@@ -47,6 +50,10 @@ def conformance(
         "vocab_size": VOCAB_SIZE,
         "logits": logits,
         "optimizer": partial(torch.optim.AdamW, **ADAMW),
-        "variants": (partial(build, SMALL), partial(build, gradient_checkpointing=True)),
+        "variants": (
+            partial(build, SMALL),
+            partial(build, recompute="layers"),
+            partial(build, SMALL, packing=True),
+        ),
         "tolerance": tolerance,
     }

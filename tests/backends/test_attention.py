@@ -1,7 +1,8 @@
-"""Attention of one token: compared with its definition, and used for the models that it is made for."""
+"""Attention with a mask: compared with its definition, and used for the models that it is made for."""
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,10 @@ def reference(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
     """Row by row and head by head."""
     output = torch.empty(*query.shape[:3], value.shape[-1], dtype=torch.float64)
     groups = query.shape[1] // key.shape[1]
-    for row in range(query.shape[0]):
-        mask = attention_mask[row, 0, 0]
-        for head in range(query.shape[1]):
-            keys, values = (x[row, head // groups][mask].double() for x in (key, value))
-            output[row, head, 0] = (scale * keys @ query[row, head, 0].double()).softmax(0) @ values
+    for row, head, time in product(*map(range, query.shape[:3])):
+        mask = attention_mask[row, 0, time]
+        keys, values = (x[row, head // groups][mask].double() for x in (key, value))
+        output[row, head, time] = (scale * keys @ query[row, head, time].double()).softmax(0) @ values
     return output
 
 
@@ -43,8 +43,20 @@ def test_attention_of_one_token_equals_its_definition(
     attention_mask = torch.arange(COLUMNS) >= torch.tensor([0, 2, COLUMNS - 1])[:, None] * is_masked
     attention_mask = attention_mask[:, None, None]
     expected = reference(query, key, value, attention_mask, 0.3)
-    output = attend(query, key, value, attention_mask if is_masked else None, 0.3)
+    output = attend(query, key, value, attention_mask.to(dtype).log() if is_masked else None, 0.3)
     torch.testing.assert_close(output.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_attention_of_several_tokens_equals_its_definition(groups: int, dtype: torch.dtype, tolerance: float) -> None:
+    rng = torch.Generator().manual_seed(groups)
+    query = torch.randn(ROWS, 2 * groups, 4, 8, generator=rng).to(dtype)
+    key, value = torch.randn(2, ROWS, 2, COLUMNS, 8, generator=rng).to(dtype)
+    column, first = torch.arange(COLUMNS), torch.tensor([0, 2, 3])[:, None, None]
+    mask = ((column >= first) & (column <= torch.arange(4)[:, None] + COLUMNS - 4))[:, None]
+    expected = reference(query, key, value, mask, 0.3)
+    torch.testing.assert_close(attend(query, key, value, mask, 0.3).double(), expected, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize(("attention", "used"), [("sdpa", "purerl_decoding"), ("eager", "eager")])

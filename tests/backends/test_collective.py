@@ -46,7 +46,7 @@ def test_on_first_calls_the_action_and_raises_its_error():
 
 
 def test_error_names_up_to_four_ranks_that_differ_from_rank_0(monkeypatch):
-    monkeypatch.setattr(Ranks, "gather", lambda self, value: ["a", "a", "b", "c", "a", "d", "e", "f"])
+    monkeypatch.setattr(Ranks, "gather", lambda self, value, what: ["a", "a", "b", "c", "a", "d", "e", "f"])
     with pytest.raises(EngineError) as error:
         Ranks(0, 8).check_same("settings", "a")
     assert str(error.value).splitlines() == [

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 
-from tests.backends.collective_calls import RANKS
+from tests.ranks import results_of_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -18,19 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> list[dict[str, Any]]:
     """What `collective_calls` returns on each of two ranks."""
-    directory = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "tests.backends.collective_calls", str(directory)]
-    processes = [
-        subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        for rank in range(RANKS)
-    ]
-    try:
-        errors = [process.communicate(timeout=600)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * RANKS, "\n".join(errors)[-4000:]
-    return [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
+    return results_of_ranks("tests.backends.collective_calls", tmp_path_factory.mktemp("ranks"))
 
 
 def test_ranks_are_those_of_the_process_group(results):

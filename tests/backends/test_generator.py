@@ -170,14 +170,6 @@ def test_invalid_weights_are_refused(model, name, shape, message):
         make_generator(model).load_weights(TensorWeights({name: torch.zeros(shape)}), version=1)
 
 
-def test_weights_of_an_adapter_are_refused(model):
-    head = weights_in_files(model)["lm_head.weight"]
-    generator = make_generator(model)
-    assert not generator.capabilities.adapters
-    with pytest.raises(EngineError, match="weights of an adapter\n  got:  {'r': 8}"):
-        generator.load_weights(TensorWeights({"lm_head.weight": head}, adapter={"r": 8}), version=1)
-
-
 def test_weights_of_experts_are_loaded_as_they_are_in_files(tmp_path):
     """A file has a weight for every expert, the model one weight for all experts of a layer."""
     from transformers.core_model_loading import revert_weight_conversion

@@ -35,6 +35,7 @@ class TableMachine(RuleBasedStateMachine):
         lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=MAX_ROWS - len(self.rows)))
         added = self.table.add_rows(len(lengths), before=max(lengths) - 1)
         assert range(*added.indices(MAX_ROWS)) == range(len(self.rows), len(self.rows) + len(lengths))
+        self.write(added, self.now + 1 - max(lengths), [[0.0] * max(lengths)] * len(lengths))
         for row, length in enumerate(lengths, start=added.start):
             numbers = [float(next(self.numbers)) for _ in range(length)]
             self.rows.append((self.now + 1 - length, numbers))
@@ -93,11 +94,14 @@ def test_new_rows_are_0_where_earlier_rows_were_nan():
     table.add_plane("plane", torch.zeros(1, 1, 1, 1))
     table.add_rows(3, before=5)
     table.view("plane", slice(0, 3), -5, 1).fill_(torch.nan)
-    table.remove_rows([], [], rows=1, start=0)
-    table.view("plane", slice(0, 1), 0, 1).fill_(7.0)
-    table.add_rows(2, before=3)
-    values = table.view("plane", slice(0, 3), table.start, table.now + 1)[:, 0, :, 0]
-    assert values.tolist() == [[0, 0, 0, 7.0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    table.remove_rows([], [], rows=1, start=-1)
+    table.view("plane", slice(0, 1), -1, 1).fill_(7.0)
+    added = table.add_rows(2, before=3)  # wider than the row in use
+    table.view("plane", added, -3, 0).fill_(1.0)
+    added = table.add_rows(1, before=1)  # not as wide
+    table.view("plane", added, -1, 0).fill_(1.0)
+    values = table.view("plane", slice(0, 4), table.start, table.now)[:, 0, :, 0]
+    assert values.tolist() == [[0, 0, 7.0], [1.0] * 3, [1.0] * 3, [0, 0, 1.0]]
 
 
 def test_plane_added_to_rows_in_use_is_0():

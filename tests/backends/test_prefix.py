@@ -68,8 +68,8 @@ def test_shared_prefixes_do_not_change_scores_or_gradients(tmp_path, family):
     torch.testing.assert_close(actual, expected, **precision)
 
 
-@pytest.mark.parametrize("settings", [{"role": "critic"}, {"gradient_checkpointing": True}])
-def test_shared_prefixes_work_with_a_critic_and_with_gradient_checkpointing(tmp_path, settings):
+@pytest.mark.parametrize("settings", [{"role": "critic"}, {"recompute": "layers"}])
+def test_shared_prefixes_work_with_a_critic_and_with_recomputation(tmp_path, settings):
     objective = CRITIC if "role" in settings else POLICY
     actual, expected = (gradients(trainer, objective) for trainer in trainers(write_model(tmp_path), **settings))
     torch.testing.assert_close(actual, expected)

@@ -1,4 +1,4 @@
-"""The HF trainer with a sharded model, on one rank; test_trainer_ranks.py has two ranks."""
+"""The HF trainer with a sharded model, on one rank; test_trainer_ranks.py and test_parallel.py have several ranks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from torch import distributed as dist
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from purerl.backends.hf.module import layers_of
-from purerl.errors import ConfigError
-from tests.backends.hf_sharded import shard
+from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.parallel import layers_of
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import equal, make_batch, train, weights_of
 
@@ -24,36 +23,15 @@ def one_rank() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+@pytest.fixture(autouse=True)
+def sharded(monkeypatch) -> None:
+    """Models are sharded, although there is one rank."""
+    monkeypatch.setattr(Mesh, "is_divided", True)
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory) -> str:
     return write_model(tmp_path_factory.mktemp("models"))
-
-
-def test_model_that_is_sharded_in_part_is_refused(path):
-    def shard_layers(module) -> None:
-        for layer in layers_of(module):
-            fully_shard(layer)
-
-    with pytest.raises(ConfigError) as error:
-        make_trainer(path, parallelize=shard_layers)
-    assert str(error.value).splitlines() == [
-        "a model that is sharded in part",
-        "  got:  22 of 25 trained parameters are sharded, and 'model.model.embed_tokens.weight' is not",
-        "  need: all trained parameters, or none",
-        "  do:   also call fully_shard on the whole module, after its layers",
-    ]
-
-
-def test_parameters_that_are_not_trained_need_not_be_sharded(path):
-    def shard_and_freeze(module) -> None:
-        module.model.lm_head.requires_grad_(requires_grad=False)
-        fully_shard(module, ignored_params=set(module.model.lm_head.parameters()))
-
-    trainer = make_trainer(path, parallelize=shard_and_freeze, lr=1e-2)
-    assert not isinstance(trainer.parameters["model.lm_head.weight"], DTensor)
-    before = weights_of(trainer)
-    train(trainer)
-    assert not equal(weights_of(trainer), before)
 
 
 def test_gradients_are_summed_by_a_reduction_that_every_backend_has(path, monkeypatch):
@@ -61,7 +39,7 @@ def test_gradients_are_summed_by_a_reduction_that_every_backend_has(path, monkey
     calls = []
     for name in ("set_gradient_divide_factor", "set_force_sum_reduction_for_comms"):
         monkeypatch.setattr(FSDPModule, name, lambda part, value, name=name: calls.append((part, name, value)))
-    trainer = make_trainer(path, parallelize=shard)
+    trainer = make_trainer(path)
     parts = (*layers_of(trainer.module), trainer.module)
     for name, value in (("set_gradient_divide_factor", 1.0), ("set_force_sum_reduction_for_comms", True)):
         assert all((part, name, value) in calls for part in parts)
@@ -69,13 +47,13 @@ def test_gradients_are_summed_by_a_reduction_that_every_backend_has(path, monkey
 
 @pytest.mark.parametrize("role", ["policy", "reference"])
 def test_parameters_are_shards_after_a_score(path, role):
-    trainer = make_trainer(path, role, parallelize=shard, updates=10 if role == "policy" else 0)
+    trainer = make_trainer(path, role, updates=10 if role == "policy" else 0)
     trainer.score(make_batch(), ["logp"])
     assert all(isinstance(parameter, DTensor) for parameter in trainer.module.parameters())
 
 
 def test_weights_that_were_requested_after_a_score_are_current_after_a_step(path):
-    trainer = make_trainer(path, parallelize=shard, lr=1e-2)
+    trainer = make_trainer(path, lr=1e-2)
     trainer.score(make_batch(), ["logp"])
     before, weights = weights_of(trainer), trainer.weights()
     train(trainer)

@@ -8,13 +8,18 @@ import os
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf.engine import HFTrainer
-from purerl.backends.hf.module import recompute_layers
+from purerl.backends.hf.mesh import RankMesh
+from purerl.backends.hf.parallel import parallelize
+from purerl.backends.hf.trainer import Config
 from purerl.batch import with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
 from purerl.kernels import logp as kernel
+from purerl.ranks import Ranks
+from tests.backends.saved import FILES
 from tests.backends.tiny import FAMILIES, VOCAB_SIZE, make_trainer, write_model
 from tests.backends.training import CRITIC, POLICY, equal, make_batch, make_step, parameters_of, train, weights_of
 
@@ -118,20 +123,31 @@ def test_bfloat16_weights_are_trained(path):
     assert scores(trainer, "logp")["logp"].dtype == torch.float64
 
 
-def test_gradient_checkpointing_recomputes_layers(path):
+def test_recomputation_runs_layers_again(path):
     calls = []
-    for is_enabled in (False, True):
-        trainer = make_trainer(path, gradient_checkpointing=is_enabled)
+    for recompute in ("none", "layers", "selective"):
+        trainer = make_trainer(path, recompute=recompute)
         calls.append(0)
         for layer in trainer.module.decoder.layers:
             layer.mlp.register_forward_pre_hook(lambda *_: calls.append(calls.pop() + 1))
         train(trainer)
-    assert calls == [2, 4]
+    assert calls == [2, 4, 4]
 
 
-def test_gradient_checkpointing_of_a_model_without_layers_is_refused():
-    with pytest.raises(ConfigError, match="gradient_checkpointing"):
-        recompute_layers(nn.Linear(2, 2))
+def test_selective_recomputation_computes_no_matrix_product_again(path):
+    products = []
+    for recompute in ("none", "layers", "selective"):
+        trainer = make_trainer(path, recompute=recompute)
+        with FlopCounterMode(display=False) as counter:
+            train(trainer)
+        products.append(counter.get_total_flops())
+    assert products[0] == products[2] < products[1]
+
+
+@pytest.mark.parametrize("settings", [{"recompute": "layers"}, {"compile": True}])
+def test_recomputation_and_compilation_of_a_model_without_layers_are_refused(settings):
+    with pytest.raises(ConfigError, match="^mesh, recompute or compile\n  got:  a model without such layers"):
+        parallelize(nn.Linear(2, 2), Config(**settings), RankMesh(Ranks(), Ranks(), torch.device("cpu")))
 
 
 def test_chunks_of_the_vocabulary_change_results_only_by_rounding(path, monkeypatch):
@@ -322,7 +338,7 @@ def test_checkpoint_of_another_model_is_refused_and_names_tensors(path, tmp_path
     assert equal(weights_of(trainer), before)
 
 
-@pytest.mark.parametrize("file", ["weights.safetensors", "state.pt"])
+@pytest.mark.parametrize("file", sorted(FILES))
 @pytest.mark.parametrize(
     "damage", [os.unlink, lambda file: os.truncate(file, file.stat().st_size // 2)], ids=["missing", "truncated"]
 )

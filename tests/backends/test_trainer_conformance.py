@@ -30,9 +30,12 @@ def test_the_trainer_conforms(tmp_path: Path, family: str, tolerance: float):
     assert check_trainer(arguments.pop("build"), **arguments) == len(CHECKS)
 
 
+BY_NAME = {check.__name__: check for check in CHECKS}
+
+
 def test_a_failure_names_the_check(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(HFTrainer, "load", lambda self, path: None)
-    monkeypatch.setattr(suite, "CHECKS", [checks.an_invalid_checkpoint_is_refused])
+    monkeypatch.setattr(suite, "CHECKS", [BY_NAME["an_invalid_checkpoint_is_refused"]])
     arguments = conformance(tmp_path)
     with pytest.raises(AssertionError, match=r"^an_invalid_checkpoint_is_refused: an empty directory was loaded$"):
         check_trainer(arguments.pop("build"), **arguments)
@@ -81,20 +84,10 @@ SCORES, STEPS = "scores_equal_the_reference", "steps_equal_the_reference"
 SKIPS = "a_nonfinite_gradient_is_skipped"
 
 
-def _shifted(states, offset, decoder, tokens, action, prefixes):
-    """Hidden states of the positions `offset` away from the right ones."""
-    pairs = functional.pad(action[:, 1:], (0, 1)) if offset < 0 else functional.pad(action, (1, 0))
-    return states(decoder, functional.pad(tokens, (0, 1))[:, : pairs.shape[1]], pairs, None)
-
-
-@mutant(SCORES, token_model, "_hidden_states")
-def shifted_twice(true, decoder, tokens, action, prefixes):
-    return _shifted(true, -1, decoder, tokens, action, prefixes)
-
-
-@mutant(SCORES, token_model, "_hidden_states")
-def not_shifted(true, decoder, tokens, action, prefixes):
-    return _shifted(true, 1, decoder, tokens, action, prefixes)
+@mutant(SCORES, token_model.TokenModel, "_read")
+def states_of_other_tokens(true, self, *args, router):
+    action, hidden, routers = true(self, *args, router=router)
+    return action, hidden.roll(1, 0), routers
 
 
 @mutant(SCORES, token_model.TokenModel, "forward")
@@ -180,9 +173,9 @@ def averaged_over_microbatches(true, self, metrics, counts):
 
 
 @mutant(STEPS, HFTrainer, "_backward")
-def gradients_do_not_add_up(true, self, batch, part, objective, counts):
+def gradients_do_not_add_up(true, self, *args):
     engine.clear_gradients(self.trained.values())
-    return true(self, batch, part, objective, counts)
+    return true(self, *args)
 
 
 @mutant(STEPS, engine, "clear_gradients")
@@ -214,9 +207,9 @@ def a_microbatch_is_lost(true, self, batch, reads, unit):
 
 
 @mutant(STEPS, HFTrainer, "_backward")
-def watched_outputs_are_learned(true, self, batch, part, objective, counts):
+def watched_outputs_are_learned(true, self, batch, part, objective, *args):
     changed = objective._replace(outputs=objective.outputs + objective.metric_outputs, metric_outputs=())
-    return true(self, batch, part, changed, counts)
+    return true(self, batch, part, changed, *args)
 
 
 @mutant(STEPS, HFTrainer, "_forward")
@@ -270,7 +263,7 @@ def an_empty_step_is_not_reported(true, self, metrics, counts):
     return report if counted else report | {"skipped": Weighted(torch.zeros(()), torch.ones(()))}
 
 
-@mutant(SKIPS, engine.nn.utils, "clip_grad_norm_")
+@mutant(SKIPS, engine, "clip_gradients")
 def nan_becomes_0(true, parameters, norm):
     for parameter in (parameters := list(parameters)):
         parameter.grad.nan_to_num_(0, 0, 0)
@@ -308,6 +301,11 @@ def weights_are_not_loaded(true, self, path):
     before = copy.deepcopy(self.module.state_dict())
     true(self, path)
     self.module.load_state_dict(before)
+
+
+@mutant("staged_state_is_that_of_its_moment", HFTrainer, "stage")
+def staged_tensors_are_not_copied(true, self):
+    return self._staged(copy=False)
 
 
 @mutant("scores_follow_the_weights", HFTrainer, "score")
@@ -353,7 +351,7 @@ def test_the_check_catches(case, monkeypatch, name):
     true = getattr(owner, attribute)
     monkeypatch.setattr(owner, attribute, lambda *args, **kwargs: function(true, *args, **kwargs))
     with pytest.raises(AssertionError):
-        getattr(checks, check)(case)
+        BY_NAME[check](case)
 
 
 def test_every_check_has_a_mutant():

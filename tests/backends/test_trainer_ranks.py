@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from purerl.testing.trainer import CHECKS
+from tests.ranks import torchrun
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.parallel
 
 
-def _torchrun(module: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "purerl.testing.trainer", module]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+SUITE = ("-m", "purerl.testing.trainer")
 
 
 @pytest.mark.parametrize(
-    "module", ["purerl.backends.fake.trainer", "tests.backends.hf_conformance", "tests.backends.hf_sharded"]
+    "module",
+    [
+        "purerl.backends.fake.trainer",
+        "tests.backends.hf_conformance",
+        "tests.backends.hf_sharded",
+        "tests.backends.hf_tensor",
+        "tests.backends.hf_sequence",
+    ],
 )
 def test_the_suite_passes_on_two_ranks(module: str) -> None:
-    done = _torchrun(module)
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = torchrun(*SUITE, module)
     assert done.stdout.splitlines()[-1] == f"{len(CHECKS)} checks passed"
 
 
@@ -36,6 +37,5 @@ def test_the_suite_passes_on_two_ranks(module: str) -> None:
     ],
 )
 def test_a_broken_trainer_fails_on_two_ranks(module: str, message: str) -> None:
-    done = _torchrun(module)
-    assert done.returncode == 1
+    done = torchrun(*SUITE, module, status=1)
     assert message in done.stderr, done.stderr[-4000:]

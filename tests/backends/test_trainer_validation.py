@@ -45,8 +45,8 @@ def path(tmp_path_factory) -> str:
         dict(max_grad_norm=0.0),
         dict(max_tokens_per_microbatch=0),
         dict(mixed_precision="float16"),
-        dict(gradient_checkpointing=1),
-        dict(gradient_checkpointing="yes"),
+        dict(recompute=True),
+        dict(recompute="all"),
         dict(betas=0.9),
         dict(max_grad_norm=float("nan")),
         dict(top_k=0),
@@ -160,9 +160,9 @@ def test_batch_without_a_required_field_is_refused(path, field):
 @pytest.mark.parametrize("field", ["row", "attention_mask"])
 @pytest.mark.parametrize("size", [1, 2])
 def test_batch_without_its_structure_is_refused_on_any_number_of_ranks(path, monkeypatch, field, size):
-    monkeypatch.setattr(Ranks, "gather", lambda self, value: [value] * self.size)
+    monkeypatch.setattr(Ranks, "gather", lambda self, value, what: [value] * self.size)
     trainer = make_trainer(path)
-    trainer.ranks = Ranks(0, size)
+    trainer.mesh = trainer.mesh._replace(all=Ranks(0, size))
     with pytest.raises(BatchError, match=f"field '{field}' is missing"):
         trainer.score(make_batch().exclude(field), ["logp"])
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.trainer import Config, build
@@ -34,6 +33,7 @@ _GPT2 |= dict(bos_token_id=None, eos_token_id=1)
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": _SIZES | dict(tie_word_embeddings=False),
+    "qwen2": _SIZES | dict(use_sliding_window=True, sliding_window=4, max_window_layers=1),
     "llama": _SIZES | dict(tie_word_embeddings=True),
     "gemma2": _SIZES | dict(final_logit_softcapping=3.0, sliding_window=4, query_pre_attn_scalar=8),
     "cohere": _SIZES | dict(logit_scale=0.25),
@@ -69,7 +69,6 @@ def make_trainer(
     outputs: Sequence[str] | None = None,
     updates: int = 10,
     seed: int = 0,
-    parallelize: Callable[[nn.Module], object] = lambda module: None,
     **settings: Any,
 ) -> HFTrainer:
     """A trainer of the model at `path`; a critic computes values, other roles logp and entropy."""
@@ -77,4 +76,4 @@ def make_trainer(
     model = Model(path, dtype=dtype, attention=attention)
     outputs = outputs or (("value",) if role == "critic" else ("logp", "entropy"))
     config = Config(**settings)
-    return build(config, model=model, role=role, outputs=outputs, updates=updates, seed=seed, parallelize=parallelize)
+    return build(config, model=model, role=role, outputs=outputs, updates=updates, seed=seed)

@@ -155,8 +155,8 @@ SETTINGS = [
     ("gsm8k", ["trainer.lr=fast"], {"what": "trainer.lr", "got": '"fast"', "need": "a number", "do": "1e-3"}),
     (
         "gsm8k",
-        ["trainer.gradient_checkpointing=1"],
-        {"what": "trainer.gradient_checkpointing", "got": "1", "need": "true or false", "do": "without quotes"},
+        ["trainer.share_prefixes=1"],
+        {"what": "trainer.share_prefixes", "got": "1", "need": "true or false", "do": "without quotes"},
     ),
     ("gsm8k", ["name=3"], {"what": "name", "got": "3", "need": "a string", "do": "put it in quotes"}),
     (

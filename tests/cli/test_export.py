@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 from purerl.loop.train import train
 from purerl.store.settings import Checkpoint
 from purerl_cli.main import app
+from tests.backends.saved import saved_tensors
 from tests.loop.runs import train_until
 from tests.loop.small import small_real
 
@@ -36,12 +37,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def _weights(path: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(path)
-
-
 @pytest.mark.parametrize(("step", "number"), [(None, 2), ("latest", 2), ("best", 1), ("1", 1), ("000002", 2)])
 def test_model_of_a_checkpoint_can_be_loaded(step: str | None, number: int, run: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -50,7 +45,7 @@ def test_model_of_a_checkpoint_can_be_loaded(step: str | None, number: int, run:
     result = _export(run, *(["--step", step] if step else []), "--output", output)
     assert (result.exit_code, result.stdout) == (0, f"{output}, in Hugging Face's format\n"), result.output
     state = AutoModelForCausalLM.from_pretrained(output).state_dict()
-    saved = _weights(run / "checkpoints" / f"{number:06d}" / "policy" / "weights.safetensors")
+    saved = saved_tensors(run / "checkpoints" / f"{number:06d}" / "policy", "weights.")
     assert len(saved) > 10
     for name, weight in saved.items():
         [exported] = [value for key, value in state.items() if name.endswith(key)]

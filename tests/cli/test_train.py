@@ -141,7 +141,12 @@ def test_run_writes_a_model_and_a_finished_run_exits_with_status_0(tmp_path: Pat
     assert first.exit_code == 0, first.output
     run = tmp_path / "run"
     command = f"purerl train {run}/config.toml"
-    assert re.sub(r"\d\.\d{3}", "0.123", first.stdout).splitlines()[-6:] == [
+    *performance, tokens, memory = [line for line in first.stdout.splitlines() if line.startswith(("tokens/s", "peak"))]
+    assert not performance
+    assert re.fullmatch(r"tokens/s           (sampling|scoring|training).*", tokens)
+    assert re.fullmatch(r"peak memory        \d+\.\d\d GiB resident in the process", memory)
+    others = [line for line in first.stdout.splitlines() if line not in (tokens, memory)]
+    assert [re.sub(r"\d\.\d{3}", "0.123", line) for line in others[-6:]] == [
         "held-out accuracy  0.123 before, 0.123 after 1 steps",
         f"model              {run}/final, in Hugging Face's format",
         f"checkpoint         {run}/checkpoints/000001",
@@ -155,7 +160,7 @@ def test_run_writes_a_model_and_a_finished_run_exits_with_status_0(tmp_path: Pat
     assert second.exit_code == 0, second.output
     finished, *rest = second.stdout.splitlines()
     assert finished == "finished           before this command: nothing to do; --fresh discards the run"
-    assert rest == first.stdout.splitlines()[-6:]
+    assert rest == first.stdout.splitlines()[-8:]
     assert _train(*arguments, "--fresh").exit_code == 0
 
 

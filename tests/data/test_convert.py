@@ -14,7 +14,7 @@ from purerl.data.files import read_table
 from purerl.data.inspect import inspect
 from purerl.errors import ConfigError, DataError
 
-from .made import user, write
+from .made import assistant, user, write
 
 PUBLISHED = Path(os.environ.get("PURERL_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -40,16 +40,17 @@ def test_gsm8k_as_messages_has_the_columns_of_verl(tmp_path: Path) -> None:
         "prompt": [user(f"{GSM8K[0]['question']}\n\n{instruction}")],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "1200"},
+        "completion": [assistant("2 * 600 = 1200\n#### 1,200")],
         "extra_info": {"split": "train", "index": 0, **GSM8K[0]},
     }
 
 
-def test_gsm8k_as_text_has_prompt_and_answer(tmp_path: Path) -> None:
+def test_gsm8k_as_text_has_prompt_answer_and_completion(tmp_path: Path) -> None:
     convert("gsm8k", write(tmp_path / "train.jsonl", GSM8K), str(tmp_path / "t.parquet"), prompt_format="text")
     rows = read_table(tmp_path / "t.parquet").to_pylist()
-    assert [(row["prompt"], row["answer"]) for row in rows] == [
-        (GSM8K[0]["question"], "1200"),
-        (GSM8K[1]["question"], "3"),
+    assert [(row["prompt"], row["answer"], row["completion"]) for row in rows] == [
+        (GSM8K[0]["question"], "1200", "\n2 * 600 = 1200\n#### 1,200"),
+        (GSM8K[1]["question"], "3", "\n5 - 2 = 3\n#### 3"),
     ]
 
 

@@ -83,7 +83,7 @@ def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*args: object) -> None:
         raise AssertionError("a model is loaded")
 
-    monkeypatch.setattr(opening, "open_trainer", load)
+    monkeypatch.setattr(opening, "open_trainers", load)
     monkeypatch.setattr(opening, "open_generator", load)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from itertools import combinations
 
 import pytest
 import torch
@@ -16,63 +15,24 @@ from torch import Tensor
 from purerl.errors import InputError
 from purerl.kernels import logp as kernel
 from purerl.kernels.logp import OUTPUTS, chunk_size, chunked, reference, token_outputs
+from tests.kernels.logp_examples import (
+    FLOATS,
+    SELECTIONS,
+    SHAPES,
+    TILE,
+    LargestTensor,
+    choices_for,
+    example,
+    subsets,
+    value_and_gradient,
+)
 
-SHAPES = [
-    dict(scale=1.0, softcap=None),
-    dict(scale=0.25, softcap=None),
-    dict(scale=1.0, softcap=2.0),
-    dict(scale=3.0, softcap=5.0),
-]
-FLOATS = OUTPUTS[:-1]
 PATHS = {"reference": reference.token_outputs, "chunked": partial(chunked.token_outputs, chunk=4)}
 
 
-def subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """All subsets that are not empty."""
-    return [subset for size in range(1, len(names) + 1) for subset in combinations(names, size)]
-
-
-SELECTIONS = {
-    **{f"{'+'.join(names)}-of-choices": (names, {"choices": 3}) for names in subsets(FLOATS)},
-    **{f"{'+'.join(names)}-of-top-k": (names, {"k": 3}) for names in subsets(OUTPUTS)},
-}
-
-
-def example(
-    dtype: torch.dtype = torch.float64, *, n: int = 11, d: int = 6, v: int = 17, bias: bool = True, seed: int = 0
-) -> list:
-    """hidden, weight, bias, tokens, temperature."""
-    random = torch.Generator().manual_seed(seed)
-    hidden, weight, offset = (
-        torch.randn(shape, generator=random, dtype=torch.float64).to(dtype) for shape in ((n, d), (v, d), (v,))
-    )
-    tokens = torch.randint(0, v, (n,), generator=random)
-    temperature = 0.5 + torch.rand(n, generator=random, dtype=torch.float64).to(dtype)
-    return [hidden, weight, offset if bias else None, tokens, temperature]
-
-
-def choices_for(arguments: list, k: int = 3) -> Tensor:
-    """[n, k] ids. Every second row holds its token, and every third row repeats an id."""
-    tokens, v = arguments[3], len(arguments[1])
-    choices = torch.randint(0, v, (len(tokens), k), generator=torch.Generator().manual_seed(1))
-    choices[::2, 0] = tokens[::2]
-    choices[::3, -1] = choices[::3, 0]
-    return choices
-
-
-def value_and_gradient(function, arguments: list, used: Sequence[str] | None = None, **keywords) -> dict[str, Tensor]:
-    """All outputs, and the gradients of a weighted sum of the outputs `used`; by default, of all float outputs."""
-    leaves = [t.clone().requires_grad_() if t is not None and i < 3 else t for i, t in enumerate(arguments)]
-    results = function(*leaves, **keywords)
-    used = [name for name in results if name in FLOATS] if used is None else used
-    loss = sum(
-        ((1 + FLOATS.index(name)) * torch.linspace(-1, 2, x.numel(), dtype=x.dtype).view_as(x) * x).sum()
-        for name, x in results.items()
-        if name in used
-    )
-    named = {f"gradient {i}": leaf for i, leaf in enumerate(leaves[:3]) if leaf is not None}
-    gradients = torch.autograd.grad(loss, list(named.values())) if used else ()
-    return {name: x.detach() for name, x in results.items()} | dict(zip(named, gradients, strict=False))
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    monkeypatch.setattr(chunked, "_TILE_ELEMENTS", TILE)
 
 
 def assert_paths_agree(arguments: list, chunk: int, used: Sequence[str] | None = None, **keywords) -> None:
@@ -178,6 +138,22 @@ def test_narrow_inputs_are_computed_in_float32_and_get_narrow_gradients(path):
     for name in results.keys() - set(FLOATS):
         assert results[name].dtype == torch.bfloat16
         torch.testing.assert_close(results[name].double(), expected[name], rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[3]])
+def test_a_narrow_weight_is_converted_in_tiles(shape, bias):
+    arguments = example(bias=bias)
+    narrow = [arguments[0], arguments[1].bfloat16(), *arguments[2:]]
+    arguments[1] = narrow[1].double()
+    expected = value_and_gradient(reference.token_outputs, arguments, outputs=FLOATS, k=3, **shape)
+    actual = value_and_gradient(partial(chunked.token_outputs, chunk=4), narrow, outputs=FLOATS, k=3, **shape)
+    assert actual["gradient 1"].dtype == torch.bfloat16
+    actual["gradient 1"], expected["gradient 1"] = (
+        actual["gradient 1"].float(),
+        expected["gradient 1"].bfloat16().float(),
+    )
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 1)], ids=str)
@@ -298,6 +274,17 @@ def test_chunked_saves_no_tensor_of_logits():
     saved = [tensor for tensor in results["logp"].grad_fn.saved_tensors if tensor is not None]
     assert len(saved) == 10
     assert max(tensor.numel() for tensor in saved) == 40 * 3
+
+
+def test_chunked_backward_has_no_float32_copy_of_a_narrow_weight():
+    """The largest float32 tensors have logits: 14 tokens of 20 with 7 rows of 50."""
+    hidden, weight, *others = example(n=20, d=4, v=50, dtype=torch.float32)
+    narrow = [hidden.bfloat16().requires_grad_(), weight.bfloat16().requires_grad_(), *others]
+    results = chunked.token_outputs(*narrow, outputs=("logp", "entropy"), **SHAPES[2], chunk=2)
+    with LargestTensor() as mode:
+        (results["logp"] + results["entropy"]).sum().backward()
+    assert mode.elements[torch.bfloat16] == 50 * 4
+    assert mode.elements[torch.float32] == 14 * 7
 
 
 def test_chunked_backward_can_be_repeated_and_changes_no_input():

@@ -48,7 +48,7 @@ def test_doctor_finds_no_problem_in_the_test_environment() -> None:
     kinds = {f"{group} {kind}" for group in ("trainer", "generator") for kind in names(group)}
     assert set(engines) == kinds
     assert engines["trainer fake"] == f"outputs: {', '.join(sorted(OUTPUTS))}"
-    assert engines["generator hf"] == "batch_invariant, seeded, in_process"
+    assert engines["generator hf"] == "batch_invariant, seeded, in_process, adapters"
 
 
 def test_missing_extra_is_reported_as_missing_and_missing_package_as_bad(monkeypatch: pytest.MonkeyPatch) -> None:

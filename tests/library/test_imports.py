@@ -71,6 +71,16 @@ def test_every_package_is_in_a_layer() -> None:
             "kernels imports purerl.algos, which is not in a lower layer",
         ),
         (
+            "kernels/new.py",
+            "import triton",
+            "kernels imports triton, but a pure package may not",
+        ),
+        (
+            "kernels/new.py",
+            "from purerl.kernels.logp import triton_kernels",
+            "kernels imports purerl.kernels.logp.triton_kernels at the top of the file, not in a function",
+        ),
+        (
             "data/new.py",
             "from purerl.store import rollouts",
             "data imports purerl.store, which is not in a lower layer",
@@ -106,6 +116,7 @@ def test_violation_is_detected(tmp_path: Path, path: str, text: str, message: st
         ("loop/new.py", "def f():\n    import transformers"),
         ("loop/new.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import transformers"),
         ("backends/one/new.py", "import transformers"),
+        ("kernels/one/triton_kernels.py", "import triton\nimport triton.language as tl"),
         ("__init__.py", "from purerl.loop.train import train"),
     ],
 )

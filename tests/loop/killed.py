@@ -59,12 +59,12 @@ def _train(config: RunConfig, directory: Path, kill_at: int | None) -> None:
     from purerl.loop.train import train
 
     if kill_at is not None:
-        _on_event(directory, lambda count: count == kill_at and os.kill(os.getpid(), signal.SIGKILL))
-    _audit_phases(directory)
+        on_event(directory, lambda count, _: count == kill_at and os.kill(os.getpid(), signal.SIGKILL))
+    audit_phases(directory)
     train(config, directory=directory)
 
 
-def _audit_phases(directory: Path) -> None:
+def audit_phases(directory: Path) -> None:
     """Raise an audit event at the start and at the end of every phase."""
     from purerl.loop.run import Clock
 
@@ -82,18 +82,18 @@ def _audit_phases(directory: Path) -> None:
 
 def _count(config: RunConfig, directory: Path, sender: Any) -> None:
     total = [0]
-    _on_event(directory, lambda count: total.__setitem__(0, count))
+    on_event(directory, lambda count, _: total.__setitem__(0, count))
     _train(config, directory, None)
     sender.send(total[0])
 
 
-def _on_event(directory: Path, callback: Callable[[int], object]) -> None:
-    """Call `callback` at each event in `directory`, with the number of events so far."""
+def on_event(directory: Path, callback: Callable[[int, str], object]) -> None:
+    """Call `callback` at each event in `directory`, with the number of events so far, and the path."""
     prefix, count = str(directory), [0]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in _EVENTS and arguments and str(arguments[0]).startswith(prefix):
             count[0] += 1
-            callback(count[0])
+            callback(count[0], str(arguments[0]))
 
     sys.addaudithook(hook)

@@ -22,6 +22,7 @@ from purerl.rewards.settings import RewardWorkers
 from purerl.store.checkpoint import newest, restore
 from purerl.store.groups import read_groups
 from purerl.store.rollouts import read_rollouts
+from purerl.store.settings import Checkpoint
 from purerl.store.step_files import stored_steps
 from tests.data.made import write
 
@@ -99,6 +100,11 @@ def _decodes_on_its_own(config: RunConfig) -> RunConfig:
     return evolve(config, generator=evolve(config.generator, in_process=False, seconds_per_token=0.001))
 
 
+def _in_background(config: RunConfig) -> RunConfig:
+    """A checkpoint after each step is written while the next step is done."""
+    return evolve(config, checkpoint=Checkpoint(every=1, keep=2, background=True))
+
+
 KINDS: Mapping[str, Callable[[Path], RunConfig]] = {
     "grpo": lambda folder: small(algorithm=grpo.Config()),
     "ppo, one step off policy, reference follows the policy": _ppo,
@@ -113,6 +119,8 @@ KINDS: Mapping[str, Callable[[Path], RunConfig]] = {
     "environment in the event loop": lambda folder: _environment(0, run_in="event_loop"),
     "environment in processes": lambda folder: _environment(0, "Evens", num_workers=1),
     "an engine that decodes on its own": lambda folder: _decodes_on_its_own(_stale(0)),
+    "checkpoints in the background": lambda folder: _in_background(small(algorithm=grpo.Config())),
+    "checkpoints in the background, three steps off policy": lambda folder: _in_background(_stale(3)),
 }
 
 TIMED: Mapping[str, Callable[[Path], RunConfig]] = {

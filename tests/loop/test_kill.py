@@ -49,6 +49,7 @@ FAST = {
     "grpo": 2,
     "ppo, one step off policy, reference follows the policy": 2,
     "environment in the event loop, one step off policy": 2,
+    "checkpoints in the background, three steps off policy": 2,
 }
 """Number of kills of these kinds in the tests that are not marked soak. Those that are test all kinds."""
 

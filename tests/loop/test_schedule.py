@@ -21,6 +21,7 @@ from purerl.loop.train import Summary, train
 from purerl.settings import Model
 from purerl.store.rollouts import read_rollouts
 from purerl.store.settings import Checkpoint
+from tests.backends.saved import FILES, saved_tensors
 from tests.data.made import write
 from tests.data.runs import config, save_model, verl_rows
 
@@ -124,9 +125,9 @@ def _check_checkpoint(summary: Summary, roles: tuple[str, ...]) -> None:
     assert (state["step"], state["num_draws"]) == (4, 16)
     for role in roles:
         files = {path.name for path in (summary.checkpoint / role).iterdir()}
-        assert files == {"weights.safetensors", "state.pt"}
-        stored = torch.load(summary.checkpoint / role / "state.pt", weights_only=True)
-        assert set(stored) == {"moments", "position", "replaced"}
+        assert files == FILES
+        stored = {name.partition(".")[0] for name in saved_tensors(summary.checkpoint / role)}
+        assert stored == {"weights", "optimizer", "position", "replaced"}
 
 
 def test_critic_warmup_that_leaves_no_step_for_the_policy_is_refused(tmp_path: Path) -> None:

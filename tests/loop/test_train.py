@@ -24,6 +24,7 @@ from purerl.errors import ConfigError, InputError, RewardError
 from purerl.loop.train import train
 from purerl.settings import Model
 from purerl.store.rollouts import read_batch, read_metadata, read_rollouts
+from tests.backends.saved import saved_tensors
 from tests.data.made import write
 
 from .rewards import digits
@@ -147,7 +148,7 @@ def test_step_without_kept_groups_advances_the_learning_rate_schedule(tmp_path: 
     config = small_real(4, algorithm=dapo.Config(), evaluate=None)
     summary = train(config, rewards=[zero], directory=tmp_path / "run")
     assert "rollout/kept_fraction" in records(summary)[-1]
-    position = torch.load(summary.checkpoint / "policy" / "state.pt", weights_only=True)["position"]
+    position = saved_tensors(summary.checkpoint / "policy")["position"]
     assert position == updates_of(config, algorithm_of(config), config.max_steps)["policy"] == 8
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from purerl.algos import (
@@ -38,6 +37,7 @@ from purerl.rollouts.settings import Overlong
 from purerl.settings import Model
 from purerl.store.rollouts import read_rollouts
 from purerl.store.settings import Checkpoint
+from tests.backends.saved import saved_tensors
 
 from . import shuffled
 from .copying import copying, correct_digits
@@ -136,7 +136,7 @@ def _greedy_scores(run: Path, step: int, prompts: Iterable[str], penalty: float)
     """
     prepared = run / "prepared" / "model"
     policy, tokenizer = AutoModelForCausalLM.from_pretrained(prepared), AutoTokenizer.from_pretrained(prepared)
-    weights = load_file(run / "checkpoints" / f"{step:06d}" / "policy" / "weights.safetensors")
+    weights = saved_tensors(run / "checkpoints" / f"{step:06d}" / "policy", "weights.")
     policy.load_state_dict({name.removeprefix("model."): weight for name, weight in weights.items()})
     texts = list(prompts)
     tokens = policy.generate(**tokenizer(texts, return_tensors="pt"), max_new_tokens=2, do_sample=False)

@@ -134,10 +134,10 @@ def test_failure_that_an_exception_brings_is_kept() -> None:
 
 def test_errors_of_the_run_are_raised_after_closing_all_environments() -> None:
     async def score(batch: Any) -> list[RewardResult]:
-        raise MemoryError("the workers are gone")
+        raise MemoryError("the workers have ended")
 
     made, environments = workflow(lambda k: Scripted(TWO_TURNS, delays=9 * k), score=score)
-    with pytest.raises(MemoryError, match="the workers are gone"):
+    with pytest.raises(MemoryError, match="the workers have ended"):
         run(made, Says({}))
     assert [environment.closed for environment in environments.values()] == [1, 1]
 

@@ -9,9 +9,9 @@ __all__ = ["DAMAGES", "flip"]
 
 
 def flip(path: Path) -> None:
-    """Change one bit in the middle of the file."""
+    """Change one bit of the first byte of the file."""
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[0] ^= 1
     path.write_bytes(data)
 
 

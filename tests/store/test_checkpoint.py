@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from purerl.errors import CheckpointError
-from purerl.store.checkpoint import clean, commit, newest, restore
+from purerl.store.checkpoint import clean, newest, restore
+from purerl.store.commit import commit
 
 
 class Number:
@@ -115,7 +116,7 @@ def test_manifest_lists_every_file_with_its_digest(tmp_path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     files = {name: (path / name).read_bytes() for name in ("loop.pt", "policy/value")}
     digests = {name: {"size": len(b), "digest": f"sha256:{sha256(b).hexdigest()}"} for name, b in files.items()}
-    assert manifest == {"step": 1, "ranks": {"0": digests}}
+    assert manifest == {"format": 2, "step": 1, "ranks": {"0": digests}}
 
 
 @pytest.mark.parametrize("earlier", [True, False])

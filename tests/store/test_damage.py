@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from purerl.errors import CheckpointError, EngineError
-from purerl.store.checkpoint import clean, commit, newest, restore, set_aside
+from purerl.store.checkpoint import clean, newest, restore, set_aside
+from purerl.store.commit import commit
 
 from .damage import DAMAGES, flip
 
@@ -83,7 +84,8 @@ def test_every_changed_byte_of_a_manifest_is_found(tmp_path: Path) -> None:
         changed[position] ^= 1
         manifest.write_bytes(changed)
         try:
-            same = [*json.loads(changed)["ranks"].values()] == [before] and json.loads(changed)["step"] == 3
+            after = json.loads(changed)
+            same = [*after["ranks"].values()] == [before] and (after["step"], after["format"]) == (3, 2)
         except (ValueError, KeyError, AttributeError):
             same = False
         if not same:
@@ -91,7 +93,9 @@ def test_every_changed_byte_of_a_manifest_is_found(tmp_path: Path) -> None:
                 newest(tmp_path)
 
 
-@pytest.mark.parametrize("content", ['{"step": 3, "ranks": {}}', '{"step": 3, "ranks": {"0": {}}}'])
+@pytest.mark.parametrize(
+    "content", ['{"format": 2, "step": 3, "ranks": {}}', '{"format": 2, "step": 3, "ranks": {"0": {}}}']
+)
 def test_manifest_without_the_state_of_the_loop_is_refused(tmp_path: Path, content: str) -> None:
     (_commit(tmp_path, 3) / "manifest.json").write_text(content)
     with pytest.raises(CheckpointError, match="manifest.json does not belong to it"):
@@ -117,12 +121,18 @@ def test_error_names_all_damaged_checkpoints_and_says_what_to_do(tmp_path: Path)
     )
 
 
-def test_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
-    path = _commit(tmp_path, 2)
-    sizes = {name: (path / name).stat().st_size for name in FILES[1:]}
-    (path / "manifest.json").write_text(json.dumps({"step": 2, "files": sizes}))
-    with pytest.raises(CheckpointError, match="no digests, so nothing can be verified: purerl 0.2 or before wrote it"):
+@pytest.mark.parametrize("content", [{"step": 2, "files": {}}, {"step": 2, "ranks": {"0": {}}}])
+def test_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path, content: dict[str, object]) -> None:
+    (_commit(tmp_path, 2) / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError) as caught:
         newest(tmp_path)
+    assert str(caught.value) == (
+        f"no checkpoint in '{tmp_path}' can be used\n"
+        "  got:  000002: an earlier version of purerl wrote it, in a format that this version does not read; finish "
+        "the run with that version, or let it export the model and start a new run from the export\n"
+        "  need: one of them, and the metrics up to it, as they were written\n"
+        "  do:   restore them from a copy, or discard the run with purerl train --fresh"
+    )
 
 
 def test_checkpoint_can_be_unusable_for_another_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -222,11 +232,12 @@ def test_checkpoint_that_is_removed_in_part_is_not_a_damaged_one(
 def test_files_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
     import torch
 
-    from purerl.backends.hf.checkpoint import write
+    from purerl.backends.hf.checkpoint import SavePlans
+    from purerl.ranks import ONE_RANK
 
     class Trainer:
         def save(self, path: Path) -> dict[str, str]:
-            return write(path, {"a": torch.ones(3)}, {"position": 1})
+            return SavePlans(ONE_RANK).stage({"a": torch.ones(3)}, copy=False).write(path, ONE_RANK)
 
     before = os.umask(umask)
     try:
@@ -234,5 +245,5 @@ def test_files_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
     finally:
         os.umask(before)
     modes = {str(file.relative_to(path)): file.stat().st_mode & 0o777 for file in path.rglob("*") if file.is_file()}
-    assert modes == dict.fromkeys(("loop.pt", "manifest.json", "policy/state.pt", "policy/weights.safetensors"), mode)
-    assert newest(tmp_path) == path, "the digests that write returns are those of its files"
+    assert modes == dict.fromkeys(("loop.pt", "manifest.json", "policy/.metadata", "policy/__0_0.distcp"), mode)
+    assert newest(tmp_path) == path, "the digests are those of the files"

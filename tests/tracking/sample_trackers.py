@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from attrs import define, frozen
 
-from purerl.protocols import RunInfo, Tracker
+from purerl.tracking.protocol import RunInfo, Tracker
 
 __all__ = ["MODULE", "Notes", "NotesConfig", "read_notes", "untimed_metrics"]
 

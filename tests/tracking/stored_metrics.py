@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from purerl.protocols import RunInfo
+from purerl.tracking.protocol import RunInfo
 
 StoredMetrics = Mapping[str, Mapping[int, float]]
 

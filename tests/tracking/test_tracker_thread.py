@@ -14,8 +14,8 @@ import pytest
 from attrs import define, frozen
 
 from purerl.loop.train import train
-from purerl.protocols import RunInfo, Tracker
 from purerl.tracking import open as tracking
+from purerl.tracking.protocol import RunInfo, Tracker
 from purerl.tracking.tracker_thread import TrackerThread
 from tests.loop.small import fake
 

@@ -19,9 +19,9 @@ from purerl.config.structure import read_toml
 from purerl.errors import ConfigError
 from purerl.loop.train import train
 from purerl.plugins import find, names
-from purerl.protocols import Tracker
 from purerl.testing import check_tracker
 from purerl.tracking import library, mlflow, swanlab, tensorboard, trackio, wandb
+from purerl.tracking.protocol import Tracker
 from purerl.tracking.tracker_thread import TrackerThread
 from purerl.tracking.trackers import Trackers
 from tests.loop.small import fake

@@ -109,7 +109,10 @@ class FakeTrainer:
         self._weights = copies
 
     def save(self, path: Path) -> None:
-        self._ranks.on_first(lambda: (path / _FILE).write_bytes(save(self._weights)))
+        self.stage().write(path, self._ranks)
+
+    def stage(self) -> FakeState:
+        return FakeState(self._weights)
 
     def load(self, path: Path) -> None:
         try:
@@ -132,6 +135,17 @@ class FakeTrainer:
         labels = batch["group"] if unit == "group" else torch.arange(len(batch))
         rank_of_row = assign_ranks(tokens_needed(batch["action"]), labels, ranks=self._ranks.size)
         return (rank_of_row == self._ranks.rank).nonzero()[:, 0]
+
+
+@frozen
+class FakeState:
+    """Weights of a `FakeTrainer`, which replaces them and never changes them in place."""
+
+    weights: Mapping[str, Tensor]
+
+    def write(self, path: Path, ranks: Ranks) -> None:
+        """Write them into `path`, on rank 0."""
+        ranks.on_first(lambda: (path / _FILE).write_bytes(save(dict(self.weights))), "writing weights")
 
 
 def conformance(directory: Path) -> dict[str, Any]:

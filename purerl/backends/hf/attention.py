@@ -1,8 +1,8 @@
-"""Attention of the single token that a decoding step adds, on a CPU.
+"""Attention with a mask, on a CPU: of the token that a decoding step adds, and of tokens that continue a sequence.
 
-transformers calls torch's attention kernel, which reads keys and values again for each query head that shares them.
-Here, the query heads that share a key head become the queries of one head, so keys and values are read once. For narrow
-heads two plain matrix products are faster than the kernel, which is made for many queries.
+transformers repeats keys and values for each query head that shares them. Here, the query heads that share a key head
+become further queries of one head, so keys and values are read once, and not copied. For one token and narrow heads two
+plain matrix products are faster than torch's kernel, which is made for many queries.
 
 This file imports transformers. It is imported when a generator is built.
 """
@@ -36,22 +36,25 @@ def decode_faster(model: PreTrainedModel) -> None:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scale: float) -> Tensor:
-    """Attention of one token: softmax(scale * q . k) v, over the columns where `attention_mask` is true.
+    """Attention of some tokens: softmax(scale * q . k + attention_mask) v.
 
-    query           [rows, heads, 1, width]
+    query           [rows, heads, time, width]
     key, value      [rows, key heads, columns, width]; heads is a multiple of key heads
-    attention_mask  bool [rows, 1, 1, columns]; None: all columns
+    attention_mask  [rows, 1, time, columns]: which columns are read. For one token it is in the dtype of `query`, 0 in
+                    the columns that are read, and -inf in the others. None: all columns are read
 
-    Returns [rows, heads, 1, width].
+    Returns [rows, heads, time, width].
     """
-    grouped = query.unflatten(1, (key.shape[1], -1)).squeeze(3)
-    if query.itemsize < 4 or query.shape[-1] > _NARROW:
-        output = scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scale)
+    time, shared = query.shape[2], query.shape[1] // key.shape[1]
+    grouped = query.unflatten(1, (key.shape[1], shared)).flatten(2, 3)
+    if time > 1 or query.itemsize < 4 or query.shape[-1] > _NARROW:
+        mask = attention_mask if attention_mask is None or time == 1 else attention_mask.repeat(1, 1, shared, 1)
+        output = scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scale)
     else:
         score = (scale * grouped) @ key.mT
-        score = score if attention_mask is None else score.masked_fill_(~attention_mask, -torch.inf)
+        score = score if attention_mask is None else score.add_(attention_mask)
         output = score.softmax(-1) @ value
-    return output.flatten(1, 2).unsqueeze(2)
+    return output.unflatten(2, (shared, time)).flatten(1, 2)
 
 
 def _forward(
@@ -65,12 +68,19 @@ def _forward(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    if query.shape[2] > 1 or position_bias is not None:
+    is_causal = query.shape[2] > 1 and attention_mask is None  # torch's kernel needs no mask for this
+    if is_causal or position_bias is not None:
         kwargs |= {"scaling": scaling, "position_bias": position_bias}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return attend(query, key, value, attention_mask, scale).transpose(1, 2), None
 
 
+def _mask(*args: Any, q_length: int, dtype: torch.dtype, **kwargs: Any) -> Tensor | None:
+    """The mask of transformers. That of one token is added to scores, which is faster than `masked_fill_`."""
+    mask = sdpa_mask(*args, q_length=q_length, dtype=dtype, **kwargs)
+    return 1 - 1 / mask.to(dtype) if mask is not None and q_length == 1 else mask
+
+
 AttentionInterface.register(_NAME, _forward)
-AttentionMaskInterface.register(_NAME, sdpa_mask)
+AttentionMaskInterface.register(_NAME, _mask)

@@ -70,8 +70,12 @@ class PrefillCache(PastCache):
         return self._store(("key", layer_idx), key_states), self._store(("value", layer_idx), value_states)
 
     def _store(self, name: tuple[str, int], block: Tensor) -> Tensor:
-        block = torch.cat((self.prefix(name), block), -2) if self.past else block
-        aligned = block[self.sources, :, self.columns]  # [rows, columns, heads, width]
+        if self.past:
+            # The layout in memory is [rows, columns, heads, width], so that `tokens` below is a view.
+            block = torch.cat((self.prefix(name).transpose(1, 2), block.transpose(1, 2)), 1).transpose(1, 2)
+        index = self.sources * block.shape[2] + self.columns
+        tokens = block.transpose(1, 2).flatten(0, 1)
+        aligned = tokens.index_select(0, index.flatten()).unflatten(0, index.shape)  # [rows, columns, heads, width]
         self.table.add_plane(name, block)
         view = self.table.view(name, self.rows, self.table.now - self.width, self.table.now)
         view.copy_(aligned.permute(0, 2, 1, 3))

@@ -6,8 +6,8 @@
 The loss of each micro-batch is already divided by the counts of the whole step. So gradients are summed, over
 micro-batches and over ranks, and never averaged.
 
-A model that was sharded from outside by FSDP2's `fully_shard` sums its gradients itself. The gradients of a model that
-is not sharded are summed here. A model is sharded entirely or not at all.
+A model that FSDP2 has sharded sums its gradients itself. The gradients of a model that is not sharded are summed here.
+A model is sharded entirely or not at all. Ranks that read the same rows (`mesh.py`) compute the same loss.
 """
 
 from __future__ import annotations
@@ -19,24 +19,37 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
-from purerl.backends.hf.checkpoint import check_fit, os_errors, read, write
+from purerl.backends.hf.adapter import Adapter, BaseTrainer
+from purerl.backends.hf.checkpoint import WEIGHTS, SavePlans, ShardFiles, StagedTensors, kind_of
+from purerl.backends.hf.flops import peak_of_ranks, training_flops
 from purerl.backends.hf.gather import full_tensors
-from purerl.backends.hf.layout import MicroBatch, arrange
+from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.limits import check_rows
+from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.module import TokenModel
-from purerl.backends.hf.optimizer import adamw, clear_gradients, learning_rate
-from purerl.backends.hf.sharding import check_sharding, fsdp_parts, restore_shards, sum_gradients
+from purerl.backends.hf.optimizer import (
+    OPTIMIZER,
+    adamw,
+    clear_gradients,
+    clip_gradients,
+    learning_rate,
+    moments_like,
+    moments_of,
+    set_moments,
+)
+from purerl.backends.hf.parallel import fsdp_parts, restore_shards
+from purerl.backends.hf.router import LOAD, balance_loss
+from purerl.backends.hf.shard_files import os_errors
 from purerl.backends.hf.weights import ModelWeights, copy_into
-from purerl.backends.weights import check_adapter, shard_like
+from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, InputError
-from purerl.protocols import Capabilities, Metrics, Weights
-from purerl.ranks import Ranks
+from purerl.protocols import Capabilities, Metrics, Trainer, Weights
 
 if TYPE_CHECKING:
     from purerl.backends.hf.trainer import Config as HFTrainerConfig
@@ -51,21 +64,30 @@ class HFTrainer:
     """A `Trainer` of `module`. Its parameters are trained if they require a gradient, for `updates` optimizer steps.
 
     Dropout is off, so nothing in a step is random: the same calls give the same bits.
-
-    Raises: ConfigError if only some of the trained parameters are sharded.
     """
 
-    def __init__(self, config: HFTrainerConfig, module: TokenModel, *, updates: int, ranks: Ranks, share: bool) -> None:
-        self.config, self.module, self.updates, self.ranks, self.share = config, module, updates, ranks, share
+    def __init__(
+        self,
+        config: HFTrainerConfig,
+        module: TokenModel,
+        *,
+        updates: int,
+        mesh: RankMesh,
+        share: bool,
+        router_coefficient: float,
+        adapter: Adapter | None = None,
+    ) -> None:
+        self.config, self.module, self.updates, self.mesh, self.share = config, module, updates, mesh, share
+        self.router_coefficient, self.adapter = router_coefficient, adapter
         self.position = 0  # optimizer steps so far, including skipped ones
         self.replaced = False  # whether `load_weights` has been called
+        self.fsdp = fsdp_parts(module)
+        restore_shards(self.fsdp)  # `verify` has read the model
         self.parameters = dict(module.named_parameters())
         self.trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
-        self.is_sharded = check_sharding(self.trained)
-        self.fsdp = fsdp_parts(module)
-        sum_gradients(self.fsdp)
         adam = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
         self.optimizer = adamw(module, **adam) if self.trained else None
+        self._save_plans = SavePlans(mesh.all)
         self.capabilities = Capabilities(
             max_sequence_length=module.limits.max_sequence_length, outputs=frozenset(module.outputs)
         )
@@ -80,14 +102,14 @@ class HFTrainer:
         that the model does not have; InputError for an output that this trainer was not built for.
         """
         self._check_outputs(outputs)
-        check_call(self.ranks, "score", batch, tuple(outputs))
+        check_call(self.mesh.all, "score", batch, tuple(outputs))
         parts = self._arrange(batch, _READS, "row")
         scores = {name: self._zeros(batch, name) for name in outputs}
         for part in parts:
             for name, result in self._forward(self._rows(batch, part, _READS), part, outputs).items():
                 scores[name][part.rows] = result.to(scores[name])
         restore_shards(self.fsdp)
-        return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.ranks)
+        return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.mesh.data)
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """One optimizer step, as `Trainer.step` defines it.
@@ -102,15 +124,16 @@ class HFTrainer:
         if self.optimizer is None:
             raise InputError("an optimizer step", got="a model that is not trained", need="a role that is trained")
         self._check_outputs((*objective.outputs, *objective.metric_outputs))
-        check_call(self.ranks, "step", batch, objective)
+        check_call(self.mesh.all, "step", batch, objective)
         parts = self._arrange(batch, (*_READS, *objective.reads), objective.unit)
         clear_gradients(self.trained.values())
-        device = self._device
+        device = self.mesh.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
-        metrics = merge(*(self._backward(batch, part, objective, counts) for part in parts))
-        if not self.is_sharded:
-            self.ranks.sum_in_place([p.grad for p in self.trained.values()])
-        return self._optimize(sum_metrics(_on_host(metrics), self.ranks), counts)
+        experts = self._expert_counts(batch, parts) if self.router_coefficient > 0 else None
+        metrics = merge(*(self._backward(batch, part, objective, counts, experts) for part in parts))
+        # FSDP2 has summed those of the parameters that it has divided; every rank has its own part of the others.
+        self.mesh.all.sum_in_place([p.grad for p in self.trained.values() if not isinstance(p, DTensor)])
+        return self._optimize(sum_metrics(_on_host(metrics), self.mesh.data), counts)
 
     def _check_outputs(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.module.outputs]
@@ -121,8 +144,10 @@ class HFTrainer:
     def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[MicroBatch]:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.module.limits)
-        budget = self.config.max_tokens_per_microbatch
-        return arrange(batch, unit=unit, budget=budget, share=self.share, ranks=self.ranks)
+        options: dict[str, Any] = {"unit": unit, "budget": self.config.max_tokens_per_microbatch}
+        if self.config.packing:
+            return arrange_packs(batch, **options, ranks=self.mesh.data)
+        return arrange(batch, **options, share=self.share, ranks=self.mesh.data)
 
     def _zeros(self, batch: TensorDict, output: str) -> Tensor:
         shape = list(batch["action"].shape)
@@ -130,14 +155,10 @@ class HFTrainer:
             shape.append(batch[_CHOICES].shape[-1] if _CHOICES in batch.keys() else self.module.top_k)
         return batch["temperature"].new_zeros(shape, dtype=torch.int64 if output == "topk_tokens" else None)
 
-    @property
-    def _device(self) -> torch.device:
-        return next(iter(self.parameters.values())).device
-
     def _rows(self, batch: TensorDict, part: MicroBatch, reads: Sequence[str]) -> TensorDict:
         """The rows of one micro-batch, on the model's device."""
         choices = [_CHOICES] if _CHOICES in batch.keys() else []
-        return select_fields(batch, (*reads, *choices))[part.rows].to(self._device)
+        return select_fields(batch, (*reads, *choices))[part.rows].to(self.mesh.device)
 
     def _forward(self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str]) -> dict[str, Tensor]:
         return self.module(
@@ -145,20 +166,43 @@ class HFTrainer:
             rows["action"],
             rows["temperature"],
             tuple(outputs),
-            prefixes=part.prefixes and part.prefixes.to(self._device),
+            prefixes=part.prefixes and part.prefixes.to(self.mesh.device),
+            pack=part.pack and part.pack.to(self.mesh.device),
             choices=rows.get(_CHOICES, None),
         )
 
+    @torch.no_grad()
+    def _expert_counts(self, batch: TensorDict, parts: Sequence[MicroBatch]) -> Tensor:
+        """How often each expert is chosen in the whole step."""
+        name = "router_count"
+        counts = [self._forward(self._rows(batch, part, _READS), part, (name,))[name] for part in parts]
+        restore_shards(self.fsdp)
+        return self.mesh.data.sum(torch.stack(counts).sum(0))
+
     def _backward(
-        self, batch: TensorDict, part: MicroBatch, objective: Objective, counts: Mapping[str, Counts]
+        self,
+        batch: TensorDict,
+        part: MicroBatch,
+        objective: Objective,
+        counts: Mapping[str, Counts],
+        experts: Tensor | None = None,
     ) -> Metrics:
-        """Add the gradient of one micro-batch to the gradients."""
+        """Add the gradient of one micro-batch to the gradients; with `experts`, also that of the auxiliary loss."""
         rows = self._rows(batch, part, (*_READS, *objective.reads))
-        outputs = self._forward(rows, part, tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs))))
+        load = () if experts is None else LOAD
+        outputs = self._forward(
+            rows, part, tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs, *load)))
+        )
         watched = {name: outputs[name].detach() for name in objective.metric_outputs}
         learned = {name: outputs[name] for name in objective.outputs}
-        rows = with_fields(select_fields(rows, objective.reads), **watched, **learned)
-        loss, metrics = compute_loss(objective, rows, counts)
+        read = with_fields(select_fields(rows, objective.reads), **watched, **learned)
+        loss, metrics = compute_loss(objective, read, counts)
+        if experts is not None:
+            balance = balance_loss(experts, outputs["router_probability"], self.module.config.num_experts_per_tok)
+            loss = loss + self.router_coefficient * balance
+            # Over the whole step the totals add up to the loss, and the weights to 1.
+            weight = rows["action"].sum() / batch["action"].sum().clamp(min=1).to(loss.device)
+            metrics = {**metrics, "router_aux_loss": Weighted(balance.detach(), weight)}
         loss.backward()
         return metrics
 
@@ -173,8 +217,7 @@ class HFTrainer:
             min_lr_ratio=config.min_lr_ratio,
             updates=config.schedule_steps(self.updates),
         )
-        norm = nn.utils.clip_grad_norm_(self.trained.values(), config.max_grad_norm)
-        norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        norm = clip_gradients(self.trained.values(), config.max_grad_norm)
         counted = sum(int(count.tokens) for count in counts.values())
         stepped = math.isfinite(norm) and counted > 0
         if stepped:
@@ -189,66 +232,89 @@ class HFTrainer:
     # --- weights and files -------------------------------------------------------------------------------------------
 
     def weights(self) -> Weights:
-        """The trained weights of the language model under Hugging Face's names."""
-        return ModelWeights(self.module.model)
+        """The trained weights of the language model under Hugging Face's names; those of an adapter under peft's."""
+        return ModelWeights(self.module.model) if self.adapter is None else self.adapter.weights()
+
+    def base(self) -> Trainer | None:
+        return None if self.adapter is None or self.config.lora.initial else BaseTrainer(self, self.adapter)
 
     @torch.no_grad()
     def load_weights(self, weights: Weights, *, mix: float = 1.0) -> None:
+        if self.adapter is not None:
+            self.adapter.load_weights(weights, mix=mix)
+            return
         check_adapter(weights, self.capabilities)
         copy_into(self.module.model, weights, mix=mix)
         self.replaced = True
 
     def save(self, path: Path) -> dict[str, str]:
-        saved = self.parameters if self.replaced else self.trained
-        weights = {name: value.detach() for name, value in full_tensors(saved)}
-        moments = self.optimizer.state_dict()["state"] if self.optimizer else {}
-        moments = {index: dict(full_tensors(state)) for index, state in moments.items()}
-        state = {"moments": moments, "position": self.position, "replaced": self.replaced}
-        digests: dict[str, str] = {}
-        self.ranks.on_first(lambda: digests.update(write(path, weights, state)))
-        return digests
+        return self._staged(copy=False).write(path, self.mesh.all)
+
+    def stage(self) -> StagedTensors:
+        return self._staged(copy=True)
+
+    def _staged(self, *, copy: bool) -> StagedTensors:
+        weights = self.parameters if self.replaced else self.trained
+        tensors = {f"{WEIGHTS}{name}": weight.detach() for name, weight in weights.items()}
+        tensors |= moments_of(self.optimizer, self.trained)
+        tensors |= {"position": torch.tensor(self.position), "replaced": torch.tensor(self.replaced)}
+        return self._save_plans.stage(tensors, copy=copy)
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        weights, state = read(path)
-        if self.replaced and not state["replaced"]:
+        loaded: dict[str, Tensor] = {}
+        self.mesh.all.on_all(lambda: loaded.update(self._read(path)), "loading a checkpoint")
+        self.position, self.replaced = int(loaded["position"]), bool(loaded["replaced"])
+        for name, parameter in self.parameters.items():
+            if f"{WEIGHTS}{name}" in loaded:
+                parameter.copy_(loaded[f"{WEIGHTS}{name}"])
+        if self.optimizer is not None:
+            set_moments(self.optimizer, self.trained, loaded)
+
+    def _read(self, path: Path) -> dict[str, Tensor]:
+        """This rank's part of the tensors in `path`. Raises CheckpointError if they do not fit, on this rank."""
+        files = ShardFiles(path)
+        counters = {"position": torch.tensor(0), "replaced": torch.tensor(data=False)}
+        files.check_fit({name: kind_of(value) for name, value in counters.items()}, ignored=(WEIGHTS, OPTIMIZER))
+        files.read(counters)
+        if self.replaced and not counters["replaced"]:
             need = "a trainer that was just built: this one has lost the weights of its model's files"
             raise CheckpointError(f"{str(path)!r} cannot be loaded", got="weights that were replaced", need=need)
-        saved = self.parameters if state["replaced"] else self.trained
-        check_fit(path, weights, saved)
-        self.replaced, self.position = state["replaced"], state["position"]
-        for name, parameter in saved.items():
-            parameter.copy_(shard_like(weights[name], parameter))
-        if self.optimizer:
-            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": self._sharded(state["moments"])})
-
-    def _sharded(self, moments: Mapping[int, Mapping[str, Tensor]]) -> dict[int, dict[str, Tensor]]:
-        """`moments` of full tensors as the optimizer holds them: each like its parameter."""
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        return {
-            index: {name: _like(parameters[index], value) for name, value in state.items()}
-            for index, state in moments.items()
-        }
+        weights = self.parameters if counters["replaced"] else self.trained
+        expected = {f"{WEIGHTS}{name}": weight.detach() for name, weight in weights.items()}
+        if self.optimizer is not None and any(name.startswith(OPTIMIZER) for name in files.kinds):
+            expected |= moments_like(self.trained)
+        ignored = (*counters, *((OPTIMIZER,) if self.optimizer is None else ()))
+        files.check_fit({name: kind_of(value) for name, value in expected.items()}, ignored=ignored)
+        values = {name: torch.empty_like(value) for name, value in expected.items()}
+        files.read(values)
+        return {**counters, **values}
 
     def export(self, path: Path) -> None:
-        state = {name: value.detach() for name, value in full_tensors(self.module.state_dict())}
+        state = self._on_first(self.module.state_dict())
 
         def write_model() -> None:
             with os_errors():
-                self.module.export(path, state)
+                (self.adapter or self.module).export(path, state)
 
-        self.ranks.on_first(write_model)
+        self.mesh.all.on_first(write_model)
+
+    def flops(self, tokens: int, length: float) -> float:
+        return training_flops(self.module, tokens, length)
+
+    def peak_flops(self) -> float | None:
+        return peak_of_ranks(self)
+
+    def _on_first(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`tensors` in full, on rank 0 and in the memory of the CPU if they are sharded; empty on other ranks."""
+        full = full_tensors({name: tensor.detach() for name, tensor in tensors.items()})
+        if not self.fsdp:
+            return dict(full)
+        return {name: tensor.cpu() for name, tensor in full if self.mesh.all.is_first}
 
     def close(self) -> None:
         self.optimizer, self.parameters, self.trained, self.fsdp = None, {}, {}, ()
         del self.module
-
-
-def _like(parameter: Tensor, value: Tensor) -> Tensor:
-    """A copy of the full tensor `value`, sharded like `parameter` if it has its shape; step counts stay as they are."""
-    if value.shape != parameter.shape:
-        return value
-    return torch.empty_like(parameter, dtype=value.dtype).copy_(shard_like(value, parameter))
 
 
 def _on_host(metrics: Metrics) -> dict[str, Weighted]:

@@ -1,18 +1,23 @@
-"""From the shards of a model to full tensors."""
+"""From the shards of a model to full tensors, for every mesh of `mesh.py`.
+
+A tensor may be split twice: tensor parallelism splits it along any axis, and FSDP2 splits the result along the first
+axis. Both are undone in the opposite order, each by one collective call for all tensors of a bucket.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-__all__ = ["full_tensors"]
+__all__ = ["Split", "full_tensors", "split_of"]
 
 _BUCKET = 2**28  # bytes
 
@@ -20,7 +25,7 @@ _BUCKET = 2**28  # bytes
 def full_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """(name, full tensor) of each of `tensors`. Collective for sharded ones: every rank iterates to the end.
 
-    Tensors that are sharded along their first axis are gathered in buckets of 256 MiB, with one collective call each.
+    Sharded tensors are gathered in buckets of 256 MiB, with one or two collective calls each.
     """
     from torch.distributed.tensor import DTensor
 
@@ -39,32 +44,80 @@ def full_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _fits(tensor: DTensor, bucket: Sequence[DTensor]) -> bool:
-    first, size = bucket[0], sum(member.numel() * member.element_size() for member in (*bucket, tensor))
-    fits = (tensor.dtype, tensor.device_mesh, tensor.placements) == (first.dtype, first.device_mesh, first.placements)
-    return fits and size <= _BUCKET
+    size = sum(member.numel() * member.element_size() for member in (*bucket, tensor))
+    return tensor.dtype == bucket[0].dtype and size <= _BUCKET
 
 
 def _gathered(bucket: Mapping[str, DTensor]) -> Iterator[tuple[str, Tensor]]:
-    """The full tensors of a bucket, whose members have one dtype, one mesh and the same placements."""
-    if not bucket:
-        return
+    """The full tensors of a bucket, whose members have one dtype."""
+    parts = {name: tensor.to_local().detach() for name, tensor in bucket.items()}
+    for axis_name in ("shard", "tensor"):
+        splits = {name: split for name, tensor in bucket.items() if (split := split_of(tensor, axis_name)) is not None}
+        parts |= _undo(splits, {name: parts[name] for name in splits})
+    for name in bucket:
+        yield name, parts.pop(name)
+
+
+class Split:
+    """How the ranks of `mesh` split a tensor: in chunks along `axis`, or each of `groups` of that axis in chunks."""
+
+    def __init__(self, mesh: DeviceMesh, placement: Any, shape: Sequence[int]) -> None:
+        self.mesh, self.axis = mesh, placement.dim % len(shape)
+        self.groups = getattr(placement, "split_factor", 1)
+        self.length = shape[self.axis] // self.groups
+        self.chunk = -(-self.length // mesh.size())
+
+    def padded(self, part: Tensor) -> Tensor:
+        """[groups, chunk, ...]: the part of this rank, with as many rows as that of any rank."""
+        rows = part.movedim(self.axis, 0).unflatten(0, (self.groups, -1))
+        padding = rows.new_zeros(self.groups, self.chunk - rows.shape[1], *rows.shape[2:])
+        return torch.cat((rows, padding), 1)
+
+    @property
+    def segments(self) -> list[tuple[int, int]]:
+        """Where the rows of this rank are in the whole: (start, length) of each piece, in their order on this rank."""
+        start = min(self.chunk * self.mesh.get_local_rank(), self.length)
+        rows = min(self.chunk, self.length - start)
+        return [(group * self.length + start, rows) for group in range(self.groups)]
+
+    def joined(self, parts: Tensor) -> Tensor:
+        """The whole from [ranks, groups, chunk, ...]."""
+        rows = parts.movedim(0, 1).flatten(1, 2)[:, : self.length]
+        return rows.flatten(0, 1).movedim(0, self.axis).clone(memory_format=torch.contiguous_format)
+
+
+def split_of(tensor: DTensor, name: str) -> Split | None:
+    """How the ranks of the dimension `name` of its mesh split `tensor`; None if they do not."""
+    names = tensor.device_mesh.mesh_dim_names or ()
+    if name not in names:
+        return None
+    placement = tensor.placements[names.index(name)]
+    if not hasattr(placement, "dim"):
+        return None
+    mesh, shape = tensor.device_mesh[name], list(tensor.shape)
+    if name == "tensor":
+        return Split(mesh, placement, shape)
+    # FSDP2 splits what tensor parallelism has left to this rank, along the first axis.
+    of_matrices = split_of(tensor, "tensor")
+    if of_matrices is not None and of_matrices.axis == 0:
+        shape[0] = sum(rows for _, rows in of_matrices.segments)
     from torch.distributed.tensor import Shard
 
-    first, *_ = bucket.values()
-    if first.device_mesh.ndim > 1 or first.placements != (Shard(0),):
-        yield from ((name, tensor.full_tensor()) for name, tensor in bucket.items())
-        return
-    ranks = first.device_mesh.size()
-    shards = [_padded_shard(tensor, ranks) for tensor in bucket.values()]
-    flat = torch.cat([shard.flatten() for shard in shards])
-    gathered = flat.new_empty(ranks * flat.numel())
-    dist.all_gather_into_tensor(gathered, flat, group=first.device_mesh.get_group())
-    columns = gathered.view(ranks, -1).split([shard.numel() for shard in shards], dim=1)
-    for (name, tensor), shard, column in zip(bucket.items(), shards, columns, strict=True):
-        yield name, column.reshape(ranks * shard.shape[0], *shard.shape[1:])[: tensor.shape[0]]
+    return Split(mesh, Shard(0), shape)
 
 
-def _padded_shard(tensor: DTensor, ranks: int) -> Tensor:
-    """This rank's rows of `tensor`, as many as any rank has."""
-    local, shard_rows = tensor.to_local().detach(), -(-tensor.shape[0] // ranks)
-    return torch.cat((local, local.new_zeros(shard_rows - local.shape[0], *tensor.shape[1:]))) if ranks > 1 else local
+def _undo(splits: Mapping[str, Split], parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`parts` with what all ranks of the mesh of `splits` hold of them; one collective call."""
+    if not splits:
+        return {}
+    mesh = next(iter(splits.values())).mesh
+    padded = {name: split.padded(parts[name]) for name, split in splits.items()}
+    flat = torch.cat([part.flatten() for part in padded.values()])
+    gathered = flat.new_empty(mesh.size(), flat.numel())
+    dist.all_gather([*gathered], flat, group=mesh.get_group())
+    columns = gathered.split([part.numel() for part in padded.values()], dim=1)
+    shapes = [(mesh.size(), *part.shape) for part in padded.values()]
+    return {
+        name: split.joined(column.reshape(shape))
+        for (name, split), column, shape in zip(splits.items(), columns, shapes, strict=True)
+    }

@@ -25,21 +25,22 @@ from torch import Tensor
 
 from purerl.backends.hf.device import device_of
 from purerl.backends.hf.limits import check_layers, limits_of
+from purerl.backends.hf.merge import AdapterMerger
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.prefix_cache import FinishedRow, PrefixCache
 from purerl.backends.hf.stop_strings import StopStrings, window
 from purerl.backends.hf.table import Table, moves
-from purerl.backends.hf.weights import copy_into
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose, signed, uniform
-from purerl.backends.weights import check_adapter
 from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
 from purerl.settings import Model, at_least, setting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Config", "HFGenerator", "build", "capabilities", "preview"]
+    from purerl.resources.memory import MemoryUse, Workload
+
+__all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview"]
 
 _STEPS_PER_DRAW = 64
 """Decoding steps for which random numbers are generated in one call."""
@@ -82,7 +83,7 @@ class Config:
 
 def capabilities() -> Capabilities:
     """What a generator can do with any model. The model limits the length of sequences."""
-    return Capabilities(batch_invariant=True, seeded=True, in_process=True)
+    return Capabilities(batch_invariant=True, seeded=True, in_process=True, adapters=True)
 
 
 def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
@@ -102,6 +103,13 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     module = without_weights(model, device=config.device)
     check_layers(module)
     return evolve(capabilities(), max_sequence_length=limits_of(module).max_sequence_length)
+
+
+def memory(config: Config, *, model: Model, workload: Workload) -> MemoryUse:
+    """The memory of a generator of `model` on each rank, which is not built. Raises ConfigError as `preview`."""
+    from purerl.backends.hf.generator_memory import memory_of_generator
+
+    return memory_of_generator(config, model=model, workload=workload)
 
 
 @define(eq=False)
@@ -157,6 +165,7 @@ class HFGenerator:
         self._device = device_of(config.device)
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
         decode_faster(self._model)
+        self._merger = AdapterMerger(self._model)
         self._keys: set[str] = set()
         self._waiting: deque[PendingRequest] = deque()
         self._finished: list[Completion] = []
@@ -202,23 +211,23 @@ class HFGenerator:
         self._prefixes.drop_requests(cancelled)
 
     def load_weights(self, weights: Weights, *, version: int) -> None:
-        """Copy `weights` into the model. Rows in the table return to the front of the queue, with their tokens.
+        """Copy `weights` into the model, or merge them if they are those of an adapter.
 
-        Their keys and values were computed with the old weights, so they are computed again, as those of finished
-        sequences. The log-probability of each token equals a plain forward pass with the weights of its version.
+        Rows in the table return to the front of the queue, with their tokens. Their keys and values were computed with
+        the old weights, so they are computed again, as those of finished sequences. The log-probability of each token
+        equals a plain forward pass with the weights of its version.
 
-        Raises: EngineError for a name or a shape that the model does not have, and for the weights of an adapter.
+        Raises: EngineError as `AdapterMerger.load`.
         """
-        check_adapter(weights, self.capabilities)
         self._waiting.extendleft(reversed(self._read(range(len(self._slots)))))
         self._slots = []
         self._table.remove_rows([], [], rows=0, start=self._table.now)
         self._prefixes.clear()
-        copy_into(self._model, weights)
+        self._merger.load(weights)
         self._version = version
 
     def close(self) -> None:
-        del self._model, self._table, self._prefixes
+        del self._model, self._merger, self._table, self._prefixes
 
     # --- a decoding step -------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Which rows this rank reads, in which micro-batches, and where prefixes are shared.
+"""Which rows this rank reads, in which micro-batches, and where prefixes are shared or rows are in one line.
 
 Every rank works out the micro-batches of all ranks from the same batch, without communication. So all of them agree on
 what a sharded model needs: the number of micro-batches, and in each of them one or two forward passes.
@@ -12,18 +12,24 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from purerl.backends.hf.packing import Pack, pack
 from purerl.backends.hf.prefix import Plan, plan, separate_plan
-from purerl.kernels.partition import assign_ranks, microbatches, tokens_needed
+from purerl.kernels.partition import assign_ranks, microbatches, rank_packs, tokens_needed
 from purerl.ranks import Ranks
 
-__all__ = ["MicroBatch", "arrange"]
+__all__ = ["MicroBatch", "arrange", "arrange_packs"]
 
 
 class MicroBatch(NamedTuple):
-    """The indices of its rows in the batch, and how they share prefixes (None: they do not)."""
+    """The indices of its rows in the batch, and how they are read: padded, if neither of the others is set.
+
+    prefixes  how they share prefixes
+    pack      the line in which they are
+    """
 
     rows: Tensor
-    prefixes: Plan | None
+    prefixes: Plan | None = None
+    pack: Pack | None = None
 
 
 def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ranks) -> list[MicroBatch]:
@@ -46,6 +52,20 @@ def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ra
         rank_rows = rows[rank_of_row == rank]
         parts.append([rank_rows[part] for part in microbatches(cost[rank_rows], labels[rank_rows], budget=budget)])
     return _agreed(batch, parts, share=share, rank=ranks.rank)
+
+
+def arrange_packs(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) -> list[MicroBatch]:
+    """The micro-batches of this rank, each of which is read as one line.
+
+    unit    "row" or "group": what a micro-batch does not split
+    budget  maximum of the tokens of a line, as in `rank_packs`
+
+    All ranks have the same number of micro-batches, of similar size; some are empty if there are few rows.
+    """
+    tokens = tokens_needed(batch["action"])
+    labels = batch["group"] if unit == "group" else torch.arange(len(batch))
+    parts = rank_packs(tokens, labels, tokens, ranks=ranks.size, budget=budget)[ranks.rank]
+    return [MicroBatch(rows, pack=pack(batch["action"][rows])) for rows in parts]
 
 
 def _agreed(batch: TensorDict, parts: list[list[Tensor]], *, share: bool, rank: int) -> list[MicroBatch]:

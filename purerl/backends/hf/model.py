@@ -22,23 +22,25 @@ _MAX_LISTED = 3
 _ATTENTION_ERROR = "attn_implementation|attention implementation|FlashAttention|flash_attn|`kernels`"
 
 
-def load_model(model: Model, *, headless: bool = False) -> PreTrainedModel:
+def load_model(model: Model, *, headless: bool = False, cls: Any = None, **options: Any) -> PreTrainedModel:
     """Load the causal language model `model`, with all weights from its files.
 
-    With `headless`, the output head may be missing in the files, as in those of a critic. It is then initialized at
-    random.
+    headless  the output head may be missing in the files, as in those of a critic; it is then initialized at random
+    cls       the class of the model; if not given, transformers' class for it
+    options   further arguments of transformers' from_pretrained
 
     Raises: ConfigError if the model cannot be loaded, and if weights are missing or have another shape in the files.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    cls = cls or AutoModelForCausalLM
+    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code, **options}
     # Weights of another shape are reported like missing ones. Otherwise transformers' error would not name them.
     kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         with no_progress_bars():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = cls.from_pretrained(
                 model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
             )
     except (OSError, ValueError, ImportError, SafetensorError, EOFError, UnpicklingError) as error:

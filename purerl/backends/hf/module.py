@@ -1,39 +1,44 @@
 """From a causal language model to what objectives read: the outputs of the model at each action token.
 
-`TokenModel` is a plain module without parallelism. To shard it, wrap it from outside. The results of its `forward` are
+`TokenModel` is a plain module; `parallel.py` makes it parallel from outside. The results of its `forward` are
 [rows, time], and 0 where `action` is false.
 
 Padding is on the right and attention is causal, so no token attends to padding, and hidden states of padding are not
 used. The backbone therefore runs without an attention mask, which is the fastest path; `probe.py` verifies this for
-each model that is loaded. Rows of a group that start with the same tokens can share the computation of this prefix
-(`prefix.py`). Dropout is off also in training: otherwise the ratio of two policies would compare two random networks.
+each model that is loaded. Rows can instead be read in one line without padding (`packing.py`), or rows of a group that
+start with the same tokens share the computation of this prefix (`prefix.py`). Dropout is off also in training:
+otherwise the ratio of two policies would compare two random networks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn import functional
 
 from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.model import no_progress_bars
+from purerl.backends.hf.router import LOAD, load_of
 from purerl.errors import ConfigError
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
-from purerl.kernels.logp import token_outputs
+from purerl.kernels.logp import VocabularyShard, token_outputs
 from purerl.kernels.logp.reference import compute_dtype
+from purerl.kernels.partition import tokens_needed
 from purerl.types import RowFloat, TokenBool, TokenInt
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from transformers import PreTrainedModel
 
+    from purerl.backends.hf.packing import Pack
     from purerl.backends.hf.prefix import Plan
 
-__all__ = ["HEADS", "LANGUAGE_OUTPUTS", "TokenModel", "layers_of", "logit_shape", "recompute_layers"]
+__all__ = ["HEADS", "LANGUAGE_OUTPUTS", "TokenModel", "logit_shape", "output_head", "states_of"]
 
 HEADS = ("value", "log_partition")
 """Outputs that have a head of their own: one number per token, linear in the hidden state."""
@@ -55,13 +60,18 @@ class TokenModel(nn.Module):
         *,
         path: Path,
         autocast: torch.dtype | None = None,
-        top_k: int = 1,
+        top_k: int | None = None,
     ) -> None:
         super().__init__()
+        self.sequence: ProcessGroup | None = None
+        self.is_packed = False
+        self.attention: Any = causal.config._attn_implementation  # noqa: SLF001 - transformers has no public attribute
+        self.multiple_of = 1  # the number of tokens that are read of each row, for compiled layers
         self.has_vocabulary = any(name in LANGUAGE_OUTPUTS for name in outputs)
-        self.limits, self.autocast, self.top_k = limits_of(causal), autocast, top_k
-        self.shape = logit_shape(causal.config)
+        self.limits, self.autocast = limits_of(causal), autocast
+        self.shape, self.config = logit_shape(causal.config), causal.config.get_text_config(decoder=True)
         vocabulary = causal.get_output_embeddings().weight
+        self.top_k = _top_k(top_k, vocabulary.shape[0])
         self.model: Any = causal if self.has_vocabulary else causal.get_decoder()
         self.heads = nn.ModuleDict({name: _head(name, vocabulary, path) for name in outputs if name in HEADS})
 
@@ -75,6 +85,39 @@ class TokenModel(nn.Module):
         """What `forward` can compute."""
         return (*(LANGUAGE_OUTPUTS if self.has_vocabulary else ()), *self.heads)
 
+    def split_sequences(self, group: ProcessGroup) -> None:
+        """Compute a part of the positions of each sequence on each rank of `group`."""
+        from purerl.backends.hf.sequence import split_attention
+
+        self.sequence = group
+        split_attention(self.model, group)
+
+    def pack_rows(self) -> None:
+        """Read rows in one line: `forward` is then always called with a `pack`. It comes before `split_sequences`."""
+        from purerl.backends.hf.packed_attention import pack_attention
+
+        self.is_packed = True
+        pack_attention(self.model)
+
+    def verify(self, causal: PreTrainedModel, *, share: bool) -> bool:
+        """Test the assumptions about `causal`, from which this module was made; whether prefixes can be shared.
+
+        share  whether they may be shared
+
+        Raises: ConfigError as `probe`, and if the model cannot be split by positions, or not read packs.
+        """
+        from purerl.backends.hf.prefix import can_share
+        from purerl.backends.hf.probe import probe, probe_pack, probe_split
+
+        if self.is_packed:
+            probe_pack(causal, self)
+            return False
+        if self.sequence is not None:
+            probe_split(causal, self)
+            return False
+        probe(causal, self.shape)
+        return share and can_share(causal)
+
     def forward(
         self,
         tokens: TokenInt,
@@ -83,15 +126,19 @@ class TokenModel(nn.Module):
         outputs: Sequence[str],
         *,
         prefixes: Plan | None = None,
+        pack: Pack | None = None,
         choices: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The `outputs` at the action tokens, at the row's `temperature` (0 counts as 1).
 
+        outputs   names; with those in `router.LOAD`, the load of experts [experts]
         prefixes  how prefixes are shared; None: each row is read on its own
+        pack      the line in which all rows are read; None: they are padded
         choices   [rows, time, k] the tokens of `topk_logp`; None: the k most likely tokens
         """
+        load = [name for name in outputs if name in LOAD]
         with torch.autocast(tokens.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-            hidden = _hidden_states(self.decoder, tokens, action, prefixes)
+            action, hidden, routers = self._read(tokens, action, prefixes, pack, router=bool(load))
         results = {
             name: self.heads[name](hidden.to(compute_dtype(hidden.dtype)))[:, 0]
             for name in outputs
@@ -99,35 +146,117 @@ class TokenModel(nn.Module):
         }
         language = [name for name in outputs if name in LANGUAGE_OUTPUTS]
         if language:
-            head = self.model.get_output_embeddings()
+            weight, bias, shard = output_head(self.model.get_output_embeddings())
             divisor = torch.where(temperature > 0, temperature, 1)[:, None].expand(action.shape)[action]
             results |= token_outputs(
                 hidden,
-                head.weight,
-                getattr(head, "bias", None),
+                weight,
+                bias,
                 tokens[action],
                 divisor,
                 outputs=language,
                 choices=None if choices is None else choices[action],
                 k=self.top_k,
+                shard=shard,
                 **self.shape,
             )
-        return {name: _at_action(results[name], action) for name in outputs}
+        results = {name: _at_action(value, action) for name, value in results.items()}
+        results |= load_of(routers, self.config.num_experts_per_tok) if load else {}
+        return {name: self._sum(results[name]) for name in outputs}
+
+    def _read(
+        self, tokens: TokenInt, action: TokenBool, prefixes: Plan | None, pack: Pack | None, *, router: bool
+    ) -> tuple[TokenBool, Tensor, list[Tensor]]:
+        """The n action tokens that this rank predicts, hidden states [n, d], and router logits [n, experts] by layer.
+
+        The hidden state of an action token is that of the token before it. Positions are shifted by one only in the
+        three functions that are called here. The n action tokens are in the order of ``tokens[action]``. Tokens after
+        the last action token of a row are not read.
+        """
+        options = {"output_router_logits": True} if router else {}
+        if pack is not None:
+            from purerl.backends.hf.packing import read_pack
+
+            padding = {"multiple": self.multiple_of, "group": self.sequence}
+            action, outputs, index = read_pack(self.decoder, pack, tokens, action, **padding, **options)
+        elif prefixes is not None:
+            from purerl.backends.hf.prefix import read_prefixes
+
+            outputs, index = read_prefixes(self.decoder, prefixes, action, **options)
+        else:
+            action, outputs, index = self._read_rows(tokens, action, options)
+        # A flat index: on a CPU the gradient of indexing by rows and times is forty times slower.
+        hidden, *routers = (state.flatten(0, 1).index_select(0, index) for state in outputs)
+        return action, hidden, routers
+
+    def _read_rows(
+        self, tokens: TokenInt, action: TokenBool, options: dict[str, Any]
+    ) -> tuple[TokenBool, tuple[Tensor, ...], Tensor]:
+        """Padded rows: the n action tokens of this rank, states [rows, time, ...], and flat indices [n] into them."""
+        # Without action tokens one token is read, and nothing of it is used, so that gradients exist and are 0.
+        longest = max(1, int(tokens_needed(action).max())) if len(tokens) else 1
+        read, start = self._padded(tokens[:, :longest] if len(tokens) else tokens.new_zeros(1, 1)), 0
+        if self.sequence is not None:
+            action, read, start, options = _own_part(action, read, self.sequence, options)
+        rows, times = action.nonzero(as_tuple=True)
+        outputs = states_of(self.decoder(input_ids=read, use_cache=False, **options), read)
+        return action, outputs, rows * read.shape[1] + times - 1 - start
+
+    def _padded(self, tokens: TokenInt) -> TokenInt:
+        """`tokens` with columns up to a multiple of `multiple_of`, or up to the longest sequence of the model."""
+        width = -(-tokens.shape[1] // self.multiple_of) * self.multiple_of
+        maximum = self.limits.max_sequence_length or width
+        return functional.pad(tokens, (0, max(min(width, maximum) - tokens.shape[1], 0)))
+
+    def _sum(self, values: Tensor) -> Tensor:
+        """The values of all ranks of the sequence group, each of which has those of its own positions."""
+        if self.sequence is None:
+            return values
+        from purerl.backends.hf.sequence import sum_over
+
+        return sum_over(values, self.sequence)
 
     def export(self, path: Path, state: Mapping[str, Tensor]) -> None:
         """Write the model as transformers' save_pretrained does, and each head into a file beside it.
 
         `state` has every parameter and buffer in full, by name.
         """
-        from safetensors.torch import save_file
-
         model_state = {name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")}
         with no_progress_bars():
             self.model.save_pretrained(path, state_dict=model_state)
+        self.export_heads(path, state)
+
+    def export_heads(self, path: Path, state: Mapping[str, Tensor]) -> None:
+        """Write each head into a file in `path`. `state` is that of `export`."""
+        from safetensors.torch import save_file
+
         for name in self.heads:
             prefix = f"heads.{name}."
             head = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
             save_file(head, _head_file(path, name))
+
+
+def output_head(head: Any) -> tuple[Tensor, Tensor | None, VocabularyShard | None]:
+    """Weight and bias of `head`. If tensor parallelism has split it: the rows of this rank, and which rows these are.
+
+    Another way to split it than by tokens of the vocabulary is undone.
+    """
+    weight, bias = head.weight, getattr(head, "bias", None)
+    parts = [parameter for parameter in (weight, bias) if isinstance(parameter, DTensor)]
+    if parts and all(parameter.placements == (Shard(0),) for parameter in parts):
+        shard = VocabularyShard(weight.device_mesh.get_group(), len(weight))
+        return weight.to_local(), None if bias is None else bias.to_local(), shard
+    return _whole(weight), None if bias is None else _whole(bias), None
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+
+
+def _top_k(top_k: int | None, vocab_size: int) -> int:
+    if top_k is not None and top_k > vocab_size:
+        raise ConfigError("trainer.top_k", got=top_k, need=f"at most {vocab_size}, the size of the vocabulary")
+    return top_k or min(16, vocab_size)
 
 
 def _head(name: str, vocabulary: Tensor, path: Path) -> nn.Linear:
@@ -153,46 +282,25 @@ def logit_shape(config: Any) -> dict[str, Any]:
     return {"scale": scale, "softcap": getattr(text, "final_logit_softcapping", None)}  # Gemma 2
 
 
-def layers_of(module: nn.Module) -> Iterator[nn.Module]:
-    """The transformer layers in `module`, as transformers marks them."""
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    return (layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer))
-
-
-def recompute_layers(module: nn.Module) -> None:
-    """Have every layer recompute its activations in the backward pass (gradient checkpointing).
-
-    Raises: ConfigError if transformers does not mark the layers of this model.
-    """
-    layers = list(layers_of(module))
-    if not layers:
-        need = "a model whose layers are marked as layers by transformers"
-        raise ConfigError("gradient_checkpointing", got="a model without such layers", need=need, do="set it to false")
-    for layer in layers:
-        # Not by transformers' own switch, which works in training mode only, where dropout would be on.
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+def states_of(output: Any, tokens: Tensor) -> tuple[Tensor, ...]:
+    """[rows, time, ...] from the `output` of a decoder: the final hidden states, and router logits if it has them."""
+    routers = getattr(output, "router_logits", None) or ()
+    return output.last_hidden_state, *(logits.view(*tokens.shape, -1) for logits in routers)
 
 
-def _hidden_states(decoder: nn.Module, tokens: TokenInt, action: TokenBool, prefixes: Plan | None) -> Tensor:
-    """The final hidden state [n, d] from which each action token is predicted: that of the token before it.
+def _own_part(
+    action: TokenBool, read: TokenInt, group: ProcessGroup, options: dict[str, Any]
+) -> tuple[TokenBool, TokenInt, int, dict[str, Any]]:
+    """What this rank of a sequence group predicts and reads, the first position that it reads, and positions."""
+    from purerl.backends.hf.sequence import own_positions
 
-    This is the only place where positions are shifted by one. The n action tokens are in the order of
-    ``tokens[action]``. Tokens after the last action token of a row are not read.
-    """
-    rows, times = action.nonzero(as_tuple=True)
-    if prefixes is None:
-        # Without action tokens one token is read, and nothing of it is used, so that gradients exist and are 0.
-        width = int(times.max()) if len(times) else 1
-        read = tokens[:, :width] if len(tokens) else tokens.new_zeros(1, 1)
-        hidden, before = decoder(input_ids=read, use_cache=False).last_hidden_state, times - 1
-    else:
-        from purerl.backends.hf.prefix import states
-
-        hidden, rows = states(decoder, prefixes), prefixes.number[rows]
-        before = times - prefixes.length[prefixes.member[rows]]
-    # A flat index: on a CPU the gradient of indexing by rows and times is forty times slower.
-    return hidden.flatten(0, 1).index_select(0, rows * hidden.shape[1] + before)
+    start, size = own_positions(read.shape[1], group)
+    # Padding at the end repeats the last position, because a model may have no further one.
+    positions = torch.arange(start, start + size, device=read.device).clamp(max=read.shape[1] - 1)
+    read = functional.pad(read, (0, max(0, start + size - read.shape[1])))[:, start : start + size]
+    before = torch.arange(action.shape[-1], device=action.device) - 1
+    own = action & (before >= start) & (before < start + size)
+    return own, read, start, {**options, "position_ids": positions.expand(read.shape)}
 
 
 def _at_action(values: Tensor, action: TokenBool) -> Tensor:

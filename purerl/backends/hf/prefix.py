@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from purerl.backends.hf.cache import PastCache
 from purerl.backends.hf.limits import unsupported_layers
+from purerl.backends.hf.module import states_of
 from purerl.backends.hf.probe import equal_up_to_rounding
 from purerl.types import RowInt, TokenBool, TokenInt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Plan", "can_share", "plan", "separate_plan", "states"]
+__all__ = ["Plan", "can_share", "plan", "read_prefixes", "separate_plan", "states"]
 
 _WORTHWHILE = 0.9
 """Two passes are worthwhile if they read at most this fraction of the tokens that one pass would read."""
@@ -94,17 +95,28 @@ def _split(tokens: TokenInt, action: TokenBool, group: RowInt) -> Plan:
     return Plan(read.cumsum(0) - 1, member, length, tokens[leader, :columns], suffixes)
 
 
-def states(backbone: nn.Module, plan: Plan) -> Tensor:
-    """Final hidden states [n, 1 + suffix columns, d]: of the last token of each row's prefix, and of its suffix."""
+def read_prefixes(
+    backbone: nn.Module, plan: Plan, action: TokenBool, **options: Any
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The `states` of `plan`, and for each of the m action tokens the flat index [m] of the token before it."""
+    outputs = states(backbone, plan, **options)
+    rows, times = action.nonzero(as_tuple=True)
+    rows = plan.number[rows]
+    return outputs, rows * outputs[0].shape[1] + times - plan.length[plan.member[rows]]
+
+
+def states(backbone: nn.Module, plan: Plan, **options: Any) -> tuple[Tensor, ...]:
+    """Final hidden states [n, 1 + suffix columns, d]: of the last token of each row's prefix, and of its suffix.
+
+    With ``output_router_logits=True`` in `options`, the router logits of each layer follow, in the same shape.
+    """
     columns, remaining = plan.prefixes.shape[1], plan.suffixes.shape[1]
     prefix = _PrefixCache()
-    hidden = backbone(input_ids=plan.prefixes, past_key_values=prefix, use_cache=True).last_hidden_state
-    ends = torch.arange(len(hidden), device=hidden.device) * columns + plan.length - 1
-    before = hidden.flatten(0, 1).index_select(0, ends[plan.member]).unsqueeze(1)
+    of_prefixes = backbone(input_ids=plan.prefixes, past_key_values=prefix, use_cache=True, **options)
     # Prefixes are aligned to the right, so that suffixes follow at the right distances.
-    origin = torch.arange(columns + remaining, device=hidden.device) - columns + plan.length[:, None]
+    origin = torch.arange(columns + remaining, device=plan.length.device) - columns + plan.length[:, None]
     padded = bool((plan.length < columns).any())
-    suffix = backbone(
+    of_suffixes = backbone(
         input_ids=plan.suffixes,
         attention_mask=(origin >= 0)[plan.member] if padded else None,
         position_ids=origin[plan.member, columns:],
@@ -112,8 +124,11 @@ def states(backbone: nn.Module, plan: Plan) -> Tensor:
             prefix, plan.member, origin[:, :columns].clamp(min=0) if padded else None, columns
         ),
         use_cache=True,
-    ).last_hidden_state
-    return torch.cat((before, suffix), 1)
+        **options,
+    )
+    last = (torch.arange(len(plan.length), device=plan.length.device) * columns + plan.length - 1)[plan.member]
+    pairs = zip(states_of(of_prefixes, plan.prefixes), states_of(of_suffixes, plan.suffixes), strict=True)
+    return tuple(torch.cat((first.flatten(0, 1).index_select(0, last)[:, None], rest), 1) for first, rest in pairs)
 
 
 class _PrefixCache(PastCache):
@@ -155,14 +170,14 @@ def can_share(causal: PreTrainedModel) -> bool:
     """Whether prefix and suffix give the same hidden states as the whole row; tested on a few tokens."""
     if unsupported_layers(causal):
         return False
-    weight = causal.get_output_embeddings().weight
+    weight: Any = causal.get_input_embeddings().weight
     tokens = (torch.arange(60, device=weight.device) % len(weight)).reshape(5, 12)
     tokens[1:4, :8] = tokens[0, :8]
     action = torch.arange(12, device=weight.device) >= torch.tensor([8, 8, 8, 8, 6], device=weight.device)[:, None]
     backbone, group = causal.get_decoder(), action.sum(-1)
     unsplit = backbone(input_ids=tokens, use_cache=False).last_hidden_state
     try:
-        split = states(backbone, plan(tokens, action, group))[:, :4]
+        split = states(backbone, plan(tokens, action, group))[0][:, :4]
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # whatever a model says to a cache
         return False
     return equal_up_to_rounding(split, torch.cat((unsplit[:4, 7:11], unsplit[4:, 5:9])))

@@ -93,7 +93,8 @@ class PrefixCache:
 
     def read(self, name: Hashable, slots: Tensor) -> Tensor:
         """The plane `name` at `slots` [rows, columns]: [rows, heads, columns, width]."""
-        return self._planes[name][slots].transpose(1, 2)
+        # `index_select` is several times as fast as an index of two dimensions.
+        return self._planes[name].index_select(0, slots.flatten()).unflatten(0, slots.shape).transpose(1, 2)
 
     def slots(self, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Where the first `lengths` tokens of `sequences` are in the planes, and their positions in the sequences.

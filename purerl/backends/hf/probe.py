@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.nn import functional
 
+from purerl.backends.hf.module import TokenModel, output_head
+from purerl.backends.hf.packing import pack, read_pack
 from purerl.errors import ConfigError
 from purerl.kernels.logp.reference import shape_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["equal_up_to_rounding", "probe"]
+__all__ = ["equal_up_to_rounding", "probe", "probe_pack", "probe_split"]
 
 _TOKENS, _PADDED_TOKENS = 4, 7
+_ROWS = (7, 4, 4, 1)
 _MAX_LOGIT = 100.0
 
 
@@ -51,9 +55,64 @@ def probe(causal: PreTrainedModel, shape: Mapping[str, Any]) -> None:
     logits = _with_hook(head, record, lambda: causal(input_ids=tokens[:, :_TOKENS], use_cache=False).logits)
     padded = causal.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state[:, :_TOKENS]
     _compare(causal, "hidden states of its decoder, with padding to the right", padded, recorded.get("hidden"))
-    product = functional.linear(padded, head.weight, getattr(head, "bias", None))
-    _compare(causal, "product of hidden states and output head", product, recorded["product"])
+    weight, bias, shard = output_head(head)
+    rows = slice(None) if shard is None else shard.rows
+    product = functional.linear(padded, weight, bias)
+    _compare(causal, "product of hidden states and output head", product, recorded["product"][..., rows])
     _compare(causal, "logits, from that product", shape_logits(recorded["ramp"], **shape), logits)
+
+
+@torch.no_grad()
+def probe_split(causal: PreTrainedModel, module: TokenModel) -> None:
+    """Compare the hidden states of `module`, which was made of `causal`, with and without sequence parallelism.
+
+    Also `probe` of the logits without it. Raises: ConfigError that names the first difference.
+    """
+    from purerl.backends.hf.packed_attention import attention_as
+    from purerl.backends.hf.sequence import own_positions
+
+    weight: Any = causal.get_input_embeddings().weight
+    group, decoder = module.sequence, module.decoder
+    width = _TOKENS * dist.get_world_size(group)
+    tokens = torch.arange(width, device=weight.device)[None] % len(weight)
+    with attention_as(causal, module.attention):
+        probe(causal, module.shape)
+        expected = decoder(input_ids=tokens, use_cache=False).last_hidden_state
+    start, size = own_positions(width, group)
+    position_ids = torch.arange(start, start + size, device=weight.device)[None]
+    own = decoder(input_ids=tokens[:, start : start + size], position_ids=position_ids, use_cache=False)
+    what = "hidden states of its decoder, with trainer.mesh.sequence"
+    _compare(causal, what, own.last_hidden_state, expected[:, start : start + size])
+
+
+@torch.no_grad()
+def probe_pack(causal: PreTrainedModel, module: TokenModel) -> None:
+    """Compare the hidden states of `module`, which was made of `causal`, for rows in one line and for padded rows.
+
+    Also `probe` of the logits, with padded rows. Raises: ConfigError that names the first difference.
+    """
+    from purerl.backends.hf.packed_attention import attention_as
+
+    weight: Any = causal.get_input_embeddings().weight
+    time, size = torch.arange(max(_ROWS) + 1, device=weight.device), torch.tensor(_ROWS, device=weight.device)
+    tokens = torch.arange(len(size) * len(time), device=weight.device).reshape(len(size), -1) % len(weight)
+    action = (time > 0) & (time <= size[:, None])
+    with attention_as(causal, module.attention):
+        probe(causal, module.shape)
+        padded = module.decoder(input_ids=tokens, use_cache=False).last_hidden_state
+    try:
+        own, states, index = read_pack(module.decoder, pack(action), tokens, action, multiple=1, group=module.sequence)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:  # what its attention may raise
+        raise _cannot_pack(causal, f"an error in its forward pass: {str(error).splitlines()[0]}") from error
+    rows, times = own.nonzero(as_tuple=True)
+    # With mesh.sequence, a rank may have no token of these rows.
+    if len(index) and not equal_up_to_rounding(states[0][0, index], padded[rows, times - 1]):
+        raise _cannot_pack(causal, "other hidden states than for each row on its own")
+
+
+def _cannot_pack(causal: PreTrainedModel, got: str) -> ConfigError:
+    need = "a model that reads rows in one line as it reads each of them"
+    return ConfigError("packing", got=f"{type(causal).__name__}: {got}", need=need, do="leave packing out")
 
 
 def _with_hook(module: Any, hook: Callable, run: Callable[[], Tensor]) -> Tensor:

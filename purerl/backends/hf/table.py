@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import torch
 from torch import Tensor
 
 __all__ = ["Table", "moves"]
@@ -28,8 +29,8 @@ class Table:
     rows        number of rows in use; they are the first ones
     start, now  the columns in use: from `start` to `now`, which is included
 
-    New rows are 0 in all columns in use, and never contain values of earlier rows: attention multiplies masked values
-    by 0, and 0 times NaN is NaN, so that a row with NaN would change other rows.
+    New rows are 0 in the columns before their own, and never contain values of earlier rows: attention multiplies
+    masked values by 0, and 0 times NaN is NaN, so that a row with NaN would change other rows.
     """
 
     def __init__(self, max_rows: int) -> None:
@@ -56,10 +57,16 @@ class Table:
 
     def gather(self, name: Hashable, rows: Tensor, columns: Tensor) -> Tensor:
         """The plane `name` in the columns [n, columns] of `rows` [n]: [n, columns, heads, width]."""
-        return self._planes[name][rows[:, None], :, columns - self._origin]
+        plane = self._planes[name]
+        heads = rows[:, None] * plane.shape[1] + torch.arange(plane.shape[1], device=rows.device)
+        index = heads[:, None, :] * plane.shape[2] + (columns - self._origin)[:, :, None]
+        return plane.flatten(0, 2).index_select(0, index.flatten()).unflatten(0, index.shape)
 
     def add_rows(self, count: int, before: int) -> slice:
-        """Add `count` rows with `before` columns before `now`, all 0. Returns their indices."""
+        """Add `count` rows with `before` columns before `now`, which the caller writes. Returns their indices.
+
+        Earlier columns are 0.
+        """
         old, new = slice(0, self.rows), slice(self.rows, self.rows + count)
         start = self.start if self.rows else self.now
         self.start = min(start, self.now - before)
@@ -69,7 +76,7 @@ class Table:
         self.rows = new.stop
         for plane in self._planes.values():
             self._columns(plane, old, self.start, start).zero_()
-            self._columns(plane, new, self.start, self.now + 1).zero_()
+            self._columns(plane, new, self.start, self.now - before).zero_()
         return new
 
     def add_column(self) -> None:
@@ -80,10 +87,13 @@ class Table:
     def remove_rows(self, sources: Sequence[int], holes: Sequence[int], rows: int, start: int) -> None:
         """Move the rows `sources` to `holes`, then keep the first `rows` rows and the columns from `start` on."""
         self.rows, self.start = rows, start
-        if sources:
-            for plane in self._planes.values():
-                view = self._columns(plane, slice(None), start, self.now + 1)
-                view[list(holes)] = view[list(sources)]
+        if not sources:
+            return
+        device = next(iter(self._planes.values())).device
+        moved, target = (torch.tensor(indices, device=device) for indices in (sources, holes))
+        for plane in self._planes.values():
+            view = self._columns(plane, slice(None), start, self.now + 1)
+            view.index_copy_(0, target, view.index_select(0, moved))
 
     def release(self) -> None:
         """Free the memory if no row is in use, so that training can use it between two phases of sampling."""

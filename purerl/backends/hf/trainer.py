@@ -1,14 +1,6 @@
 """The trainer for causal language models of Hugging Face's transformers: its settings, and how it is built.
 
-`build` loads the model as a plain module, applies `parallelize` to it, and only then creates the optimizer. So the
-model can be sharded from outside:
-
-    def shard(module):
-        for layer in layers_of(module):
-            fully_shard(layer)
-        fully_shard(module)
-
-    build(config, model=model, role="policy", outputs=("logp",), updates=100, seed=0, parallelize=shard)
+`build` loads the model, makes it parallel (`parallel.py`), and only then creates the optimizer.
 
 Parts that need torch or transformers are imported when a trainer is built.
 """
@@ -16,22 +8,33 @@ Parts that need torch or transformers are imported when a trainer is built.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from attrs import frozen
 
+from purerl.backends.hf.lora import Lora, check_lora
+from purerl.backends.hf.mesh import Mesh
 from purerl.errors import ConfigError, nearest
 from purerl.settings import Model, at_least, between, boolean, check_alternatives, no_effect, one_of, setting
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from purerl.backends.hf.engine import HFTrainer
     from purerl.protocols import Capabilities
+    from purerl.resources.memory import MemoryUse
 
-__all__ = ["OUTPUTS", "Config", "build", "capabilities", "check", "depends_on_length", "preview"]
+__all__ = [
+    "OUTPUTS",
+    "Config",
+    "build",
+    "capabilities",
+    "check",
+    "depends_on_length",
+    "memory",
+    "preview",
+    "trains_adapter",
+]
 
 LRScheduler = Literal["constant", "linear", "cosine"]
 OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition")
@@ -88,7 +91,8 @@ class Config:
         valid=lambda x: x > 0,
     )
     max_tokens_per_microbatch: int = setting(
-        "maximum of rows times tokens of the longest row in one forward pass",
+        "maximum of rows times tokens of the longest row in one forward pass; with packing, of the tokens of its rows; "
+        "with mesh.sequence, of all its ranks",
         default=2048,
         unit="tokens",
         may_change="rounding",
@@ -99,15 +103,54 @@ class Config:
         default="off",
         **one_of("off", "bfloat16"),
     )
-    gradient_checkpointing: bool = setting(
-        "recompute the activations of each layer in the backward pass, to save memory",
+    lora: Lora | None = setting(
+        "train an adapter, with the weights frozen in model.dtype; if not given, all weights are trained", default=None
+    )
+    mesh: Mesh = setting("how the ranks of a run divide the work", factory=Mesh, may_change="rounding")
+    recompute: Literal["none", "layers", "selective"] = setting(
+        "activations that are computed again in the backward pass, to save memory; layers: all of them; selective: not "
+        "those of matrix products and attention",
+        default="none",
+        may_change="rounding",
+        **one_of("none", "layers", "selective"),
+    )
+    compile: bool = setting(
+        "compile each layer with torch.compile; the first steps take minutes, and rows (with packing, their line) are "
+        "padded to multiples of 64 tokens",
         default=False,
         may_change="rounding",
         **boolean(),
     )
-    share_prefixes: bool = setting(
-        "compute the common prefix of a group's rows once, if the model allows it",
+    cpu_offload: bool = setting(
+        "keep parameters, gradients and moments in the memory of the CPU, if mesh divides them",
+        default=False,
+        may_change="rounding",
+        **boolean(),
+    )
+    reshard_after_forward: bool = setting(
+        "free the gathered parameters of a layer after its forward pass, and gather them again for its backward pass, "
+        "if mesh divides them; false: faster, with a whole model in memory",
         default=True,
+        may_change="rounding",
+        **boolean(),
+    )
+    router_aux_loss_coef: float | None = setting(
+        "weight of the loss that balances the load of experts; if not given, the model's own if its configuration sets "
+        "output_router_logits, otherwise 0",
+        default=None,
+        **between(0, 1e3),
+    )
+    share_prefixes: bool | None = setting(
+        "compute the common prefix of a group's rows once, if the model allows it and mesh does not split sequences; "
+        "if not given, true without packing",
+        default=None,
+        may_change="rounding",
+        **boolean(),
+    )
+    packing: bool = setting(
+        "read the rows of a micro-batch in one line, with attention within each row, so that nothing is computed for "
+        "padding; common prefixes are then computed for each row",
+        default=False,
         may_change="rounding",
         **boolean(),
     )
@@ -135,6 +178,23 @@ class Config:
         if self.lr_scheduler_steps is not None and self.lr_scheduler_steps <= (self.warmup_steps or 0):
             need = f"less than lr_scheduler_steps, {self.lr_scheduler_steps}"
             raise ConfigError("warmup_steps", got=self.warmup_steps, need=need)
+        if self.compile and self.recompute == "selective":
+            need = "layers or none with compile: single operations of a compiled layer cannot be kept"
+            raise ConfigError("recompute", got="selective", need=need, do="set it to layers")
+        if self.lora is not None and self.mesh.tensor > 1:
+            need = "1 with lora: matrices that are split have no adapter"
+            raise ConfigError("mesh.tensor", got=self.mesh.tensor, need=need, do="use mesh.shard, or leave lora out")
+        if self.packing and self.share_prefixes:
+            need = "false with packing, which reads each row as a whole"
+            do = "leave packing out if groups have long common prompts, otherwise leave share_prefixes out"
+            raise ConfigError("share_prefixes", got=True, need=need, do=do)
+        if self.mesh.sequence > 1 and self.share_prefixes:
+            need = "false with mesh.sequence, whose ranks read parts of whole rows"
+            raise ConfigError("share_prefixes", got=True, need=need, do="leave share_prefixes out")
+        changed = {"cpu_offload": self.cpu_offload, "reshard_after_forward": not self.reshard_after_forward}
+        for name in (name for name, is_changed in changed.items() if is_changed and not self.mesh.is_divided):
+            need = "parameters that are divided among ranks: trainer.mesh.shard, tensor or sequence above 1"
+            raise no_effect(name, getattr(self, name), need)
 
     @property
     def has_length(self) -> bool:
@@ -164,14 +224,22 @@ def depends_on_length(config: Config) -> bool:
     return config.has_length and config.lr_scheduler_steps is None
 
 
+def trains_adapter(config: Config) -> bool:
+    """Whether a model that is trained keeps its weights, and an adapter is trained."""
+    return config.lora is not None
+
+
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:
     """Refuse settings that do not fit a run, before a model is loaded.
 
     outputs  what the algorithm needs of the model in `role`
     updates  optimizer steps of the run; 0 for a model that is not trained; None if it is not known yet
 
-    Raises: ConfigError for an output that does not exist, a warm-up as long as the run, and `top_k` without effect.
+    Raises: ConfigError for an output that does not exist, a warm-up as long as the run, and `top_k` without effect; and
+    as `check_lora`.
     """
+    if config.lora is not None:
+        check_lora(config.lora, role=role)
     for name in outputs:
         if name not in OUTPUTS:
             got = f"the algorithm needs the output {name!r} of the {role}"
@@ -188,72 +256,62 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of a trainer of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
     from purerl.backends.hf.limits import limits_of
+    from purerl.backends.hf.load import check_divisible, check_packing
     from purerl.backends.hf.preview import without_weights
+    from purerl.backends.hf.router import coefficient_of
     from purerl.protocols import Capabilities
 
     module = without_weights(model, device=config.device)
+    check_divisible(module, model, config.mesh)
+    if config.packing:
+        check_packing(module, model)
+    coefficient_of(config.router_aux_loss_coef, module.config)
     return Capabilities(max_sequence_length=limits_of(module).max_sequence_length, outputs=frozenset(OUTPUTS))
 
 
-def _unchanged(module: nn.Module) -> object:
-    return module
+def memory(config: Config, **arguments: Any) -> MemoryUse:
+    """The memory of a trainer on each rank, which is not built; the arguments are those of `memory_of_trainer`."""
+    from purerl.backends.hf.trainer_memory import memory_of_trainer
+
+    return memory_of_trainer(config, **arguments)
 
 
-def build(
-    config: Config,
-    *,
-    model: Model,
-    role: str,
-    outputs: Sequence[str],
-    updates: int,
-    seed: int,
-    parallelize: Callable[[nn.Module], object] = _unchanged,
-) -> HFTrainer:
+def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], updates: int, seed: int) -> HFTrainer:
     """A trainer of `model` in `role` that computes `outputs`, for a run of `updates` optimizer steps.
 
     With 0 `updates` the model is not trained and has no optimizer. `seed` initializes heads; nothing else is random.
-    `parallelize` changes the module in place before the optimizer is created, for example by `fully_shard`.
 
-    Raises: ConfigError as `check`; for a model that cannot be loaded, whose logits cannot be reproduced, that is to be
-    trained with float16 weights, or that `parallelize` has sharded only in part.
+    Raises: ConfigError as `check`; for a mesh that does not fit the ranks or the model; for a model that cannot be
+    loaded, whose logits cannot be reproduced, or that is to be trained with float16 weights.
     """
     import torch
 
     from purerl.backends.hf.allocator import keep_freed_memory
     from purerl.backends.hf.device import device_of
     from purerl.backends.hf.engine import HFTrainer
-    from purerl.backends.hf.model import load_model
-    from purerl.backends.hf.module import LANGUAGE_OUTPUTS, TokenModel, logit_shape, recompute_layers
-    from purerl.backends.hf.prefix import can_share
-    from purerl.backends.hf.probe import probe
-    from purerl.ranks import current_ranks
+    from purerl.backends.hf.load import load
+    from purerl.backends.hf.mesh import open_mesh
+    from purerl.backends.hf.router import coefficient_of
 
     check(config, role=role, outputs=outputs, updates=updates)
     device = device_of(config.device)
+    _check_dtype(model.dtype, model, updates)
+    mesh = open_mesh(config.mesh, device)
     if device.type == "cpu":
         keep_freed_memory()
-    _check_dtype(model.dtype, model, updates)
-    autocast = None if config.mixed_precision == "off" else torch.bfloat16
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        causal = load_model(model, headless=not set(outputs) & set(LANGUAGE_OUTPUTS))
-        _check_dtype(str(causal.dtype).removeprefix("torch."), model, updates)  # "auto" is now known
-        causal = causal.to(device).eval()
-        probe(causal, logit_shape(causal.config))
-        share = config.share_prefixes and can_share(causal)
-        top_k = _top_k(config.top_k, causal.get_output_embeddings().weight.shape[0])
-        module = TokenModel(causal, outputs, path=Path(model.path), autocast=autocast, top_k=top_k)
-    if config.gradient_checkpointing:
-        recompute_layers(module)
-    module = module.to(device).requires_grad_(updates > 0)
-    parallelize(module)
-    return HFTrainer(config, module, updates=updates, ranks=current_ranks(), share=share)
+    causal, module = load(config, model, mesh, outputs=outputs, seed=seed)
+    _check_dtype(str(causal.dtype).removeprefix("torch."), model, updates)  # "auto" is now known
+    coefficient = coefficient_of(config.router_aux_loss_coef, causal.config) if updates else 0.0
+    module, adapter = module.requires_grad_(updates > 0), None
+    if config.lora is not None and updates:
+        from purerl.backends.hf.adapter import add_adapter
 
-
-def _top_k(top_k: int | None, vocab_size: int) -> int:
-    if top_k is not None and top_k > vocab_size:
-        raise ConfigError("trainer.top_k", got=top_k, need=f"at most {vocab_size}, the size of the vocabulary")
-    return top_k or min(16, vocab_size)
+        adapter = add_adapter(module, config.lora, path=model.path, device=mesh.device, seed=seed)
+    with torch.compiler.set_stance("force_eager") if config.compile else nullcontext():
+        share = module.verify(causal, share=config.share_prefixes is not False)
+    return HFTrainer(
+        config, module, updates=updates, mesh=mesh, share=share, router_coefficient=coefficient, adapter=adapter
+    )
 
 
 def _check_dtype(dtype: str, model: Model, updates: int) -> None:

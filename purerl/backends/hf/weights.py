@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +37,17 @@ class ModelWeights:
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         tensors = full_tensors(self._trained)
-        return tensors if _same_layout(self._model) else iter(as_in_files(self._model, dict(tensors)).items())
+        if _same_layout(self._model):
+            yield from tensors
+            return
+        for _, layer in groupby(tensors, key=lambda item: _layer_of(item[0])):
+            yield from as_in_files(self._model, dict(layer)).items()
+
+
+def _layer_of(name: str) -> str:
+    """The part of a weight's name up to the number of its layer: conversions do not cross layers."""
+    number = re.search(r"\.\d+\.", name)
+    return name[: number.end()] if number else ""
 
 
 def _same_layout(model: PreTrainedModel) -> bool:
@@ -55,7 +67,7 @@ def copy_into(model: PreTrainedModel, weights: Weights, *, mix: float = 1.0) -> 
     """Copy: own = (1 - mix) * own + mix * weights, in place. Weights that are not in `weights` keep their values.
 
     Most models hold each weight as it is in their files, so it is copied directly. For models that hold some weights
-    differently, a second model is built temporarily.
+    differently, a second model is built temporarily, a whole one on every rank.
 
     Raises: EngineError for a name or a shape that is not in the model's files; nothing has been copied then.
     """
@@ -64,6 +76,7 @@ def copy_into(model: PreTrainedModel, weights: Weights, *, mix: float = 1.0) -> 
     if {id(weight) for weight in files.values()} <= {id(weight) for weight in state.values()}:
         copy_weights(weights, files, mix=mix)
         return
+    files = as_in_files(model, dict(full_tensors(state)))
     copies = {id(weight): weight.detach().clone() for weight in files.values()}
     files = {name: copies[id(weight)] for name, weight in files.items()}  # tied weights stay tied
     copy_weights(weights, files, mix=mix)

@@ -12,20 +12,27 @@ objective can use it.
 
     reference.py   the definition in plain torch; it keeps tensors of shape [n, v] for the backward pass
     chunked.py     one chunk of tokens at a time; the backward pass recomputes the logits
+    fused.py       Triton kernels for CUDA tensors, if triton is installed; see below what they compute
+    vocabulary.py  the maximum and the sums over the vocabulary of a head that is split over ranks
 
-Both agree up to rounding, so `token_outputs` selects one of them by size alone.
+The paths agree up to rounding. `token_outputs` uses the reference for small sizes, otherwise fused.py for CUDA tensors
+and chunked.py for others. Without `choices`, the k most likely tokens are computed by chunked.py on every device, and
+so is everything in float64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from purerl.errors import InputError, nearest
+from purerl.kernels.accelerators import uses_triton
 from purerl.kernels.logp import chunked, reference
+from purerl.kernels.logp.vocabulary import VocabularyShard
 
-__all__ = ["KEPT", "OUTPUTS", "chunk_size", "token_outputs"]
+__all__ = ["KEPT", "OUTPUTS", "VocabularyShard", "chunk_size", "token_outputs"]
 
 KEPT = 2**24
 """Largest n * v for which `token_outputs` uses the reference. In float32 each [n, v] tensor then takes up to 64 MiB."""
@@ -53,6 +60,7 @@ def token_outputs(
     k: int | None = None,
     scale: float,
     softcap: float | None,
+    shard: VocabularyShard | None = None,
 ) -> dict[str, Tensor]:
     """Compute `outputs` of the next-token distribution p = softmax(z) at n positions.
 
@@ -66,6 +74,7 @@ def token_outputs(
     k            number of most likely tokens, 1 to v; has no effect if `choices` is passed
     scale        factor of the logits
     softcap      bound of the scaled logits, or None
+    shard        which rows of the head this rank has, if it is split over ranks; see `VocabularyShard`
 
     Outputs:
 
@@ -80,14 +89,24 @@ def token_outputs(
     Everything is computed in float32, or in float64 if `hidden` is float64. That includes the matrix product, because a
     rounding error of a logit is a rounding error of its log-probability.
 
-    Raises: InputError if an output is unknown, or if `choices` and `k` do not fit the outputs.
+    Raises: InputError if an output is unknown, if `choices` and `k` do not fit the outputs, or if `weight` does
+    not have the rows of the shard.
     """
-    _check(outputs, choices, k, vocabulary=weight.shape[0])
+    _check(outputs, choices, k, vocabulary=weight.shape[0] if shard is None else shard.size)
     arguments = (hidden, weight, bias, tokens, temperature)
     options = {"outputs": outputs, "choices": choices, "k": k, "scale": scale, "softcap": softcap}
-    if tokens.numel() * weight.shape[0] <= KEPT:
+    if shard is not None:
+        _check_rows(weight, shard)
+    elif tokens.numel() * weight.shape[0] <= KEPT:
         return reference.token_outputs(*arguments, **options)
-    return chunked.token_outputs(*arguments, **options, chunk=chunk_size(weight.shape[0]))
+    needs_k = choices is None and not {"topk_logp", "topk_tokens"}.isdisjoint(outputs)
+    if uses_triton(hidden) and not needs_k and hidden.dtype != torch.float64:
+        from purerl.kernels.logp import fused
+
+        del options["k"]
+        return fused.token_outputs(*arguments, **options, shard=shard)
+    chunk = chunk_size(weight.shape[0] if shard is None else shard.max_rows)
+    return chunked.token_outputs(*arguments, **options, chunk=chunk, shard=shard)
 
 
 def _check(outputs: Sequence[str], choices: Tensor | None, k: int | None, *, vocabulary: int) -> None:
@@ -112,4 +131,15 @@ def _check(outputs: Sequence[str], choices: Tensor | None, k: int | None, *, voc
             got="neither k nor choices" if k is None else k,
             need=f"an integer from 1 to {vocabulary}, the size of the vocabulary",
             do="pass k, or pass choices to get the log-probabilities of certain tokens",
+        )
+
+
+def _check_rows(weight: Tensor, shard: VocabularyShard) -> None:
+    start, stop = shard.rows.start, shard.rows.stop
+    if len(weight) != stop - start:
+        raise InputError(
+            "token_outputs: weight",
+            got=f"{len(weight)} rows",
+            need=f"{stop - start} rows, {start} to {stop - 1} of {shard.size}",
+            do="pass the rows of this rank: weight[shard.rows]",
         )

@@ -10,7 +10,8 @@ result has the shape, dtype and device of x. It is differentiable in x, and in `
 division and no overflow. A decay of 0 returns x bit for bit. Rows do not affect each other.
 
     reference.py   one step at a time: the definition, which the tests compare with
-    chunked.py     four steps of all chunks at a time, then a recurrence over the chunks: `reverse_recurrence`
+    chunked.py     four steps of all chunks at a time, then a recurrence over the chunks
+    fused.py       a Triton kernel, for CUDA tensors if triton is installed
 
 >>> import torch
 >>> reverse_recurrence(torch.tensor([0.0, 0.0, 8.0]), 0.5)
@@ -21,6 +22,18 @@ tensor([4., 8., 8.])
 
 from __future__ import annotations
 
-from purerl.kernels.recurrence.chunked import reverse_recurrence
+from torch import Tensor
+
+from purerl.kernels.accelerators import uses_triton
+from purerl.kernels.recurrence import chunked
 
 __all__ = ["reverse_recurrence"]
+
+
+def reverse_recurrence(x: Tensor, decay: float | Tensor) -> Tensor:
+    """y_t = x_t + decay_t * y_{t+1} along the last axis. See `purerl.kernels.recurrence`."""
+    if uses_triton(x):
+        from purerl.kernels.recurrence import fused
+
+        return fused.reverse_recurrence(x, decay)
+    return chunked.reverse_recurrence(x, decay)

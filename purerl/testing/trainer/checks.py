@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 import torch
@@ -13,11 +13,11 @@ from torch import Tensor
 from purerl.algos.algebra import Weighted
 from purerl.backends.weights import TensorWeights
 from purerl.batch import with_fields
-from purerl.digests import digest_of
-from purerl.errors import CheckpointError, EngineError, InputError
+from purerl.errors import EngineError, InputError
 from purerl.protocols import Metrics, Trainer
 from purerl.ranks import current_ranks
 from purerl.testing.perturbations import mask_out_all_tokens, pad
+from purerl.testing.trainer.files import FILE_CHECKS
 from purerl.testing.trainer.reference import (
     OBJECTIVES,
     TOKENWISE,
@@ -33,23 +33,14 @@ from purerl.testing.trainer.reference import (
     value_of,
     weights_of,
 )
-from purerl.testing.trainer.resources import closing_trainers, shared_directory
+from purerl.testing.trainer.resources import builds, closing_trainers, shared_directory, take_steps
 
 __all__ = ["CHECKS"]
-
-
-def _builds(case: Case) -> Sequence[Build]:
-    return (case.build, *case.variants)
 
 
 def _score(trainer: Trainer, batch: TensorDict) -> dict[str, Tensor]:
     scores = trainer.score(batch, ("logp", "entropy"))
     return {name: scores[name] for name in ("logp", "entropy")}
-
-
-def _train(trainer: Trainer, steps: Iterable[Step]) -> tuple[dict[str, Tensor], list[Metrics]]:
-    reports = [trainer.step(*step) for step in steps]
-    return weights_of(trainer), reports
 
 
 # --- scores --------------------------------------------------------------------------------------------------------
@@ -58,7 +49,7 @@ def _train(trainer: Trainer, steps: Iterable[Step]) -> tuple[dict[str, Tensor], 
 def scores_equal_the_reference(case: Case) -> None:
     """Each token's own score, given all tokens before it, at the row's temperature, in the dtype of the batch."""
     batch = make_batch(case)
-    for build in _builds(case):
+    for build in builds(case):
         trainer = build()
         scores = trainer.score(batch, ("logp", "entropy"))
         assert scores.batch_size == batch.batch_size, f"batch size {scores.batch_size}, need {batch.batch_size}"
@@ -129,7 +120,9 @@ def scoring_has_no_side_effects(case: Case) -> None:
     (step,) = first_steps(case, OBJECTIVES[0], 1)
     _score(trainer, make_batch(case, 9))
     assert_close("weights after a score", weights_of(trainer), weights_of(untouched), 0)
-    assert_close("weights after a score and a step", _train(trainer, [step])[0], _train(untouched, [step])[0], 0)
+    assert_close(
+        "weights after a score and a step", take_steps(trainer, [step])[0], take_steps(untouched, [step])[0], 0
+    )
 
 
 # --- steps ---------------------------------------------------------------------------------------------------------
@@ -137,7 +130,7 @@ def scoring_has_no_side_effects(case: Case) -> None:
 
 def steps_equal_the_reference(case: Case) -> None:
     """Weights after three steps, and the metrics of each, for every variant and objective."""
-    for build in _builds(case):
+    for build in builds(case):
         for objective in OBJECTIVES:
             _compare(case, build, first_steps(case, objective))
 
@@ -145,7 +138,7 @@ def steps_equal_the_reference(case: Case) -> None:
 def _compare(case: Case, build: Build, steps: Sequence[Step]) -> None:
     trainer = build()
     expected, expected_reports = reference_training(case, weights_of(trainer), steps)
-    weights, reports = _train(trainer, steps)
+    weights, reports = take_steps(trainer, steps)
     for report, expected_report in zip(reports, expected_reports, strict=True):
         _check_report(report, expected_report, case.tolerance)
     terms = [term.name for term in steps[0][1].terms]
@@ -170,7 +163,7 @@ def a_unit_may_exceed_the_token_budget(case: Case) -> None:
     """A batch that is one group, with an objective that couples its rows."""
     batch = make_batch(case)
     batch = with_fields(batch, group=torch.zeros_like(batch["group"]))
-    for build in _builds(case):
+    for build in builds(case):
         _compare(case, build, [make_step(OBJECTIVES[2], batch)])
 
 
@@ -189,7 +182,7 @@ def prefixes_shared_on_one_rank(case: Case) -> None:
 
 
 def _compare_scores_and_step(case: Case, batch: TensorDict) -> None:
-    for build in _builds(case):
+    for build in builds(case):
         trainer = build()
         expected = reference_outputs(case, weights_of(trainer), batch)
         assert_close("score", _score(trainer, batch), {n: expected[n] for n in ("logp", "entropy")}, case.tolerance)
@@ -198,18 +191,18 @@ def _compare_scores_and_step(case: Case, batch: TensorDict) -> None:
 
 def equal_calls_give_equal_bits(case: Case) -> None:
     """Two trainers that were built and called alike have the same weights."""
-    for build in _builds(case):
+    for build in builds(case):
         steps = first_steps(case, TOKENWISE)
-        assert_close("weights", _train(build(), steps)[0], _train(build(), steps)[0], 0)
+        assert_close("weights", take_steps(build(), steps)[0], take_steps(build(), steps)[0], 0)
 
 
 def all_ranks_give_the_same_answers(case: Case) -> None:
     """Scores, metrics and weights are the same, bit for bit, on every rank."""
     ranks = current_ranks()
-    for build in _builds(case):
+    for build in builds(case):
         trainer = build()
         scores = _score(trainer, make_batch(case))
-        weights, reports = _train(trainer, first_steps(case, TOKENWISE))
+        weights, reports = take_steps(trainer, first_steps(case, TOKENWISE))
         numbers = [float(part) for report in reports for metric in report.values() for part in metric]
         tensors = (*scores.values(), *weights.values(), torch.tensor(numbers, dtype=torch.float64))
         digest = hashlib.sha256(b"".join(tensor.cpu().contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()
@@ -240,11 +233,11 @@ def _check_no_op(case: Case, step: Step) -> None:
     """Assert that `step` between two others changes neither weights nor momentum, and is reported as skipped."""
     before, after = first_steps(case, TOKENWISE, 2)
     trainer, without = case.build(), case.build()
-    assert_close("weights of two trainers", _train(trainer, [before])[0], _train(without, [before])[0], 0)
+    assert_close("weights of two trainers", take_steps(trainer, [before])[0], take_steps(without, [before])[0], 0)
     report = trainer.step(*step)
     assert_close("weights after the step", weights_of(trainer), weights_of(without), 0)
     assert value_of(report["skipped"]) == 1, "a step that changes nothing is not reported as skipped"
-    assert_close("weights one step later", _train(trainer, [after])[0], _train(without, [after])[0], 0)
+    assert_close("weights one step later", take_steps(trainer, [after])[0], take_steps(without, [after])[0], 0)
 
 
 def arguments_are_not_modified(case: Case) -> None:
@@ -263,7 +256,7 @@ def arguments_are_not_modified(case: Case) -> None:
 def weights_are_replaced_and_mixed(case: Case) -> None:
     """`load_weights` by the definition; invalid weights are refused and change nothing; `metadata` is right."""
     source, target = case.build(), case.build()
-    new, _ = _train(source, first_steps(case, TOKENWISE))
+    new, _ = take_steps(source, first_steps(case, TOKENWISE))
     old = weights_of(target)
     described = {name: (tuple(weight.shape), weight.dtype) for name, weight in new.items()}
     assert dict(source.weights().metadata) == described, "weights().metadata differs from the weights"
@@ -287,30 +280,12 @@ def weights_are_replaced_and_mixed(case: Case) -> None:
     assert_close("replaced weights", weights_of(target), new, 0)
 
 
-def a_loaded_trainer_resumes_exactly(case: Case) -> None:
-    """A new trainer, and one with another state, continue bit for bit from a directory that all ranks share."""
-    *before, after = first_steps(case, TOKENWISE, 4)
-    first = first_steps(case, OBJECTIVES[0], 1)
-    for build in _builds(case):
-        saved, fresh, different = build(), build(), build()
-        _train(saved, before)
-        _train(different, first)
-        with shared_directory() as directory:
-            saved.save(directory)
-            fresh.load(directory)
-            different.load(directory)
-        assert_close("loaded weights", weights_of(fresh), weights_of(saved), 0)
-        expected = _train(saved, [after])[0]
-        assert_close("weights one step after loading", _train(fresh, [after])[0], expected, 0)
-        assert_close("weights one step after loading over another state", _train(different, [after])[0], expected, 0)
-
-
 def scores_follow_the_weights(case: Case) -> None:
     """`load_weights` and `load` after a score: the next score and the next step are those of the new weights."""
     batch, (step,) = make_batch(case), first_steps(case, TOKENWISE, 1)
-    for build in _builds(case):
+    for build in builds(case):
         source, replaced, loaded = build(), build(), build()
-        weights, _ = _train(source, first_steps(case, OBJECTIVES[0]))
+        weights, _ = take_steps(source, first_steps(case, OBJECTIVES[0]))
         expected = _score(source, batch)
         _score(replaced, batch)
         replaced.load_weights(source.weights())
@@ -322,38 +297,14 @@ def scores_follow_the_weights(case: Case) -> None:
             loaded.load(directory)
         assert_close("score after load", _score(loaded, batch), expected, case.tolerance)
         assert_close("weights after load", weights_of(loaded), weights, 0)
-        expected = _train(replaced, [step])[0]
-        assert_close("weights one step after load", _train(loaded, [step])[0], expected, 0)
-
-
-def an_invalid_checkpoint_is_refused(case: Case) -> None:
-    """An empty directory raises CheckpointError, and the trainer is unchanged."""
-    trainer = case.build()
-    with shared_directory() as directory:
-        try:
-            trainer.load(directory)
-        except CheckpointError:
-            assert_close("weights", weights_of(trainer), weights_of(case.build()), 0)
-            return
-    raise AssertionError("an empty directory was loaded")
-
-
-def reported_digests_are_those_of_the_files(case: Case) -> None:
-    """The digests that `save` returns, if any, are those of files that it has written."""
-    for build in _builds(case):
-        trainer = build()
-        with shared_directory() as directory:
-            digests = trainer.save(directory) or {}
-            files = {name for name in digests if (directory / name).is_file()}
-            wrong = [name for name in digests if name not in files or digest_of(directory / name) != digests[name]]
-            wrong = current_ranks().gather(wrong)
-        assert not any(wrong), f"save returned wrong digests, by rank: {wrong}"
+        expected = take_steps(replaced, [step])[0]
+        assert_close("weights one step after load", take_steps(loaded, [step])[0], expected, 0)
 
 
 def an_exported_trainer_can_be_closed(case: Case) -> None:
     """`export` writes files, and `close` succeeds afterwards."""
     with shared_directory() as directory, closing(case.build()) as trainer:
-        _train(trainer, first_steps(case, TOKENWISE, 1))
+        take_steps(trainer, first_steps(case, TOKENWISE, 1))
         trainer.export(directory)
         written = current_ranks().gather(any(directory.iterdir()))
     assert any(written), "export wrote no file"
@@ -377,10 +328,8 @@ _OPEN = (
     a_nonfinite_gradient_is_skipped,
     arguments_are_not_modified,
     weights_are_replaced_and_mixed,
-    a_loaded_trainer_resumes_exactly,
     scores_follow_the_weights,
-    an_invalid_checkpoint_is_refused,
-    reported_digests_are_those_of_the_files,
+    *FILE_CHECKS,
 )
 
 CHECKS = (*map(closing_trainers, _OPEN), an_exported_trainer_can_be_closed)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from purerl.protocols import Trainer
-from purerl.ranks import current_ranks
-from purerl.testing.trainer.reference import Build, Case
+from torch import Tensor
 
-__all__ = ["closing_trainers", "shared_directory"]
+from purerl.protocols import Metrics, Trainer
+from purerl.ranks import current_ranks
+from purerl.testing.trainer.reference import Build, Case, Step, weights_of
+
+__all__ = ["builds", "closing_trainers", "shared_directory", "take_steps"]
 
 
 def closing_trainers(check: Callable[[Case], None]) -> Callable[[Case], None]:
@@ -45,3 +47,14 @@ def shared_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         yield Path(ranks.gather(folder)[0])
         ranks.gather(None)  # no rank uses it any more
+
+
+def builds(case: Case) -> Sequence[Build]:
+    """All ways in which `case` builds a trainer."""
+    return (case.build, *case.variants)
+
+
+def take_steps(trainer: Trainer, steps: Iterable[Step]) -> tuple[dict[str, Tensor], list[Metrics]]:
+    """The weights after `steps`, and the metrics of each."""
+    reports = [trainer.step(*step) for step in steps]
+    return weights_of(trainer), reports

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from purerl.backends.fake.trainer import FakeTrainer, conformance
+from pathlib import Path
+from typing import Any
+
+from purerl.backends.fake import trainer
 from purerl.ranks import current_ranks
 
-__all__ = ["conformance"]
+_score = trainer.FakeTrainer.score
 
-_score = FakeTrainer.score
-FakeTrainer.score = lambda self, batch, outputs: _score(self, batch[current_ranks().rank :], outputs)
+
+def conformance(directory: Path) -> dict[str, Any]:
+    """Break the trainer of this process. Importing this module does not: pytest imports it to look for doctests."""
+    trainer.FakeTrainer.score = lambda self, batch, outputs: _score(self, batch[current_ranks().rank :], outputs)
+    return trainer.conformance(directory)

@@ -1,0 +1,132 @@
+"""`purerl plan`: the memory that a run needs, by component and phase, and what lowers it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from purerl_cli.completion import recipe_names, setting_keys
+from purerl_cli.output import with_debug
+
+if TYPE_CHECKING:
+    from purerl.planning import MemoryPlan
+    from purerl.planning.suggest import Suggestion
+
+__all__ = ["Recipe", "Settings", "plan"]
+
+
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        help="Name of a recipe, module:function, file.py:function or file.toml.", autocompletion=recipe_names
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, or pass an argument to the recipe; repeatable.",
+        autocompletion=setting_keys,
+    ),
+]
+
+
+@with_debug
+def plan(
+    recipe: Recipe,
+    settings: Settings = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of the accelerator of each rank, such as 80GiB.", show_default=False),
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of ranks.", show_default="placement.ranks")
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Tokens of the longest prompt.", show_default="data.max_prompt_tokens"),
+    ] = None,
+    completion_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Tokens of the longest answer, of a run that learns from data."),
+    ] = None,
+    suggestions: Annotated[
+        bool, typer.Option("--suggest", help="Also show what lowers the memory if the run fits.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Plan the memory of a run from its configuration, without loading a model.
+
+    Of a model only config.json is read. Exits with status 1 if the run does not fit, by the plan.
+    """
+    from purerl.config.check import check
+    from purerl.planning import plan_memory
+    from purerl.planning.suggest import suggest
+    from purerl.planning.workload import Lengths
+    from purerl.recipes import resolve
+    from purerl.resources.memory import parse_bytes
+
+    config = resolve(recipe, settings or ())
+    check(config)
+    options: dict[str, Any] = {
+        "ranks": ranks,
+        "memory": parse_bytes(memory) if memory else None,
+        "lengths": Lengths(prompt=prompt_tokens, completion=completion_tokens),
+    }
+    planned = plan_memory(config, **options)
+    found = suggest(config, **options) if suggestions or not planned.fits else []
+    if as_json:
+        typer.echo(json.dumps(_as_json(planned, found), indent=2))
+    else:
+        _show(planned, found)
+    if not planned.fits:
+        raise typer.Exit(1)
+
+
+def _as_json(planned: MemoryPlan, found: list[Suggestion]) -> dict[str, Any]:
+    """Sizes are in bytes."""
+    return {
+        "ranks": planned.ranks,
+        "peak": planned.peak,
+        "peak_phase": planned.peak_phase,
+        "phases": planned.phases,
+        "components": planned.device,
+        "main_memory": planned.host,
+        "memory": planned.capacity.size,
+        "memory_source": planned.capacity.source,
+        "fits": planned.fits,
+        "assumed": planned.assumed,
+        "suggestions": [
+            {"set": each.settings, "peak": each.plan.peak, "fits": each.plan.fits, "note": each.note} for each in found
+        ],
+    }
+
+
+def _show(planned: MemoryPlan, found: list[Suggestion]) -> None:
+    from purerl.planning.plan import describe
+    from purerl.resources.memory import format_bytes
+    from purerl_cli.tables import show
+
+    phases = planned.phases
+    rows = [[name, *(format_bytes(sizes.get(phase, 0)) for phase in phases)] for name, sizes in planned.device.items()]
+    rows.append(["total on each rank", *map(format_bytes, phases.values())])
+    show("component", *phases, rows=rows, wrap=False)
+    if planned.host:
+        rows = [[name, *(format_bytes(part.get(phase, 0)) for phase in phases)] for name, part in planned.host.items()]
+        show("in main memory", *phases, rows=rows, wrap=False)
+    typer.echo(describe(planned))
+    for text in planned.assumed:
+        typer.echo(f"assumed: {text}")
+    if found:
+        rows = (
+            (" ".join(f"--set {s}" for s in each.settings), format_bytes(each.plan.peak), _fits(each.plan), each.note)
+            for each in found
+        )
+        show("change", "peak", "fits", "effect", rows=rows, wrap=False)
+
+
+def _fits(planned: MemoryPlan) -> str:
+    return "fits" if planned.fits else "does not fit"

@@ -1,0 +1,73 @@
+"""Floating-point operations of a model, and the peak of the devices that it is trained on.
+
+    FLOPs of a token = 6 N + 12 L H Q T
+
+N: weights that a token is multiplied with. L layers, H heads of width Q, and T: tokens of the row. Of the factor 6, two
+are the forward pass, two the gradients of hidden states, and two the gradients of weights. Source: Chowdhery et al.
+2022, PaLM (2204.02311), appendix B. As there, attention counts as if it were not causal, and what recomputation repeats
+does not count.
+
+Frozen weights have no gradients: they count 4 times instead of 6. Of experts, those count that a token is sent to. An
+embedding is no product, unless it is also the output head.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from purerl.resources.devices import Precision, peak_flops
+
+if TYPE_CHECKING:
+    from purerl.backends.hf.engine import HFTrainer
+    from purerl.backends.hf.module import TokenModel
+
+__all__ = ["peak_of_ranks", "training_flops"]
+
+
+def training_flops(module: TokenModel, tokens: int, length: float) -> float:
+    """FLOPs of forward and backward pass over `tokens` tokens of rows with `length` tokens.
+
+    Each row counts alone, also where prefixes are shared, so a utilization is that of the rows as they are.
+    """
+    config = module.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    attention = 12 * config.num_hidden_layers * config.num_attention_heads * head_dim * length
+    return tokens * (_weights(module) + attention)
+
+
+def _weights(module: TokenModel) -> float:
+    """The sum over matrices of their numbers, times 6, or 4 if they are frozen."""
+    embedding = module.decoder.get_input_embeddings().weight
+    head = module.model.get_output_embeddings().weight if module.has_vocabulary else None
+    config, total = module.config, 0.0
+    for name, weight in module.named_parameters():
+        if weight.ndim < 2 or (weight is embedding and weight is not head):
+            continue
+        share = _active_fraction(config) if ".experts." in name else 1.0
+        total += weight.numel() * share * (6 if weight.requires_grad else 4)
+    return total
+
+
+def _active_fraction(config: Any) -> float:
+    """The fraction of experts that a token is sent to."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    experts = next((number for name in names if (number := getattr(config, name, None))), None)
+    return config.num_experts_per_tok / experts if experts else 1.0
+
+
+def peak_of_ranks(trainer: HFTrainer) -> float | None:
+    """Peak FLOP/s of the devices of all ranks together; None if it is not known, as on a CPU."""
+    device = trainer.mesh.device
+    if device.type != "cuda":
+        return None
+    peak = peak_flops(torch.cuda.get_device_name(device), _precision(trainer))
+    return None if peak is None else peak * trainer.mesh.all.size
+
+
+def _precision(trainer: HFTrainer) -> Precision:
+    """That of most matrix products."""
+    if trainer.config.mixed_precision == "bfloat16" or trainer.module.model.dtype.itemsize == 2:
+        return "bfloat16"
+    return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"

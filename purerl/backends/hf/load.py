@@ -1,0 +1,149 @@
+"""Loading a model for training: the whole of it, or the part of this rank if the mesh divides it.
+
+A model that is divided is created on the meta device. transformers splits its matrices by the plan of the model, purerl
+shards it, and then transformers reads this rank's part of each tensor from the safetensors files. So no rank holds a
+whole model at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from purerl.backends.hf.limits import unsupported_layers
+from purerl.backends.hf.mesh import Mesh, RankMesh
+from purerl.backends.hf.model import load_model
+from purerl.backends.hf.module import LANGUAGE_OUTPUTS, TokenModel
+from purerl.backends.hf.parallel import parallelize
+from purerl.backends.hf.preview import without_weights
+from purerl.errors import ConfigError
+from purerl.settings import Model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+
+__all__ = ["check_divisible", "check_packing", "load"]
+
+
+def check_divisible(shapes: PreTrainedModel, model: Model, mesh: Mesh) -> None:
+    """Refuse a `mesh` that the model with these `shapes` cannot be divided by. Raises ConfigError."""
+    name, text = type(shapes).__name__, shapes.config.get_text_config(decoder=True)
+    heads = text.num_attention_heads
+    key_heads = getattr(text, "num_key_value_heads", None) or heads
+    if mesh.tensor > 1:
+        if not shapes.tp_plan:
+            raise _refused("tensor", mesh.tensor, f"{name}, for which transformers has no plan", "a model with a plan")
+        _check_heads("tensor", mesh.tensor, "key and value heads", key_heads)
+    if mesh.sequence > 1:
+        _check_heads("sequence", mesh.sequence, "heads of each tensor-parallel rank", heads // mesh.tensor)
+        if unsupported := unsupported_layers(shapes):
+            got, need = f"{name} with {', '.join(unsupported)}", "layers of full or sliding-window attention only"
+            raise _refused("sequence", mesh.sequence, got, need)
+        if model.attention != "sdpa" or not shapes.is_backend_compatible():
+            got = f"{name} with attention {model.attention}"
+            raise _refused("sequence", mesh.sequence, got, "a model that supports sdpa, with model.attention=sdpa")
+
+
+def check_packing(shapes: PreTrainedModel, model: Model) -> None:
+    """Refuse to pack rows for the model with these `shapes` if it cannot read them so. Raises ConfigError."""
+    from purerl.backends.hf.packed_attention import SUPPORTED
+
+    got, need = f"{type(shapes).__name__} with ", "layers of full or sliding-window attention only"
+    if unsupported := unsupported_layers(shapes):
+        raise ConfigError("packing", got=got + ", ".join(unsupported), need=need, do="leave packing out")
+    if model.attention not in SUPPORTED or not shapes.is_backend_compatible():
+        got, need = f"{got}attention {model.attention}", "a model that supports sdpa or eager, with one of them"
+        raise ConfigError("packing", got=got, need=need, do="set model.attention to sdpa, or leave packing out")
+
+
+def _check_heads(name: str, size: int, what: str, heads: int) -> None:
+    if heads % size:
+        divisors = ", ".join(str(divisor) for divisor in range(1, heads + 1) if heads % divisor == 0)
+        raise ConfigError(f"mesh.{name}", got=f"{size}, and {heads} {what}", need=f"one of: {divisors}")
+
+
+def _refused(name: str, size: int, got: str, need: str) -> ConfigError:
+    return ConfigError(f"mesh.{name}", got=f"{size}, and {got}", need=need, do=f"leave mesh.{name} out, and use shard")
+
+
+def load(
+    config: HFTrainerConfig, model: Model, mesh: RankMesh, *, outputs: Sequence[str], seed: int
+) -> tuple[PreTrainedModel, TokenModel]:
+    """`model` as transformers' class and as the `TokenModel` made of it, parallel as `config` says, on its device.
+
+    Raises: ConfigError if the model cannot be loaded, or not be divided.
+    """
+    autocast = None if config.mixed_precision == "off" else torch.bfloat16
+    headless = not set(outputs) & set(LANGUAGE_OUTPUTS)
+
+    def wrap(causal: PreTrainedModel) -> TokenModel:
+        torch.manual_seed(seed)  # heads are the same for every mesh
+        module = TokenModel(causal, outputs, path=Path(model.path), autocast=autocast, top_k=config.top_k)
+        parallelize(module, config, mesh)
+        return module
+
+    with torch.random.fork_rng():
+        if mesh.parameters is not None:
+            return _load_part(config, model, mesh, wrap, headless=headless)
+        causal = load_model(model, headless=headless).to(mesh.device).eval()
+        if config.packing:
+            check_packing(causal, model)
+        return causal, wrap(causal).to(mesh.device)
+
+
+def _load_part(
+    config: HFTrainerConfig,
+    model: Model,
+    mesh: RankMesh,
+    wrap: Callable[[PreTrainedModel], TokenModel],
+    *,
+    headless: bool,
+) -> tuple[PreTrainedModel, TokenModel]:
+    """This rank's part of `model`. `wrap` is called before weights are loaded, and shards the module that it makes."""
+    from transformers.distributed.configuration_utils import DistributedConfig
+
+    shapes = without_weights(model, device=str(mesh.device))
+    check_divisible(shapes, model, config.mesh)
+    if config.packing:
+        check_packing(shapes, model)
+    cls: Any = type(shapes)
+    wrapped: list[TokenModel] = []
+
+    class Divided(cls):
+        """The class of the model, with transformers' two hooks for models that are divided before they are loaded."""
+
+        @classmethod
+        def prepare_distribute_model(cls, distributed_config: Any, device_map: Any = None) -> Any:
+            return distributed_config, torch.device("cpu") if config.cpu_offload else mesh.device, _Meshes(mesh)
+
+        @classmethod
+        def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh_manager: Any) -> Any:
+            model.__class__ = type(shapes)
+            model.maybe_distribute_model(model, distributed_config, mesh_manager)
+            model.tie_weights()  # before FSDP2 counts parameters: a tied weight is one
+            wrapped.append(wrap(model))
+            return model
+
+    size = mesh.tensor.size() if mesh.tensor else 1
+    causal = load_model(model, headless=headless, cls=Divided, distributed_config=DistributedConfig(tp_size=size))
+    # save_pretrained would otherwise take part in collective calls; it gets full tensors, on one rank.
+    del causal.config.__dict__["distributed_config"]
+    for name, buffer in causal.named_buffers():
+        owner, _, attribute = name.rpartition(".")
+        setattr(causal.get_submodule(owner), attribute, buffer.to(mesh.device))
+    return causal.eval(), wrapped[0]
+
+
+class _Meshes:
+    """The part of transformers' `TransformersDeviceMesh` that is needed to split matrices."""
+
+    def __init__(self, mesh: RankMesh) -> None:
+        self.mesh = mesh
+
+    def get_mesh(self, names: str | tuple[str, ...]) -> Any:
+        return self.mesh.tensor

@@ -1,0 +1,119 @@
+"""The settings of LoRA: low-rank matrices that are trained beside frozen weights.
+
+This file imports no torch, so that a mistake in a configuration is reported quickly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from attrs import frozen
+
+from purerl.errors import ConfigError, PurerlError
+from purerl.settings import above_zero, at_least, boolean, one_of, setting
+
+__all__ = ["ALL_LINEAR", "CONFIG_FILE", "WEIGHTS_FILE", "Lora", "check_lora", "check_supported", "scale_of"]
+
+ALL_LINEAR = "all-linear"
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+"""The files of an adapter in peft's format."""
+
+
+@frozen(kw_only=True)
+class Lora:
+    """An adapter is trained instead of the whole model: W + scale * B A in place of the frozen matrix W.
+
+    Source: Hu et al. 2021, LoRA (2106.09685). The defaults are those of Schulman et al. 2025, LoRA Without Regret.
+    """
+
+    rank: int = setting("number of rows of A and of columns of B", default=32, **at_least(1))
+    alpha: float = setting(
+        "scale * rank, or scale * sqrt(rank) with rank_stabilized",
+        default=32.0,
+        **above_zero(),
+    )
+    rank_stabilized: bool = setting(
+        "scale = alpha / sqrt(rank) instead of alpha / rank (rsLoRA)", default=False, **boolean()
+    )
+    target_modules: tuple[str, ...] = setting(
+        "linear layers that get an adapter, by the ends of their names, such as q_proj; all-linear: all except the "
+        "output head",
+        default=(ALL_LINEAR,),
+        need=f"names of layers, or {ALL_LINEAR} alone",
+        valid=lambda names: all(names) and bool(names) and (ALL_LINEAR not in names or len(names) == 1),
+    )
+    initial: str | None = setting(
+        "directory of an adapter in peft's format that training starts from; if not given, B is 0 at the start",
+        default=None,
+    )
+    export: Literal["merged", "adapter"] = setting(
+        "what is written at the end and by purerl export; merged: a whole model; adapter: peft's format",
+        default="merged",
+        **one_of("merged", "adapter"),
+    )
+
+
+def check_lora(lora: Lora, *, role: str) -> None:
+    """Refuse `lora` if peft is missing, if its adapter does not exist or differs, and for a reference with `initial`.
+
+    Raises: ConfigError.
+    """
+    if find_spec("peft") is None:
+        raise ConfigError("lora", got="peft is not installed", need="peft", do="pip install 'purerl[lora]'")
+    if lora.initial is None:
+        return
+    if role == "reference":
+        got = "an adapter that the run starts from: the model without it is not where the run starts"
+        do = "merge it into the model, and leave lora.initial out; or set roles.reference.model, and its trainer"
+        raise ConfigError("lora.initial with a reference", got=got, need="a new adapter", do=do)
+    _check_same(lora, _read_settings(Path(lora.initial)), lora.initial)
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """The settings of the adapter in the directory `path`. Raises ConfigError if there is none."""
+    try:
+        return json.loads((path / CONFIG_FILE).read_text())
+    except (OSError, ValueError) as error:
+        need = f"a directory with {CONFIG_FILE} and {WEIGHTS_FILE}, as peft writes them"
+        raise ConfigError("lora.initial", got=str(error), need=need) from error
+
+
+def _check_same(lora: Lora, settings: Mapping[str, Any], path: str) -> None:
+    """Refuse the adapter with `settings` in the directory `path` if it is no LoRA, or has another rank or scale."""
+    check_supported(settings, ConfigError, f"lora.initial {path!r}")
+    own = {"rank": lora.rank, "alpha": lora.alpha, "rank_stabilized": lora.rank_stabilized}
+    saved = {"rank": settings["r"], "alpha": settings["lora_alpha"]}
+    saved["rank_stabilized"] = bool(settings.get("use_rslora"))
+    for name, value in saved.items():
+        if value != own[name]:
+            do = f"set lora.{name}={value}"
+            raise ConfigError(f"lora.{name}", got=own[name], need=f"{value}, as in {path!r}", do=do)
+
+
+_UNSUPPORTED = ("use_dora", "alora_invocation_tokens", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "lora_bias")
+_UNSUPPORTED += ("modules_to_save", "target_parameters", "layer_replication", "trainable_token_indices")
+
+
+def check_supported(settings: Mapping[str, Any], error: type[PurerlError], what: str) -> None:
+    """Raise `error` if an adapter with these `settings` is more than W + scale * B A for some linear layers."""
+    extra: Sequence[str] = [name for name in _UNSUPPORTED if settings.get(name)]
+    kind = str(settings.get("peft_type", "LORA"))
+    problems = [*([f"peft_type {kind}"] if kind != "LORA" else []), *extra]
+    problems += [name for name in ("r", "lora_alpha") if name not in settings]
+    if problems:
+        raise error(what, got=", ".join(problems), need="LoRA of linear layers, with one rank and one alpha")
+
+
+def scale_of(settings: Mapping[str, Any]) -> float:
+    """What multiplies B A in an adapter with these `settings`: alpha / rank, or alpha / sqrt(rank) with rsLoRA.
+
+    >>> scale_of({"r": 16, "lora_alpha": 32}), scale_of({"r": 16, "lora_alpha": 32, "use_rslora": True})
+    (2.0, 8.0)
+    """
+    rank = settings["r"]
+    return settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)

@@ -1,0 +1,139 @@
+"""What makes a `TokenModel` parallel and small, applied from outside and in a fixed order.
+
+1. packing               attention within the rows of a line (`packed_attention.py`)
+2. sequence parallelism  attention exchanges heads for positions (`sequence.py`)
+3. compilation           of each layer by torch.compile
+4. recomputation         of activations in the backward pass
+5. sharding              of each layer and the rest by FSDP2's fully_shard
+
+Tensor parallelism comes before all of them: transformers applies its plan for the model, before weights are loaded
+(`load.py`). Later steps wrap earlier ones. Recomputation inside of compiled code fails in torch 2.13 if shapes change,
+so it repeats the whole compiled layer. Shards are gathered outside of compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from purerl.backends.hf.mesh import RankMesh
+from purerl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+    from purerl.backends.hf.module import TokenModel
+    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+
+__all__ = ["fsdp_parts", "layers_of", "parallelize", "restore_shards"]
+
+_MULTIPLE = 64
+"""Compiled layers read multiples of this number of tokens, so that there are few shapes to compile for."""
+
+_KEPT = frozenset(
+    {
+        "aten.mm.default",
+        "aten.addmm.default",
+        "aten._scaled_dot_product_flash_attention.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "aten._scaled_dot_product_efficient_attention.default",
+        "aten._scaled_dot_product_cudnn_attention.default",
+        "_c10d_functional.all_to_all_single.default",
+    }
+)
+"""Operations whose results selective recomputation keeps: matrix products, attention and its exchange."""
+
+
+def parallelize(module: TokenModel, config: HFTrainerConfig, mesh: RankMesh) -> None:
+    """Apply to `module` what `config` sets. Weights may still be on the meta device.
+
+    Raises: ConfigError if the model has no layers that transformers marks, and a setting needs them.
+    """
+    layers = list(layers_of(module))
+    if not layers and (mesh.parameters or config.compile or config.recompute != "none"):
+        need = "a model whose layers are marked as layers by transformers"
+        do = "leave mesh, recompute and compile out of the trainer's settings"
+        raise ConfigError("mesh, recompute or compile", got="a model without such layers", need=need, do=do)
+    if config.packing:
+        module.pack_rows()
+    if mesh.sequence is not None:
+        module.split_sequences(mesh.sequence)
+    if config.compile:
+        module.multiple_of = _MULTIPLE
+        for layer in layers:
+            layer.forward = torch.compile(layer.forward)
+    if config.recompute != "none":
+        recompute(layers, is_selective=config.recompute == "selective")
+    if mesh.parameters is not None:
+        _shard(module, layers, config, mesh)
+
+
+def layers_of(module: nn.Module) -> Iterator[nn.Module]:
+    """The transformer layers in `module`, as transformers marks them."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return (layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer))
+
+
+def recompute(layers: Sequence[nn.Module], *, is_selective: bool) -> None:
+    """Have every layer recompute its activations in the backward pass; if `is_selective`, the cheap ones only."""
+    options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+    if is_selective:
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+    for layer in layers:
+        # Not by transformers' own switch, which works in training mode only, where dropout would be on.
+        layer.forward = partial(checkpoint, layer.forward, **options)
+
+
+def _policy(context: object, operation: object, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if str(operation) in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+# --- sharding ------------------------------------------------------------------------------------------------------
+
+
+def _shard(module: TokenModel, layers: Sequence[nn.Module], config: HFTrainerConfig, mesh: RankMesh) -> None:
+    """Shard each layer, and then the rest of `module`, over the ranks of `mesh.parameters`.
+
+    Gradients are summed, by a plain sum, which every backend of torch.distributed has; FSDP2 would average them. 16-bit
+    gradients are summed in float32. Parameters are gathered in their own dtype: autocast, not FSDP2, casts them, so
+    that mixed precision has the same rules with and without sharding.
+    """
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+
+    is_narrow = module.model.dtype.itemsize < 4
+    options: dict[str, Any] = {
+        "mesh": mesh.parameters,
+        "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32 if is_narrow else None),
+    }
+    if config.cpu_offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device.type != "cpu")
+    for layer in layers:
+        fully_shard(layer, reshard_after_forward=config.reshard_after_forward, **options)
+    fully_shard(module, **options)
+    register_fsdp_forward_method(module, "verify")
+    for part in fsdp_parts(module):
+        part.set_gradient_divide_factor(1.0)
+        part.set_force_sum_reduction_for_comms(True)
+
+
+def fsdp_parts(module: nn.Module) -> Sequence[FSDPModule]:
+    """The parts of `module` that `fully_shard` was called on."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return tuple(part for part in module.modules() if isinstance(part, FSDPModule))
+
+
+def restore_shards(parts: Sequence[FSDPModule]) -> None:
+    """Free the full copies, so that the parameters of `parts` are their shards again.
+
+    After a forward pass without gradient, the outermost part keeps full copies of its parameters: the module shows the
+    copies instead of the shards until the next backward pass.
+    """
+    for part in parts:
+        part.reshard()

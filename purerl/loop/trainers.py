@@ -1,0 +1,47 @@
+"""Opening the trainers of a run, one for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from purerl.config.roles import ModelRole
+from purerl.config.schema import RunConfig
+from purerl.errors import ConfigError
+from purerl.plugins import find, kind_of
+from purerl.protocols import Capabilities, SupportsBase, Trainer
+from purerl.seeds import derive_seed
+
+__all__ = ["open_trainer", "open_trainers"]
+
+
+def open_trainer(config: RunConfig, name: str, role: ModelRole, updates: int) -> Trainer:
+    """The engine of the model `name`, with its initial weights."""
+    settings, seed = role.settings, derive_seed(config.seed, name) % 2**31
+    trainer = find("trainer", kind_of(settings.trainer)).build(
+        settings.trainer, model=settings.model, role=name, outputs=role.outputs, updates=updates, seed=seed
+    )
+    missing = sorted({*role.outputs} - trainer.capabilities.outputs)
+    if missing:
+        need = f"an engine that computes {', '.join(missing)}: the algorithm needs it of the {name}"
+        raise ConfigError(f"trainer of the {name}", got=", ".join(sorted(trainer.capabilities.outputs)), need=need)
+    return trainer
+
+
+def open_trainers(
+    config: RunConfig, roles: Mapping[str, ModelRole], updates: Mapping[str, int | None]
+) -> dict[str, Trainer]:
+    """The engine of each role. A reference that is the policy at its start is the policy without its adapter."""
+    policy = open_trainer(config, "policy", roles["policy"], updates["policy"] or 0)
+    base = policy.base() if isinstance(policy, SupportsBase) else None
+    trainers = {"policy": policy}
+    for name, role in roles.items():
+        if base is not None and _is_base(role, roles["policy"], base.capabilities):
+            trainers[name] = base
+        elif name != "policy":
+            trainers[name] = open_trainer(config, name, role, updates[name] or 0)
+    return {name: trainers[name] for name in roles}
+
+
+def _is_base(role: ModelRole, policy: ModelRole, capabilities: Capabilities) -> bool:
+    """Whether `role` is the model that the policy was at its start, with the same settings."""
+    return not role.is_trained and role.settings == policy.settings and {*role.outputs} <= capabilities.outputs

@@ -1,0 +1,202 @@
+"""Joining the ranks of a run: the process group, the device, the watchdog and the log, for the time of a run."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from attrs import frozen
+from torch import distributed as dist
+
+from purerl.errors import ConfigError, EngineError, PurerlError
+from purerl.placement.logs import RankLog
+from purerl.placement.settings import Placement
+from purerl.placement.watchdog import MAX_TO_LEAVE, Watchdog
+from purerl.placement.world import World, check_world, find_world
+from purerl.ranks import ONE_RANK, Ranks, current_ranks, guarded_by, store_of_ranks
+
+__all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks"]
+
+_LINGER = 1.0  # seconds until a launcher may notice that a rank has failed, after rank 0 has left the run
+_LEAVE_TIMEOUT = 10.0
+_READ_TIME = 1.5  # seconds in which the other ranks read why this one has failed
+
+
+@frozen
+class RankContext:
+    """The ranks, and what this host shares among its own.
+
+    local_size  number of ranks on this host
+    log         of this rank
+    """
+
+    ranks: Ranks = ONE_RANK
+    local_size: int = 1
+    log: RankLog | None = None
+    _watchdog: Watchdog | None = None
+
+    def redirected(self) -> AbstractContextManager[None]:
+        """In this block a rank other than 0 prints into its log, which is in the run directory."""
+        return nullcontext() if self.log is None else self.log.redirected()
+
+    def leaving_noticed(self) -> AbstractContextManager[None]:
+        """In this block an exception is a sign for the other ranks that this one stops, which may take some time."""
+        return nullcontext() if self._watchdog is None else self._watchdog.leaving_noticed()
+
+    def on_problem(self, function: Callable[[EngineError], object]) -> None:
+        """Call `function` when another rank has failed or ended: for code that waits for something else."""
+        if self._watchdog is not None:
+            self._watchdog.on_problem(function)
+
+    def share(self, number: int) -> int:
+        """The part of `number` threads or processes of this host that this rank may use: at least 1."""
+        return max(1, number // self.local_size)
+
+    def num_threads(self, of_host: int | None) -> int | None:
+        """The threads of torch that this rank may use; `of_host` are those of the host. None: torch decides."""
+        if self.local_size == 1 or (of_host is None and "OMP_NUM_THREADS" in os.environ):
+            return of_host
+        return self.share(of_host or torch.get_num_threads())
+
+
+SINGLE_PROCESS = RankContext()
+"""The context of the only process of a run."""
+
+
+@contextmanager
+def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
+    """The context of this process in the run in `directory`. All ranks enter and leave the block together.
+
+    A process group that exists is used; otherwise one is initialized if torchrun, `purerl train` or srun has started
+    several processes, and destroyed after the block. An exception that leaves the block of one rank ends all ranks.
+
+    Raises: ConfigError if `settings` do not fit the processes that exist; EngineError if another rank fails.
+    """
+    world = find_world(os.environ)
+    check_world(settings, world)
+    if world is None and not (dist.is_available() and dist.is_initialized()):
+        _check_alone(settings)
+        yield SINGLE_PROCESS
+        return
+    with ExitStack() as stack:
+        if is_own_group := not dist.is_initialized():
+            stack.enter_context(_process_group(world, settings.timeout))
+        ranks = current_ranks()
+        log = RankLog(directory, ranks.rank)
+        if ranks.size == 1:
+            yield SINGLE_PROCESS
+            return
+        _check_backend()
+        watchdog = stack.enter_context(_watching(settings, ranks, log, is_own_group=is_own_group))
+        yield RankContext(ranks, watchdog.local_size, log, watchdog)
+
+
+def _check_alone(settings: Placement) -> None:
+    if (settings.ranks or 1) > 1:
+        raise ConfigError(
+            "placement.ranks",
+            got=f"{settings.ranks}, in one process",
+            need="processes that torchrun or Slurm has started; only `purerl train` starts them itself",
+            do=f"start the script with torchrun --nproc-per-node {settings.ranks}",
+        )
+
+
+@contextmanager
+def _process_group(world: World | None, timeout: float) -> Iterator[None]:
+    """A process group of `world`. The device of this rank is the one with its number on this host."""
+    if world is None:  # for type checkers: without a world, a process group exists
+        raise ConfigError("no process group")
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(_device_index(world, torch.cuda.device_count()))
+        backend = "cpu:gloo,cuda:nccl"
+    variables = {"MASTER_ADDR": world.address, "MASTER_PORT": str(world.port)}
+    missing = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        dist.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=timeout))
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for name in missing:
+            del os.environ[name]
+
+
+def _device_index(world: World, count: int) -> int:
+    """The device of this rank among those that it sees. Raises ConfigError if there are fewer devices than ranks."""
+    if count == 1 and (world.local_size or 1) > 1 and world.launcher == "srun":
+        return 0  # with --gpus-per-task each process sees only its own
+    if world.local_rank >= count:
+        got = f"{world.local_size or world.local_rank + 1} processes on this host, which has {count}"
+        raise ConfigError("a GPU for each rank", got=got, need="as many GPUs", do="lower placement.ranks")
+    return world.local_rank
+
+
+def _check_backend() -> None:
+    backends = str(dist.get_backend_config())
+    if "cpu:gloo" not in backends:
+        raise ConfigError(
+            "the process group of this script",
+            got=backends,
+            need="gloo for the CPU, beside nccl for GPUs: batches and scores are on the CPU",
+            do='initialize it with "cpu:gloo,cuda:nccl", or leave that to purerl.train',
+        )
+
+
+@contextmanager
+def _watching(settings: Placement, ranks: Ranks, log: RankLog, *, is_own_group: bool) -> Iterator[Watchdog]:
+    """A watchdog of the other ranks. The block fails on all ranks if it fails on one."""
+    parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
+    store, timeout = store_of_ranks("watchdog"), settings.heartbeat_timeout
+    watchdog = Watchdog(store, ranks.rank, ranks.size, log, heartbeat_timeout=timeout, parent=parent)
+    watchdog.start()
+    with guarded_by(watchdog):
+        try:
+            watchdog.wait_for_start(settings.timeout)
+            yield watchdog
+            ranks.gather(None, "the end of the run")
+            watchdog.publish(is_done=True)
+            if ranks.is_first:  # it may have the store
+                for rank in range(1, ranks.size):
+                    watchdog.wait_until_done(rank, _LEAVE_TIMEOUT)
+        except BaseException as error:
+            problem = _fail(watchdog, ranks, log, error, is_own_group=is_own_group)
+            if problem is error:
+                raise
+            raise problem from error
+        finally:
+            watchdog.publish(is_done=True)
+            watchdog.stop()
+
+
+def _fail(watchdog: Watchdog, ranks: Ranks, log: RankLog, error: BaseException, *, is_own_group: bool) -> BaseException:
+    """End the run on all ranks because of `error`; return the error of this rank.
+
+    The error of another rank may have caused it. The first rank that is alive reports the error of the run. The others
+    write theirs into their logs, and wait until it has.
+    """
+    is_foreign = isinstance(error, RuntimeError) and not isinstance(error, PurerlError)
+    cause = (watchdog.await_problem() if is_foreign else None) or error
+    message = str(cause) if isinstance(cause, PurerlError) else f"{type(cause).__name__}: {cause}"
+    reporter = watchdog.first_alive
+    if reporter != ranks.rank:
+        log.write("".join(traceback.format_exception(error)).rstrip())
+    if not watchdog.has_found(cause):
+        watchdog.publish(failure=message)
+        if ranks.is_first and "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:
+            time.sleep(_READ_TIME)  # this process has the store
+    if is_own_group and dist.get_backend() == "gloo":  # the others notice it at once, if they wait for this rank
+        dist.destroy_process_group()
+    if reporter == ranks.rank:
+        log.report(f"rank {ranks.rank}: {message}")
+    else:
+        watchdog.wait_until_done(reporter, MAX_TO_LEAVE)
+        time.sleep(_LINGER)
+    return cause

@@ -1,0 +1,83 @@
+"""Refusing a run that does not fit into memory, before a model is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from purerl.config.check import algorithm_of
+from purerl.config.roles import model_roles, models_of
+from purerl.config.schema import RunConfig
+from purerl.errors import ConfigError, PurerlError
+from purerl.planning.capacity import capacity_of
+from purerl.planning.plan import MemoryPlan, plan_memory
+from purerl.planning.suggest import Suggestion, suggest
+from purerl.resources.memory import format_bytes
+from purerl.settings import Model
+
+__all__ = ["check_memory", "is_small"]
+
+_CERTAIN = 1.1
+"""How far above the memory the plan has to be for a refusal: its own error is up to a tenth."""
+
+_SMALL = 0.1
+"""States below this fraction of the memory are not planned: activations are rarely nine times as large."""
+
+_MAX_NAMED = 3
+_STATE_BYTES = 8
+"""Bytes of states for each byte of a file in bfloat16: parameters, gradients and moments in float32."""
+
+
+def check_memory(config: RunConfig, ranks: int, *, ranks_of_host: int | None = None) -> MemoryPlan | None:
+    """Refuse `config` if its plan clearly needs more memory than each of `ranks` ranks has; return the plan.
+
+    `ranks_of_host` of them share the main memory of a host; all if it is not given.
+
+    Models whose states are far smaller than the memory are not planned, because that takes seconds. Neither are models
+    in directories without weights, nor those whose memory cannot be planned: whatever is wrong with them is found when
+    they are loaded.
+
+    Raises: ConfigError with what would help.
+    """
+    if not config.placement.check_memory or is_small(config, ranks_of_host or ranks) or _lacks_weights(config):
+        return None
+    try:
+        plan = plan_memory(config, ranks=ranks, ranks_of_host=ranks_of_host)
+    except PurerlError:
+        return None
+    if plan.capacity.size is None or plan.peak <= _CERTAIN * plan.capacity.size:
+        return plan
+    got = f"{format_bytes(plan.peak)} on each rank in the phase {plan.peak_phase}, by the plan"
+    need = f"at most {format_bytes(plan.capacity.size)}: {plan.capacity.source}"
+    found = suggest(config, ranks=ranks, ranks_of_host=ranks_of_host)
+    options = [_in_words(suggestion) for suggestion in found[:_MAX_NAMED]]
+    do = "; or ".join([*options, "`purerl plan` shows everything; placement.check_memory=false runs nevertheless"])
+    raise ConfigError("too little memory", got=got, need=need, do=do)
+
+
+def is_small(config: RunConfig, ranks_of_host: int) -> bool:
+    """Whether the states of all models are far below the memory, by the sizes of their files alone.
+
+    The size of a model that is not in a local directory is not known.
+    """
+    roles = model_roles(config, algorithm_of(config)).values()
+    sizes = [_files_size(role.settings.model or config.model) for role in roles]  # two roles may have the same files
+    capacity = capacity_of(config.trainer, ranks_of_host, None).size
+    return all(sizes) and (capacity is None or _STATE_BYTES * sum(filter(None, sizes)) < _SMALL * capacity)
+
+
+def _lacks_weights(config: RunConfig) -> bool:
+    """Whether the directory of a model has no weights."""
+    models = models_of(config, algorithm_of(config))
+    return any(Path(model.path).is_dir() and _files_size(model) is None for model in models)
+
+
+def _files_size(model: Model) -> int | None:
+    """Bytes of the weights of `model` in its directory; None if there is none."""
+    folder = Path(model.path)
+    files = [file for pattern in ("*.safetensors", "pytorch_model*.bin") for file in folder.glob(pattern)]
+    return sum(file.stat().st_size for file in files) or None
+
+
+def _in_words(suggestion: Suggestion) -> str:
+    settings = " ".join(f"--set {setting}" for setting in suggestion.settings)
+    return f"{settings} ({format_bytes(suggestion.plan.peak)})"

@@ -1,0 +1,203 @@
+"""The memory of a run: the sum of what its engines need, by phase.
+
+    memory of a phase = states of all engines + what exists in this phase only
+
+Each engine plans itself, by a function `memory` of its module. Roles take turns, so in a phase only the role that needs
+most counts beside the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from attrs import field, frozen
+
+from purerl.config.check import algorithm_of
+from purerl.config.paths import is_created_by_run
+from purerl.config.roles import ModelRole, model_roles
+from purerl.config.schema import RunConfig
+from purerl.errors import ConfigError, PurerlError
+from purerl.planning.capacity import Capacity, capacity_of
+from purerl.planning.workload import Lengths, workload_of
+from purerl.plugins import find, kind_of
+from purerl.resources.memory import PHASES, MemoryUse, Workload, format_bytes
+
+__all__ = ["MemoryPlan", "describe", "plan_memory"]
+
+_BYTES_PER_TOKEN = 64  # of a batch: about eight fields of 4 to 8 bytes
+
+Table = Mapping[str, Mapping[str, int]]
+
+
+@frozen(kw_only=True)
+class MemoryPlan:
+    """Bytes on one rank: the rank that needs most.
+
+    device    component -> phase -> bytes in the memory of the device
+    host      the same for the main memory, if the device is an accelerator; otherwise empty
+    capacity  the memory that there is
+    assumed   what the configuration does not say, a sentence each
+    ranks     number of ranks
+    """
+
+    device: Table
+    host: Table
+    capacity: Capacity
+    assumed: tuple[str, ...] = field(default=(), converter=tuple)
+    ranks: int = 1
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """Bytes of each phase in the memory of the device."""
+        return {phase: sum(sizes.get(phase, 0) for sizes in self.device.values()) for phase in _phases(self.device)}
+
+    @property
+    def peak(self) -> int:
+        """The maximum over phases."""
+        return max(self.phases.values())
+
+    @property
+    def peak_phase(self) -> str:
+        """The phase that needs most."""
+        return max(self.phases, key=self.phases.__getitem__)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device has this memory; true if its memory is not known."""
+        return self.capacity.size is None or self.peak <= self.capacity.size
+
+
+def plan_memory(
+    config: RunConfig,
+    *,
+    ranks: int | None = None,
+    ranks_of_host: int | None = None,
+    memory: int | None = None,
+    lengths: Lengths | None = None,
+) -> MemoryPlan:
+    """Plan the memory of the run that `config` describes.
+
+    ranks          number of ranks; those of the configuration if not given
+    ranks_of_host  those that share the main memory of a host; all if not given
+    memory         bytes of the accelerator of each rank, which may be that of another computer; if not given, what this
+                   computer has
+    lengths        of rows, where the configuration does not limit them
+
+    Raises: ConfigError if the configuration of a model cannot be read, or an engine cannot plan its memory.
+    """
+    ranks = ranks or config.placement.ranks or 1
+    _check_models(config)
+    capacity = capacity_of(config.trainer, ranks_of_host or ranks, memory)
+    workload, assumed = workload_of(config, ranks, lengths or Lengths())
+    uses = _uses(config, workload, on_accelerator=capacity.is_accelerator)
+    device, host = _tables(uses, keeps_keys=_samples_while_training(config))
+    host["batch"] = dict.fromkeys(PHASES[1:], workload.rows * workload.row_tokens * _BYTES_PER_TOKEN)
+    if not capacity.is_accelerator:
+        device, host = {**device, **{name: sizes for name, sizes in host.items() if any(sizes.values())}}, {}
+    assumed = [*assumed, *(text for use in uses.values() for text in use.assumed)]
+    return MemoryPlan(device=device, host=host, capacity=capacity, assumed=dict.fromkeys(assumed), ranks=ranks)
+
+
+def _check_models(config: RunConfig) -> None:
+    """Refuse models that do not exist before the run."""
+    for role in model_roles(config, algorithm_of(config)).values():
+        path = role.settings.model.path
+        if is_created_by_run(path):
+            do = "set model to a directory with its config.json, such as that of an earlier run"
+            raise ConfigError("model", got=f"{path!r}, which the run itself creates", need="a model that exists", do=do)
+
+
+def describe(plan: MemoryPlan) -> str:
+    """The peak of `plan` in words, and whether it fits."""
+    peak = f"{format_bytes(plan.peak)} on each rank at most, in the phase {plan.peak_phase}"
+    size = plan.capacity.size
+    if size is None:
+        return f"{peak}; the {plan.capacity.source} is not known"
+    return f"{peak}; {'fits' if plan.fits else 'does not fit'}: {format_bytes(size)} ({plan.capacity.source})"
+
+
+def _uses(config: RunConfig, workload: Workload, *, on_accelerator: bool) -> dict[str, MemoryUse]:
+    """What each engine needs: the models of the trainers by role, and the generator."""
+    roles, uses = model_roles(config, algorithm_of(config)), dict[str, MemoryUse]()
+    for name, role in roles.items():
+        if name != "policy" and _shares_weights(role, roles["policy"]):
+            continue
+        uses[name] = _memory_of(
+            "trainer",
+            role.settings.trainer,
+            model=role.settings.model,
+            outputs=role.outputs,
+            is_trained=role.is_trained,
+            workload=workload,
+            on_accelerator=on_accelerator,
+        )
+    if config.generator is not None:
+        uses["generator"] = _memory_of("generator", config.generator, model=config.model, workload=workload)
+    return uses
+
+
+@cache
+def _memory_of(group: str, settings: Any, **arguments: Any) -> MemoryUse:
+    """What the engine with these `settings` needs. Raises ConfigError also if its model fails on fake weights."""
+    try:
+        return _planner(group, settings)(settings, **arguments)
+    except PurerlError:
+        raise
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        got = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        need = "a model that runs on tensors without values"
+        raise ConfigError(f"the memory of the {group} cannot be planned", got=got, need=need) from error
+
+
+def _planner(group: str, settings: Any) -> Callable[..., MemoryUse]:
+    """The function that plans the memory of an engine; of one without it, nothing is planned."""
+    kind = kind_of(settings)
+    nothing = MemoryUse(states={}, assumed=(f"the {group} {kind} is not counted: its memory is not known",))
+    return getattr(find(group, kind), "memory", lambda settings, **arguments: nothing)
+
+
+def _shares_weights(role: ModelRole, policy: ModelRole) -> bool:
+    """Whether `role` is the policy without its adapter, as `loop.trainers` decides it."""
+    trains_adapter = getattr(
+        find("trainer", kind_of(policy.settings.trainer)), "trains_adapter", lambda settings: False
+    )
+    return trains_adapter(policy.settings.trainer) and not role.is_trained and role.settings == policy.settings
+
+
+def _samples_while_training(config: RunConfig) -> bool:
+    """Whether rows are in the table of the generator while the trainer trains."""
+    return config.rollout is not None and bool(config.rollout.max_staleness or config.rollout.background)
+
+
+def _tables(
+    uses: Mapping[str, MemoryUse], *, keeps_keys: bool
+) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+    """Component -> phase -> bytes, in the memory of the device and in the main memory."""
+    phases = [phase for phase in PHASES if phase != "sampling" or "generator" in uses]
+    device, host = dict[str, dict[str, int]](), dict[str, dict[str, int]]()
+    for owner, use in uses.items():
+        for name, size in use.states.items():
+            device[f"{owner}: {name}"] = dict.fromkeys(phases, size)
+        for name, size in use.host.items():
+            host[f"{owner}: {name}"] = dict.fromkeys(phases, size)
+    for phase in phases:
+        for name, size in _of_phase(uses, phase).items():
+            device.setdefault(name, {})[phase] = size
+    if keeps_keys:
+        for name, sizes in device.items():
+            if name == "generator: keys and values":
+                sizes.update(dict.fromkeys(phases, sizes["sampling"]))
+    return device, host
+
+
+def _of_phase(uses: Mapping[str, MemoryUse], phase: str) -> dict[str, int]:
+    """What exists in `phase` only, of the engine that needs most."""
+    needs = {owner: use.transient.get(phase, {}) for owner, use in uses.items()}
+    owner = max(needs, key=lambda name: sum(needs[name].values()))
+    return {f"{owner}: {name}": size for name, size in needs[owner].items() if size}
+
+
+def _phases(table: Table) -> Iterable[str]:
+    return (phase for phase in PHASES if any(phase in sizes for sizes in table.values()))

@@ -1,0 +1,56 @@
+"""How many rows and tokens the engines of a run work on at a time, from the configuration."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from purerl.config.check import algorithm_of
+from purerl.config.schema import RunConfig
+from purerl.resources.memory import Workload
+
+__all__ = ["Lengths", "workload_of"]
+
+_PROMPT_TOKENS, _COMPLETION_TOKENS = 512, 512
+
+
+@frozen(kw_only=True)
+class Lengths:
+    """Tokens of a row, where the configuration does not limit them; None: what `workload_of` assumes."""
+
+    prompt: int | None = None
+    completion: int | None = None
+
+
+def workload_of(config: RunConfig, ranks: int, lengths: Lengths) -> tuple[Workload, list[str]]:
+    """The largest rows of a step, and what had to be assumed about them, a sentence each."""
+    rollout, assumed = config.rollout, []
+    prompt = lengths.prompt or config.data.max_prompt_tokens
+    if prompt is None:
+        prompt = _PROMPT_TOKENS
+        assumed.append(f"prompts of {prompt} tokens, because data.max_prompt_tokens is not set (--prompt-tokens)")
+    turns = config.environment.max_turns if config.environment and rollout else 1
+    if rollout is None:
+        completion = lengths.completion or _COMPLETION_TOKENS
+        if lengths.completion is None:
+            assumed.append(f"answers of {completion} tokens, because the data were not read (--completion-tokens)")
+    else:
+        completion = rollout.max_tokens * turns
+        limit = config.environment.max_episode_tokens if config.environment else None
+        completion = min(completion, limit or completion)
+    samples = rollout.samples_per_prompt if rollout else _rows_of_example(config)
+    workload = Workload(
+        rows=config.batch_size * samples,
+        group_size=samples,
+        minibatches=config.minibatches,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        ranks=ranks,
+        turns=turns,
+        stages_checkpoints=config.checkpoint.background,
+    )
+    return workload, assumed
+
+
+def _rows_of_example(config: RunConfig) -> int:
+    """The rows of a demonstration, or of a preference pair."""
+    return 2 if any("chosen" in objective.reads for objective in algorithm_of(config).objectives) else 1

@@ -1,0 +1,1 @@
+"""Tests of runs on several ranks, in real processes with gloo."""

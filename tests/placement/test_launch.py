@@ -1,0 +1,122 @@
+"""`purerl train` with several ranks, and scripts under torchrun: processes, signals, exit statuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from purerl.store.checkpoint import saved_steps
+from tests.ranks import torchrun
+
+pytestmark = pytest.mark.parallel
+
+DEADLINE = 240.0
+RECIPE = "tests.cli.test_stop:waiting_run"
+
+
+class Launched:
+    """`purerl train` on two ranks. Their reward functions wait for `release`."""
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self.directory, self.gate = directory, directory.with_name(f"gate-{number}")
+        self.gate.mkdir()
+        command = [sys.executable, "-m", "purerl_cli", "train", RECIPE, "--directory", str(directory)]
+        command += ["--set", "placement.ranks=2", "--set", "checkpoint.every=1"]
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | {"PURERL_TEST_GATE": str(self.gate)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        _wait_until(lambda: (self.gate / "waiting-1").exists() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.process.communicate()
+        self.descendants = _descendants(self.process.pid)
+
+    def release(self) -> None:
+        for step in range(1, 7):
+            (self.gate / f"release-{step}").touch()
+
+    @property
+    def ranks(self) -> list[int]:
+        """The process ids of the ranks."""
+        return [
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
+
+    def end(self) -> tuple[int, str]:
+        """The exit status and the error output; no process may be left."""
+        try:
+            _, errors = self.process.communicate(timeout=DEADLINE)
+        finally:
+            self.process.kill()
+        _wait_until(lambda: not any(map(_is_alive, self.descendants)))
+        return self.process.returncode, errors
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.05)
+
+
+def _descendants(process: int) -> list[int]:
+    files = Path(f"/proc/{process}/task").glob("*/children")
+    children = [int(child) for file in files for child in file.read_text().split()]
+    return children + [other for child in children for other in _descendants(child)]
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_signals_to_the_launcher_and_to_a_rank(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    run = Launched(directory, 1)
+    assert len(run.ranks) == 2
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.stderr is not None
+    assert run.process.stderr.readline().startswith("SIGTERM: the run stops after this step")  # from rank 0
+    run.release()
+    status, errors = run.end()
+    assert status == 75, errors
+    assert errors.count(f"'{directory}': stopped after step 1\n") == 1
+    assert saved_steps(directory / "checkpoints") == {1}
+
+    run = Launched(directory, 2)
+    last = (directory / "ranks/1.log").read_text().splitlines()[-1]
+    assert int(re.findall(r"process (\d+)", last)[0]) == run.ranks[1]
+    os.kill(run.ranks[1], signal.SIGKILL)
+    status, errors = run.end()
+    assert status == 1
+    assert "error: rank 1 has ended without an error message (was it killed?)\n" in errors
+    assert errors.endswith("rank 1 was ended by SIGKILL\n")
+
+    run = Launched(directory, 3)
+    run.process.kill()
+    run.end()
+    assert re.search("the launcher .*has ended", (directory / "ranks/failed.txt").read_text())
+    assert saved_steps(directory / "checkpoints") == {1}
+
+
+def test_script_of_a_user_runs_under_torchrun(tmp_path: Path) -> None:
+    script = [str(Path(__file__).with_name("user_script.py")), str(tmp_path / "run")]
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    done = torchrun(*script, timeout=DEADLINE, environment={"PYTHONPATH": paths})
+    lines = done.stdout.splitlines()
+    assert lines.count("  got:  3, but torchrun has started 2 processes on this host") == 2
+    assert lines.count("2 steps, group initialized: False") == 2
+    assert sum(line.startswith("addition: step 2") for line in lines) == 1

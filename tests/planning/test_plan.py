@@ -1,0 +1,153 @@
+"""The plan of a configuration: its table, what it assumes, suggestions, and the refusal of runs that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from purerl.algos import dpo, grpo, ppo
+from purerl.algos.modifiers import kl_loss
+from purerl.backends.hf import trainer
+from purerl.composition import Composition
+from purerl.config.overrides import apply
+from purerl.config.schema import RunConfig
+from purerl.errors import ConfigError
+from purerl.loop.train import train
+from purerl.planning import plan_memory
+from purerl.planning.check import check_memory
+from purerl.planning.suggest import suggest
+from purerl.planning.workload import Lengths, workload_of
+from purerl.recipes import resolve
+from purerl.resources.memory import format_bytes
+from purerl.settings import Model
+from tests.data.made import write
+from tests.loop.small import fake
+from tests.planning.models import write_model
+from tests.recipes.made import PROBLEMS
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """GRPO with a small model, 4 prompts and 4 completions of 40 tokens."""
+    folder = tmp_path_factory.mktemp("plan")
+    model = write_model(folder / "model")
+    rows = [{"prompt": problem["question"], "answer": "7"} for problem in PROBLEMS]
+    settings = [f"model={model.path}", f"data={write(folder / 'rows.jsonl', rows)}", "data.max_prompt_tokens=24"]
+    settings += ["batch_size=4", "num_minibatches=1", "rollout.samples_per_prompt=4", "rollout.max_tokens=40"]
+    settings += ["trainer.max_tokens_per_microbatch=1024", "trainer.recompute=none", "trainer.device=cpu"]
+    settings += ["generator.device=cpu", "trainer.mixed_precision=off", "evaluate=", "data.validation_fraction=0.0"]
+    return resolve("gsm8k", settings)
+
+
+def test_phases_are_sums_and_the_largest_is_the_peak(config: RunConfig) -> None:
+    plan = plan_memory(config)
+    assert list(plan.phases) == ["sampling", "scoring", "training", "optimizer", "weight sync"]
+    for phase, total in plan.phases.items():
+        assert total == sum(sizes.get(phase, 0) for sizes in plan.device.values())
+    assert (plan.peak_phase, plan.peak, plan.fits) == ("training", plan.phases["training"], True)
+    assert plan.assumed == ()
+    parameters = plan.device["policy: parameters"]["training"]
+    assert plan.device["policy: AdamW's moments"]["training"] == pytest.approx(2 * parameters, rel=0.01)
+    assert plan.device["generator: parameters"]["training"] == parameters
+
+
+def test_every_model_of_the_algorithm_counts(config: RunConfig) -> None:
+    algorithm = Composition(ppo.Config(), (kl_loss.Config(coef=0.01),))
+    plan = plan_memory(evolve(config, algorithm=algorithm))
+    owners = {name.partition(":")[0] for name in plan.device}
+    assert owners == {"policy", "critic", "reference", "generator", "batch"}
+    assert "reference: gradients" not in plan.device
+
+
+def test_the_reference_of_an_adapter_shares_the_weights_of_the_policy(config: RunConfig) -> None:
+    algorithm = Composition(grpo.Config(), (kl_loss.Config(coef=0.01),))
+    settings = evolve(config.trainer, lora=trainer.Lora(rank=4))
+    plan = plan_memory(evolve(config, algorithm=algorithm, trainer=settings))
+    assert not any(name.startswith("reference") for name in plan.device)
+    assert "policy: weights without adapter" in plan.device
+
+
+def test_asynchronous_runs_keep_keys_and_values_while_they_train(config: RunConfig) -> None:
+    plan = plan_memory(evolve(config, rollout=evolve(config.rollout, max_staleness=1)))
+    keys = plan.device["generator: keys and values"]
+    assert keys["training"] == keys["sampling"] > 0
+
+
+def test_memory_of_an_accelerator_is_apart_from_main_memory(config: RunConfig) -> None:
+    settings = evolve(config.trainer, device="auto")
+    plan = plan_memory(evolve(config, trainer=settings), memory=80 * 2**30)
+    assert plan.capacity.is_accelerator
+    assert (list(plan.host), "batch" in plan.device) == (["batch"], False)
+
+
+def test_lengths_that_the_configuration_does_not_limit_are_assumed(config: RunConfig) -> None:
+    unlimited = evolve(config, data=evolve(config.data, max_prompt_tokens=None))
+    workload, assumed = workload_of(unlimited, 2, Lengths())
+    assert (workload.prompt_tokens, workload.ranks) == (512, 2)
+    assert assumed == ["prompts of 512 tokens, because data.max_prompt_tokens is not set (--prompt-tokens)"]
+    assert workload_of(unlimited, 1, Lengths(prompt=100))[0].row_tokens == 140
+    pairs = evolve(config, algorithm=dpo.Config(), rollout=None, generator=None)
+    workload, assumed = workload_of(pairs, 1, Lengths())
+    assert (workload.rows, workload.group_size, len(assumed)) == (8, 2, 1)
+
+
+def test_engines_that_cannot_plan_are_named() -> None:
+    plan = plan_memory(fake(model=Model("bigrams")))
+    assert plan.assumed[-1] == "the generator fake is not counted: its memory is not known"
+
+
+def test_models_that_the_run_creates_cannot_be_planned() -> None:
+    with pytest.raises(ConfigError, match="which the run itself creates"):
+        plan_memory(fake())
+
+
+def test_suggestions_can_be_pasted_and_lower_the_peak(config: RunConfig) -> None:
+    now = plan_memory(config)
+    memory = now.peak - now.peak // 8
+    found = suggest(config, memory=memory)
+    assert found[0].plan.fits
+    assert ("trainer.recompute=layers",) in [each.settings for each in found]
+    for each in found:
+        assert plan_memory(apply(config, list(each.settings)), memory=memory).peak == each.plan.peak < now.peak
+
+
+def test_changes_are_combined_if_one_does_not_suffice(config: RunConfig) -> None:
+    best = suggest(config, memory=2**40)[0].plan.peak
+    found = suggest(config, memory=best - 1)
+    assert len(found[0].settings) > 1
+    assert found[0].plan.peak < best
+
+
+def test_a_run_that_does_not_fit_is_refused_before_a_model_is_loaded(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("purerl.backends.hf.load.load_model", load)
+    monkeypatch.setattr("purerl.planning.capacity.host_memory", lambda: 8 * MIB)
+    with pytest.raises(ConfigError) as caught:
+        train(config, directory=tmp_path / "run")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "too little memory"
+    assert (
+        lines[1] == f"  got:  {format_bytes(plan_memory(config).peak)} on each rank in the phase training, by the plan"
+    )
+    assert lines[2] == "  need: at most 8.0 MiB: main memory"
+    assert lines[3].startswith("  do:   --set ")
+    assert lines[3].endswith("`purerl plan` shows everything; placement.check_memory=false runs nevertheless")
+    unchecked = evolve(config, placement=evolve(config.placement, check_memory=False))
+    assert check_memory(unchecked, 1) is None
+
+
+def test_small_models_are_not_planned(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a small model was planned")
+
+    monkeypatch.setattr("purerl.planning.check.plan_memory", plan)
+    assert check_memory(config, 1) is None
