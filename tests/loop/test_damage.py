@@ -269,4 +269,7 @@ def test_summary_that_is_removed_finishes_the_run_again(finished: Path, tmp_path
     before = json.loads((run / "summary.json").read_text())
     (run / "summary.json").unlink()
     _resume(run, finished)
-    assert json.loads((run / "summary.json").read_text()) == before
+    after = json.loads((run / "summary.json").read_text())
+    for summary in (before, after):
+        del summary["measured"]["peak_process_memory"]  # of the process that has finished the run
+    assert after == before
