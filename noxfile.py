@@ -21,6 +21,8 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 _PARALLEL = ("-n", "auto", "--maxprocesses", "8")
 # The tests of a file share expensive fixtures, so they run in one process. Slow files come first: tests/conftest.py.
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+# Tests that have sessions of their own.
+_NOT_OTHERS = "not training and not soak and not parallel"
 # Folders of tests that start several ranks.
 _OF_RANKS = ("backends", "docs", "kernels", "placement")
 
@@ -44,10 +46,16 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Examples, oracles, messages, library rules, docstrings. Without `training`, `soak` and `parallel`."""
-    _python(
-        session, "pytest", *_PARALLEL, *_BY_FILE, "-m", "not training and not soak and not parallel", *session.posargs
-    )
+    """Examples, oracles, messages, library rules, docstrings: what is quick, and needs one process."""
+    _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", f"not slow and {_NOT_OTHERS}", *session.posargs)
+
+
+@nox.session
+def slow(session: nox.Session) -> None:
+    """The tests and laws that take more than five seconds each, such as the compilation of every algorithm."""
+    _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", f"slow and {_NOT_OTHERS}", *session.posargs)
+    if not session.posargs:
+        _python(session, "pytest", "property_tests", *_PARALLEL, "-m", "slow")
 
 
 @nox.session
@@ -70,8 +78,8 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def laws(session: nox.Session) -> None:
-    """The laws, for every algorithm."""
-    _python(session, "pytest", "property_tests", *_PARALLEL, *session.posargs)
+    """The laws, for every algorithm; without compilation, which is slow."""
+    _python(session, "pytest", "property_tests", *_PARALLEL, "-m", "not slow", *session.posargs)
 
 
 @nox.session(venv_backend="venv", reuse_venv=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shape_checks import shape_checks_disabled
@@ -12,10 +13,15 @@ from purerl.algos.algebra import Algorithm
 from purerl.testing import SINGLE_BATCH_LAWS, Law, Layout, example_batch, fields_of, layouts, random_layout
 from purerl.testing.laws import compiled_equals_eager
 
-__all__ = ["check_law"]
+__all__ = ["check_law", "marks_of"]
 
 # Every mutant in mutants.py is detected on at least one of these two batches.
 FIRST_SEED, SECOND_SEED = 9, 7
+
+
+def marks_of(law: Law) -> tuple[pytest.MarkDecorator, ...]:
+    """The marks of tests of `law`: compilation takes longer than all other laws together."""
+    return (pytest.mark.slow,) if law is compiled_equals_eager else ()
 
 
 def check_law(law: Law, algorithm: Algorithm, **options) -> None:

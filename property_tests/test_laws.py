@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 import jaxtyping
 import pytest
 import torch
-from hypothesis_checks import check_law
+from hypothesis_checks import check_law, marks_of
 
 import purerl.algos
 from purerl.algos import grpo
@@ -31,7 +31,7 @@ def _modules() -> list[ModuleType]:
 
 MODULES = {module.__name__.removeprefix("purerl.algos."): module for module in _modules()}
 MATRIX = [
-    pytest.param(law, algorithm, id=f"{name}-{variant}-{law.__name__}")
+    pytest.param(law, algorithm, id=f"{name}-{variant}-{law.__name__}", marks=marks_of(law))
     for name, module in MODULES.items()
     for variant, algorithm in variants(module).items()
     for law in LAWS

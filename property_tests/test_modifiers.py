@@ -9,7 +9,7 @@ import os
 from itertools import count
 
 import pytest
-from hypothesis_checks import check_law
+from hypothesis_checks import check_law, marks_of
 
 from purerl.anatomy import algorithm_named, composition_named
 from purerl.composition import Composition, build_algorithm
@@ -35,7 +35,10 @@ def _compositions() -> list[Composition]:
 COMPOSITIONS = _compositions()
 MATRIX = [
     pytest.param(
-        law, composition, id="-".join([*map(kind_of, (composition.base, *composition.modifiers)), law.__name__])
+        law,
+        composition,
+        id="-".join([*map(kind_of, (composition.base, *composition.modifiers)), law.__name__]),
+        marks=marks_of(law),
     )
     for number, composition in enumerate(COMPOSITIONS)
     for law in LAWS

@@ -197,6 +197,7 @@ def test_corrections_of_an_algorithm_without_a_policy_term_are_refused(algorithm
             change()
 
 
+@pytest.mark.slow
 def test_corrected_algorithms_satisfy_the_laws():
     algorithm = with_corrections(
         rloo.algorithm(),

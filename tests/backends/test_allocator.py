@@ -32,6 +32,7 @@ def count_page_faults(first: str, **variables: str) -> int:
     return int(process.stdout)
 
 
+@pytest.mark.slow
 def test_memory_of_freed_tensors_is_reused():
     default, reused = count_page_faults(""), count_page_faults("keep_freed_memory()")
     assert default > 1000, "by default each tensor must cause page faults, or this test has no meaning"

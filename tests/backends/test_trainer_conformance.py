@@ -24,6 +24,7 @@ from tests.backends.hf_conformance import SMALL, conformance
 
 
 # Gemma computes attention and norms in float32, whatever the dtype of its weights.
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "tolerance"), [("qwen3", 1e-7), ("gpt2", 1e-9), ("gemma2", 1e-5)])
 def test_the_trainer_conforms(tmp_path: Path, family: str, tolerance: float):
     arguments = conformance(tmp_path, family, tolerance)

@@ -300,6 +300,7 @@ def _can_mount(folder: Path) -> bool:
     return _shell(f"mount -t tmpfs -o size=1m none {folder}", prefix=_OWN_MOUNTS).returncode == 0
 
 
+@pytest.mark.slow
 def test_run_resumes_after_the_disk_was_full(unfinished: Path, tmp_path: Path) -> None:
     """The last checkpoint is kept. With more space the same command gives the metrics of an uninterrupted run."""
     if not _can_mount(tmp_path):

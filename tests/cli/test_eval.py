@@ -241,6 +241,7 @@ def test_progress_is_a_line_every_30_seconds_if_stderr_is_not_a_terminal(monkeyp
     assert console.file.getvalue() == "a: 2 of 2 problems, 2 tokens/s\n"
 
 
+@pytest.mark.slow
 def test_progress_in_a_terminal_is_a_bar_that_is_erased_at_the_end(prepared: Path) -> None:
     command = [
         sys.executable, "-m", "purerl_cli", "sample", prepared / "model", "--data", prepared / "held_out.parquet",

@@ -94,6 +94,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]
     return without_times(records(train(waiting_run(), directory=directory)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGUSR1])
 def test_signal_ends_the_step_writes_a_checkpoint_and_the_run_resumes(
     sign: signal.Signals,
@@ -122,6 +123,7 @@ def test_signal_ends_the_step_writes_a_checkpoint_and_the_run_resumes(
     assert without_times(records(tmp_path / "run")) == expected
 
 
+@pytest.mark.slow
 def test_second_signal_stops_at_once(tmp_path: Path) -> None:
     run = _Run(tmp_path / "run")
     run.wait_for_step(1)
@@ -184,6 +186,7 @@ def _stopped_at(config: RunConfig, directory: Path, before: int) -> int:
 CADENCE = {"checkpoint": evolve(fake().checkpoint, every=5), "evaluate": evolve(fake().evaluate, every=4)}
 
 
+@pytest.mark.slow
 def test_run_that_is_stopped_again_and_again_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     config = fake(max_steps=12, **CADENCE)
     expected = train(config, directory=tmp_path / "expected")

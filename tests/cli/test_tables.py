@@ -127,6 +127,7 @@ def test_recipes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert _complete("purerl train ad") == "addition"
 
 
+@pytest.mark.slow
 def test_settings_are_completed_with_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.toml").write_text(dumps(addition()).replace("steps = 300", "steps = 12"))
     monkeypatch.chdir(tmp_path)

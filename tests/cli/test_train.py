@@ -243,6 +243,7 @@ def test_command_that_cannot_be_resumed_gives_no_hint(monkeypatch: pytest.Monkey
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sign", "status", "ending"), ENDINGS)
 def test_signal_restores_the_terminal_and_keeps_the_checkpoint(
     sign: signal.Signals, status: int, ending: str, tmp_path: Path

@@ -42,6 +42,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other_process._process.cache_clear()  # a process that is already running has another sys.path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("workspace")
 def test_blocks_run_in_order_and_print_what_the_page_shows():
     namespace = {"__name__": "__main__"}

@@ -57,6 +57,7 @@ def keys(observations):
     return [(o.reward, o.done, o.state, [*o.messages]) for o in observations]
 
 
+@pytest.mark.slow
 def test_episodes_on_a_server_are_the_same_as_here() -> None:
     async def play_many(host):
         return [keys(one) for one in await asyncio.gather(*(play(host, seed) for seed in range(100)))]

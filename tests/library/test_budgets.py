@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.cpu_time import cpu_seconds
 
 HEAVY_LIBRARIES = {
@@ -63,6 +65,7 @@ print((time.process_time() - middle) / (middle - start))
     assert any(float(_run(code)) < 0.1 for _ in range(5))
 
 
+@pytest.mark.slow
 def test_comparing_two_algorithms_takes_about_as_long_as_to_import_torch_and_tensordict() -> None:
     """The garbage collector does not run, and would take more time than the comparison itself."""
     command = ("-m", "purerl_cli", "algo", "diff", "grpo", "dapo")

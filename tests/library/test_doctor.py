@@ -183,6 +183,7 @@ def _purerl_doctor(folder: Path, **variables: str) -> subprocess.CompletedProces
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
+@pytest.mark.slow
 def test_no_problem_with_another_home_and_other_numbers_of_threads(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     variables = {"HOME": missing, "HF_HOME": missing, "TMPDIR": missing, "OMP_NUM_THREADS": "7"}

@@ -62,6 +62,7 @@ train(config, directory=folder / "other")
 """
 
 
+@pytest.mark.slow
 def test_model_on_the_hub_keeps_the_commit_with_which_the_run_started(
     prepared: Path, other_model: Path, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_stacks_of_a_block_that_takes_too_long_are_written_again_and_again(
     assert re.match(r"step 7 has taken more than 0\.05 seconds", caplog.records[0].getMessage())
 
 
+@pytest.mark.slow
 def test_stacks_of_a_run_that_is_working_can_be_written_all_the_time(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom purerl.debugging.settings import Debug\nfrom purerl.loop.train import train\n"

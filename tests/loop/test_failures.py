@@ -69,6 +69,7 @@ def test_requests_on_which_the_engine_fails_are_missing_samples(
     _check_missing_samples(tmp_path / "run", "the generator", "failed", caplog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mishap", "kind", "timeout"), [("raises", "raised", 60.0), ("hangs", "timed out", 1.5)])
 def test_episodes_in_which_the_environment_fails_are_missing_samples(
     mishap: str, kind: str, timeout: float, tmp_path: Path, caplog: pytest.LogCaptureFixture

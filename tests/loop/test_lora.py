@@ -15,6 +15,7 @@ from tests.loop.lora_task import prepare, sevens
 from tests.loop.runs import opened, records, train_until, without_times
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_resumes_exactly(tmp_path):
     whole = train(sevens(8), directory=tmp_path / "whole")
     rewards = [record["reward/mean"] for record in records(whole) if "reward/mean" in record]

@@ -194,6 +194,7 @@ def test_run_continues_when_its_origin_does_not_exist_any_more(old: Summary, tmp
     assert _new(tmp_path, copy).steps == 6
 
 
+@pytest.mark.slow
 def test_initial_run_is_copied(tmp_path: Path) -> None:
     config: RunConfig = small(2, trainer=evolve(small().trainer, lr_scheduler="constant"))
     old, longer = train(config, directory=tmp_path / "old"), evolve(config, max_steps=4)

@@ -235,6 +235,7 @@ def test_failure_rate_0_tolerates_no_failure(tmp_path: Path) -> None:
         train(config, rewards=[_failing(5)], directory=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_hang_is_reported_at_its_timeout_and_a_list_that_hangs_is_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def test_reference_that_follows_the_policy_equals_a_manually_mixed_copy(every: i
     assert not torch.allclose(mixed, initial_weights(initial, 14)[BIGRAM], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [fake, small_real], ids=["fake", "transformers"])
 def test_interrupted_run_resumes_with_the_moved_reference(config: Any, tmp_path: Path) -> None:
     settings = config(

@@ -54,6 +54,7 @@ def test_max_steps_is_the_number_of_steps_for_any_data() -> None:
     assert max_steps_of(fake(max_steps=None, num_epochs=0.001), num_examples=5) == 1
 
 
+@pytest.mark.slow
 def test_minibatch_size_gives_the_number_of_minibatches(tmp_path: Path) -> None:
     # In one directory, because the fake engine draws the weights of a model from its path.
     metrics = [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pytest
 import torch
 
 from purerl.config.schema import RunConfig
@@ -36,6 +37,7 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_do_not(tmp_path: Path) -> N
     assert metrics(2) != first
 
 
+@pytest.mark.slow
 def test_random_rewards_are_the_same_with_0_1_and_2_workers_and_after_a_resume(tmp_path: Path) -> None:
     def run(config: RunConfig, **kwargs: Any) -> tuple[Any, Any]:
         return _result(train(config, directory=tmp_path / "run", fresh=True, **kwargs).directory)

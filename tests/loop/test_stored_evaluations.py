@@ -85,6 +85,7 @@ def test_row_without_a_reward_has_no_components(tmp_path: Path) -> None:
     assert {row["correct"] for row in stored if "correct" in row} == {True, None}
 
 
+@pytest.mark.slow
 def test_evaluations_after_the_checkpoint_are_done_again_and_a_fresh_run_removes_all(tmp_path: Path) -> None:
     config, uninterrupted = _config(max_steps=6), tmp_path / "uninterrupted"
     config = evolve(config, checkpoint=evolve(config.checkpoint, every=4))

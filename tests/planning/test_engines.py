@@ -90,6 +90,7 @@ def test_a_critic_and_a_model_that_is_not_trained(tmp_path: Path) -> None:
         assert ("gradients" in use.states) == (updates > 0)
 
 
+@pytest.mark.slow
 def test_deep_models_are_extrapolated_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, config = write_model(tmp_path, num_hidden_layers=9), trainer.Config(device="cpu", recompute="layers")
     arguments: dict[str, Any] = {"model": model, "outputs": OUTPUTS, "is_trained": True, "workload": WORKLOAD}

@@ -16,8 +16,6 @@ from purerl.recipes.addition import addition, prepare
 from . import shuffled
 from .controls import train_with_shuffled_rewards
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:

@@ -139,6 +139,7 @@ def test_random_reward_does_not_depend_on_how_inputs_are_combined() -> None:
 # --- failures ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -36,6 +36,7 @@ class Tools:
     async def close(self): ...
 
 
+@pytest.mark.slow
 def test_good_environments_are_accepted() -> None:
     check_environment(Guess, EXAMPLES, has_states=True)
     check_environment(Tools, EXAMPLES)

@@ -58,6 +58,7 @@ def test_every_tracker_has_a_conformance_test() -> None:
     assert sorted(KINDS) == names("tracker")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_tracker_accepts_all_records_and_stores_each_step_once(kind: str, offline: Path) -> None:
     config = KINDS[kind](offline)
