@@ -54,7 +54,7 @@ def _skip(app: Any, what: str, name: str, thing: Any, *_: Any) -> bool | None:
 def setup(app: Any) -> None:
     """Write the generated pages before Sphinx reads the pages."""
     generate.write(HERE)
-    # Pages stay in use until the end, and torch has a million objects: collections take half of the time, and find nothing.
+    # Pages stay in use until the end, and torch has a million objects: collections took half of the time, for nothing.
     gc.collect()
     gc.freeze()
     gc.disable()

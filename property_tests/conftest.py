@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # purerl.types reads this variable on import. The import hook then adds a type checker to each function of purerl.algos.
@@ -20,3 +21,9 @@ phases = set(Phase) - {Phase.explain}
 settings.register_profile("quick", max_examples=2, deadline=None, phases=phases, derandomize=True)
 settings.register_profile("thorough", max_examples=200, deadline=None, phases=phases)
 settings.load_profile(os.environ.get("PURERL_PROFILE", "quick"))
+
+
+def pytest_collection_finish() -> None:
+    """Let collections ignore what exists now: the libraries have a million objects."""
+    gc.collect()
+    gc.freeze()

@@ -1,5 +1,6 @@
-"""What all tests need: one torch thread, the default SIGINT handler, and a good order when they run in parallel."""
+"""What all tests need: one torch thread, quick collections, the default SIGINT handler, a good order in parallel."""
 
+import gc
 import signal
 from collections.abc import Iterator
 
@@ -17,6 +18,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first, so that no core waits for one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Let collections ignore what exists now: the libraries have a million objects, and were a fifth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,8 @@ def run_program(code: str, *, timeout: float = 10.0, max_memory: int = 1024, max
     """
     with tempfile.TemporaryDirectory(prefix="purerl-python-") as folder, tempfile.TemporaryFile() as output:
         Path(folder, "program.py").write_text(code, encoding="utf-8", errors="replace")
-        limits = [str(max_memory), str(math.ceil(timeout))]
+        # One second of CPU time more than wall time: a busy thread must not reach both limits at once.
+        limits = [str(max_memory), str(math.ceil(timeout) + 1)]
         process = subprocess.Popen(  # noqa: S603 -- this interpreter
             [sys.executable, "-I", "-u", str(_RUNNER), *limits],
             stdin=subprocess.DEVNULL,

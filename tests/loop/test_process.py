@@ -67,6 +67,7 @@ def test_initial_run_and_run_each_have_their_number_of_threads(tmp_path: Path) -
 
 
 def test_objects_are_frozen_only_inside_of_the_block() -> None:
+    gc.unfreeze()
     assert gc.get_freeze_count() == 0
     with frozen_objects():
         count = gc.get_freeze_count()
