@@ -27,3 +27,8 @@ def pytest_collection_finish() -> None:
     """Let collections ignore what exists now: the libraries have a million objects."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter free everything when it ends, or libraries complain about leaks."""
+    gc.unfreeze()

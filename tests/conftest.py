@@ -32,3 +32,8 @@ def _default_sigint() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter free everything when it ends, or libraries complain about leaks."""
+    gc.unfreeze()
