@@ -14,11 +14,12 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 from attrs import evolve, frozen
 
+from purerl.errors import ConfigError
 from purerl.plugins import find, names
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ EXTRAS = {
     "verifiers": ("verifiers", "environments with agents"),
     "mlflow": ("mlflow-skinny", "logs runs to an MLflow server; pip install mlflow for a local database"),
     "renderers": ("renderers", "exact tokens of conversations for known model families"),
+    "serving": ("aiohttp", "talks to servers of vLLM and SGLang"),
     "swanlab": ("swanlab", "logs runs to SwanLab"),
     "tensorboard": ("tensorboard", "logs runs to TensorBoard"),
     "testing": ("hypothesis", "laws of algorithms, conformance tests of engines"),
@@ -175,13 +177,31 @@ def _version(name: str) -> str | None:
 
 
 def _engine(group: str, kind: str) -> Finding:
-    """What the engine `kind` can do with any model. No model is loaded."""
+    """What the engine `kind` can do with any model, and whether it is installed here. No model is loaded."""
     try:
-        capabilities = getattr(find(group, kind), "capabilities", None)
+        plugin = find(group, kind)
+        capabilities = getattr(plugin, "capabilities", None)
         text = _describe(capabilities()) if capabilities else "its capabilities are known when it loads a model"
+        if (installed := _version(kind)) is not None:
+            text = f"{installed}: {text}"
+        if group == "generator" and (problem := _missing(plugin)):
+            return Finding("engines", f"{group} {kind}", "missing", f"{text}; {problem}", _OWN_ENVIRONMENT)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
         return _failure("engines", f"{group} {kind}", error, do="update or uninstall the package of this engine")
     return Finding("engines", f"{group} {kind}", "good", text)
+
+
+_OWN_ENVIRONMENT = "docs/servers.md shows how to install it into an environment of its own"
+
+
+def _missing(plugin: Any) -> str:
+    """What is not installed here of the engine `plugin` with its default settings; empty if nothing is missing."""
+    try:
+        if hasattr(plugin, "check"):
+            plugin.check(plugin.Config())
+    except ConfigError as error:
+        return str(error).partition("got:  ")[2].splitlines()[0]
+    return ""
 
 
 def _describe(capabilities: Capabilities) -> str:

@@ -21,7 +21,8 @@ A plugin may have further attributes:
 
     check(config, *, role, outputs, updates)    of a trainer: raises ConfigError if it does not fit the run, before a
                                                 model is loaded. `updates` is None if the number is not known yet
-    check(config)                               of a tracker: raises ConfigError if its library is not installed
+    check(config)                               of a tracker or a generator: raises ConfigError if its library is not
+                                                installed, before a model is loaded
     depends_on_length(config)                   of a trainer: whether learning rates depend on the number of optimizer
                                                 steps of the run; without this function they are assumed to
     capabilities()                              of an engine: the `Capabilities` that it has with any model

@@ -246,7 +246,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             need = "completions are sampled and rewarded, because rollout or evaluate is set"
             raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
     if config.generator is not None:
-        find("generator", kind_of(config.generator))
+        _check_generator(config.generator)
     if config.rollout is not None:
         if config.rewards:
             check_weights(config.rewards, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))
@@ -254,6 +254,14 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
         if config.rollout.overlong and config.environment:
             need = "completions of one turn; environment.max_episode_tokens limits an episode"
             raise no_effect("rollout.overlong", config.rollout.overlong, need)
+
+
+def _check_generator(settings: object) -> None:
+    """Refuse the settings of a generator that its own `check` refuses, if it has one."""
+    check_settings = getattr(find("generator", kind_of(settings)), "check", None)
+    if check_settings is not None:
+        with in_section("generator", type(settings)):
+            check_settings(settings)
 
 
 def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, fields, frozen, has
 
 from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer
@@ -145,7 +145,19 @@ def resolve_paths(config: RunConfig, root: Path) -> RunConfig:
         data=evolve(config.data, files=tuple(map(at, config.data.files))),
         evaluate=config.evaluate and evolve(config.evaluate, data={k: at(v) for k, v in config.evaluate.data.items()}),
         validation=config.validation and evolve(config.validation, data=tuple(map(at, config.validation.data))),
+        generator=config.generator and _map_strings(config.generator, at),
     )
+
+
+def _map_strings(settings: Any, function: Callable[[str], str]) -> Any:
+    """`settings`, an attrs class, with every string changed by `function`, also those in sections."""
+    values = {each.name: getattr(settings, each.name) for each in fields(type(settings)) if each.init}
+    changed = {
+        name: function(value) if isinstance(value, str) else _map_strings(value, function)
+        for name, value in values.items()
+        if isinstance(value, str) or has(type(value))
+    }
+    return evolve(settings, **changed)
 
 
 def check_inputs(config: RunConfig) -> None:

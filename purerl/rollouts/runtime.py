@@ -18,9 +18,9 @@ from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from purerl.errors import EngineError
+from purerl.event_loop import EventLoop
 from purerl.protocols import Generator, Weights
 from purerl.rollouts.engine import Engine
-from purerl.rollouts.event_loop import EventLoop
 
 __all__ = ["Runtime"]
 

@@ -42,7 +42,8 @@ def tiny_model(directory: Path, family: str = "qwen3", **changes: Any) -> Model:
     from transformers import PreTrainedTokenizerFast
 
     path = write_model(directory, family, **changes)
-    tokenizer = Tokenizer(models.WordLevel({text_of([token]): token for token in range(VOCAB_SIZE)}))
+    vocabulary = {text_of([token]): token for token in range(VOCAB_SIZE)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=text_of([0])))
     tokenizer.decoder = decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(path)
     return Model(path, attention="eager" if family == "gemma2" else "sdpa")

@@ -30,6 +30,9 @@ from purerl_cli.main import app
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+SERVED = ("generator sglang", "generator vllm")
+
+
 def test_doctor_lists_every_dependency_and_every_extra() -> None:
     assert sorted(REQUIRED) == sorted(requirement.partition(">")[0] for requirement in PROJECT["dependencies"])
     extras = {name: packages for name, packages in PROJECT["optional-dependencies"].items() if name != "dev"}
@@ -205,7 +208,16 @@ def test_no_problem_without_optional_packages(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(doctor, "_run", lambda: "done")
     states = {finding.name: finding.state for finding in check_installation()}
     assert "bad" not in states.values()
-    assert [name for name, state in states.items() if state == "missing"] == [package for package, _ in EXTRAS.values()]
+    missing = [name for name, state in states.items() if state == "missing" and name not in SERVED]
+    assert missing == [package for package, _ in EXTRAS.values()]
+
+
+def test_engines_that_are_not_installed_are_missing() -> None:
+    findings = {name: doctor._engine("generator", name.split()[-1]) for name in SERVED}
+    for name, finding in findings.items():
+        assert finding.state == "missing", "they run in environments of their own"
+        assert f"{name.split()[-1]} is not installed in the environment of purerl" in finding.text
+        assert "docs/servers.md" in finding.do
 
 
 def test_run_of_the_doctor_starts_no_worker_process_whose_timeout_a_busy_computer_could_exceed(

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from purerl.rollouts import event_loop
-from purerl.rollouts.event_loop import EventLoop
+from purerl import event_loop
+from purerl.event_loop import EventLoop
 from purerl.rollouts.types import Draw, Generate, Trajectory
 from tests.rollouts.runtimes import draw, one_turn, opened, scripted, wait_until
 

@@ -96,6 +96,7 @@ def check_generator(
     text: Callable[[Sequence[int]], str] | None = None,
     tolerance: float = 1e-4,
     samples: int = 2000,
+    long: int = 40,
     exempt: Collection[str] = (),
 ) -> None:
     """Test that a generator satisfies `purerl.protocols.Generator`, and has the `capabilities` that it states.
@@ -105,10 +106,11 @@ def check_generator(
     score        (weights, tokens, temperature) -> the log-probability of each token given the tokens before it, in
                  nats, one value for each token. The first value is not read. Temperature 0 means temperature 1, as in
                  `Sampling`
-    vocabulary   prompts are drawn from the ids below it. A sequence has at most 60 tokens
+    vocabulary   prompts are drawn from the ids below it. A sequence has at most 20 + `long` tokens
     text         tokens -> their text. Without it, stop strings are not tested
     tolerance    absolute, of log-probabilities; the default suits float32
     samples      the number of completions that are compared with the distribution
+    long         new tokens of requests that are interrupted: so many that a fast engine has not finished before
     exempt       names of checks that are not run
 
     A generator may return any kind of sequence, and must accept requests and prompts in any: lists and tuples are
@@ -122,7 +124,7 @@ def check_generator(
         if name not in known:
             raise ConfigError("an exemption", got=repr(name), need="the name of a check", do=nearest(name, known))
     with closing(build()) as generator:
-        case = Case(generator, weights, score, vocabulary, text, tolerance, samples, _TIMEOUT)
+        case = Case(generator, weights, score, vocabulary, text, tolerance, samples, long, _TIMEOUT)
         for number, check in enumerate(CHECKS):
             if check.__name__ in exempt:
                 continue

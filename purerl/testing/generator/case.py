@@ -33,6 +33,7 @@ class Case:
     text: Callable[[Sequence[int]], str] | None
     tolerance: float
     samples: int
+    long: int
     timeout: float
 
     @property

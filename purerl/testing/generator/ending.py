@@ -65,7 +65,7 @@ def cancel_returns_generated_tokens(case: Case) -> None:
 
     Tokens are compared with those of another run if the generator is both `seeded` and `batch_invariant`.
     """
-    requests = [case.request(number, max_tokens=40) for number in range(12)]
+    requests = [case.request(number, max_tokens=case.long) for number in range(12)]
     whole = {completion.key: completion for completion in case.run(requests)}
     full, by_key = {key: completion.tokens for key, completion in whole.items()}, {r.key: r for r in requests}
     for delay in DELAYS:

@@ -24,7 +24,7 @@ def load_weights_replaces_weights(case: Case) -> None:
 
 def load_weights_applies_to_requests_in_flight(case: Case) -> None:
     """Requests in flight continue with the new weights; tokens that were sampled before keep the old version."""
-    requests = [case.request(number, max_tokens=40, temperature=0.8) for number in range(10)]
+    requests = [case.request(number, max_tokens=case.long, temperature=0.8) for number in range(10)]
     for attempt, delay in enumerate(DELAYS):
         old, new = 10**6 + 2 * attempt, 10**6 + 2 * attempt + 1
         case.load(old)

@@ -1,0 +1,13 @@
+"""Engines that are servers: vLLM and SGLang run in processes and environments of their own, and speak HTTP.
+
+    generator   `ServedGenerator`: a `Generator` whose requests are answered by one or several servers
+    server      `Server`: one server; it is started, watched, restarted and stopped, or only used
+    dialect     `Dialect`: what differs between engines
+    http        requests with deadlines
+    process     a server as a process that ends with this one, with everything that it has started
+    log         what the log of a server says about why it has failed
+    weights     weights as files, which servers read
+    settings    the settings that all engines share
+
+No module here imports an engine, so their versions of torch and transformers do not matter to the trainer.
+"""

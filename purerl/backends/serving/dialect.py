@@ -1,0 +1,77 @@
+"""What differs between engines: how they are started, asked, and given new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from purerl.backends.requests import PendingRequest
+from purerl.backends.serving.http import Http
+from purerl.backends.serving.weights import WeightFiles
+from purerl.protocols import Sampling
+
+__all__ = ["Answer", "Call", "Command", "Dialect"]
+
+
+class Command(NamedTuple):
+    """How a server is started: its program with arguments, and variables that are added to the environment."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+
+
+class Call(NamedTuple):
+    """A POST request: the path, and the body as JSON."""
+
+    path: str
+    body: dict[str, Any]
+
+
+class Answer(NamedTuple):
+    """New tokens of a request. `versions` has (the engine's name of a version, number of tokens), in order.
+
+    finish  "interrupted": by an abort, which somebody has asked for, or by new weights
+    """
+
+    tokens: Sequence[int]
+    logp: Sequence[float]
+    versions: Sequence[tuple[str, int]]
+    finish: Literal["stop", "length", "interrupted"]
+
+
+class Dialect(Protocol):
+    """An engine's HTTP interface. The methods that compute have no state; the others raise what `Http` raises."""
+
+    @property
+    def name(self) -> str:
+        """The engine, for messages."""
+        ...
+
+    @property
+    def keeps_requests(self) -> bool:
+        """Whether requests may be in flight during `update`. Otherwise they are aborted, and sent again."""
+        ...
+
+    def command(self, port: int) -> Command:
+        """How a server is started that listens on `port` of this host."""
+        ...
+
+    def request(self, pending: PendingRequest, identity: str) -> Call:
+        """The call that continues `pending` after the tokens that it has; `identity` is a name for `abort`."""
+        ...
+
+    def answer(self, response: Any, sampling: Sampling) -> Answer:
+        """What the response to a request with `sampling` says. Raises ValueError if it says something else."""
+        ...
+
+    async def check(self, http: Http, *, timeout: float) -> str | None:
+        """What is wrong with a server that is ready, such as another model; None if it can be used."""
+        ...
+
+    async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
+        """End the request `identity` soon; its answer has the tokens so far. An unknown one is no error."""
+        ...
+
+    async def update(self, http: Http, files: WeightFiles, *, timeout: float) -> None:
+        """Load weights. Nothing that was computed with the old ones is used afterwards, unless settings allow it."""
+        ...

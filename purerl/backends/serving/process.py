@@ -1,0 +1,44 @@
+"""A server as a process: it ends with this process, and takes everything that it has started along."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from purerl.workers.processes import Worker
+from purerl.workers.program import WORK, Program
+
+__all__ = ["ServerProcess", "free_port"]
+
+
+class ServerProcess:
+    """The program `command`, whose output goes to the new file `log`; `environment` is added to that of this process.
+
+    It is a worker with a guard: see `purerl.workers.guard`.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(" ".join(command) + "\n", encoding="utf-8")
+        self.log = log
+        program = Program(tuple(command), {**os.environ, **environment}, str(log.absolute()))
+        self._worker = Worker(WORK, program, max_memory=None)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the program runs, as far as its guard knows."""
+        return not select.select([self._worker.sentinel], [], [], 0)[0]
+
+    def end(self) -> int | None:
+        """End all processes, and return the exit status of the program; negative: the signal."""
+        return self._worker.end().exit_code
+
+
+def free_port() -> int:
+    """A port of this host that nothing listens on, chosen by the system."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

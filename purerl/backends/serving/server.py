@@ -1,0 +1,287 @@
+"""One server of an engine: started or given, watched, restarted with the current weights, and stopped.
+
+All methods run in one event loop. A request is sent again if the server fails while it is in flight, so an answer is
+never lost, and comes once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from attrs import define, evolve
+
+from purerl.backends.requests import PendingRequest
+from purerl.backends.serving.dialect import Answer, Dialect
+from purerl.backends.serving.http import Http, RefusedError, UnreachableError
+from purerl.backends.serving.log import reason
+from purerl.backends.serving.process import ServerProcess, free_port
+from purerl.backends.serving.settings import ServerSettings
+from purerl.backends.serving.weights import WeightFiles
+from purerl.errors import EngineError
+from purerl.protocols import Completion, FinishReason
+
+__all__ = ["Flight", "Server"]
+
+_LOG = logging.getLogger(__name__)
+_POLL = 0.1  # seconds
+_HEALTH_TIMEOUT = 20.0  # seconds
+_ABORT_TIMEOUT = 30.0  # seconds
+_WAITS = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before a request is sent again, after each failure of its server
+_IDENTITIES = itertools.count()
+
+
+@define(eq=False)
+class Flight:
+    """A request in flight. `identity`: its name in the server, while it waits for an answer."""
+
+    pending: PendingRequest
+    identity: str | None = None
+    is_cancelled: bool = False
+
+
+class Server:
+    """A server that speaks `dialect`, at `url`, or as a process whose log is `log`; `connections` as in `Http`.
+
+    load      requests that it has been given, and that are not finished
+    restarts  how often it was started again
+    """
+
+    def __init__(
+        self, dialect: Dialect, settings: ServerSettings, *, url: str | None, log: Path, connections: int
+    ) -> None:
+        self._dialect, self._settings, self._log, self._connections = dialect, settings, log, connections
+        self._http = Http(url or "", connections=connections)
+        self._is_owner = url is None
+        self._process: ServerProcess | None = None
+        self._lock = asyncio.Lock()  # held while the server is started or gets new weights
+        self._generation = 0  # number of starts
+        self._failures = 0  # restarts since the last completion
+        self._files: WeightFiles | None = None
+        self._last_progress = 0.0
+        self._sent: set[Flight] = set()  # requests that wait for an answer
+        self._aborting: set[asyncio.Task[None]] = set()
+        self._is_open = asyncio.Event()  # unset while an engine that must have no requests loads weights
+        self._is_open.set()
+        self.load = self.restarts = 0
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    @property
+    def name(self) -> str:
+        return f"the {self._dialect.name} server at {self.url}"
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def start(self, flight: Flight) -> Coroutine[Any, Any, Completion]:
+        """The completion of a request, to be awaited. Raises EngineError if the server cannot be made to work."""
+        if self.load == 0:
+            self._last_progress = time.monotonic()
+        self.load += 1
+        return self._complete(flight)
+
+    async def _complete(self, flight: Flight) -> Completion:
+        try:
+            return await self._answer(flight)
+        finally:
+            self.load -= 1
+
+    async def _answer(self, flight: Flight) -> Completion:
+        pending, failures = flight.pending, 0
+        while await self._is_open.wait() and not flight.is_cancelled:
+            generation = self._generation
+            try:
+                answer = await self._ask(flight)
+            except UnreachableError as error:
+                if failures == len(_WAITS):
+                    return evolve(pending.completion("error"), error=f"sent {failures + 1} times: {error}")
+                await asyncio.sleep(_WAITS[failures])
+                failures += 1
+                await self._recover(generation, error)
+            except RefusedError as error:
+                return evolve(pending.completion("error"), error=str(error))
+            else:
+                self._last_progress, self._failures = time.monotonic(), 0
+                self._add(pending, answer)
+                if answer.finish != "interrupted" or not pending.remaining:
+                    return pending.completion(_finish(answer, pending))
+        return pending.completion("cancelled")
+
+    async def _ask(self, flight: Flight) -> Answer:
+        """Send a request once. The server has failed if it finishes no request at all for a long time."""
+        flight.identity = f"{os.getpid()}-{next(_IDENTITIES)}"
+        call = self._dialect.request(flight.pending, flight.identity)
+        task = asyncio.ensure_future(self._http.generate(*call))
+        self._sent.add(flight)
+        try:
+            while not task.done():
+                idle = time.monotonic() - self._last_progress
+                if idle >= self._settings.stall_timeout:
+                    text = f"no request has finished for {idle:.0f} seconds"
+                    raise UnreachableError(f"{text}, with {self.load} in flight")
+                await asyncio.wait({task}, timeout=self._settings.stall_timeout - idle)
+            return self._dialect.answer(task.result(), flight.pending.request.sampling)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise RefusedError(f"an answer of {self.name} cannot be read: {error!r}") from error
+        finally:
+            task.cancel()
+            self._sent.remove(flight)
+            flight.identity = None
+
+    async def _abort(self, flight: Flight) -> None:
+        """Abort a request until it is answered: the server may not have it yet, and then forgets the call."""
+        wait = _POLL
+        while flight.identity is not None:
+            try:
+                await self._dialect.abort(self._http, flight.identity, timeout=_ABORT_TIMEOUT)
+            except (UnreachableError, RefusedError) as error:
+                _LOG.warning("%s did not abort a request: %s", self.name, error)
+            await asyncio.sleep(wait)
+            wait *= 2
+
+    def _add(self, pending: PendingRequest, answer: Answer) -> None:
+        start = 0
+        for version, count in answer.versions:
+            end = start + count
+            pending.add(answer.tokens[start:end], answer.logp[start:end], _number(version))
+            start = end
+
+    def cancel(self, flight: Flight) -> None:
+        """Let the request finish with the tokens so far."""
+        if not flight.is_cancelled:
+            flight.is_cancelled = True
+            task = asyncio.ensure_future(self._abort(flight))
+            self._aborting.add(task)
+            task.add_done_callback(self._aborting.discard)
+
+    # --- weights -----------------------------------------------------------------------------------------------------
+
+    async def update(self, files: WeightFiles) -> None:
+        """Load weights. A server that fails to is started again with them."""
+        async with self._lock:
+            self._files = files
+            if not self._dialect.keeps_requests:
+                self._is_open.clear()
+            try:
+                await self._load()
+            except (UnreachableError, RefusedError) as error:
+                await self._restart(f"it did not load weights: {error}")
+            finally:
+                self._is_open.set()
+            self._last_progress = time.monotonic()
+
+    async def _load(self) -> None:
+        """Load the current weights, if there are any. Requests that the engine cannot keep are interrupted before."""
+        if self._files is None:
+            return
+        try:
+            async with asyncio.timeout(self._settings.update_timeout):
+                while self._sent and not self._dialect.keeps_requests:
+                    await asyncio.gather(*map(self._abort, self._sent))
+                await self._dialect.update(self._http, self._files, timeout=self._settings.update_timeout)
+        except TimeoutError as error:
+            raise UnreachableError(f"weights were not loaded in {self._settings.update_timeout:g} seconds") from error
+
+    # --- life of the process -----------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start the server, or connect to it, and wait until it is ready. Raises EngineError."""
+        async with self._lock:
+            await self._start()
+
+    async def close(self) -> None:
+        """End the process, if it is ours."""
+        await self._http.close()
+        if self._process is not None:
+            await asyncio.to_thread(self._process.end)
+            self._process = None
+
+    async def _start(self) -> None:
+        if self._is_owner:
+            port = free_port()
+            command = self._dialect.command(port)
+            number = f"-{self._generation}" if self._generation else ""
+            log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
+            self._http = Http(f"http://127.0.0.1:{port}", connections=self._connections)
+            self._process = ServerProcess(command.arguments, command.environment, log)
+        await self._wait_until_ready()
+        problem = await self._dialect.check(self._http, timeout=_HEALTH_TIMEOUT)
+        if problem:
+            await self.close()
+            raise EngineError(f"{self.name} cannot be used", got=problem)
+        self._generation += 1
+        self._last_progress = time.monotonic()
+
+    async def _wait_until_ready(self) -> None:
+        start, limit = time.monotonic(), self._settings.start_timeout
+        while not await self._is_healthy():
+            ended = self._process is not None and not self._process.is_running
+            if ended or time.monotonic() - start > limit:
+                await self._fail_to_start(None if ended else limit)
+            await asyncio.sleep(_POLL)
+
+    async def _fail_to_start(self, limit: float | None) -> None:
+        """Raise EngineError, after all processes have ended. `limit`: how many seconds it had; None: it has ended."""
+        if self._process is None:
+            need, do = f"an answer within {limit:g} seconds", "start the server, or correct server.urls"
+            raise EngineError(f"{self.name} does not answer", need=need, do=do)
+        log, status = self._process.log, await asyncio.to_thread(self._process.end)
+        self._process = None
+        got = f"exit status {status}" if limit is None else f"not ready after {limit:g} seconds (server.start_timeout)"
+        raise EngineError(f"{self.name} did not start", got=f"{got}\n{reason(log)}", do=f"see its log, {log}")
+
+    async def _is_healthy(self) -> bool:
+        try:
+            await self._http.get("/health", timeout=_HEALTH_TIMEOUT)
+        except (UnreachableError, RefusedError):
+            return False
+        return True
+
+    async def _recover(self, generation: int, error: UnreachableError) -> None:
+        """Make sure that the server works, after a request that was sent to the server of `generation` has failed."""
+        async with self._lock:
+            if generation != self._generation:
+                return
+            is_stalled = time.monotonic() - self._last_progress >= self._settings.stall_timeout
+            is_running = self._process is None or self._process.is_running
+            if not is_stalled and is_running and await self._is_healthy():
+                return
+            await self._restart(str(error))
+
+    async def _restart(self, why: str) -> None:
+        """Start the server again with the current weights. Raises EngineError if that has happened too often."""
+        if not self._is_owner or self._failures >= self._settings.max_restarts:
+            log = f"see its log, {self._process.log}; " if self._process is not None else ""
+            need = "a server that works" if self._is_owner else "a server that works; purerl has not started it"
+            do = f"{log}the run can be resumed from its last checkpoint"
+            raise EngineError(f"{self.name} has failed", got=why, need=need, do=do)
+        log = self._process.log if self._process is not None else self._log
+        await self.close()
+        self._failures += 1
+        self.restarts += 1
+        _LOG.warning("%s is started again: %s\n%s", self.name, why, reason(log))
+        await self._start()
+        try:
+            await self._load()
+        except (UnreachableError, RefusedError) as error:
+            await self._restart(f"it did not load weights: {error}")
+
+
+def _number(version: str) -> int:
+    """The version of weights with this name; the weights with which a server starts have no number."""
+    return int(version) if version.isdigit() else 0
+
+
+def _finish(answer: Answer, pending: PendingRequest) -> FinishReason:
+    """Why a request has ended: a stop token counts before the maximum length, also where engines see it otherwise."""
+    if answer.finish == "stop" or (pending.tokens and pending.tokens[-1] in pending.request.sampling.stop_tokens):
+        return "stop"
+    return "length"

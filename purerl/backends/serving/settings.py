@@ -1,0 +1,130 @@
+"""The settings that all engines behind HTTP share.
+
+This file imports no torch, so that a mistake in a configuration is reported quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from shutil import which
+from typing import Any
+
+from attrs import frozen
+
+from purerl.errors import ConfigError
+from purerl.settings import above_zero, at_least, boolean, setting
+
+__all__ = ["ServerSettings", "as_flags", "check_arguments", "check_engine"]
+
+
+@frozen(kw_only=True)
+class ServerSettings:
+    """Processes that purerl starts, or servers that run already."""
+
+    urls: tuple[str, ...] = setting(
+        "servers that run already, such as http://host:8000: they are used, and never stopped; empty: servers are "
+        "started",
+        default=(),
+        need="addresses that begin with http:// or https://",
+        valid=lambda urls: all(url.startswith(("http://", "https://")) for url in urls),
+        may_change="rounding",
+    )
+    number: int = setting(
+        "servers that are started; each has a copy of the model", default=1, may_change="rounding", **at_least(1)
+    )
+    python: str | None = setting(
+        "the Python interpreter of the environment in which the engine is installed; by default that of purerl",
+        default=None,
+        may_change="rounding",
+    )
+    environment: Mapping[str, str] = setting(
+        "environment variables of the servers", factory=dict, may_change="rounding"
+    )
+    logs: str = setting(
+        "the directory of the logs of the servers; {run} is the directory of the run", default="{run}/servers"
+    )
+    weights_directory: str | None = setting(
+        "where new weights are written for the servers, which must see the same directory; by default in the memory of "
+        "this host, /dev/shm, if they fit, and otherwise in the directory for temporary files",
+        default=None,
+        may_change=True,
+    )
+    start_timeout: float = setting(
+        "until a server must be ready", default=1800.0, unit="s", may_change=True, **above_zero()
+    )
+    stall_timeout: float = setting(
+        "until a server that has requests, and finishes none, counts as hung",
+        default=900.0,
+        unit="s",
+        may_change=True,
+        **above_zero(),
+    )
+    update_timeout: float = setting(
+        "until a server must have loaded new weights", default=600.0, unit="s", may_change=True, **above_zero()
+    )
+    max_restarts: int = setting(
+        "restarts of a server without a completion between them, after which the run stops",
+        default=3,
+        may_change=True,
+        **at_least(0),
+    )
+    stale_cache: bool = setting(
+        "requests that new weights interrupt keep the keys and values of the old weights: faster, but their "
+        "log-probabilities are then those of no weights",
+        default=False,
+        **boolean(),
+    )
+
+    def __attrs_post_init__(self) -> None:
+        started = {"number": 1, "python": None, "environment": {}, "max_restarts": 3}
+        for name, default in started.items() if self.urls else ():
+            if getattr(self, name) != default:
+                need = "servers that purerl starts; those in urls run already"
+                raise ConfigError(f"{name} has no effect", got=getattr(self, name), need=need, do=f"leave {name} out")
+
+
+def check_engine(server: ServerSettings, package: str) -> None:
+    """Raise ConfigError if servers of the engine `package` cannot be started, or cannot be talked to, from here."""
+    if not _is_installed("aiohttp"):
+        do = "pip install 'purerl[serving]'"
+        raise ConfigError("server", got="aiohttp is not installed", need="aiohttp, to talk to servers", do=do)
+    if server.urls:
+        return
+    if server.python is None and not _is_installed(package):
+        need = f"{package}, in an environment of its own or in this one"
+        do = f"install {package} into an environment of its own, and set server.python to its interpreter"
+        raise ConfigError("server", got=f"{package} is not installed in the environment of purerl", need=need, do=do)
+    if server.python is not None and which(server.python) is None:
+        need = f"a Python interpreter of an environment in which {package} is installed"
+        raise ConfigError("server.python", got=f"{server.python!r}, which is not a program", need=need)
+
+
+def _is_installed(package: str) -> bool:
+    """Whether `package` can be imported. A directory of this name, such as an environment, does not count."""
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def as_flags(arguments: Mapping[str, Any]) -> list[str]:
+    """`arguments` of an engine as command-line options: true is the option alone, and false is --no-NAME.
+
+    >>> as_flags({"max_num_seqs": 8, "enforce_eager": True, "enable_chunked_prefill": False})
+    ['--max-num-seqs', '8', '--enforce-eager', '--no-enable-chunked-prefill']
+    """
+    flags = []
+    for name, value in arguments.items():
+        option = name.replace("_", "-")
+        if value is None:
+            continue
+        flags += [f"--{'' if value else 'no-'}{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
+    return flags
+
+
+def check_arguments(arguments: Mapping[str, Any], reserved: Mapping[str, str]) -> None:
+    """Refuse `arguments` of an engine that settings of purerl decide: `reserved` has them. Raises ConfigError."""
+    for name in arguments:
+        key = name.replace("-", "_")
+        if key in reserved:
+            do = f"set {reserved[key]}" if reserved[key] else "leave it out: purerl needs its own value"
+            raise ConfigError(f"arguments.{name}", got="an argument that purerl sets itself", do=do)

@@ -1,0 +1,103 @@
+"""Weights as files in a directory, from which servers load them: in the memory of this host, if they fit there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from purerl.backends.hf.lora import CONFIG_FILE, WEIGHTS_FILE
+from purerl.errors import EngineError, nearest
+from purerl.protocols import Weights
+
+__all__ = ["WeightFiles", "check_names", "new_directory", "write_weights"]
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
+_RESERVE = 1.1  # share of the weights that must be free
+_MAX_FILE = 2**30  # bytes
+
+
+class WeightFiles(NamedTuple):
+    """Weights of `version` in `directory`; those of an adapter in peft's format if `is_adapter`."""
+
+    directory: Path
+    version: int
+    is_adapter: bool
+
+
+def new_directory(parent: str | None, size: int) -> Path:
+    """A new directory for weights of `size` bytes, below `parent` or where there is room."""
+    memory = _SHARED_MEMORY
+    if parent is None and memory.is_dir() and shutil.disk_usage(memory).free >= 2 * _RESERVE * size:
+        parent = str(memory)
+    if parent is not None:
+        Path(parent).mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="purerl-weights-", dir=parent))
+
+
+def check_names(weights: Weights, model: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise EngineError for a name or a shape that `model`, the shapes by name, does not have."""
+    if weights.adapter is not None:
+        return
+    unknown = [name for name in weights.metadata if name not in model]
+    if unknown:
+        got = f"{len(unknown)} of {len(weights.metadata)} names that the server's model does not have"
+        raise EngineError(f"unknown weight {unknown[0]!r}", got=got, do=nearest(unknown[0], model))
+    for name, (shape, _) in weights.metadata.items():
+        if tuple(shape) != tuple(model[name]):
+            need = f"{list(model[name])}, the shape in the server's model"
+            raise EngineError(f"weight {name!r}", got=f"shape {list(shape)}", need=need)
+
+
+def write_weights(weights: Weights, directory: Path, version: int) -> WeightFiles:
+    """Write all of `weights` into the new directory `directory`. Collective, as the iteration of `weights`.
+
+    At most 1 GiB, or one tensor, is copied at a time.
+    """
+    directory.mkdir()
+    if weights.adapter is not None:
+        _write_adapter(weights, weights.adapter, directory)
+        return WeightFiles(directory, version, is_adapter=True)
+    index: dict[str, str] = {}
+    for number, bucket in enumerate(_buckets(weights)):
+        name = f"model-{number:05d}.safetensors"
+        _save(bucket, directory / name)
+        index |= dict.fromkeys(bucket, name)
+    if not index:
+        raise EngineError("weights", got="no weights", need="those of the model")
+    table = {"metadata": {"total_size": sum(file.stat().st_size for file in directory.iterdir())}, "weight_map": index}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(table))
+    return WeightFiles(directory, version, is_adapter=False)
+
+
+def _write_adapter(weights: Weights, settings: Mapping[str, Any], directory: Path) -> None:
+    tensors = {name: value.detach().cpu().contiguous() for name, value in weights}
+    if not tensors:
+        raise EngineError("weights of an adapter", got="no weights", need="the matrices of at least one layer")
+    _save(tensors, directory / WEIGHTS_FILE)
+    (directory / CONFIG_FILE).write_text(json.dumps(dict(settings), indent=2, sort_keys=True))
+
+
+def _buckets(weights: Weights) -> Iterator[dict[str, Tensor]]:
+    bucket: dict[str, Tensor] = {}
+    size = 0
+    for name, value in weights:
+        if bucket and size + value.nbytes > _MAX_FILE:
+            yield bucket
+            bucket, size = {}, 0
+        bucket[name] = value.detach().cpu().contiguous().clone()
+        size += value.nbytes
+    if bucket:
+        yield bucket
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(dict(tensors), path, metadata={"format": "pt"})
+    path.chmod(0o644)  # a server of another user may read it

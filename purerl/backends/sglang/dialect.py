@@ -1,0 +1,101 @@
+"""SGLang's HTTP interface, of version 0.5.20: token ids both ways.
+
+New weights in flight: requests are aborted, the server drops all keys and values and loads the files, and it gets what
+is left of the requests again. Each token's log-probability is then that of its own version. With
+`stale_cache` requests stay in the server instead, with the keys and values of the old weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from purerl.backends.requests import PendingRequest
+from purerl.backends.serving.dialect import Answer, Call, Command
+from purerl.backends.serving.http import Http, RefusedError
+from purerl.backends.serving.settings import as_flags
+from purerl.backends.serving.weights import WeightFiles
+from purerl.protocols import Sampling
+from purerl.settings import Model
+
+__all__ = ["SGLang"]
+
+_POLL = 0.01  # seconds
+_FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
+
+
+@frozen(eq=False)
+class SGLang:
+    """SGLang with `model`; `arguments` are command-line options of its server."""
+
+    model: Model
+    arguments: Mapping[str, Any]
+    environment: Mapping[str, str]
+    python: str | None
+    stale_cache: bool
+
+    name = "sglang"
+
+    @property
+    def keeps_requests(self) -> bool:
+        return self.stale_cache
+
+    def command(self, port: int) -> Command:
+        program = (self.python or sys.executable, "-m", "sglang.launch_server", "--model-path", self.model.path)
+        arguments = {"host": "127.0.0.1", "port": port, **self.arguments}
+        return Command((*program, *as_flags(arguments)), self.environment)
+
+    def request(self, pending: PendingRequest, identity: str) -> Call:
+        sampling = pending.request.sampling
+        parameters = {
+            "max_new_tokens": pending.remaining,
+            "temperature": sampling.temperature,
+            "ignore_eos": not sampling.stop_tokens,  # otherwise it would ignore stop_token_ids too
+            "stop_token_ids": list(sampling.stop_tokens),
+            "stop": list(sampling.stop_strings),
+            "no_stop_trim": True,  # the tokens of a stop string belong to the completion
+        }
+        tokens = [*pending.request.tokens, *pending.tokens]
+        body = {"input_ids": tokens, "sampling_params": parameters, "return_logprob": True, "rid": identity}
+        return Call("/generate", body)
+
+    def answer(self, response: Any, sampling: Sampling) -> Answer:
+        info = response["meta_info"]
+        end = info["finish_reason"]
+        if isinstance(end.get("matched"), int) and end["matched"] not in sampling.stop_tokens:
+            end = {"type": "abort"}  # the model's own end, which the request does not have: it is continued
+        logp, tokens = [each[0] for each in info["output_token_logprobs"]], response["output_ids"]
+        versions = [(each["version"], each["end"] - each["start"]) for each in info["weight_versions"] or ()]
+        if not len(tokens) == len(logp) == sum(count for _, count in versions):
+            raise ValueError(f"{len(tokens)} tokens, {len(logp)} log-probabilities, versions {versions}")
+        return Answer(tokens, logp, versions, _FINISH[end["type"]])
+
+    async def check(self, http: Http, *, timeout: float) -> str | None:
+        info = await http.get("/server_info", timeout=timeout)
+        return None if "version" in info else "no version in /server_info: SGLang 0.5.20 is needed"
+
+    async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
+        await http.post("/abort_request", {"rid": identity}, timeout=timeout)
+
+    async def update(self, http: Http, files: WeightFiles, *, timeout: float) -> None:
+        # With flush_cache=true the server would end if the last request has just been answered.
+        body = {"model_path": str(files.directory), "weight_version": str(files.version), "flush_cache": False}
+        if self.stale_cache:
+            await http.post("/pause_generation", {"mode": "in_place"}, timeout=timeout)
+            await http.post("/update_weights_from_disk", body, timeout=timeout)
+            await http.post("/continue_generation", {}, timeout=timeout)
+        else:
+            await self._flush(http, timeout)
+            await http.post("/update_weights_from_disk", body, timeout=timeout)
+
+    async def _flush(self, http: Http, timeout: float) -> None:
+        """Drop all keys and values. The server refuses until it has forgotten its last request."""
+        while True:
+            try:
+                return await http.post("/flush_cache", timeout=timeout)
+            except RefusedError:
+                await asyncio.sleep(_POLL)

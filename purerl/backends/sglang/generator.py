@@ -1,0 +1,143 @@
+"""A generator that starts SGLang as a server, in an environment of its own, or uses servers that run already.
+
+It gets token ids and returns token ids, with the log-probabilities at the sampling temperature. SGLang has no seeds for
+requests, except in its deterministic mode, which this generator does not use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from purerl.backends.serving.model import ServedModel
+from purerl.backends.serving.settings import ServerSettings, check_arguments, check_engine
+from purerl.protocols import Capabilities
+from purerl.settings import Model, at_least, between, boolean, one_of, setting
+
+if TYPE_CHECKING:
+    from purerl.backends.serving.generator import ServedGenerator
+
+__all__ = ["Config", "build", "capabilities", "check", "preview"]
+
+_RESERVED = {
+    "tp_size": "tensor_parallel",
+    "tensor_parallel_size": "tensor_parallel",
+    "dp_size": "server.number",
+    "data_parallel_size": "server.number",
+    "max_running_requests": "max_num_seqs",
+    "context_length": "max_sequence_length",
+    "mem_fraction_static": "memory_share",
+    "disable_radix_cache": "prefix_cache",
+    "dtype": "model.dtype",
+    "model_path": "model.path",
+    "revision": "model.revision",
+    "trust_remote_code": "model.trust_remote_code",
+    "device": "device",
+    **dict.fromkeys(("host", "port"), ""),
+}
+"""Arguments of SGLang that settings decide, with the setting."""
+
+
+@frozen(kw_only=True)
+class Config:
+    """Settings of SGLang."""
+
+    server: ServerSettings = setting("processes and addresses", factory=ServerSettings)
+    device: str = setting("cuda or cpu; auto: cuda if torch finds one", default="auto", **one_of("auto", "cuda", "cpu"))
+    tensor_parallel: int = setting(
+        "devices among which each server divides the model", default=1, may_change="rounding", **at_least(1)
+    )
+    max_num_seqs: int = setting(
+        "sequences that a server decodes together", default=256, may_change="rounding", **at_least(1)
+    )
+    max_sequence_length: int | None = setting(
+        "tokens of the longest sequence; by default as many as the model has positions",
+        default=None,
+        unit="tokens",
+        **at_least(1),
+    )
+    memory_share: float | None = setting(
+        "share of the device's memory for weights, keys and values; by default SGLang's",
+        default=None,
+        may_change="rounding",
+        **between(0, 1),
+    )
+    prefix_cache: bool = setting(
+        "equal beginnings of sequences are computed once", default=True, may_change="rounding", **boolean()
+    )
+    arguments: Mapping[str, Any] = setting(
+        "further arguments of SGLang's server by name, such as attention_backend; SGLang refuses those that it does "
+        "not know",
+        factory=dict,
+        may_change="rounding",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        check_arguments(self.arguments, _RESERVED)
+
+
+def capabilities() -> Capabilities:
+    """What SGLang can do with any model."""
+    return Capabilities()
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError if the engine is not installed where `config` says."""
+    check_engine(config.server, "sglang")
+
+
+def preview(config: Config, *, model: Model) -> Capabilities:
+    """The capabilities of SGLang with `model`, which is not loaded. Raises ConfigError if there is no such model."""
+    limit = ServedModel(model).max_sequence_length(config.max_sequence_length)
+    return evolve(capabilities(), max_sequence_length=limit)
+
+
+def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
+    """Start the servers, and wait until they are ready. `seed` determines what they sample, together with their load.
+
+    Raises: ConfigError if there is no such model; EngineError if a server does not start.
+    """
+    from purerl.backends.serving.generator import ServedGenerator
+    from purerl.backends.sglang.dialect import SGLang
+
+    served, server = ServedModel(model), config.server
+    arguments = {**_arguments(config, model, served), "random_seed": seed, **config.arguments}
+    environment = {**({"SGLANG_USE_CPU_ENGINE": "1"} if _is_on_cpu(config) else {}), **server.environment}
+    return ServedGenerator(
+        SGLang(model, arguments, environment, server.python, server.stale_cache),
+        server,
+        preview(config, model=model),
+        vocab_size=served.vocab_size,
+        shapes=served.shapes,
+        connections=config.max_num_seqs,
+    )
+
+
+def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
+    """The options of SGLang's server."""
+    on_cpu = {
+        "device": "cpu",
+        "attention_backend": "torch_native",
+        "disable_overlap_schedule": True,
+        "disable_cuda_graph": True,
+    }
+    return {
+        "dtype": model.dtype,
+        "revision": model.revision,
+        "trust_remote_code": model.trust_remote_code or None,
+        "tp_size": config.tensor_parallel,
+        "max_running_requests": config.max_num_seqs,
+        "context_length": served.max_sequence_length(config.max_sequence_length),
+        "mem_fraction_static": config.memory_share,
+        "disable_radix_cache": True if not config.prefix_cache else None,
+        "skip_server_warmup": True,
+        **(on_cpu if _is_on_cpu(config) else {}),
+    }
+
+
+def _is_on_cpu(config: Config) -> bool:
+    import torch
+
+    return config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())

@@ -1,0 +1,110 @@
+"""vLLM's HTTP interface, of version 0.32: token ids both ways.
+
+New weights in flight: the server pauses and keeps its requests, loads the files, drops all keys and values, and
+computes them again with the new weights. Each token's log-probability is then that of its own version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from purerl.backends.requests import PendingRequest
+from purerl.backends.serving.dialect import Answer, Call, Command
+from purerl.backends.serving.http import Http
+from purerl.backends.serving.settings import as_flags
+from purerl.backends.serving.weights import WeightFiles
+from purerl.protocols import Sampling
+from purerl.settings import Model
+
+__all__ = ["VLLM"]
+
+_GENERATE = "/inference/v1/generate"
+_PREFIX = "generate-tokens-"  # of the identity of a request, in calls about it
+_FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
+_ADAPTER = "purerl-{}"  # an adapter has a name for each version: vLLM keeps keys and values by name
+
+
+@frozen(eq=False)
+class VLLM:
+    """vLLM with `model`; `arguments` are command-line options of ``vllm serve``. It has at most one adapter."""
+
+    model: Model
+    arguments: Mapping[str, Any]
+    environment: Mapping[str, str]
+    python: str | None
+    stale_cache: bool
+    adapter: list[str]
+    """The name of the adapter that requests use, if there is one."""
+
+    name = "vllm"
+    keeps_requests = True
+
+    def command(self, port: int) -> Command:
+        program = (self.python or sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", self.model.path)
+        arguments = {"host": "127.0.0.1", "port": port, **self.arguments}
+        environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", **self.environment}
+        return Command((*program, *as_flags(arguments)), environment)
+
+    def request(self, pending: PendingRequest, identity: str) -> Call:
+        sampling = pending.request.sampling
+        parameters = {
+            "max_tokens": pending.remaining,
+            "temperature": sampling.temperature,
+            "seed": _mixed(pending.request.seed),
+            "logprobs": 0,
+            "ignore_eos": True,
+            "stop_token_ids": list(sampling.stop_tokens),
+            "stop": list(sampling.stop_strings),
+        }
+        tokens = [*pending.request.tokens, *pending.tokens]
+        adapter = {"model": self.adapter[0]} if self.adapter else {}
+        return Call(_GENERATE, {"token_ids": tokens, "sampling_params": parameters, "request_id": identity, **adapter})
+
+    def answer(self, response: Any, sampling: Sampling) -> Answer:
+        [choice] = response["choices"]
+        tokens = choice["token_ids"]
+        logp = [each["logprob"] for each in choice["logprobs"]["content"]] if tokens else []
+        versions = [(each["version"], each["end"] - each["start"]) for each in choice["weight_versions"] or ()]
+        if not len(tokens) == len(logp) == sum(count for _, count in versions):
+            raise ValueError(f"{len(tokens)} tokens, {len(logp)} log-probabilities, versions {versions}")
+        return Answer(tokens, logp, versions, _FINISH[choice["finish_reason"]])
+
+    async def check(self, http: Http, *, timeout: float) -> str | None:
+        paths = (await http.get("/openapi.json", timeout=timeout))["paths"]
+        missing = [path for path in (_GENERATE, "/pause", "/resume", "/collective_rpc") if path not in paths]
+        if missing:
+            return f"no {', '.join(missing)}: vllm 0.32, --enable-scale-out and VLLM_SERVER_DEV_MODE=1 are needed"
+        return None
+
+    async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
+        await http.post("/inference/v1/abort_requests", {"request_ids": [_PREFIX + identity]}, timeout=timeout)
+
+    async def update(self, http: Http, files: WeightFiles, *, timeout: float) -> None:
+        clear = "false" if self.stale_cache else "true"
+        await http.post(f"/pause?mode=keep&clear_cache={clear}", timeout=timeout)
+        if files.is_adapter:
+            await self._load_adapter(http, files, timeout)
+        else:
+            call = {"method": "reload_weights", "kwargs": {"weights_path": str(files.directory)}, "timeout": timeout}
+            await http.post("/collective_rpc", call, timeout=timeout)
+        await http.post("/update_weight_version", {"new_version": str(files.version)}, timeout=timeout)
+        await http.post("/resume", timeout=timeout)
+
+    async def _load_adapter(self, http: Http, files: WeightFiles, timeout: float) -> None:
+        name = _ADAPTER.format(files.directory.name)
+        await http.post(
+            "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(files.directory)}, timeout=timeout
+        )
+        for old in self.adapter:
+            await http.post("/v1/unload_lora_adapter", {"lora_name": old}, timeout=timeout)
+        self.adapter[:] = [name]
+
+
+def _mixed(seed: int) -> int:
+    """A number below 2**63 whose lower 32 bits depend on all bits of `seed`: on a CPU vLLM uses no other bits."""
+    return int.from_bytes(hashlib.blake2b((seed % 2**64).to_bytes(8, "little"), digest_size=8).digest()) >> 1

@@ -1,0 +1,152 @@
+"""A generator that starts vLLM as a server, in an environment of its own, or uses servers that run already.
+
+It gets token ids and returns token ids, with the log-probabilities at the sampling temperature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from purerl.backends.serving.model import ServedModel
+from purerl.backends.serving.settings import ServerSettings, check_arguments, check_engine
+from purerl.protocols import Capabilities
+from purerl.settings import Model, at_least, between, boolean, one_of, setting
+
+if TYPE_CHECKING:
+    from purerl.backends.serving.generator import ServedGenerator
+
+__all__ = ["Config", "build", "capabilities", "check", "preview"]
+
+_RESERVED = {
+    "tensor_parallel_size": "tensor_parallel",
+    "data_parallel_size": "server.number",
+    "max_num_seqs": "max_num_seqs",
+    "max_model_len": "max_sequence_length",
+    "gpu_memory_utilization": "memory_share",
+    "enable_prefix_caching": "prefix_cache",
+    "dtype": "model.dtype",
+    "model": "model.path",
+    "revision": "model.revision",
+    "trust_remote_code": "model.trust_remote_code",
+    **dict.fromkeys(("host", "port", "logprobs_mode", "enable_scale_out", "enable_lora", "max_loras"), ""),
+}
+"""Arguments of vLLM that settings decide, with the setting."""
+
+
+@frozen(kw_only=True)
+class Config:
+    """Settings of vLLM."""
+
+    server: ServerSettings = setting("processes and addresses", factory=ServerSettings)
+    device: str = setting("cuda or cpu; auto: cuda if torch finds one", default="auto", **one_of("auto", "cuda", "cpu"))
+    tensor_parallel: int = setting(
+        "devices among which each server divides the model", default=1, may_change="rounding", **at_least(1)
+    )
+    max_num_seqs: int = setting(
+        "sequences that a server decodes together", default=256, may_change="rounding", **at_least(1)
+    )
+    max_sequence_length: int | None = setting(
+        "tokens of the longest sequence; by default as many as the model has positions",
+        default=None,
+        unit="tokens",
+        **at_least(1),
+    )
+    memory_share: float | None = setting(
+        "share of the device's memory for weights, keys and values; by default vLLM's",
+        default=None,
+        may_change="rounding",
+        **between(0, 1),
+    )
+    prefix_cache: bool = setting(
+        "equal beginnings of sequences are computed once", default=True, may_change="rounding", **boolean()
+    )
+    max_lora_rank: int | None = setting(
+        "largest rank of an adapter that is loaded without merging; not set: adapters are refused",
+        default=None,
+        **at_least(1),
+    )
+    arguments: Mapping[str, Any] = setting(
+        "further arguments of vllm serve by name, such as kv_cache_dtype; vLLM refuses those that it does not know",
+        factory=dict,
+        may_change="rounding",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        check_arguments(self.arguments, _RESERVED)
+
+
+def capabilities() -> Capabilities:
+    """What vLLM can do with any model. Beside other requests, rounding differs, except in float32 on small models."""
+    return Capabilities(seeded=True)
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError if the engine is not installed where `config` says."""
+    check_engine(config.server, "vllm")
+
+
+def preview(config: Config, *, model: Model) -> Capabilities:
+    """The capabilities of vLLM with `model`, which is not loaded. Raises ConfigError if there is no such model."""
+    limit = ServedModel(model).max_sequence_length(config.max_sequence_length)
+    return evolve(capabilities(), max_sequence_length=limit, adapters=config.max_lora_rank is not None)
+
+
+def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
+    """Start the servers, and wait until they are ready. `seed` has no effect: each request has its own.
+
+    Raises: ConfigError if there is no such model; EngineError if a server does not start.
+    """
+    from purerl.backends.serving.generator import ServedGenerator
+    from purerl.backends.vllm.dialect import VLLM
+
+    served, server = ServedModel(model), config.server
+    dialect = VLLM(
+        model, _arguments(config, model, served), _environment(config), server.python, server.stale_cache, []
+    )
+    return ServedGenerator(
+        dialect,
+        server,
+        preview(config, model=model),
+        vocab_size=served.vocab_size,
+        shapes=served.shapes,
+        connections=config.max_num_seqs,
+    )
+
+
+def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
+    """The options of ``vllm serve``."""
+    on_cpu = _is_on_cpu(config)
+    lora = {"enable_lora": True, "max_loras": 2, "max_lora_rank": config.max_lora_rank}
+    return {
+        "dtype": model.dtype,
+        "revision": model.revision,
+        "trust_remote_code": model.trust_remote_code or None,
+        "tensor_parallel_size": config.tensor_parallel,
+        "max_num_seqs": config.max_num_seqs,
+        "max_model_len": served.max_sequence_length(config.max_sequence_length),
+        "gpu_memory_utilization": config.memory_share,
+        "enable_prefix_caching": config.prefix_cache,
+        "enable_scale_out": True,
+        "logprobs_mode": "processed_logprobs",
+        # Seeds on a CPU: vLLM 0.32 ends if a prompt of a request with a seed is read in parts.
+        **({"enforce_eager": True, "enable_chunked_prefill": False} if on_cpu else {}),
+        **(lora if config.max_lora_rank is not None else {}),
+        **config.arguments,
+    }
+
+
+def _environment(config: Config) -> dict[str, str]:
+    """Variables for the server; those of the user come last."""
+    variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"} if config.max_lora_rank is not None else {}
+    if _is_on_cpu(config) and config.tensor_parallel > 1:
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(config.tensor_parallel)))
+    return {**variables, **config.server.environment}
+
+
+def _is_on_cpu(config: Config) -> bool:
+    import torch
+
+    return config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())

@@ -1,0 +1,64 @@
+"""The real engines. Each nox session makes the environment of one, and names its interpreter in PURERL_TEST_ENGINE."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purerl.backends.serving.generator import ServedGenerator
+from purerl.plugins import find
+from purerl.settings import Model
+from tests.backends.generators import tiny_model
+
+KIND, _, PYTHON = os.environ.get("PURERL_TEST_ENGINE", "").partition("=")
+SIZES = dict(max_position_embeddings=512, hidden_size=64, head_dim=32, num_key_value_heads=2)
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT = {"vllm": {**ONE_THREAD, "VLLM_CPU_KVCACHE_SPACE": "1"}, "sglang": ONE_THREAD}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = "needs an engine in an environment of its own: nox -s vllm, nox -s sglang"
+    for item in items if not KIND else ():
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def settings(folder: Path, **changes: Any) -> Any:
+    """The settings of the engine: small servers on the CPU."""
+    server = {"python": PYTHON, "environment": ENVIRONMENT[KIND], "logs": str(folder), "start_timeout": 600.0}
+    if changes.get("urls"):
+        server = {"logs": str(folder)}
+    own = {name: changes.pop(name) for name in list(changes) if name in _names(KIND)}
+    config = find("generator", KIND).Config
+    nested = type(config().server)
+    return config(server=nested(**{**server, **changes}), device="cpu", **{"max_num_seqs": 64, **own})
+
+
+def _names(kind: str) -> set[str]:
+    import attrs
+
+    return {each.name for each in attrs.fields(find("generator", kind).Config)} - {"server"}
+
+
+def build(model: Model, folder: Path, **changes: Any) -> ServedGenerator:
+    return find("generator", KIND).build(settings(folder, **changes), model=model, seed=0)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model]:
+    """Two random models with the same shapes."""
+    folder = tmp_path_factory.mktemp("models")
+    first, second = (tiny_model(folder, seed=seed, **SIZES) for seed in (0, 1))
+    return first, second
+
+
+@pytest.fixture(scope="session")
+def url(models: tuple[Model, Model], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server that all tests share."""
+    generator = build(models[0], tmp_path_factory.mktemp("server"))
+    yield generator.servers[0].url
+    generator.close()

@@ -1,0 +1,80 @@
+"""The conformance suite on the real engine, and what it leaves open."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from purerl.backends.fake.model import text_of
+from purerl.backends.serving.generator import ServedGenerator
+from purerl.backends.weights import TensorWeights
+from purerl.protocols import Completion, Request, Sampling
+from purerl.settings import Model
+from purerl.testing.generator import check_generator
+from tests.backends.generators import reference_score, weights_in_files
+from tests.backends.tiny import VOCAB_SIZE
+from tests.engines.conftest import build
+
+
+def _check(first: Model, second: Model, folder: Path, **changes: object) -> None:
+    check_generator(
+        lambda: build(first, folder, **changes),
+        weights=[weights_in_files(first), weights_in_files(second)],
+        score=reference_score(first),
+        vocabulary=VOCAB_SIZE,
+        text=text_of,
+        samples=400,
+        long=400,
+    )
+
+
+def test_engine_conforms(models: tuple[Model, Model], url: str, tmp_path: Path) -> None:
+    _check(*models, tmp_path, urls=(url,))
+
+
+def test_engine_on_two_devices_conforms(models: tuple[Model, Model], tmp_path: Path) -> None:
+    _check(*models, tmp_path, tensor_parallel=2)
+
+
+def _in_flight(generator: ServedGenerator, models: tuple[Model, Model], versions: tuple[int, ...]) -> list[Completion]:
+    """Completions whose tokens have several versions."""
+    weights = [TensorWeights(weights_in_files(model)) for model in models]
+    generator.load_weights(weights[versions[0] % 2], version=versions[0])
+    generator.submit([Request(str(k), [1 + k, 2, 3], Sampling(max_tokens=480), k) for k in range(8)])
+    for version in versions[1:]:
+        time.sleep(0.3)
+        generator.load_weights(weights[version % 2], version=version)
+    completions: list[Completion] = []
+    while len(completions) < 8:
+        completions += generator.collect(timeout=60.0)
+    return [completion for completion in completions if len(set(completion.version)) == len(versions)]
+
+
+def _error(models: tuple[Model, Model], completion: Completion) -> float:
+    """The largest difference between log-probabilities and those of a forward pass of their version."""
+    score, weights = reference_score(models[0]), [weights_in_files(model) for model in models]
+    tokens, largest = [1 + int(completion.key), 2, 3, *completion.tokens], 0.0
+    for version in set(completion.version):
+        expected = score(weights[version % 2], tokens, 1.0)[3:]
+        pairs = zip(completion.logp, expected, completion.version, strict=True)
+        largest = max(largest, *(abs(a - b) for a, b, own in pairs if own == version))
+    return largest
+
+
+@pytest.mark.parametrize("stale_cache", [False, True])
+def test_each_token_has_the_log_probability_of_its_version(
+    models: tuple[Model, Model], url: str, tmp_path: Path, stale_cache: bool
+) -> None:
+    """Three versions in one completion. With the keys and values of old weights, the second has those of no model."""
+    generator = build(models[0], tmp_path, urls=(url,), stale_cache=stale_cache)
+    found: list[Completion] = []
+    for attempt in range(10):
+        found = _in_flight(generator, models, tuple(range(100 * attempt + 2, 100 * attempt + 5)))
+        if found:
+            break
+    generator.close()
+    assert found, "weights were loaded while requests were running"
+    errors = [_error(models, completion) for completion in found]
+    assert max(errors) > 0.1 if stale_cache else max(errors) < 1e-4

@@ -1,0 +1,74 @@
+"""Runs with the real engine: they learn, and survive the death of any of its processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from purerl.backends.weights import TensorWeights
+from purerl.loop.train import train
+from purerl.protocols import Request, Sampling
+from purerl.recipes.addition import addition
+from purerl.settings import Model
+from tests.backends.generators import weights_in_files
+from tests.engines.conftest import KIND, build, settings
+from tests.loop.runs import records
+
+
+def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path) -> None:
+    config = addition(max_steps=40)
+    generator = settings(tmp_path / "logs", max_num_seqs=512)
+    summary = train(
+        evolve(config, generator=generator, evaluate=evolve(config.evaluate, every=40)), directory=tmp_path / "run"
+    )
+    assert summary.after["eval/accuracy"] > summary.before["eval/accuracy"] + 0.05
+    steps = records(tmp_path / "run")
+    assert (
+        max(record["mismatch/logp_abs_diff_max"] for record in steps if "mismatch/logp_abs_diff_max" in record) < 1e-3
+    )
+    assert _processes() == []
+
+
+def test_engine_that_is_killed_in_a_batch_answers_every_request_once(
+    models: tuple[Model, Model], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """SIGKILL of a random process of the engine, and SIGSTOP of another, which hangs."""
+    kills = request.config.getoption("--kills") if request.config.getoption("-m") == "soak" else 2
+    rng = random.Random(0)
+    generator = build(models[0], tmp_path, stall_timeout=20.0, max_restarts=5)
+    generator.load_weights(TensorWeights(weights_in_files(models[1])), version=7)
+    for attempt in range(kills):
+        keys = [f"{attempt}/{k}" for k in range(32)]
+        generator.submit([Request(key, [1, 2, 3], Sampling(max_tokens=400), k) for k, key in enumerate(keys)])
+        time.sleep(rng.uniform(0.2, 1.0))
+        os.kill(rng.choice(_processes()), signal.SIGKILL if attempt % 4 else signal.SIGSTOP)
+        found = []
+        while len(found) < len(keys):
+            completions = generator.collect(timeout=300.0)
+            assert completions, "300 seconds without a completion"
+            found += completions
+        assert sorted(completion.key for completion in found) == sorted(keys)
+        assert {completion.finish for completion in found} == {"length"}
+        assert {version for completion in found for version in completion.version} == {7}
+    generator.close()
+    assert _processes() == []
+
+
+def _processes() -> list[int]:
+    """The processes of engines."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes()
+            state = (path / "stat").read_bytes().rpartition(b")")[2].split()[0]
+        except OSError:
+            continue
+        if state != b"Z" and KIND.encode() in command.lower() and b"pytest" not in command:
+            found.append(int(path.name))
+    return found

@@ -1,0 +1,118 @@
+"""Requests to servers: balance, groups, cancellation, errors, and weights in flight."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from attrs import evolve
+
+from purerl.backends.weights import TensorWeights
+from purerl.errors import EngineError
+from purerl.protocols import Request, Sampling
+from tests.serving.toys import WEIGHTS, Toy, completions, requests, toys
+
+
+def test_requests_with_the_same_prompt_go_to_one_server_and_all_servers_have_work(tmp_path: Path) -> None:
+    with toys(tmp_path, Toy(("--seconds", "0.02")), number=2) as generator:
+        generator.submit(requests(32, prompts=8))
+        time.sleep(0.1)
+        assert [server.load for server in generator.servers] == [16, 16]
+        groups: dict[int, set[int]] = {}
+        for key, (server, _) in generator.flights.items():
+            groups.setdefault(int(key) % 8, set()).add(generator.servers.index(server))
+        assert all(len(servers) == 1 for servers in groups.values())
+        completions(generator, 32)
+        assert [server.load for server in generator.servers] == [0, 0]
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.3])
+def test_cancelled_requests_return_what_they_have(tmp_path: Path, delay: float) -> None:
+    with toys(tmp_path, Toy(("--seconds", "0.02"))) as generator:
+        generator.submit(requests(6, tokens=100))
+        time.sleep(delay)
+        generator.cancel(["0", "2", "no such key"])
+        found = completions(generator, 6)
+        assert {key for key, completion in found.items() if completion.finish == "cancelled"} == {"0", "2"}
+        assert (delay > 0) <= len(found["0"].tokens) < 100 == len(found["1"].tokens)
+        generator.cancel(["0"])
+        generator.submit(requests(1))
+        assert completions(generator, 1)["0"].finish == "length", "a key can be used again"
+
+
+def test_request_that_waits_for_a_connection_can_be_cancelled(tmp_path: Path) -> None:
+    with toys(tmp_path, Toy(("--seconds", "0.05")), connections=1) as generator:
+        generator.submit(requests(3, tokens=10))
+        generator.cancel(["2"])
+        assert completions(generator, 3)["2"].finish == "cancelled"
+
+
+def test_refused_request_is_an_error_of_this_request(tmp_path: Path) -> None:
+    with toys(tmp_path) as generator:
+        generator.submit([Request("bad", [13], Sampling(max_tokens=2), 0), *requests(2)])
+        found = completions(generator, 3)
+        assert found["bad"].finish == "error"
+        assert "/generate: 400" in found["bad"].error
+        assert found["0"].finish == "length"
+
+
+def test_answer_that_cannot_be_read_is_an_error_of_this_request(tmp_path: Path) -> None:
+    class Garbled(Toy):
+        def answer(self, response, sampling):
+            raise KeyError("token_ids")
+
+    with toys(tmp_path, Garbled()) as generator:
+        generator.submit(requests(1))
+        assert "cannot be read: KeyError('token_ids')" in completions(generator, 1)["0"].error
+
+
+def test_stop_token_at_the_maximum_length_is_a_stop(tmp_path: Path) -> None:
+    with toys(tmp_path) as generator:
+        [request] = requests(1)
+        generator.submit([evolve(request, sampling=Sampling(max_tokens=4, stop_tokens=(4,)))])
+        assert completions(generator, 1)["0"].finish == "stop"
+
+
+@pytest.mark.parametrize("keeps_requests", [True, False])
+def test_weights_change_while_requests_run(tmp_path: Path, keeps_requests: bool) -> None:
+    toy = Toy(("--seconds", "0.01"), keeps_requests=keeps_requests)
+    with toys(tmp_path, toy) as generator:
+        generator.load_weights(WEIGHTS, version=1)
+        generator.submit(requests(4, tokens=60))
+        for version in (2, 3):
+            time.sleep(0.15)
+            generator.load_weights(WEIGHTS, version=version)
+        for completion in completions(generator, 4).values():
+            assert set(completion.version) == {1, 2, 3}
+            assert list(completion.version) == sorted(completion.version)
+            assert completion.tokens == tuple(range(1, 61)), "every part continues the part before"
+    assert toy.loaded == [["model-00000.safetensors", "model.safetensors.index.json"]] * 3
+    assert list((tmp_path / "weights").iterdir()) == []
+
+
+def test_only_the_last_weights_are_kept(tmp_path: Path) -> None:
+    with toys(tmp_path) as generator:
+        for version in (7, 7, 8):
+            generator.load_weights(WEIGHTS, version=version)
+        [directory] = (tmp_path / "weights").iterdir()
+        assert [path.name for path in directory.iterdir()] == ["2-version-8"]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"model.wieght": torch.zeros(2, 3)}, r"unknown weight 'model.wieght'[\s\S]*did you mean 'model.weight'"),
+        ({"model.bias": torch.zeros(4)}, r"weight 'model.bias'\n  got:  shape \[4\]\n  need: \[3\]"),
+        ({}, "no weights"),
+    ],
+)
+def test_weights_of_another_model_are_refused(tmp_path: Path, tensors: dict[str, torch.Tensor], words: str) -> None:
+    with toys(tmp_path) as generator, pytest.raises(EngineError, match=words):
+        generator.load_weights(TensorWeights(tensors), version=1)
+
+
+def test_adapter_is_refused_by_an_engine_without_adapters(tmp_path: Path) -> None:
+    with toys(tmp_path) as generator, pytest.raises(EngineError, match="does not support adapters"):
+        generator.load_weights(TensorWeights({"a": torch.zeros(1)}, adapter={"r": 1}), version=1)

@@ -1,0 +1,152 @@
+"""Servers as processes: they start or say why not, are started again, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+
+from purerl.backends.serving.process import free_port
+from purerl.errors import EngineError
+from tests.serving.toys import WEIGHTS, Toy, completions, engines, requests, toys
+
+
+def test_requests_are_answered_and_nothing_is_left(tmp_path: Path) -> None:
+    with toys(tmp_path, Toy(("--children", "2"))) as generator:
+        generator.submit(requests(50))
+        found = completions(generator, 50)
+        assert {completion.finish for completion in found.values()} == {"length"}
+        assert found["7"].tokens == (1, 2, 3, 4)
+        assert generator.collect() == []
+        assert len(engines()) == 3
+        port = urlparse(generator.servers[0].url).port
+    assert engines() == []
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_failed_start_shows_the_error_and_leaves_no_process(tmp_path: Path) -> None:
+    text = "(EngineCore pid=12) INFO loads\n(EngineCore pid=12) ValueError: there is no such model\nbye"
+    words = r"(?s)toy server at .* did not start\n  got:  exit status 3\n    ValueErr"
+    with pytest.raises(EngineError, match=words), toys(tmp_path, Toy(("--fail", text)), number=2):
+        pass
+    assert engines() == []
+
+
+def test_start_that_takes_too_long(tmp_path: Path) -> None:
+    words = r"not ready after 1 seconds \(server.start_timeout\)"
+    with pytest.raises(EngineError, match=words), toys(tmp_path, Toy(("--never-ready",)), start_timeout=1.0):
+        pass
+    assert engines() == []
+
+
+def test_interpreter_that_does_not_exist(tmp_path: Path) -> None:
+    class Missing(Toy):
+        def command(self, port: int):
+            return super().command(port)._replace(arguments=("/nowhere/python", "-m", "engine"))
+
+    with pytest.raises(EngineError, match="FileNotFoundError"), toys(tmp_path, Missing()):
+        pass
+
+
+def test_server_that_cannot_be_used_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="no such route"), toys(tmp_path, Toy(problem="no such route")):
+        pass
+    assert engines() == []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_killed_servers_are_started_again_with_the_current_weights(tmp_path: Path, number: int) -> None:
+    toy = Toy(("--seconds", "0.02"))
+    with toys(tmp_path, toy, number=number) as generator:
+        generator.load_weights(WEIGHTS, version=5)
+        generator.submit(requests(40, tokens=20))
+        time.sleep(0.2)
+        for pid in engines():
+            os.kill(pid, signal.SIGKILL)
+        found = completions(generator, 40)
+        assert {completion.finish for completion in found.values()} == {"length"}
+        assert {version for completion in found.values() for version in completion.version} == {5}
+        assert [server.restarts for server in generator.servers] == [1] * number
+        assert (tmp_path / "toy-0-1.log").exists(), "the log of the first start is kept"
+    assert engines() == []
+
+
+def test_server_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
+    with toys(tmp_path, Toy(("--seconds", "0.01")), stall_timeout=2.0) as generator:
+        generator.submit(requests(10))
+        completions(generator, 10)
+        [pid] = engines()
+        os.kill(pid, signal.SIGSTOP)
+        generator.submit(requests(10))
+        assert len(completions(generator, 10)) == 10
+        assert generator.servers[0].restarts == 1
+        assert pid not in engines()
+
+
+def test_run_stops_after_too_many_restarts(tmp_path: Path) -> None:
+    with toys(tmp_path, Toy(("--seconds", "10")), max_restarts=1, stall_timeout=1.0) as generator:
+        generator.submit(requests(2))
+        with pytest.raises(EngineError, match=r"(?s)has failed\n  got:  no request has finished.*see its log"):
+            completions(generator, 2)
+    assert engines() == []
+
+
+def test_weights_that_cannot_be_loaded_restart_the_server(tmp_path: Path) -> None:
+    with toys(tmp_path) as generator:
+        [pid] = engines()
+        os.kill(pid, signal.SIGKILL)
+        generator.load_weights(WEIGHTS, version=2)
+        generator.submit(requests(1))
+        assert completions(generator, 1)["0"].version == (2, 2, 2, 2)
+        assert generator.servers[0].restarts == 1
+
+
+def test_server_ends_with_the_run_that_started_it(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from tests.serving.toys import Toy, toys\n"
+        f"with toys(Path({str(tmp_path)!r}), Toy(('--children', '1'))) as generator:\n"
+        "    print(generator.servers[0].url, flush=True); time.sleep(600)"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    url = urlparse(run.stdout.readline().strip())
+    started = [pid for pid in engines() if pid != run.pid]
+    assert len(started) == 2
+    run.kill()
+    run.wait()
+    run.stdout.close()
+    end = time.monotonic() + 20.0
+    while any(Path(f"/proc/{pid}").exists() for pid in started):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", url.port)) != 0
+
+
+def test_given_servers_are_used_and_not_stopped(tmp_path: Path) -> None:
+    with toys(tmp_path) as owner:
+        url = owner.servers[0].url
+        for _ in range(2):
+            with toys(tmp_path, urls=(url,)) as generator:
+                generator.submit(requests(3))
+                assert len(completions(generator, 3)) == 3
+        with toys(tmp_path, Toy(("--seconds", "1")), urls=(url,)) as generator:
+            for pid in engines():
+                os.kill(pid, signal.SIGKILL)
+            generator.submit(requests(1))
+            with pytest.raises(EngineError, match="purerl has not started it"):
+                completions(generator, 1)
+
+
+def test_given_server_that_does_not_answer(tmp_path: Path) -> None:
+    urls, words = (f"http://127.0.0.1:{free_port()}",), r"does not answer\n  need: an answer within 0.5 seconds"
+    with pytest.raises(EngineError, match=words), toys(tmp_path, urls=urls, start_timeout=0.5):
+        pass

@@ -1,0 +1,83 @@
+"""Settings of engines behind servers: what is refused, and before anything is started."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from purerl.backends.serving.log import reason
+from purerl.backends.serving.settings import ServerSettings
+from purerl.backends.sglang import generator as sglang
+from purerl.backends.vllm import generator as vllm
+from purerl.config.check import check
+from purerl.errors import ConfigError
+from purerl.recipes.addition import addition
+from purerl.settings import Model
+from tests.backends.tiny import write_model
+
+
+@pytest.mark.parametrize("engine", [vllm, sglang])
+def test_engine_that_is_not_installed_is_refused_before_the_run(engine: Any) -> None:
+    words = r"generator.server\n  got:  (vllm|sglang) is not installed in the environment of purerl"
+    with pytest.raises(ConfigError, match=words):
+        check(evolve(addition(), generator=engine.Config()))
+
+
+def test_interpreter_that_does_not_exist_is_refused() -> None:
+    config = vllm.Config(server=ServerSettings(python="/nowhere/python"))
+    with pytest.raises(
+        ConfigError, match=r"generator.server.python\n  got:  '/nowhere/python', which is not a program"
+    ):
+        check(evolve(addition(), generator=config))
+    check(evolve(addition(), generator=vllm.Config(server=ServerSettings(python=sys.executable))))
+    check(evolve(addition(), generator=vllm.Config(server=ServerSettings(urls=("http://host:1",)))))
+
+
+@pytest.mark.parametrize(
+    ("engine", "arguments", "words"),
+    [
+        (vllm, {"gpu_memory_utilization": 0.5}, "arguments.gpu_memory_utilization[\\s\\S]*set memory_share"),
+        (vllm, {"max-num-seqs": 5}, "arguments.max-num-seqs[\\s\\S]*set max_num_seqs"),
+        (vllm, {"port": 5}, "arguments.port[\\s\\S]*leave it out"),
+        (sglang, {"mem_fraction_static": 0.5}, "arguments.mem_fraction_static[\\s\\S]*set memory_share"),
+    ],
+)
+def test_arguments_that_settings_decide_are_refused(engine: Any, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        engine.Config(arguments=arguments)
+
+
+@pytest.mark.parametrize("engine", [vllm, sglang])
+def test_longest_sequence_is_that_of_the_model_or_shorter(engine: Any, tmp_path: Any) -> None:
+    model = Model(write_model(tmp_path))
+    assert engine.preview(engine.Config(), model=model).max_sequence_length == 64
+    assert engine.preview(engine.Config(max_sequence_length=20), model=model).max_sequence_length == 20
+    with pytest.raises(ConfigError, match="at most 64, the positions of the model"):
+        engine.preview(engine.Config(max_sequence_length=65), model=model)
+
+
+def test_urls_are_addresses_and_have_no_settings_of_processes() -> None:
+    with pytest.raises(ConfigError, match="begin with http"):
+        ServerSettings(urls=("localhost:8000",))
+    with pytest.raises(ConfigError, match=r"number has no effect\n  got:  2"):
+        ServerSettings(urls=("http://localhost:8000",), number=2)
+
+
+def test_reason_is_the_first_error_and_the_last_lines(tmp_path: Any) -> None:
+    lines = [
+        "INFO 11-23 18:10:00 [core.py:12] loads",
+        "(EngineCore pid=5) ERROR 11-23 18:10:01 [core.py:99] Traceback (most recent call last):",
+        "(EngineCore pid=5) ERROR 11-23 18:10:01 [core.py:99] ValueError: No available memory for the cache blocks.",
+        "[2026-11-23 18:10:02] Ignore import error when loading a model: No module named 'torchaudio'",
+        "(APIServer pid=4) RuntimeError: Engine core initialization failed. See root cause above.",
+        ' - leaked function "add"',
+    ]
+    log = tmp_path / "engine.log"
+    log.write_text("\n".join(lines))
+    first, *others = reason(log).split("\n")
+    assert first == "    ValueError: No available memory for the cache blocks."
+    assert not any("leaked" in line or "root cause" in line for line in others)
+    assert reason(tmp_path / "no.log").startswith("its log cannot be read")

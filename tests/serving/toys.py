@@ -1,0 +1,120 @@
+"""Generators whose servers are toy engines, for tests of what all engines share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import field, frozen
+
+from purerl.backends.requests import PendingRequest
+from purerl.backends.serving.dialect import Answer, Call, Command
+from purerl.backends.serving.generator import ServedGenerator
+from purerl.backends.serving.http import Http
+from purerl.backends.serving.settings import ServerSettings
+from purerl.backends.serving.weights import WeightFiles
+from purerl.backends.weights import TensorWeights
+from purerl.protocols import Capabilities, Request, Sampling
+
+SHAPES = {"model.weight": (2, 3), "model.bias": (3,)}
+WEIGHTS = TensorWeights({name: torch.zeros(shape) for name, shape in SHAPES.items()})
+
+
+@frozen(eq=False)
+class Toy:
+    """The dialect of tests/serving/toy_engine.py."""
+
+    options: tuple[str, ...] = ()
+    keeps_requests: bool = True
+    loaded: list[list[str]] = field(factory=list)
+    problem: str | None = None
+    name: str = "toy"
+
+    def command(self, port: int) -> Command:
+        script = str(Path(__file__).with_name("toy_engine.py"))
+        return Command((sys.executable, script, str(port), *self.options), {})
+
+    def request(self, pending: PendingRequest, identity: str) -> Call:
+        tokens = [*pending.request.tokens, *pending.tokens]
+        return Call("/generate", {"tokens": tokens, "max_tokens": pending.remaining, "id": identity})
+
+    def answer(self, response: Any, sampling: Sampling) -> Answer:
+        tokens = response["tokens"]
+        versions = [(version, 1) for version in response["versions"]]
+        return Answer(tokens, [-1.0] * len(tokens), versions, response["finish"])
+
+    async def check(self, http: Http, *, timeout: float) -> str | None:
+        return self.problem
+
+    async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
+        await http.post("/abort", {"id": identity}, timeout=timeout)
+
+    async def update(self, http: Http, files: WeightFiles, *, timeout: float) -> None:
+        self.loaded.append(sorted(path.name for path in files.directory.iterdir()))
+        await http.post("/load", {"version": str(files.version)}, timeout=timeout)
+
+
+@contextmanager
+def toys(folder: Path, toy: Toy | None = None, *, connections: int = 64, **settings: Any) -> Iterator[ServedGenerator]:
+    """A generator whose servers are toy engines; their logs are in `folder`."""
+    settings = {"logs": str(folder), "start_timeout": 60.0, "weights_directory": str(folder / "weights"), **settings}
+    generator = ServedGenerator(
+        toy or Toy(),
+        ServerSettings(**settings),
+        Capabilities(max_sequence_length=1000),
+        vocab_size=1000,
+        shapes=lambda: SHAPES,
+        connections=connections,
+    )
+    try:
+        yield generator
+    finally:
+        generator.close()
+
+
+def requests(number: int, *, tokens: int = 4, prompts: int = 1000) -> list[Request]:
+    return [Request(str(k), [100 + k % prompts], Sampling(max_tokens=tokens), seed=k) for k in range(number)]
+
+
+def completions(generator: ServedGenerator, number: int) -> Mapping[str, Any]:
+    """The next `number` completions, by their keys."""
+    found: dict[str, Any] = {}
+    while len(found) < number:
+        finished = generator.collect(timeout=60.0)
+        assert finished, f"{len(found)} of {number} after 60 seconds"
+        for completion in finished:
+            assert completion.key not in found
+            found[completion.key] = completion
+    return found
+
+
+def engines() -> list[int]:
+    """The process ids of the toy engines, and of what they have started, that descend from this process."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_bytes().rpartition(b")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != b"Z":
+            parents[int(path.parent.name)] = int(parent)
+    return [pid for pid in parents if _is_engine(pid) and _descends(pid, parents)]
+
+
+def _is_engine(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"toy_engine.py" in command or b"time.sleep(600)" in command
+
+
+def _descends(pid: int, parents: Mapping[int, int]) -> bool:
+    while pid in parents and pid != os.getpid():
+        pid = parents[pid]
+    return pid == os.getpid()
