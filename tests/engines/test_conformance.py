@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from purerl.backends.fake.model import text_of
+from purerl.backends.hf.merge import merge
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Completion, Request, Sampling
@@ -15,7 +17,7 @@ from purerl.settings import Model
 from purerl.testing.generator import check_generator
 from tests.backends.generators import reference_score, weights_in_files
 from tests.backends.tiny import VOCAB_SIZE
-from tests.engines.conftest import build
+from tests.engines.conftest import KIND, build
 
 
 def _check(first: Model, second: Model, folder: Path, **changes: object) -> None:
@@ -78,3 +80,53 @@ def test_each_token_has_the_log_probability_of_its_version(
     assert found, "weights were loaded while requests were running"
     errors = [_error(models, completion) for completion in found]
     assert max(errors) > 0.1 if stale_cache else max(errors) < 1e-4
+
+
+def _adapter(model: Model, seed: int) -> TensorWeights:
+    """An adapter of the projections of queries and values, large enough to change every token."""
+    rng, tensors = torch.Generator().manual_seed(seed), {}
+    for name, weight in weights_in_files(model).items():
+        if name.endswith(("q_proj.weight", "v_proj.weight")):
+            layer = "base_model.model." + name.removesuffix(".weight")
+            outputs, inputs = weight.shape
+            tensors[f"{layer}.lora_A.weight"] = torch.randn(8, inputs, generator=rng)
+            tensors[f"{layer}.lora_B.weight"] = torch.randn(outputs, 8, generator=rng)
+    settings = {"r": 8, "lora_alpha": 4.0, "target_modules": ["q_proj", "v_proj"], "peft_type": "LORA"}
+    return TensorWeights(tensors, adapter=settings)
+
+
+@pytest.mark.skipif(KIND != "vllm", reason="only vLLM loads adapters")
+def test_adapters_are_loaded_without_merging(models: tuple[Model, Model], tmp_path: Path) -> None:
+    """Each version has the log-probabilities of the model merged with its adapter, also in flight."""
+    generator = build(models[0], tmp_path, max_lora_rank=8)
+    assert generator.capabilities.adapters
+    adapters = [_adapter(models[0], seed) for seed in (0, 1)]
+    merged = []
+    for adapter in adapters:
+        weights = {name: value.clone() for name, value in weights_in_files(models[0]).items()}
+        for name, a in adapter.tensors.items():
+            if ".lora_A." in name:
+                b = adapter.tensors[name.replace(".lora_A.", ".lora_B.")]
+                own = name.removeprefix("base_model.model.").replace(".lora_A", "")
+                weights[own] = merge(weights[own], a, b, 0.5)
+        merged.append(weights)
+    score, found = reference_score(models[0]), []
+    for attempt in range(10):
+        generator.load_weights(adapters[0], version=2 * attempt)
+        generator.submit([Request(str(k), [1 + k, 2, 3], Sampling(max_tokens=480), k) for k in range(8)])
+        time.sleep(0.3)
+        generator.load_weights(adapters[1], version=2 * attempt + 1)
+        completions: list[Completion] = []
+        while len(completions) < 8:
+            completions += generator.collect(timeout=60.0)
+        found = [completion for completion in completions if len(set(completion.version)) == 2]
+        if found:
+            break
+    generator.close()
+    assert found, "an adapter was loaded while requests were running"
+    for completion in found:
+        tokens = [1 + int(completion.key), 2, 3, *completion.tokens]
+        for version in set(completion.version):
+            expected = score(merged[version % 2], tokens, 1.0)[3:]
+            pairs = zip(completion.logp, expected, completion.version, strict=True)
+            assert max(abs(a - b) for a, b, own in pairs if own == version) < 1e-4

@@ -17,7 +17,7 @@ from tests.serving.toys import WEIGHTS, Toy, completions, requests, toys
 
 def test_requests_with_the_same_prompt_go_to_one_server_and_all_servers_have_work(tmp_path: Path) -> None:
     with toys(tmp_path, Toy(("--seconds", "0.02")), number=2) as generator:
-        generator.submit(requests(32, prompts=8))
+        generator.submit(requests(32, prompts=8, tokens=50))
         time.sleep(0.1)
         assert [server.load for server in generator.servers] == [16, 16]
         groups: dict[int, set[int]] = {}
@@ -75,9 +75,9 @@ def test_stop_token_at_the_maximum_length_is_a_stop(tmp_path: Path) -> None:
         assert completions(generator, 1)["0"].finish == "stop"
 
 
-@pytest.mark.parametrize("keeps_requests", [True, False])
-def test_weights_change_while_requests_run(tmp_path: Path, keeps_requests: bool) -> None:
-    toy = Toy(("--seconds", "0.01"), keeps_requests=keeps_requests)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_weights_change_while_requests_run(tmp_path: Path, keeps: bool) -> None:
+    toy = Toy(("--seconds", "0.01"), keeps=keeps)
     with toys(tmp_path, toy) as generator:
         generator.load_weights(WEIGHTS, version=1)
         generator.submit(requests(4, tokens=60))

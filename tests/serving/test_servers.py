@@ -64,7 +64,8 @@ def test_server_that_cannot_be_used_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_killed_servers_are_started_again_with_the_current_weights(tmp_path: Path, number: int) -> None:
-    toy = Toy(("--seconds", "0.02"))
+    """Also requests that come while the server starts and loads them."""
+    toy = Toy(("--seconds", "0.02"), update_seconds=0.3)
     with toys(tmp_path, toy, number=number) as generator:
         generator.load_weights(WEIGHTS, version=5)
         generator.submit(requests(40, tokens=20))

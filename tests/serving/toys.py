@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -30,16 +31,20 @@ class Toy:
     """The dialect of tests/serving/toy_engine.py."""
 
     options: tuple[str, ...] = ()
-    keeps_requests: bool = True
+    keeps: bool = True
     loaded: list[list[str]] = field(factory=list)
     problem: str | None = None
+    update_seconds: float = 0.0
     name: str = "toy"
+
+    def keeps_requests(self, files: WeightFiles) -> bool:
+        return self.keeps
 
     def command(self, port: int) -> Command:
         script = str(Path(__file__).with_name("toy_engine.py"))
         return Command((sys.executable, script, str(port), *self.options), {})
 
-    def request(self, pending: PendingRequest, identity: str) -> Call:
+    def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:
         tokens = [*pending.request.tokens, *pending.tokens]
         return Call("/generate", {"tokens": tokens, "max_tokens": pending.remaining, "id": identity})
 
@@ -55,6 +60,7 @@ class Toy:
         await http.post("/abort", {"id": identity}, timeout=timeout)
 
     async def update(self, http: Http, files: WeightFiles, *, timeout: float) -> None:
+        await asyncio.sleep(self.update_seconds)
         self.loaded.append(sorted(path.name for path in files.directory.iterdir()))
         await http.post("/load", {"version": str(files.version)}, timeout=timeout)
 

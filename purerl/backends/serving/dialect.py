@@ -47,17 +47,19 @@ class Dialect(Protocol):
         """The engine, for messages."""
         ...
 
-    @property
-    def keeps_requests(self) -> bool:
-        """Whether requests may be in flight during `update`. Otherwise they are aborted, and sent again."""
+    def keeps_requests(self, files: WeightFiles) -> bool:
+        """Whether requests may be in flight while `files` are loaded. Otherwise they are aborted, and sent again."""
         ...
 
     def command(self, port: int) -> Command:
         """How a server is started that listens on `port` of this host."""
         ...
 
-    def request(self, pending: PendingRequest, identity: str) -> Call:
-        """The call that continues `pending` after the tokens that it has; `identity` is a name for `abort`."""
+    def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:
+        """The call that continues `pending` after the tokens that it has; `identity` is a name for `abort`.
+
+        The server has loaded `files`, if it has loaded any.
+        """
         ...
 
     def answer(self, response: Any, sampling: Sampling) -> Answer:

@@ -133,7 +133,13 @@ class ServedGenerator:
             size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in weights.metadata.values())
             self._directory = new_directory(self._settings.weights_directory, size)
         old = list(self._directory.iterdir())
-        files = write_weights(weights, self._directory / f"{next(self._numbers)}-version-{version}", version)
+        directory = self._directory / f"{next(self._numbers)}-version-{version}"
+        try:
+            files = write_weights(weights, directory, version)
+        except OSError as error:
+            shutil.rmtree(directory, ignore_errors=True)
+            do = "free space, or set generator.server.weights_directory"
+            raise EngineError("weights for the servers cannot be written", got=str(error), do=do) from error
         limit = (self._settings.update_timeout + self._settings.start_timeout) * (1 + self._settings.max_restarts)
         try:
             self._run(_gather(server.update(files) for server in self.servers), limit)

@@ -11,7 +11,8 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from purerl.protocols import Completion, FinishReason
 __all__ = ["Flight", "Server"]
 
 _LOG = logging.getLogger(__name__)
-_POLL = 0.1  # seconds
+_POLL = 0.1  # seconds between questions whether the server is ready
+_SHORT_POLL = 0.005  # seconds between looks whether requests have ended
 _HEALTH_TIMEOUT = 20.0  # seconds
 _ABORT_TIMEOUT = 30.0  # seconds
 _WAITS = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before a request is sent again, after each failure of its server
@@ -67,7 +69,7 @@ class Server:
         self._last_progress = 0.0
         self._sent: set[Flight] = set()  # requests that wait for an answer
         self._aborting: set[asyncio.Task[None]] = set()
-        self._is_open = asyncio.Event()  # unset while an engine that must have no requests loads weights
+        self._is_open = asyncio.Event()  # unset while requests must not be sent: they would get other weights
         self._is_open.set()
         self.load = self.restarts = 0
 
@@ -118,7 +120,7 @@ class Server:
     async def _ask(self, flight: Flight) -> Answer:
         """Send a request once. The server has failed if it finishes no request at all for a long time."""
         flight.identity = f"{os.getpid()}-{next(_IDENTITIES)}"
-        call = self._dialect.request(flight.pending, flight.identity)
+        call = self._dialect.request(flight.pending, flight.identity, self._files)
         task = asyncio.ensure_future(self._http.generate(*call))
         self._sent.add(flight)
         try:
@@ -138,14 +140,20 @@ class Server:
 
     async def _abort(self, flight: Flight) -> None:
         """Abort a request until it is answered: the server may not have it yet, and then forgets the call."""
-        wait = _POLL
-        while flight.identity is not None:
+        identity, wait = flight.identity, _POLL
+        while identity is not None and flight.identity == identity:
             try:
-                await self._dialect.abort(self._http, flight.identity, timeout=_ABORT_TIMEOUT)
+                await self._dialect.abort(self._http, identity, timeout=_ABORT_TIMEOUT)
             except (UnreachableError, RefusedError) as error:
                 _LOG.warning("%s did not abort a request: %s", self.name, error)
             await asyncio.sleep(wait)
             wait *= 2
+
+    def _interrupt(self, flight: Flight) -> None:
+        """Begin to abort a request."""
+        task = asyncio.ensure_future(self._abort(flight))
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
 
     def _add(self, pending: PendingRequest, answer: Answer) -> None:
         start = 0
@@ -158,35 +166,42 @@ class Server:
         """Let the request finish with the tokens so far."""
         if not flight.is_cancelled:
             flight.is_cancelled = True
-            task = asyncio.ensure_future(self._abort(flight))
-            self._aborting.add(task)
-            task.add_done_callback(self._aborting.discard)
+            self._interrupt(flight)
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
     async def update(self, files: WeightFiles) -> None:
         """Load weights. A server that fails to is started again with them."""
         async with self._lock:
-            self._files = files
-            if not self._dialect.keeps_requests:
+            keeps_requests = self._dialect.keeps_requests(files)
+            if not keeps_requests:
                 self._is_open.clear()
             try:
-                await self._load()
+                async with self._deadline():
+                    if not keeps_requests:
+                        await self._interrupt_all()
+                    self._files = files
+                    await self._dialect.update(self._http, files, timeout=self._settings.update_timeout)
             except (UnreachableError, RefusedError) as error:
+                self._files = files
                 await self._restart(f"it did not load weights: {error}")
             finally:
                 self._is_open.set()
             self._last_progress = time.monotonic()
 
-    async def _load(self) -> None:
-        """Load the current weights, if there are any. Requests that the engine cannot keep are interrupted before."""
-        if self._files is None:
-            return
+    async def _interrupt_all(self) -> None:
+        """Abort all requests, and wait until they are answered. No other is sent meanwhile."""
+        for flight in self._sent:
+            self._interrupt(flight)
+        while self._sent:
+            await asyncio.sleep(_SHORT_POLL)
+
+    @asynccontextmanager
+    async def _deadline(self) -> AsyncIterator[None]:
+        """Raise UnreachableError if loading weights takes too long."""
         try:
             async with asyncio.timeout(self._settings.update_timeout):
-                while self._sent and not self._dialect.keeps_requests:
-                    await asyncio.gather(*map(self._abort, self._sent))
-                await self._dialect.update(self._http, self._files, timeout=self._settings.update_timeout)
+                yield
         except TimeoutError as error:
             raise UnreachableError(f"weights were not loaded in {self._settings.update_timeout:g} seconds") from error
 
@@ -257,7 +272,10 @@ class Server:
             await self._restart(str(error))
 
     async def _restart(self, why: str) -> None:
-        """Start the server again with the current weights. Raises EngineError if that has happened too often."""
+        """Start the server again with the current weights. Raises EngineError if that has happened too often.
+
+        Requests wait until the weights are loaded.
+        """
         if not self._is_owner or self._failures >= self._settings.max_restarts:
             log = f"see its log, {self._process.log}; " if self._process is not None else ""
             need = "a server that works" if self._is_owner else "a server that works; purerl has not started it"
@@ -268,11 +286,16 @@ class Server:
         self._failures += 1
         self.restarts += 1
         _LOG.warning("%s is started again: %s\n%s", self.name, why, reason(log))
-        await self._start()
+        self._is_open.clear()
         try:
-            await self._load()
+            await self._start()
+            if self._files is not None:
+                async with self._deadline():
+                    await self._dialect.update(self._http, self._files, timeout=self._settings.update_timeout)
         except (UnreachableError, RefusedError) as error:
             await self._restart(f"it did not load weights: {error}")
+        finally:
+            self._is_open.set()
 
 
 def _number(version: str) -> int:

@@ -40,8 +40,7 @@ class SGLang:
 
     name = "sglang"
 
-    @property
-    def keeps_requests(self) -> bool:
+    def keeps_requests(self, files: WeightFiles) -> bool:
         return self.stale_cache
 
     def command(self, port: int) -> Command:
@@ -49,7 +48,7 @@ class SGLang:
         arguments = {"host": "127.0.0.1", "port": port, **self.arguments}
         return Command((*program, *as_flags(arguments)), self.environment)
 
-    def request(self, pending: PendingRequest, identity: str) -> Call:
+    def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:
         sampling = pending.request.sampling
         parameters = {
             "max_new_tokens": pending.remaining,

@@ -26,23 +26,27 @@ __all__ = ["VLLM"]
 _GENERATE = "/inference/v1/generate"
 _PREFIX = "generate-tokens-"  # of the identity of a request, in calls about it
 _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
-_ADAPTER = "purerl-{}"  # an adapter has a name for each version: vLLM keeps keys and values by name
+_ADAPTER = "purerl-"  # what the names of adapters begin with
 
 
 @frozen(eq=False)
 class VLLM:
-    """vLLM with `model`; `arguments` are command-line options of ``vllm serve``. It has at most one adapter."""
+    """vLLM with `model`; `arguments` are command-line options of ``vllm serve``.
+
+    An adapter is loaded beside the model, under a name of its own for each version: vLLM keeps keys and values by the
+    name. Requests name it.
+    """
 
     model: Model
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
     python: str | None
     stale_cache: bool
-    adapter: list[str]
-    """The name of the adapter that requests use, if there is one."""
 
     name = "vllm"
-    keeps_requests = True
+
+    def keeps_requests(self, files: WeightFiles) -> bool:
+        return not files.is_adapter
 
     def command(self, port: int) -> Command:
         program = (self.python or sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", self.model.path)
@@ -50,7 +54,7 @@ class VLLM:
         environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", **self.environment}
         return Command((*program, *as_flags(arguments)), environment)
 
-    def request(self, pending: PendingRequest, identity: str) -> Call:
+    def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:
         sampling = pending.request.sampling
         parameters = {
             "max_tokens": pending.remaining,
@@ -62,7 +66,7 @@ class VLLM:
             "stop": list(sampling.stop_strings),
         }
         tokens = [*pending.request.tokens, *pending.tokens]
-        adapter = {"model": self.adapter[0]} if self.adapter else {}
+        adapter = {"model": _adapter(files)} if files is not None and files.is_adapter else {}
         return Call(_GENERATE, {"token_ids": tokens, "sampling_params": parameters, "request_id": identity, **adapter})
 
     def answer(self, response: Any, sampling: Sampling) -> Answer:
@@ -96,13 +100,16 @@ class VLLM:
         await http.post("/resume", timeout=timeout)
 
     async def _load_adapter(self, http: Http, files: WeightFiles, timeout: float) -> None:
-        name = _ADAPTER.format(files.directory.name)
-        await http.post(
-            "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(files.directory)}, timeout=timeout
-        )
-        for old in self.adapter:
+        listed = await http.get("/v1/models", timeout=timeout)
+        for old in (model["id"] for model in listed["data"] if model["id"].startswith(_ADAPTER)):
             await http.post("/v1/unload_lora_adapter", {"lora_name": old}, timeout=timeout)
-        self.adapter[:] = [name]
+        call = {"lora_name": _adapter(files), "lora_path": str(files.directory)}
+        await http.post("/v1/load_lora_adapter", call, timeout=timeout)
+
+
+def _adapter(files: WeightFiles) -> str:
+    """The name of an adapter, which no earlier one has had."""
+    return _ADAPTER + files.directory.name
 
 
 def _mixed(seed: int) -> int:

@@ -103,9 +103,7 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
     from purerl.backends.vllm.dialect import VLLM
 
     served, server = ServedModel(model), config.server
-    dialect = VLLM(
-        model, _arguments(config, model, served), _environment(config), server.python, server.stale_cache, []
-    )
+    dialect = VLLM(model, _arguments(config, model, served), _environment(config), server.python, server.stale_cache)
     return ServedGenerator(
         dialect,
         server,
