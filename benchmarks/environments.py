@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import evolve
-
 from purerl.backends.hf.generator import HFGenerator
 from purerl.data.chat import Chat, Prompt, open_chat
 from purerl.envs.hosts import open_host
@@ -71,14 +69,16 @@ class RandomLengths:
     def submit(self, requests: Sequence[Request]) -> None:
         self.stop()
         self._in_flight += len(requests)
-        self._generator.submit([evolve(r, sampling=evolve(r.sampling, max_tokens=32 + r.seed % 33)) for r in requests])
+        self._generator.submit(
+            [Request(r.key, r.tokens, _with_length(r.sampling, 32 + r.seed % 33), r.seed, r.keep) for r in requests]
+        )
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
         completions = self._generator.collect(timeout)
         self._in_flight -= len(completions)
         self.tokens += sum(len(completion.tokens) for completion in completions)
         self._wait_since = time.monotonic(), time.process_time()
-        return [evolve(completion, finish="stop") for completion in completions]
+        return [Completion(c.key, c.tokens, c.logp, c.version, "stop") for c in completions]
 
     def cancel(self, keys: Sequence[str]) -> None:
         self._generator.cancel(keys)
@@ -128,6 +128,11 @@ class Episodes:
         if len(rows) != self._number or any(row.result.failure for row in rows):
             raise SystemExit(f"episodes have failed: {next(row.result.failure for row in rows if row.result.failure)}")
         return self._generator.tokens, self._generator.idle
+
+
+def _with_length(sampling: Sampling, length: int) -> Sampling:
+    """`attrs.evolve` takes longer than all that is measured here."""
+    return Sampling(sampling.temperature, length, sampling.stop_tokens, sampling.stop_strings)
 
 
 def _letters(numbers: Any) -> str:
