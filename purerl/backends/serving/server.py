@@ -58,7 +58,7 @@ class Server:
     def __init__(
         self, dialect: Dialect, settings: ServerSettings, *, url: str | None, log: Path, connections: int
     ) -> None:
-        self._dialect, self._settings, self._log, self._connections = dialect, settings, log, connections
+        self.dialect, self._settings, self._log, self._connections = dialect, settings, log, connections
         self._http = Http(url or "", connections=connections)
         self._is_owner = url is None
         self._process: ServerProcess | None = None
@@ -79,7 +79,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        return f"the {self._dialect.name} server at {self.url}"
+        return f"the {self.dialect.name} server at {self.url}"
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Server:
     async def _ask(self, flight: Flight) -> Answer:
         """Send a request once. The server has failed if it finishes no request at all for a long time."""
         flight.identity = f"{os.getpid()}-{next(_IDENTITIES)}"
-        call = self._dialect.request(flight.pending, flight.identity, self._files)
+        call = self.dialect.request(flight.pending, flight.identity, self._files)
         task = asyncio.ensure_future(self._http.generate(*call))
         self._sent.add(flight)
         try:
@@ -130,7 +130,7 @@ class Server:
                     text = f"no request has finished for {idle:.0f} seconds"
                     raise UnreachableError(f"{text}, with {self.load} in flight")
                 await asyncio.wait({task}, timeout=self._settings.stall_timeout - idle)
-            return self._dialect.answer(task.result(), flight.pending.request.sampling)
+            return self.dialect.answer(task.result(), flight.pending.request.sampling)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise RefusedError(f"an answer of {self.name} cannot be read: {error!r}") from error
         finally:
@@ -143,7 +143,7 @@ class Server:
         identity, wait = flight.identity, _POLL
         while identity is not None and flight.identity == identity:
             try:
-                await self._dialect.abort(self._http, identity, timeout=_ABORT_TIMEOUT)
+                await self.dialect.abort(self._http, identity, timeout=_ABORT_TIMEOUT)
             except (UnreachableError, RefusedError) as error:
                 _LOG.warning("%s did not abort a request: %s", self.name, error)
             await asyncio.sleep(wait)
@@ -173,7 +173,7 @@ class Server:
     async def update(self, files: WeightFiles) -> None:
         """Load weights. A server that fails to is started again with them."""
         async with self._lock:
-            keeps_requests = self._dialect.keeps_requests(files)
+            keeps_requests = self.dialect.keeps_requests(files)
             if not keeps_requests:
                 self._is_open.clear()
             try:
@@ -181,7 +181,7 @@ class Server:
                     if not keeps_requests:
                         await self._interrupt_all()
                     self._files = files
-                    await self._dialect.update(self._http, files, timeout=self._settings.update_timeout)
+                    await self.dialect.update(self._http, files, timeout=self._settings.update_timeout)
             except (UnreachableError, RefusedError) as error:
                 self._files = files
                 await self._restart(f"it did not load weights: {error}")
@@ -222,13 +222,13 @@ class Server:
     async def _start(self) -> None:
         if self._is_owner:
             port = free_port()
-            command = self._dialect.command(port)
+            command = self.dialect.command(port)
             number = f"-{self._generation}" if self._generation else ""
             log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
             self._http = Http(f"http://127.0.0.1:{port}", connections=self._connections)
             self._process = ServerProcess(command.arguments, command.environment, log)
         await self._wait_until_ready()
-        problem = await self._dialect.check(self._http, timeout=_HEALTH_TIMEOUT)
+        problem = await self.dialect.check(self._http, timeout=_HEALTH_TIMEOUT)
         if problem:
             await self.close()
             raise EngineError(f"{self.name} cannot be used", got=problem)
@@ -291,7 +291,7 @@ class Server:
             await self._start()
             if self._files is not None:
                 async with self._deadline():
-                    await self._dialect.update(self._http, self._files, timeout=self._settings.update_timeout)
+                    await self.dialect.update(self._http, self._files, timeout=self._settings.update_timeout)
         except (UnreachableError, RefusedError) as error:
             await self._restart(f"it did not load weights: {error}")
         finally:
