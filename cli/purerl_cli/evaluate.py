@@ -92,6 +92,13 @@ _Device = Annotated[
 _MaxNumSeqs = Annotated[
     int | None, typer.Option(min=1, help="Completions that are decoded together.", show_default="256")
 ]
+_GeneratorSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Setting of the section generator, such as kind=vllm or server.python=PATH; repeatable.",
+    ),
+]
 _PassAtK = Annotated[
     str | None,
     typer.Option(metavar="K,K,...", help="Values of k for pass@k.", show_default="the samples per prompt"),
@@ -139,6 +146,7 @@ def evaluate(
     attention: _Attention = None,
     device: _Device = None,
     max_num_seqs: _MaxNumSeqs = None,
+    generator_settings: _GeneratorSettings = None,
     seed: _Seed = None,
     json: _Json = None,
 ) -> None:
@@ -161,7 +169,7 @@ def evaluate(
         run,
         settings,
         of_model={"dtype": dtype, "attention": attention},
-        engine={"max_num_seqs": max_num_seqs, "device": device},
+        engine={"max_num_seqs": max_num_seqs, "device": device, "settings": generator_settings},
         source={"environment": environment, "tool": tool, "mcp": mcp},
         turns={"max_turns": max_turns, "environment_settings": environment_settings},
         rewards=reward,
@@ -199,6 +207,7 @@ def sample(
     attention: _Attention = None,
     device: _Device = None,
     max_num_seqs: _MaxNumSeqs = None,
+    generator_settings: _GeneratorSettings = None,
     seed: _Seed = None,
 ) -> None:
     """Print completions of a model, with their rewards."""
@@ -216,7 +225,7 @@ def sample(
         settings,
         prompts=read_prompts(prompt),
         of_model={"dtype": dtype, "attention": attention},
-        engine={"max_num_seqs": max_num_seqs, "device": device},
+        engine={"max_num_seqs": max_num_seqs, "device": device, "settings": generator_settings},
         source={"environment": environment, "tool": tool, "mcp": mcp},
         turns={"max_turns": max_turns, "environment_settings": environment_settings},
         rewards=reward,
@@ -292,7 +301,7 @@ def _prepare(
 
     settings  options of the section ``evaluate``
     of_model  options of the model
-    engine    options of the engine
+    engine    options of the engine, and `settings` with further ones
     source    options that name what a model interacts with
     turns     options of the section ``environment`` that a run may have too
     others    options that only `model` has
@@ -303,18 +312,21 @@ def _prepare(
     settings, of_model, engine, source, turns, others = (
         {key: value for key, value in group.items() if value is not None} for group in groups
     )
+    generator_settings = engine.pop("settings", ())
     _check_source(model, run, {**of_model, **source, **others})
     from purerl.backends.hf import generator
     from purerl.evaluation.settings import Evaluate
-    from purerl.loop.evaluation import evaluation_of_model, evaluation_of_run
+    from purerl.loop.evaluation import change_generator, evaluation_of_model, evaluation_of_run
     from purerl.settings import Model
 
     if run is not None:
         environment = change_environment(run, **turns)
-        return evaluation_of_run(run, settings, engine=engine, environment=environment, prompts=prompts)
+        changes = {"engine": engine, "generator_settings": generator_settings, "environment": environment}
+        return evaluation_of_run(run, settings, prompts=prompts, **changes)
     if "chat_template_kwargs" in others:
         others["chat_template_kwargs"] = parse_arguments(others["chat_template_kwargs"])
-    evaluate, config = Evaluate(**{"max_tokens": 1024} | settings), generator.Config(**engine)
+    evaluate = Evaluate(**{"max_tokens": 1024} | settings)
+    config = change_generator(generator.Config(), engine, generator_settings)
     others |= {"environment": parse_environment(**source, **turns), "prompts": prompts}
     return evaluation_of_model(Model(str(model), **of_model), evaluate, generator=config, **others)
 

@@ -36,7 +36,15 @@ from purerl.rollouts.settings import WorkflowSettings, check_rollout, with_lengt
 from purerl.settings import in_section, no_effect
 from purerl.tracking.settings import check_trackers
 
-__all__ = ["accuracy_reward_of", "algorithm_of", "check", "learns_from_rewards", "needs_rollouts", "updates_of"]
+__all__ = [
+    "accuracy_reward_of",
+    "algorithm_of",
+    "check",
+    "check_generator",
+    "learns_from_rewards",
+    "needs_rollouts",
+    "updates_of",
+]
 
 _MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"}
@@ -246,7 +254,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             need = "completions are sampled and rewarded, because rollout or evaluate is set"
             raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
     if config.generator is not None:
-        _check_generator(config.generator)
+        check_generator(config.generator)
     if config.rollout is not None:
         if config.rewards:
             check_weights(config.rewards, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))
@@ -256,8 +264,8 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             raise no_effect("rollout.overlong", config.rollout.overlong, need)
 
 
-def _check_generator(settings: object) -> None:
-    """Refuse the settings of a generator that its own `check` refuses, if it has one."""
+def check_generator(settings: object) -> None:
+    """Raise ConfigError for the settings of a generator that its own `check` refuses, if it has one."""
     check_settings = getattr(find("generator", kind_of(settings)), "check", None)
     if check_settings is not None:
         with in_section("generator", type(settings)):

@@ -13,7 +13,8 @@ from typing import Any
 from attrs import evolve, fields_dict, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
-from purerl.config.check import accuracy_reward_of, algorithm_of
+from purerl.config.check import accuracy_reward_of, algorithm_of, check_generator
+from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.data.chat import Chat, open_chat
@@ -46,10 +47,10 @@ from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.types import Group
 from purerl.seeds import restored_generators
-from purerl.settings import Model, in_section
+from purerl.settings import Model, in_section, setting
 from purerl.strict_json import to_json
 
-__all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
+__all__ = ["Evaluation", "change_generator", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,15 +178,17 @@ def evaluation_of_run(
     changes: Mapping[str, Any],
     *,
     engine: Mapping[str, Any] = MappingProxyType({}),
+    generator_settings: Sequence[str] = (),
     environment: EnvironmentSettings | None = None,
     prompts: Sequence[str] = (),
 ) -> Evaluation:
     """The evaluation of a run's model with the settings of the run, except for `changes` of the section ``evaluate``.
 
-    engine       changes of the section ``generator``
-    environment  replaces the section ``environment``
-    prompts      prompts that replace the problems of the run, in the format of its data. Their completions are not
-                 scored with the reward functions of the run
+    engine              changes of the section ``generator``
+    generator_settings  further ones, as KEY=VALUE; its kind may be another one
+    environment         replaces the section ``environment``
+    prompts             prompts that replace the problems of the run, in the format of its data. Their completions are
+                        not scored with the reward functions of the run
 
     The model of an unfinished run is the policy of its newest whole checkpoint; the run may be in progress.
 
@@ -216,7 +219,7 @@ def evaluation_of_run(
         rewards=reward_runner(evolve(config, rewards=(), gates=()), {}) if prompts else runner,
         max_failure_rate=config.reward_workers.max_failure_rate,
         accuracy_reward=accuracy_reward,
-        generator=_changed_engine(config.generator, engine),
+        generator=change_generator(config.generator, engine, generator_settings),
         seed=config.seed,
         environment=config.environment,
         workflow=config.rollout.workflow if config.rollout and config.environment is None else None,
@@ -226,8 +229,21 @@ def evaluation_of_run(
     )
 
 
-def _changed_engine(generator: Any, changes: Mapping[str, Any]) -> Any:
-    """The Config of an engine with `changes`. Raises ConfigError for a setting that it does not have."""
+@frozen
+class _Sampler:
+    """A section with an engine that samples, for settings that name its kind."""
+
+    generator: Any = setting("the engine that samples completions", plugin="generator")
+
+
+def change_generator(generator: Any, changes: Mapping[str, Any], settings: Sequence[str] = ()) -> Any:
+    """The Config of an engine, changed by `settings`, as KEY=VALUE, and then by `changes`.
+
+    Raises: ConfigError for a setting that it does not have, and if the engine is not installed.
+    """
+    if settings:
+        generator = apply(_Sampler(generator), [f"generator.{text}" for text in settings]).generator
+        check_generator(generator)
     for name, value in changes.items():
         if name not in fields_dict(type(generator)):
             need = f"a generator with this setting; {kind_of(generator)} has none"

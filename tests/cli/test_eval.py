@@ -149,6 +149,23 @@ def test_prompt_replaces_the_problems_of_a_run(tmp_path: Path) -> None:
     assert refused.stderr.startswith("error: generator.device has no effect\n"), refused.output
 
 
+def test_settings_of_the_generator(prepared: Path, tmp_path: Path) -> None:
+    model = ("sample", prepared / "model", "--prompt", "1+1=", "--max-tokens", 2)
+    result = _purerl(*model, "--generator-settings", "max_num_seqs=1", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    for setting, words in {
+        "max_num_seq=1": "did you mean 'max_num_seqs'?",
+        "kind=vllm": "vllm is not installed in the environment of purerl",
+        "max_num_seqs=0": "generator.max_num_seqs",
+    }.items():
+        refused = _purerl(*model, "--generator-settings", setting)
+        assert (refused.exit_code, words in refused.stderr) == (2, True), refused.output
+    train(fake(max_steps=1), directory=tmp_path / "fake")
+    run = ("sample", "--run", tmp_path / "fake", "--prompt", "1+1=")
+    result = _purerl(*run, "--generator-settings", "kind=fake", "--generator-settings", "in_process=false")
+    assert result.exit_code == 0, result.output
+
+
 def test_stop_string_ends_a_completion(prepared: Path) -> None:
     digits = [part for digit in "0123456789+=" for part in ("--stop-string", digit)]
     arguments = ("sample", prepared / "model", "--prompt", "1+1=", "--max-tokens", 4, "--temperature", 1)

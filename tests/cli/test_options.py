@@ -32,6 +32,7 @@ EVALUATION_OPTIONS = {
     "mcp": ["--mcp"],
     "max_turns": ["--max-turns"],
     "environment_settings": ["--environment-settings"],
+    "generator_settings": ["--generator-settings"],
     "stop_string": ["--stop-string"],
     "system_prompt": ["--system-prompt"],
     "chat_template_kwargs": ["--chat-template-kwargs"],
