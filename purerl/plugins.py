@@ -25,6 +25,8 @@ A plugin may have further attributes:
                                                 installed, before a model is loaded
     depends_on_length(config)                   of a trainer: whether learning rates depend on the number of optimizer
                                                 steps of the run; without this function they are assumed to
+    command(config, *, model, host, port)       of a generator that is a server: how one is started by itself, for
+                                                `purerl serve`
     capabilities()                              of an engine: the `Capabilities` that it has with any model
     preview(config, *, model)                   of an engine: its `Capabilities` with this model, which is not loaded;
                                                 raises ConfigError for what `build` refuses and can be seen without

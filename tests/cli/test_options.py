@@ -68,6 +68,15 @@ OPTIONS = {
         "private": ["--private"],
         "debug": ["--debug"],
     },
+    "serve": {
+        "model": ["model"],
+        "step": ["--step"],
+        "generator_settings": ["--generator-settings"],
+        "dtype": ["--dtype"],
+        "host": ["--host"],
+        "port": ["--port"],
+        "debug": ["--debug"],
+    },
     "plan": {
         "recipe": ["recipe"],
         "settings": ["--set"],

@@ -49,8 +49,8 @@ def test_start_that_takes_too_long(tmp_path: Path) -> None:
 
 def test_interpreter_that_does_not_exist(tmp_path: Path) -> None:
     class Missing(Toy):
-        def command(self, port: int):
-            return super().command(port)._replace(arguments=("/nowhere/python", "-m", "engine"))
+        def command(self, host: str, port: int):
+            return super().command(host, port)._replace(arguments=("/nowhere/python", "-m", "engine"))
 
     with pytest.raises(EngineError, match="FileNotFoundError"), toys(tmp_path, Missing()):
         pass

@@ -40,7 +40,7 @@ class Toy:
     def keeps_requests(self, files: WeightFiles) -> bool:
         return self.keeps
 
-    def command(self, port: int) -> Command:
+    def command(self, host: str, port: int) -> Command:
         script = str(Path(__file__).with_name("toy_engine.py"))
         return Command((sys.executable, script, str(port), *self.options), {})
 

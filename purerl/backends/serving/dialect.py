@@ -51,8 +51,8 @@ class Dialect(Protocol):
         """Whether requests may be in flight while `files` are loaded. Otherwise they are aborted, and sent again."""
         ...
 
-    def command(self, port: int) -> Command:
-        """How a server is started that listens on `port` of this host."""
+    def command(self, host: str, port: int) -> Command:
+        """How a server is started that listens on `port` of `host`, an address of this computer."""
         ...
 
     def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:

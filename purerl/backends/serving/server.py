@@ -31,6 +31,7 @@ from purerl.protocols import Completion, FinishReason
 __all__ = ["Flight", "Server"]
 
 _LOG = logging.getLogger(__name__)
+_HOST = "127.0.0.1"
 _POLL = 0.1  # seconds between questions whether the server is ready
 _SHORT_POLL = 0.005  # seconds between looks whether requests have ended
 _HEALTH_TIMEOUT = 20.0  # seconds
@@ -222,10 +223,10 @@ class Server:
     async def _start(self) -> None:
         if self._is_owner:
             port = free_port()
-            command = self.dialect.command(port)
+            command = self.dialect.command(_HOST, port)
             number = f"-{self._generation}" if self._generation else ""
             log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
-            self._http = Http(f"http://127.0.0.1:{port}", connections=self._connections)
+            self._http = Http(f"http://{_HOST}:{port}", connections=self._connections)
             self._process = ServerProcess(command.arguments, command.environment, log)
         await self._wait_until_ready()
         problem = await self.dialect.check(self._http, timeout=_HEALTH_TIMEOUT)

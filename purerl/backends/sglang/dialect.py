@@ -43,9 +43,9 @@ class SGLang:
     def keeps_requests(self, files: WeightFiles) -> bool:
         return self.stale_cache
 
-    def command(self, port: int) -> Command:
+    def command(self, host: str, port: int) -> Command:
         program = (self.python or sys.executable, "-m", "sglang.launch_server", "--model-path", self.model.path)
-        arguments = {"host": "127.0.0.1", "port": port, **self.arguments}
+        arguments = {"host": host, "port": port, **self.arguments}
         return Command((*program, *as_flags(arguments)), self.environment)
 
     def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:

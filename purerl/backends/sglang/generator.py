@@ -17,9 +17,11 @@ from purerl.protocols import Capabilities
 from purerl.settings import Model, at_least, between, boolean, one_of, setting
 
 if TYPE_CHECKING:
+    from purerl.backends.serving.dialect import Command
     from purerl.backends.serving.generator import ServedGenerator
+    from purerl.backends.sglang.dialect import SGLang
 
-__all__ = ["Config", "build", "capabilities", "check", "preview"]
+__all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
 
 _RESERVED = {
     "tp_size": "tensor_parallel",
@@ -100,19 +102,30 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
     Raises: ConfigError if there is no such model; EngineError if a server does not start.
     """
     from purerl.backends.serving.generator import ServedGenerator
-    from purerl.backends.sglang.dialect import SGLang
 
-    served, server = ServedModel(model), config.server
-    arguments = {**_arguments(config, model, served), "random_seed": seed, **config.arguments}
-    environment = {**({"SGLANG_USE_CPU_ENGINE": "1"} if _is_on_cpu(config) else {}), **server.environment}
+    served = ServedModel(model)
     return ServedGenerator(
-        SGLang(model, arguments, environment, server.python, server.stale_cache),
-        server,
+        _dialect(config, model, seed),
+        config.server,
         preview(config, model=model),
         vocab_size=served.vocab_size,
         shapes=served.shapes,
         connections=config.max_num_seqs,
     )
+
+
+def command(config: Config, *, model: Model, host: str, port: int) -> Command:
+    """How a server of `model` is started that listens on `port` of `host`. It has an OpenAI-compatible interface."""
+    return _dialect(config, model, seed=0).command(host, port)
+
+
+def _dialect(config: Config, model: Model, seed: int) -> SGLang:
+    from purerl.backends.sglang.dialect import SGLang
+
+    server = config.server
+    arguments = {**_arguments(config, model, ServedModel(model)), "random_seed": seed, **config.arguments}
+    environment = {**({"SGLANG_USE_CPU_ENGINE": "1"} if _is_on_cpu(config) else {}), **server.environment}
+    return SGLang(model, arguments, environment, server.python, server.stale_cache)
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:

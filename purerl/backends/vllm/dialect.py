@@ -48,9 +48,9 @@ class VLLM:
     def keeps_requests(self, files: WeightFiles) -> bool:
         return not files.is_adapter
 
-    def command(self, port: int) -> Command:
+    def command(self, host: str, port: int) -> Command:
         program = (self.python or sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", self.model.path)
-        arguments = {"host": "127.0.0.1", "port": port, **self.arguments}
+        arguments = {"host": host, "port": port, **self.arguments}
         environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", **self.environment}
         return Command((*program, *as_flags(arguments)), environment)
 

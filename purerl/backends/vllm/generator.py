@@ -16,9 +16,11 @@ from purerl.protocols import Capabilities
 from purerl.settings import Model, at_least, between, boolean, one_of, setting
 
 if TYPE_CHECKING:
+    from purerl.backends.serving.dialect import Command
     from purerl.backends.serving.generator import ServedGenerator
+    from purerl.backends.vllm.dialect import VLLM
 
-__all__ = ["Config", "build", "capabilities", "check", "preview"]
+__all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
 
 _RESERVED = {
     "tensor_parallel_size": "tensor_parallel",
@@ -100,18 +102,28 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
     Raises: ConfigError if there is no such model; EngineError if a server does not start.
     """
     from purerl.backends.serving.generator import ServedGenerator
-    from purerl.backends.vllm.dialect import VLLM
 
-    served, server = ServedModel(model), config.server
-    dialect = VLLM(model, _arguments(config, model, served), _environment(config), server.python, server.stale_cache)
+    served = ServedModel(model)
     return ServedGenerator(
-        dialect,
-        server,
+        _dialect(config, model),
+        config.server,
         preview(config, model=model),
         vocab_size=served.vocab_size,
         shapes=served.shapes,
         connections=config.max_num_seqs,
     )
+
+
+def command(config: Config, *, model: Model, host: str, port: int) -> Command:
+    """How a server of `model` is started that listens on `port` of `host`. It has an OpenAI-compatible interface."""
+    return _dialect(config, model).command(host, port)
+
+
+def _dialect(config: Config, model: Model) -> VLLM:
+    from purerl.backends.vllm.dialect import VLLM
+
+    arguments, server = _arguments(config, model, ServedModel(model)), config.server
+    return VLLM(model, arguments, _environment(config), server.python, server.stale_cache)
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
