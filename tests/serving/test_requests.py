@@ -12,13 +12,14 @@ from attrs import evolve
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
 from purerl.protocols import Request, Sampling
+from tests.rollouts.runtimes import wait_until
 from tests.serving.toys import WEIGHTS, Toy, completions, requests, toys
 
 
 def test_requests_with_the_same_prompt_go_to_one_server_and_all_servers_have_work(tmp_path: Path) -> None:
     with toys(tmp_path, Toy(("--seconds", "0.02")), number=2) as generator:
-        generator.submit(requests(32, prompts=8, tokens=50))
-        time.sleep(0.1)
+        generator.submit(requests(32, prompts=8, tokens=200))
+        wait_until(lambda: len(generator.flights) == 32)
         assert [server.load for server in generator.servers] == [16, 16]
         groups: dict[int, set[int]] = {}
         for key, (server, _) in generator.flights.items():
@@ -28,15 +29,18 @@ def test_requests_with_the_same_prompt_go_to_one_server_and_all_servers_have_wor
         assert [server.load for server in generator.servers] == [0, 0]
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.3])
-def test_cancelled_requests_return_what_they_have(tmp_path: Path, delay: float) -> None:
+def test_cancelled_requests_return_what_they_have(tmp_path: Path) -> None:
     with toys(tmp_path, Toy(("--seconds", "0.02"))) as generator:
-        generator.submit(requests(6, tokens=100))
-        time.sleep(delay)
-        generator.cancel(["0", "2", "no such key"])
-        found = completions(generator, 6)
-        assert {key for key, completion in found.items() if completion.finish == "cancelled"} == {"0", "2"}
-        assert (delay > 0) <= len(found["0"].tokens) < 100 == len(found["1"].tokens)
+        for delay in (0.0, 0.3, 1.0, 2.0):  # a busy machine may need some time for the first token
+            generator.submit(requests(6, tokens=200))
+            time.sleep(delay)
+            generator.cancel(["0", "2", "no such key"])
+            found = completions(generator, 6)
+            assert {key for key, completion in found.items() if completion.finish == "cancelled"} == {"0", "2"}
+            assert len(found["0"].tokens) < 200 == len(found["1"].tokens)
+            if found["0"].tokens:
+                break
+        assert found["0"].tokens, "the tokens so far"
         generator.cancel(["0"])
         generator.submit(requests(1))
         assert completions(generator, 1)["0"].finish == "length", "a key can be used again"
@@ -80,14 +84,14 @@ def test_weights_change_while_requests_run(tmp_path: Path, keeps: bool) -> None:
     toy = Toy(("--seconds", "0.01"), keeps=keeps)
     with toys(tmp_path, toy) as generator:
         generator.load_weights(WEIGHTS, version=1)
-        generator.submit(requests(4, tokens=60))
+        generator.submit(requests(4, tokens=300))
         for version in (2, 3):
             time.sleep(0.15)
             generator.load_weights(WEIGHTS, version=version)
         for completion in completions(generator, 4).values():
             assert set(completion.version) == {1, 2, 3}
             assert list(completion.version) == sorted(completion.version)
-            assert completion.tokens == tuple(range(1, 61)), "every part continues the part before"
+            assert completion.tokens == tuple(range(1, 301)), "every part continues the part before"
     assert toy.loaded == [["model-00000.safetensors", "model.safetensors.index.json"]] * 3
     assert list((tmp_path / "weights").iterdir()) == []
 
