@@ -78,6 +78,7 @@ def main() -> None:
     for _ in range(options.children):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     Handler.seconds, Handler.is_ready = options.seconds, not options.never_ready
+    ThreadingHTTPServer.request_queue_size = 1024  # with the default of 5, some connections take seconds
     ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
 
 
