@@ -123,8 +123,8 @@ def test_what_cannot_work_is_refused(arguments: dict[str, Any], message: str) ->
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """TRL's own trainer with a small random model, an environment and reward functions."""
+    datasets = pytest.importorskip("datasets")
     trl = pytest.importorskip("trl", exc_type=ImportError)
-    from datasets import Dataset
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -154,7 +154,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
             num_generations=2,
             per_device_train_batch_size=2,
         ),
-        train_dataset=Dataset.from_list([dict(EXAMPLE)] * 4),
+        train_dataset=datasets.Dataset.from_list([dict(EXAMPLE)] * 4),
         processing_class=tokenizer,
         environment_factory=made.Counter,
     )
