@@ -70,7 +70,7 @@ def over_http(served: ServedGenerator, attempt: int) -> None:
     from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
     server = served.servers[0]
-    calls = [server.dialect.request(PendingRequest(r), f"{attempt}-{r.key}", None) for r in requests(attempt)]
+    calls = [server.api.request(PendingRequest(r), f"{attempt}-{r.key}", None) for r in requests(attempt)]
 
     async def send(session: ClientSession, path: str, body: dict[str, Any]) -> None:
         async with session.post(server.url + path, json=body) as response:

@@ -19,10 +19,10 @@ from tests.serving.toys import WEIGHTS, Toy, completions, requests, toys
 def test_requests_with_the_same_prompt_go_to_one_server_and_all_servers_have_work(tmp_path: Path) -> None:
     with toys(tmp_path, Toy(("--seconds", "0.02")), number=2) as generator:
         generator.submit(requests(32, prompts=8, tokens=200))
-        wait_until(lambda: len(generator.flights) == 32)
+        wait_until(lambda: len(generator.in_flight) == 32)
         assert [server.load for server in generator.servers] == [16, 16]
         groups: dict[int, set[int]] = {}
-        for key, (server, _) in generator.flights.items():
+        for key, (server, _) in generator.in_flight.items():
             groups.setdefault(int(key) % 8, set()).add(generator.servers.index(server))
         assert all(len(servers) == 1 for servers in groups.values())
         completions(generator, 32)

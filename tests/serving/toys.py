@@ -14,7 +14,7 @@ import torch
 from attrs import field, frozen
 
 from purerl.backends.requests import PendingRequest
-from purerl.backends.serving.dialect import Answer, Call, Command
+from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.serving.http import Http
 from purerl.backends.serving.settings import ServerSettings
@@ -28,7 +28,7 @@ WEIGHTS = TensorWeights({name: torch.zeros(shape) for name, shape in SHAPES.item
 
 @frozen(eq=False)
 class Toy:
-    """The dialect of tests/serving/toy_engine.py."""
+    """The interface of tests/serving/toy_engine.py."""
 
     options: tuple[str, ...] = ()
     keeps: bool = True

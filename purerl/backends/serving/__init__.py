@@ -2,7 +2,7 @@
 
     generator   `ServedGenerator`: a `Generator` whose requests are answered by one or several servers
     server      `Server`: one server; it is started, watched, restarted and stopped, or only used
-    dialect     `Dialect`: what differs between engines
+    api         `EngineApi`: what differs between engines
     http        requests with deadlines
     process     a server as a process that ends with this one, with everything that it has started
     log         what the log of a server says about why it has failed

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from purerl.backends.requests import PendingRequest, check_requests
-from purerl.backends.serving.dialect import Dialect
-from purerl.backends.serving.server import Flight, Server
+from purerl.backends.serving.api import EngineApi
+from purerl.backends.serving.server import ServedRequest, Server
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.weights import check_names, new_directory, write_weights
 from purerl.backends.weights import check_adapter
@@ -35,7 +35,7 @@ _RUN = "{run}"  # still in a path if there is no run
 
 
 class ServedGenerator:
-    """A generator with servers that speak `dialect`; it waits until all are ready.
+    """A generator with servers that have the interface `api`; it waits until all are ready.
 
     capabilities  of the engine with this model; `max_sequence_length` limits requests
     vocab_size    token ids of the model
@@ -47,7 +47,7 @@ class ServedGenerator:
 
     def __init__(
         self,
-        dialect: Dialect,
+        api: EngineApi,
         settings: ServerSettings,
         capabilities: Capabilities,
         *,
@@ -59,7 +59,7 @@ class ServedGenerator:
         self._vocab_size, self._shapes = vocab_size, shapes
         self._known_shapes: Mapping[str, tuple[int, ...]] | None = None
         self._keys: set[str] = set()  # of requests that have not been collected
-        self.flights: dict[str, tuple[Server, Flight]] = {}  # used in the event loop
+        self.in_flight: dict[str, tuple[Server, ServedRequest]] = {}  # used in the event loop
         self._results: queue.SimpleQueue[Completion | BaseException] = queue.SimpleQueue()
         self._directory: Path | None = None
         self._numbers = itertools.count()
@@ -67,7 +67,7 @@ class ServedGenerator:
         logs = Path(tempfile.mkdtemp(prefix="purerl-servers-") if _RUN in settings.logs else settings.logs)
         urls = settings.urls or (None,) * settings.number
         self.servers = [
-            Server(dialect, settings, url=url, log=logs / f"{dialect.name}-{number}.log", connections=connections)
+            Server(api, settings, url=url, log=logs / f"{api.name}-{number}.log", connections=connections)
             for number, url in enumerate(urls)
         ]
         try:
@@ -95,13 +95,13 @@ class ServedGenerator:
         chosen: dict[tuple[int, ...], Server] = {}
         for request in requests:
             server = chosen.setdefault(tuple(request.tokens), min(self.servers, key=lambda server: server.load))
-            flight = Flight(PendingRequest(request))
-            self.flights[request.key] = server, flight
-            task = asyncio.ensure_future(server.start(flight))
+            served = ServedRequest(PendingRequest(request))
+            self.in_flight[request.key] = server, served
+            task = asyncio.ensure_future(server.start(served))
             task.add_done_callback(partial(self._finish, request.key))
 
     def _finish(self, key: str, task: asyncio.Task[Completion]) -> None:
-        del self.flights[key]
+        del self.in_flight[key]
         if not task.cancelled():
             self._results.put(task.exception() or task.result())
 
@@ -122,8 +122,8 @@ class ServedGenerator:
         self._loop.call(self._cancel, list(keys))
 
     def _cancel(self, keys: Sequence[str]) -> None:
-        for server, flight in (self.flights[key] for key in keys if key in self.flights):
-            server.cancel(flight)
+        for server, served in (self.in_flight[key] for key in keys if key in self.in_flight):
+            server.cancel(served)
 
     def load_weights(self, weights: Weights, *, version: int) -> None:
         check_adapter(weights, self.capabilities)

@@ -19,7 +19,7 @@ from typing import Any
 from attrs import define, evolve
 
 from purerl.backends.requests import PendingRequest
-from purerl.backends.serving.dialect import Answer, Dialect
+from purerl.backends.serving.api import Answer, EngineApi
 from purerl.backends.serving.http import Http, RefusedError, UnreachableError
 from purerl.backends.serving.log import reason
 from purerl.backends.serving.process import ServerProcess, free_port
@@ -28,7 +28,7 @@ from purerl.backends.serving.weights import WeightFiles
 from purerl.errors import EngineError
 from purerl.protocols import Completion, FinishReason
 
-__all__ = ["Flight", "Server"]
+__all__ = ["ServedRequest", "Server"]
 
 _LOG = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
@@ -41,7 +41,7 @@ _IDENTITIES = itertools.count()
 
 
 @define(eq=False)
-class Flight:
+class ServedRequest:
     """A request in flight. `identity`: its name in the server, while it waits for an answer."""
 
     pending: PendingRequest
@@ -50,16 +50,16 @@ class Flight:
 
 
 class Server:
-    """A server that speaks `dialect`, at `url`, or as a process whose log is `log`; `connections` as in `Http`.
+    """A server with the interface `api`, at `url`, or as a process whose log is `log`; `connections` as in `Http`.
 
     load      requests that it has been given, and that are not finished
     restarts  how often it was started again
     """
 
     def __init__(
-        self, dialect: Dialect, settings: ServerSettings, *, url: str | None, log: Path, connections: int
+        self, api: EngineApi, settings: ServerSettings, *, url: str | None, log: Path, connections: int
     ) -> None:
-        self.dialect, self._settings, self._log, self._connections = dialect, settings, log, connections
+        self.api, self._settings, self._log, self._connections = api, settings, log, connections
         self._http = Http(url or "", connections=connections)
         self._is_owner = url is None
         self._process: ServerProcess | None = None
@@ -68,7 +68,7 @@ class Server:
         self._failures = 0  # restarts since the last completion
         self._files: WeightFiles | None = None
         self._last_progress = 0.0
-        self._sent: set[Flight] = set()  # requests that wait for an answer
+        self._sent: set[ServedRequest] = set()  # requests that wait for an answer
         self._aborting: set[asyncio.Task[None]] = set()
         self._is_open = asyncio.Event()  # unset while requests must not be sent: they would get other weights
         self._is_open.set()
@@ -80,29 +80,29 @@ class Server:
 
     @property
     def name(self) -> str:
-        return f"the {self.dialect.name} server at {self.url}"
+        return f"the {self.api.name} server at {self.url}"
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def start(self, flight: Flight) -> Coroutine[Any, Any, Completion]:
+    def start(self, request: ServedRequest) -> Coroutine[Any, Any, Completion]:
         """The completion of a request, to be awaited. Raises EngineError if the server cannot be made to work."""
         if self.load == 0:
             self._last_progress = time.monotonic()
         self.load += 1
-        return self._complete(flight)
+        return self._complete(request)
 
-    async def _complete(self, flight: Flight) -> Completion:
+    async def _complete(self, request: ServedRequest) -> Completion:
         try:
-            return await self._answer(flight)
+            return await self._answer(request)
         finally:
             self.load -= 1
 
-    async def _answer(self, flight: Flight) -> Completion:
-        pending, failures = flight.pending, 0
-        while await self._is_open.wait() and not flight.is_cancelled:
+    async def _answer(self, request: ServedRequest) -> Completion:
+        pending, failures = request.pending, 0
+        while await self._is_open.wait() and not request.is_cancelled:
             generation = self._generation
             try:
-                answer = await self._ask(flight)
+                answer = await self._ask(request)
             except UnreachableError as error:
                 if failures == len(_WAITS):
                     return evolve(pending.completion("error"), error=f"sent {failures + 1} times: {error}")
@@ -118,12 +118,12 @@ class Server:
                     return pending.completion(_finish(answer, pending))
         return pending.completion("cancelled")
 
-    async def _ask(self, flight: Flight) -> Answer:
+    async def _ask(self, request: ServedRequest) -> Answer:
         """Send a request once. The server has failed if it finishes no request at all for a long time."""
-        flight.identity = f"{os.getpid()}-{next(_IDENTITIES)}"
-        call = self.dialect.request(flight.pending, flight.identity, self._files)
+        request.identity = f"{os.getpid()}-{next(_IDENTITIES)}"
+        call = self.api.request(request.pending, request.identity, self._files)
         task = asyncio.ensure_future(self._http.generate(*call))
-        self._sent.add(flight)
+        self._sent.add(request)
         try:
             while not task.done():
                 idle = time.monotonic() - self._last_progress
@@ -131,28 +131,28 @@ class Server:
                     text = f"no request has finished for {idle:.0f} seconds"
                     raise UnreachableError(f"{text}, with {self.load} in flight")
                 await asyncio.wait({task}, timeout=self._settings.stall_timeout - idle)
-            return self.dialect.answer(task.result(), flight.pending.request.sampling)
+            return self.api.answer(task.result(), request.pending.request.sampling)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise RefusedError(f"an answer of {self.name} cannot be read: {error!r}") from error
         finally:
             task.cancel()
-            self._sent.remove(flight)
-            flight.identity = None
+            self._sent.remove(request)
+            request.identity = None
 
-    async def _abort(self, flight: Flight) -> None:
+    async def _abort(self, request: ServedRequest) -> None:
         """Abort a request until it is answered: the server may not have it yet, and then forgets the call."""
-        identity, wait = flight.identity, _POLL
-        while identity is not None and flight.identity == identity:
+        identity, wait = request.identity, _POLL
+        while identity is not None and request.identity == identity:
             try:
-                await self.dialect.abort(self._http, identity, timeout=_ABORT_TIMEOUT)
+                await self.api.abort(self._http, identity, timeout=_ABORT_TIMEOUT)
             except (UnreachableError, RefusedError) as error:
                 _LOG.warning("%s did not abort a request: %s", self.name, error)
             await asyncio.sleep(wait)
             wait *= 2
 
-    def _interrupt(self, flight: Flight) -> None:
+    def _interrupt(self, request: ServedRequest) -> None:
         """Begin to abort a request."""
-        task = asyncio.ensure_future(self._abort(flight))
+        task = asyncio.ensure_future(self._abort(request))
         self._aborting.add(task)
         task.add_done_callback(self._aborting.discard)
 
@@ -163,18 +163,18 @@ class Server:
             pending.add(answer.tokens[start:end], answer.logp[start:end], _number(version))
             start = end
 
-    def cancel(self, flight: Flight) -> None:
+    def cancel(self, request: ServedRequest) -> None:
         """Let the request finish with the tokens so far."""
-        if not flight.is_cancelled:
-            flight.is_cancelled = True
-            self._interrupt(flight)
+        if not request.is_cancelled:
+            request.is_cancelled = True
+            self._interrupt(request)
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
     async def update(self, files: WeightFiles) -> None:
         """Load weights. A server that fails to is started again with them."""
         async with self._lock:
-            keeps_requests = self.dialect.keeps_requests(files)
+            keeps_requests = self.api.keeps_requests(files)
             if not keeps_requests:
                 self._is_open.clear()
             try:
@@ -182,7 +182,7 @@ class Server:
                     if not keeps_requests:
                         await self._interrupt_all()
                     self._files = files
-                    await self.dialect.update(self._http, files, timeout=self._settings.update_timeout)
+                    await self.api.update(self._http, files, timeout=self._settings.update_timeout)
             except (UnreachableError, RefusedError) as error:
                 self._files = files
                 await self._restart(f"it did not load weights: {error}")
@@ -192,8 +192,8 @@ class Server:
 
     async def _interrupt_all(self) -> None:
         """Abort all requests, and wait until they are answered. No other is sent meanwhile."""
-        for flight in self._sent:
-            self._interrupt(flight)
+        for request in self._sent:
+            self._interrupt(request)
         while self._sent:
             await asyncio.sleep(_SHORT_POLL)
 
@@ -223,13 +223,13 @@ class Server:
     async def _start(self) -> None:
         if self._is_owner:
             port = free_port()
-            command = self.dialect.command(_HOST, port)
+            command = self.api.command(_HOST, port)
             number = f"-{self._generation}" if self._generation else ""
             log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
             self._http = Http(f"http://{_HOST}:{port}", connections=self._connections)
             self._process = ServerProcess(command.arguments, command.environment, log)
         await self._wait_until_ready()
-        problem = await self.dialect.check(self._http, timeout=_HEALTH_TIMEOUT)
+        problem = await self.api.check(self._http, timeout=_HEALTH_TIMEOUT)
         if problem:
             await self.close()
             raise EngineError(f"{self.name} cannot be used", got=problem)
@@ -292,7 +292,7 @@ class Server:
             await self._start()
             if self._files is not None:
                 async with self._deadline():
-                    await self.dialect.update(self._http, self._files, timeout=self._settings.update_timeout)
+                    await self.api.update(self._http, self._files, timeout=self._settings.update_timeout)
         except (UnreachableError, RefusedError) as error:
             await self._restart(f"it did not load weights: {error}")
         finally:

@@ -17,9 +17,9 @@ from purerl.protocols import Capabilities
 from purerl.settings import Model, at_least, between, boolean, one_of, setting
 
 if TYPE_CHECKING:
-    from purerl.backends.serving.dialect import Command
+    from purerl.backends.serving.api import Command
     from purerl.backends.serving.generator import ServedGenerator
-    from purerl.backends.sglang.dialect import SGLang
+    from purerl.backends.sglang.api import SGLangApi
 
 __all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
 
@@ -105,7 +105,7 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
 
     served = ServedModel(model)
     return ServedGenerator(
-        _dialect(config, model, seed),
+        _api(config, model, seed),
         config.server,
         preview(config, model=model),
         vocab_size=served.vocab_size,
@@ -116,16 +116,16 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
 
 def command(config: Config, *, model: Model, host: str, port: int) -> Command:
     """How a server of `model` is started that listens on `port` of `host`. It has an OpenAI-compatible interface."""
-    return _dialect(config, model, seed=0).command(host, port)
+    return _api(config, model, seed=0).command(host, port)
 
 
-def _dialect(config: Config, model: Model, seed: int) -> SGLang:
-    from purerl.backends.sglang.dialect import SGLang
+def _api(config: Config, model: Model, seed: int) -> SGLangApi:
+    from purerl.backends.sglang.api import SGLangApi
 
     server = config.server
     arguments = {**_arguments(config, model, ServedModel(model)), "random_seed": seed, **config.arguments}
     environment = {**({"SGLANG_USE_CPU_ENGINE": "1"} if _is_on_cpu(config) else {}), **server.environment}
-    return SGLang(model, arguments, environment, server.python, server.stale_cache)
+    return SGLangApi(model, arguments, environment, server.python, server.stale_cache)
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from purerl.protocols import Capabilities
 from purerl.settings import Model, at_least, between, boolean, one_of, setting
 
 if TYPE_CHECKING:
-    from purerl.backends.serving.dialect import Command
+    from purerl.backends.serving.api import Command
     from purerl.backends.serving.generator import ServedGenerator
-    from purerl.backends.vllm.dialect import VLLM
+    from purerl.backends.vllm.api import VLLMApi
 
 __all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
 
@@ -105,7 +105,7 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
 
     served = ServedModel(model)
     return ServedGenerator(
-        _dialect(config, model),
+        _api(config, model),
         config.server,
         preview(config, model=model),
         vocab_size=served.vocab_size,
@@ -116,14 +116,14 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
 
 def command(config: Config, *, model: Model, host: str, port: int) -> Command:
     """How a server of `model` is started that listens on `port` of `host`. It has an OpenAI-compatible interface."""
-    return _dialect(config, model).command(host, port)
+    return _api(config, model).command(host, port)
 
 
-def _dialect(config: Config, model: Model) -> VLLM:
-    from purerl.backends.vllm.dialect import VLLM
+def _api(config: Config, model: Model) -> VLLMApi:
+    from purerl.backends.vllm.api import VLLMApi
 
     arguments, server = _arguments(config, model, ServedModel(model)), config.server
-    return VLLM(model, arguments, _environment(config), server.python, server.stale_cache)
+    return VLLMApi(model, arguments, _environment(config), server.python, server.stale_cache)
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:

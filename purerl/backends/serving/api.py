@@ -10,7 +10,7 @@ from purerl.backends.serving.http import Http
 from purerl.backends.serving.weights import WeightFiles
 from purerl.protocols import Sampling
 
-__all__ = ["Answer", "Call", "Command", "Dialect"]
+__all__ = ["Answer", "Call", "Command", "EngineApi"]
 
 
 class Command(NamedTuple):
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     finish: Literal["stop", "length", "interrupted"]
 
 
-class Dialect(Protocol):
+class EngineApi(Protocol):
     """An engine's HTTP interface. The methods that compute have no state; the others raise what `Http` raises."""
 
     @property

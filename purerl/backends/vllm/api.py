@@ -14,14 +14,14 @@ from typing import Any
 from attrs import frozen
 
 from purerl.backends.requests import PendingRequest
-from purerl.backends.serving.dialect import Answer, Call, Command
+from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.http import Http
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.weights import WeightFiles
 from purerl.protocols import Sampling
 from purerl.settings import Model
 
-__all__ = ["VLLM"]
+__all__ = ["VLLMApi"]
 
 _GENERATE = "/inference/v1/generate"
 _PREFIX = "generate-tokens-"  # of the identity of a request, in calls about it
@@ -30,7 +30,7 @@ _ADAPTER = "purerl-"  # what the names of adapters begin with
 
 
 @frozen(eq=False)
-class VLLM:
+class VLLMApi:
     """vLLM with `model`; `arguments` are command-line options of ``vllm serve``.
 
     An adapter is loaded beside the model, under a name of its own for each version: vLLM keeps keys and values by the

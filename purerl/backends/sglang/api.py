@@ -15,21 +15,21 @@ from typing import Any
 from attrs import frozen
 
 from purerl.backends.requests import PendingRequest
-from purerl.backends.serving.dialect import Answer, Call, Command
+from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.weights import WeightFiles
 from purerl.protocols import Sampling
 from purerl.settings import Model
 
-__all__ = ["SGLang"]
+__all__ = ["SGLangApi"]
 
 _POLL = 0.01  # seconds
 _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
 
 
 @frozen(eq=False)
-class SGLang:
+class SGLangApi:
     """SGLang with `model`; `arguments` are command-line options of its server."""
 
     model: Model
