@@ -105,9 +105,9 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder, "model"))
-        server = ServerSettings(python=python or None, environment=ENVIRONMENT, logs=folder)
+        server = ServerSettings(python=python or None, environment=ENVIRONMENT, logs=folder, device="cpu")
         engine = find("generator", kind)
-        served = engine.build(engine.Config(server=server, device="cpu", max_num_seqs=512), model=model, seed=0)
+        served = engine.build(engine.Config(server=server, max_num_seqs=512), model=model, seed=0)
         embedded: Generator = hf.build(hf.Config(device="cpu", max_num_seqs=512), model=model, seed=0)
         ways: dict[str, Callable[[int], object]] = {
             "http": lambda attempt: over_http(served, attempt),

@@ -47,7 +47,7 @@ def _refused(*arguments: object) -> Result:
 )
 def test_model_is_served_by_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, module: str) -> None:
     model = write_model(tmp_path)
-    settings = ("--generator-settings", f"kind={kind}", "--generator-settings", "tensor_parallel=2")
+    settings = ("--generator-settings", f"kind={kind}", "--generator-settings", "server.tensor_parallel_size=2")
     program, environment = _serve(monkeypatch, model, *PYTHON, *settings, "--host", "0.0.0.0", "--port", 9000)
     assert program[:3] == [sys.executable, "-m", module]
     assert model in program

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from purerl.backends.serving.generator import ServedGenerator
+from purerl.backends.serving.settings import ServerSettings
 from purerl.plugins import find
 from purerl.settings import Model
 from tests.backends.generators import tiny_model
@@ -29,13 +30,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def settings(folder: Path, **changes: Any) -> Any:
     """The settings of the engine: small servers on the CPU."""
-    server = {"python": PYTHON, "environment": ENVIRONMENT[KIND], "logs": str(folder), "start_timeout": 600.0}
-    if changes.get("urls"):
-        server = {"logs": str(folder)}
     own = {name: changes.pop(name) for name in list(changes) if name in _names(KIND)}
-    config = find("generator", KIND).Config
-    nested = type(config().server)
-    return config(server=nested(**{**server, **changes}), device="cpu", **{"max_num_seqs": 64, **own})
+    if not changes.get("urls"):
+        process = {"python": PYTHON, "environment": ENVIRONMENT[KIND], "logs": str(folder), "device": "cpu"}
+        changes = {**process, "start_timeout": 600.0, **changes}
+    return find("generator", KIND).Config(server=ServerSettings(**changes), **{"max_num_seqs": 64, **own})
 
 
 def _names(kind: str) -> set[str]:

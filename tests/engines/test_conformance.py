@@ -37,7 +37,7 @@ def test_engine_conforms(models: tuple[Model, Model], url: str, tmp_path: Path) 
 
 
 def test_engine_on_two_devices_conforms(models: tuple[Model, Model], tmp_path: Path) -> None:
-    _check(*models, tmp_path, tensor_parallel=2)
+    _check(*models, tmp_path, tensor_parallel_size=2)
 
 
 def _in_flight(generator: ServedGenerator, models: tuple[Model, Model], versions: tuple[int, ...]) -> list[Completion]:

@@ -68,7 +68,8 @@ class Toy:
 @contextmanager
 def toys(folder: Path, toy: Toy | None = None, *, connections: int = 64, **settings: Any) -> Iterator[ServedGenerator]:
     """A generator whose servers are toy engines; their logs are in `folder`."""
-    settings = {"logs": str(folder), "start_timeout": 60.0, "weights_directory": str(folder / "weights"), **settings}
+    logs = {} if "urls" in settings else {"logs": str(folder)}
+    settings = {**logs, "start_timeout": 60.0, "weights_directory": str(folder / "weights"), **settings}
     generator = ServedGenerator(
         toy or Toy(),
         ServerSettings(**settings),

@@ -13,9 +13,9 @@ from typing import Any
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import above_zero, at_least, boolean, setting
+from purerl.settings import above_zero, at_least, between, boolean, one_of, setting
 
-__all__ = ["ServerSettings", "as_flags", "check_arguments", "check_engine"]
+__all__ = ["ServerSettings", "as_flags", "check_arguments", "check_engine", "is_on_cpu"]
 
 
 @frozen(kw_only=True)
@@ -40,6 +40,25 @@ class ServerSettings:
     )
     environment: Mapping[str, str] = setting(
         "environment variables of the servers", factory=dict, may_change="rounding"
+    )
+    device: str = setting("cuda or cpu; auto: cuda if torch finds one", default="auto", **one_of("auto", "cuda", "cpu"))
+    tensor_parallel_size: int = setting(
+        "devices among which each server divides the model", default=1, may_change="rounding", **at_least(1)
+    )
+    gpu_memory_utilization: float | None = setting(
+        "share of the device's memory for weights, keys and values; by default the engine's",
+        default=None,
+        may_change="rounding",
+        **between(0, 1),
+    )
+    enable_prefix_caching: bool = setting(
+        "equal beginnings of sequences are computed once", default=True, may_change="rounding", **boolean()
+    )
+    arguments: Mapping[str, Any] = setting(
+        "further arguments of the engine's server by name, such as kv_cache_dtype; it refuses those that it does not "
+        "know",
+        factory=dict,
+        may_change="rounding",
     )
     logs: str = setting(
         "the directory of the logs of the servers; {run} is the directory of the run", default="{run}/servers"
@@ -77,11 +96,33 @@ class ServerSettings:
     )
 
     def __attrs_post_init__(self) -> None:
-        started = {"number": 1, "python": None, "environment": {}, "max_restarts": 3}
-        for name, default in started.items() if self.urls else ():
-            if getattr(self, name) != default:
+        for name in _OF_PROCESSES if self.urls else ():
+            if getattr(self, name) != getattr(_DEFAULTS, name):
                 need = "servers that purerl starts; those in urls run already"
                 raise ConfigError(f"{name} has no effect", got=getattr(self, name), need=need, do=f"leave {name} out")
+
+
+_DEFAULTS = ServerSettings()
+_OF_PROCESSES = (
+    "number",
+    "python",
+    "environment",
+    "device",
+    "tensor_parallel_size",
+    "gpu_memory_utilization",
+    "enable_prefix_caching",
+    "arguments",
+    "logs",
+    "max_restarts",
+)
+"""Settings without effect on servers that run already."""
+
+
+def is_on_cpu(server: ServerSettings) -> bool:
+    """Whether the servers run on the CPU."""
+    import torch
+
+    return server.device == "cpu" or (server.device == "auto" and not torch.cuda.is_available())
 
 
 def check_engine(server: ServerSettings, package: str) -> None:
@@ -121,10 +162,10 @@ def as_flags(arguments: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-def check_arguments(arguments: Mapping[str, Any], reserved: Mapping[str, str]) -> None:
-    """Refuse `arguments` of an engine that settings of purerl decide: `reserved` has them. Raises ConfigError."""
-    for name in arguments:
+def check_arguments(server: ServerSettings, reserved: Mapping[str, str]) -> None:
+    """Refuse arguments of an engine that settings of purerl decide: `reserved` has them. Raises ConfigError."""
+    for name in server.arguments:
         key = name.replace("-", "_")
         if key in reserved:
             do = f"set {reserved[key]}" if reserved[key] else "leave it out: purerl needs its own value"
-            raise ConfigError(f"arguments.{name}", got="an argument that purerl sets itself", do=do)
+            raise ConfigError(f"server.arguments.{name}", got="an argument that purerl sets itself", do=do)

@@ -6,15 +6,14 @@ requests, except in its deterministic mode, which this generator does not use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
 from purerl.backends.serving.model import ServedModel
-from purerl.backends.serving.settings import ServerSettings, check_arguments, check_engine
+from purerl.backends.serving.settings import ServerSettings, check_arguments, check_engine, is_on_cpu
 from purerl.protocols import Capabilities
-from purerl.settings import Model, at_least, between, boolean, one_of, setting
+from purerl.settings import Model, at_least, setting
 
 if TYPE_CHECKING:
     from purerl.backends.serving.api import Command
@@ -24,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
 
 _RESERVED = {
-    "tp_size": "tensor_parallel",
-    "tensor_parallel_size": "tensor_parallel",
+    "tp_size": "server.tensor_parallel_size",
+    "tensor_parallel_size": "server.tensor_parallel_size",
     "dp_size": "server.number",
     "data_parallel_size": "server.number",
     "max_running_requests": "max_num_seqs",
     "context_length": "max_sequence_length",
-    "mem_fraction_static": "memory_share",
-    "disable_radix_cache": "prefix_cache",
+    "mem_fraction_static": "server.gpu_memory_utilization",
+    "disable_radix_cache": "server.enable_prefix_caching",
     "dtype": "model.dtype",
     "model_path": "model.path",
     "revision": "model.revision",
     "trust_remote_code": "model.trust_remote_code",
-    "device": "device",
+    "device": "server.device",
     **dict.fromkeys(("host", "port"), ""),
 }
 """Arguments of SGLang that settings decide, with the setting."""
@@ -47,10 +46,6 @@ class Config:
     """Settings of SGLang."""
 
     server: ServerSettings = setting("processes and addresses", factory=ServerSettings)
-    device: str = setting("cuda or cpu; auto: cuda if torch finds one", default="auto", **one_of("auto", "cuda", "cpu"))
-    tensor_parallel: int = setting(
-        "devices among which each server divides the model", default=1, may_change="rounding", **at_least(1)
-    )
     max_num_seqs: int = setting(
         "sequences that a server decodes together", default=256, may_change="rounding", **at_least(1)
     )
@@ -60,24 +55,9 @@ class Config:
         unit="tokens",
         **at_least(1),
     )
-    memory_share: float | None = setting(
-        "share of the device's memory for weights, keys and values; by default SGLang's",
-        default=None,
-        may_change="rounding",
-        **between(0, 1),
-    )
-    prefix_cache: bool = setting(
-        "equal beginnings of sequences are computed once", default=True, may_change="rounding", **boolean()
-    )
-    arguments: Mapping[str, Any] = setting(
-        "further arguments of SGLang's server by name, such as attention_backend; SGLang refuses those that it does "
-        "not know",
-        factory=dict,
-        may_change="rounding",
-    )
 
     def __attrs_post_init__(self) -> None:
-        check_arguments(self.arguments, _RESERVED)
+        check_arguments(self.server, _RESERVED)
 
 
 def capabilities() -> Capabilities:
@@ -123,8 +103,8 @@ def _api(config: Config, model: Model, seed: int) -> SGLangApi:
     from purerl.backends.sglang.api import SGLangApi
 
     server = config.server
-    arguments = {**_arguments(config, model, ServedModel(model)), "random_seed": seed, **config.arguments}
-    environment = {**({"SGLANG_USE_CPU_ENGINE": "1"} if _is_on_cpu(config) else {}), **server.environment}
+    arguments = {**_arguments(config, model, ServedModel(model)), "random_seed": seed, **config.server.arguments}
+    environment = {**({"SGLANG_USE_CPU_ENGINE": "1"} if is_on_cpu(config.server) else {}), **server.environment}
     return SGLangApi(model, arguments, environment, server.python, server.stale_cache)
 
 
@@ -140,17 +120,11 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "dtype": model.dtype,
         "revision": model.revision,
         "trust_remote_code": model.trust_remote_code or None,
-        "tp_size": config.tensor_parallel,
+        "tp_size": config.server.tensor_parallel_size,
         "max_running_requests": config.max_num_seqs,
         "context_length": served.max_sequence_length(config.max_sequence_length),
-        "mem_fraction_static": config.memory_share,
-        "disable_radix_cache": True if not config.prefix_cache else None,
+        "mem_fraction_static": config.server.gpu_memory_utilization,
+        "disable_radix_cache": True if not config.server.enable_prefix_caching else None,
         "skip_server_warmup": True,
-        **(on_cpu if _is_on_cpu(config) else {}),
+        **(on_cpu if is_on_cpu(config.server) else {}),
     }
-
-
-def _is_on_cpu(config: Config) -> bool:
-    import torch
-
-    return config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())

@@ -5,15 +5,14 @@ It gets token ids and returns token ids, with the log-probabilities at the sampl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
 from purerl.backends.serving.model import ServedModel
-from purerl.backends.serving.settings import ServerSettings, check_arguments, check_engine
+from purerl.backends.serving.settings import ServerSettings, check_arguments, check_engine, is_on_cpu
 from purerl.protocols import Capabilities
-from purerl.settings import Model, at_least, between, boolean, one_of, setting
+from purerl.settings import Model, at_least, setting
 
 if TYPE_CHECKING:
     from purerl.backends.serving.api import Command
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
 
 _RESERVED = {
-    "tensor_parallel_size": "tensor_parallel",
+    "tensor_parallel_size": "server.tensor_parallel_size",
     "data_parallel_size": "server.number",
     "max_num_seqs": "max_num_seqs",
     "max_model_len": "max_sequence_length",
-    "gpu_memory_utilization": "memory_share",
-    "enable_prefix_caching": "prefix_cache",
+    "gpu_memory_utilization": "server.gpu_memory_utilization",
+    "enable_prefix_caching": "server.enable_prefix_caching",
     "dtype": "model.dtype",
     "model": "model.path",
     "revision": "model.revision",
@@ -43,10 +42,6 @@ class Config:
     """Settings of vLLM."""
 
     server: ServerSettings = setting("processes and addresses", factory=ServerSettings)
-    device: str = setting("cuda or cpu; auto: cuda if torch finds one", default="auto", **one_of("auto", "cuda", "cpu"))
-    tensor_parallel: int = setting(
-        "devices among which each server divides the model", default=1, may_change="rounding", **at_least(1)
-    )
     max_num_seqs: int = setting(
         "sequences that a server decodes together", default=256, may_change="rounding", **at_least(1)
     )
@@ -56,28 +51,14 @@ class Config:
         unit="tokens",
         **at_least(1),
     )
-    memory_share: float | None = setting(
-        "share of the device's memory for weights, keys and values; by default vLLM's",
-        default=None,
-        may_change="rounding",
-        **between(0, 1),
-    )
-    prefix_cache: bool = setting(
-        "equal beginnings of sequences are computed once", default=True, may_change="rounding", **boolean()
-    )
     max_lora_rank: int | None = setting(
         "largest rank of an adapter that is loaded without merging; not set: adapters are refused",
         default=None,
         **at_least(1),
     )
-    arguments: Mapping[str, Any] = setting(
-        "further arguments of vllm serve by name, such as kv_cache_dtype; vLLM refuses those that it does not know",
-        factory=dict,
-        may_change="rounding",
-    )
 
     def __attrs_post_init__(self) -> None:
-        check_arguments(self.arguments, _RESERVED)
+        check_arguments(self.server, _RESERVED)
 
 
 def capabilities() -> Capabilities:
@@ -128,35 +109,29 @@ def _api(config: Config, model: Model) -> VLLMApi:
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
     """The options of ``vllm serve``."""
-    on_cpu = _is_on_cpu(config)
+    on_cpu = is_on_cpu(config.server)
     lora = {"enable_lora": True, "max_loras": 2, "max_lora_rank": config.max_lora_rank}
     return {
         "dtype": model.dtype,
         "revision": model.revision,
         "trust_remote_code": model.trust_remote_code or None,
-        "tensor_parallel_size": config.tensor_parallel,
+        "tensor_parallel_size": config.server.tensor_parallel_size,
         "max_num_seqs": config.max_num_seqs,
         "max_model_len": served.max_sequence_length(config.max_sequence_length),
-        "gpu_memory_utilization": config.memory_share,
-        "enable_prefix_caching": config.prefix_cache,
+        "gpu_memory_utilization": config.server.gpu_memory_utilization,
+        "enable_prefix_caching": config.server.enable_prefix_caching,
         "enable_scale_out": True,
         "logprobs_mode": "processed_logprobs",
         # Seeds on a CPU: vLLM 0.32 ends if a prompt of a request with a seed is read in parts.
         **({"enforce_eager": True, "enable_chunked_prefill": False} if on_cpu else {}),
         **(lora if config.max_lora_rank is not None else {}),
-        **config.arguments,
+        **config.server.arguments,
     }
 
 
 def _environment(config: Config) -> dict[str, str]:
     """Variables for the server; those of the user come last."""
     variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"} if config.max_lora_rank is not None else {}
-    if _is_on_cpu(config) and config.tensor_parallel > 1:
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(config.tensor_parallel)))
+    if is_on_cpu(config.server) and config.server.tensor_parallel_size > 1:
+        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(config.server.tensor_parallel_size)))
     return {**variables, **config.server.environment}
-
-
-def _is_on_cpu(config: Config) -> bool:
-    import torch
-
-    return config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available())
