@@ -17,13 +17,13 @@ from purerl.protocols import Request, Sampling
 from purerl.recipes.addition import addition
 from purerl.settings import Model
 from tests.backends.generators import weights_in_files
-from tests.engines.conftest import KIND, build, settings
+from tests.engines.conftest import build, processes, settings
 from tests.loop.runs import records
 
 
 def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path) -> None:
     config = addition(max_steps=40)
-    generator = settings(tmp_path / "logs", max_num_seqs=512)
+    generator = settings(tmp_path, max_num_seqs=512)
     summary = train(
         evolve(config, generator=generator, evaluate=evolve(config.evaluate, every=40)), directory=tmp_path / "run"
     )
@@ -32,7 +32,7 @@ def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path) -> None:
     assert (
         max(record["mismatch/logp_abs_diff_max"] for record in steps if "mismatch/logp_abs_diff_max" in record) < 1e-3
     )
-    assert _processes() == []
+    assert processes(tmp_path) == []
 
 
 def test_engine_that_is_killed_in_a_batch_answers_every_request_once(
@@ -47,7 +47,7 @@ def test_engine_that_is_killed_in_a_batch_answers_every_request_once(
         keys = [f"{attempt}/{k}" for k in range(32)]
         generator.submit([Request(key, [1, 2, 3], Sampling(max_tokens=400), k) for k, key in enumerate(keys)])
         time.sleep(rng.uniform(0.2, 1.0))
-        os.kill(rng.choice(_processes()), signal.SIGKILL if attempt % 4 else signal.SIGSTOP)
+        os.kill(rng.choice(processes(tmp_path)), signal.SIGKILL if attempt % 4 else signal.SIGSTOP)
         found = []
         while len(found) < len(keys):
             completions = generator.collect(timeout=300.0)
@@ -57,18 +57,4 @@ def test_engine_that_is_killed_in_a_batch_answers_every_request_once(
         assert {completion.finish for completion in found} == {"length"}
         assert {version for completion in found for version in completion.version} == {7}
     generator.close()
-    assert _processes() == []
-
-
-def _processes() -> list[int]:
-    """The processes of engines."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (path / "cmdline").read_bytes()
-            state = (path / "stat").read_bytes().rpartition(b")")[2].split()[0]
-        except OSError:
-            continue
-        if state != b"Z" and KIND.encode() in command.lower() and b"pytest" not in command:
-            found.append(int(path.name))
-    return found
+    assert processes(tmp_path) == []

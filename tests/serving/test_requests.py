@@ -79,10 +79,17 @@ def test_stop_token_at_the_maximum_length_is_a_stop(tmp_path: Path) -> None:
         assert completions(generator, 1)["0"].finish == "stop"
 
 
+_LOADED = {
+    "gloo": ["model.weight", "model.bias"],
+    "directory": ["model-00000.safetensors", "model.safetensors.index.json"],
+}
+
+
 @pytest.mark.parametrize("keeps", [True, False])
-def test_weights_change_while_requests_run(tmp_path: Path, keeps: bool) -> None:
+@pytest.mark.parametrize("weight_transfer", ["gloo", "directory"])
+def test_weights_change_while_requests_run(tmp_path: Path, keeps: bool, weight_transfer: str) -> None:
     toy = Toy(("--seconds", "0.01"), keeps=keeps)
-    with toys(tmp_path, toy) as generator:
+    with toys(tmp_path, toy, weight_transfer=weight_transfer) as generator:
         generator.load_weights(WEIGHTS, version=1)
         generator.submit(requests(4, tokens=300))
         for version in (2, 3):
@@ -92,12 +99,12 @@ def test_weights_change_while_requests_run(tmp_path: Path, keeps: bool) -> None:
             assert set(completion.version) == {1, 2, 3}
             assert list(completion.version) == sorted(completion.version)
             assert completion.tokens == tuple(range(1, 301)), "every part continues the part before"
-    assert toy.loaded == [["model-00000.safetensors", "model.safetensors.index.json"]] * 3
-    assert list((tmp_path / "weights").iterdir()) == []
+    assert toy.loaded == [_LOADED[weight_transfer]] * 3
+    assert not list(tmp_path.glob("weights/*")), "no file is left"
 
 
-def test_only_the_last_weights_are_kept(tmp_path: Path) -> None:
-    with toys(tmp_path) as generator:
+def test_only_the_last_files_are_kept(tmp_path: Path) -> None:
+    with toys(tmp_path, weight_transfer="directory") as generator:
         for version in (7, 7, 8):
             generator.load_weights(WEIGHTS, version=version)
         [directory] = (tmp_path / "weights").iterdir()

@@ -9,13 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import pytest
 
+from purerl.backends.serving.api import Answer
 from purerl.backends.serving.process import free_port
 from purerl.errors import EngineError
-from tests.serving.toys import WEIGHTS, Toy, completions, engines, requests, toys
+from purerl.protocols import Sampling
+from tests.serving.toys import WEIGHTS, Toy, ToyModel, completions, engines, requests, toys
 
 
 def test_requests_are_answered_and_nothing_is_left(tmp_path: Path) -> None:
@@ -151,3 +154,21 @@ def test_given_server_that_does_not_answer(tmp_path: Path) -> None:
     urls, words = (f"http://127.0.0.1:{free_port()}",), r"does not answer\n  need: an answer within 0.5 seconds"
     with pytest.raises(EngineError, match=words), toys(tmp_path, urls=urls, start_timeout=0.5):
         pass
+
+
+def test_server_that_loads_weights_wrongly_is_refused(tmp_path: Path) -> None:
+    """The weights of its own model change what it computes."""
+
+    class Careless(Toy):
+        def answer(self, response: Any, sampling: Sampling) -> Answer:
+            answer = super().answer(response, sampling)
+            return answer._replace(logp=[logp - 0.01 * len(self.loaded) for logp in answer.logp])
+
+    words = r"(?s)toy server at .* after loading the weights of its own model again\n  got:  .* differ by 0.01"
+    with pytest.raises(EngineError, match=words), toys(tmp_path, Careless(), model=ToyModel(WEIGHTS)):
+        pass
+    assert engines() == []
+    with toys(tmp_path, model=ToyModel(WEIGHTS)) as owner:
+        url = owner.servers[0].url
+        with toys(tmp_path, Careless(), model=ToyModel(WEIGHTS), urls=(url,)):
+            pass  # it may have other weights than those of its model

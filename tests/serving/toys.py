@@ -18,12 +18,27 @@ from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.serving.http import Http
 from purerl.backends.serving.settings import ServerSettings
-from purerl.backends.serving.weights import WeightFiles
+from purerl.backends.serving.weights import WeightFiles, WeightStream
+from purerl.backends.transfer.engine.purerl_receiver import Address, Receiver
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Capabilities, Request, Sampling
 
-SHAPES = {"model.weight": (2, 3), "model.bias": (3,)}
-WEIGHTS = TensorWeights({name: torch.zeros(shape) for name, shape in SHAPES.items()})
+WEIGHTS = TensorWeights({"model.weight": torch.zeros(2, 3), "model.bias": torch.zeros(3)})
+
+
+@frozen
+class ToyModel:
+    """Stands for `ServedModel`; `files` are the weights that servers load at the start."""
+
+    files: TensorWeights | None = None
+    vocab_size = 1000
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(value.shape) for name, value in WEIGHTS.tensors.items()}
+
+    def weights(self) -> TensorWeights | None:
+        return self.files
 
 
 @frozen(eq=False)
@@ -33,18 +48,19 @@ class Toy:
     options: tuple[str, ...] = ()
     keeps: bool = True
     loaded: list[list[str]] = field(factory=list)
+    receivers: dict[str, Receiver] = field(factory=dict)
     problem: str | None = None
     update_seconds: float = 0.0
     name: str = "toy"
 
-    def keeps_requests(self, files: WeightFiles) -> bool:
+    def keeps_requests(self, *, is_adapter: bool) -> bool:
         return self.keeps
 
     def command(self, host: str, port: int) -> Command:
         script = str(Path(__file__).with_name("toy_engine.py"))
         return Command((sys.executable, script, str(port), *self.options), {})
 
-    def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:
+    def request(self, pending: PendingRequest, identity: str, adapter: str | None) -> Call:
         tokens = [*pending.request.tokens, *pending.tokens]
         return Call("/generate", {"tokens": tokens, "max_tokens": pending.remaining, "id": identity})
 
@@ -59,14 +75,30 @@ class Toy:
     async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
         await http.post("/abort", {"id": identity}, timeout=timeout)
 
-    async def update(self, http: Http, files: WeightFiles, *, timeout: float) -> None:
+    async def processes(self, http: Http, *, timeout: float) -> int:
+        return 1
+
+    async def update(self, http: Http, weights: WeightFiles | WeightStream, *, timeout: float) -> None:
         await asyncio.sleep(self.update_seconds)
-        self.loaded.append(sorted(path.name for path in files.directory.iterdir()))
-        await http.post("/load", {"version": str(files.version)}, timeout=timeout)
+        if isinstance(weights, WeightFiles):
+            self.loaded.append(sorted(path.name for path in weights.directory.iterdir()))
+        else:
+            await asyncio.to_thread(self.receive, weights.address)
+        await http.post("/load", {"version": str(weights.version)}, timeout=timeout)
+
+    def receive(self, address: Address) -> None:
+        """Receive weights in a thread of this process, instead of the process of an engine."""
+        if address.name not in self.receivers:
+            self.receivers[address.name] = Receiver(address, 1)
+        self.receivers[address.name].receive(
+            address.number, lambda stream: self.loaded.append([name for name, _ in stream])
+        )
 
 
 @contextmanager
-def toys(folder: Path, toy: Toy | None = None, *, connections: int = 64, **settings: Any) -> Iterator[ServedGenerator]:
+def toys(
+    folder: Path, toy: Toy | None = None, *, model: Any = None, connections: int = 64, **settings: Any
+) -> Iterator[ServedGenerator]:
     """A generator whose servers are toy engines; their logs are in `folder`."""
     logs = {} if "urls" in settings else {"logs": str(folder)}
     settings = {**logs, "start_timeout": 60.0, "weights_directory": str(folder / "weights"), **settings}
@@ -74,8 +106,7 @@ def toys(folder: Path, toy: Toy | None = None, *, connections: int = 64, **setti
         toy or Toy(),
         ServerSettings(**settings),
         Capabilities(max_sequence_length=1000),
-        vocab_size=1000,
-        shapes=lambda: SHAPES,
+        model or ToyModel(),
         connections=connections,
     )
     try:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.http import Http
-from purerl.backends.serving.weights import WeightFiles
+from purerl.backends.serving.weights import WeightFiles, WeightStream
 from purerl.protocols import Sampling
 
 __all__ = ["Answer", "Call", "Command", "EngineApi"]
@@ -47,18 +47,18 @@ class EngineApi(Protocol):
         """The engine, for messages."""
         ...
 
-    def keeps_requests(self, files: WeightFiles) -> bool:
-        """Whether requests may be in flight while `files` are loaded. Otherwise they are aborted, and sent again."""
+    def keeps_requests(self, *, is_adapter: bool) -> bool:
+        """Whether requests may be in flight while weights are loaded. Otherwise they are aborted, and sent again."""
         ...
 
     def command(self, host: str, port: int) -> Command:
         """How a server is started that listens on `port` of `host`, an address of this computer."""
         ...
 
-    def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:
+    def request(self, pending: PendingRequest, identity: str, adapter: str | None) -> Call:
         """The call that continues `pending` after the tokens that it has; `identity` is a name for `abort`.
 
-        The server has loaded `files`, if it has loaded any.
+        `adapter` is the name of the adapter that the server has loaded (`WeightFiles.name`), if it has loaded one.
         """
         ...
 
@@ -74,6 +74,10 @@ class EngineApi(Protocol):
         """End the request `identity` soon; its answer has the tokens so far. An unknown one is no error."""
         ...
 
-    async def update(self, http: Http, files: WeightFiles, *, timeout: float) -> None:
+    async def processes(self, http: Http, *, timeout: float) -> int:
+        """How many processes of the server hold a part of the model, and receive weights."""
+        ...
+
+    async def update(self, http: Http, weights: WeightFiles | WeightStream, *, timeout: float) -> None:
         """Load weights. Nothing that was computed with the old ones is used afterwards, unless settings allow it."""
         ...

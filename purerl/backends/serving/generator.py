@@ -13,16 +13,21 @@ import math
 import queue
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.serving.api import EngineApi
+from purerl.backends.serving.model import ServedModel
+from purerl.backends.serving.probe import compare, probe_request
 from purerl.backends.serving.server import ServedRequest, Server
 from purerl.backends.serving.settings import ServerSettings
-from purerl.backends.serving.weights import check_names, new_directory, write_weights
+from purerl.backends.serving.weights import WeightFiles, check_names, new_directory, write_weights
+from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.weights import check_adapter
 from purerl.errors import EngineError
 from purerl.event_loop import EventLoop
@@ -37,12 +42,10 @@ _RUN = "{run}"  # still in a path if there is no run
 class ServedGenerator:
     """A generator with servers that have the interface `api`; it waits until all are ready.
 
-    capabilities  of the engine with this model; `max_sequence_length` limits requests
-    vocab_size    token ids of the model
-    shapes        the shapes of the model's weights by their names in its files; called when weights are loaded first
+    capabilities  of the engine with `model`; `max_sequence_length` limits requests
     connections   requests that a server gets at the same time; others wait here
 
-    Raises: EngineError if a server does not start; none is left then.
+    Raises: EngineError if a server does not start, or does not load weights as it should; none is left then.
     """
 
     def __init__(
@@ -50,14 +53,11 @@ class ServedGenerator:
         api: EngineApi,
         settings: ServerSettings,
         capabilities: Capabilities,
+        model: ServedModel,
         *,
-        vocab_size: int,
-        shapes: Callable[[], Mapping[str, tuple[int, ...]]],
         connections: int,
     ) -> None:
-        self.capabilities, self._settings = capabilities, settings
-        self._vocab_size, self._shapes = vocab_size, shapes
-        self._known_shapes: Mapping[str, tuple[int, ...]] | None = None
+        self.capabilities, self._settings, self._model = capabilities, settings, model
         self._keys: set[str] = set()  # of requests that have not been collected
         self.in_flight: dict[str, tuple[Server, ServedRequest]] = {}  # used in the event loop
         self._results: queue.SimpleQueue[Completion | BaseException] = queue.SimpleQueue()
@@ -71,22 +71,37 @@ class ServedGenerator:
             for number, url in enumerate(urls)
         ]
         try:
-            self._run(_gather(server.open() for server in self.servers), settings.start_timeout + _CLOSE_TIMEOUT)
+            opening = self._start(_gather(server.open() for server in self.servers))
+            opening.result(settings.start_timeout + _CLOSE_TIMEOUT)
+            if not settings.urls:  # these may have other weights
+                self._check_loading()
         except BaseException:
             self.close()
             raise
 
-    def _run(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> None:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop.asyncio)
-        try:
-            future.result(timeout)
-        except BaseException:
-            future.cancel()
-            raise
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop.asyncio)
+
+    def _check_loading(self) -> None:
+        """Let the servers load their model's own weights again: see `purerl.backends.serving.probe`."""
+        weights = self._model.weights()
+        if weights is None:
+            return
+        before = self._probe()
+        self.load_weights(weights, version=0)
+        for server, *completions in zip(self.servers, before, self._probe(), strict=True):
+            compare(server.name, *completions)
+
+    def _probe(self) -> list[Completion]:
+        """What each server completes a prompt with."""
+        request = partial(probe_request, self._model.vocab_size, self.capabilities.max_sequence_length)
+        probes = [server.start(ServedRequest(request())) for server in self.servers]
+        futures = [asyncio.run_coroutine_threadsafe(probe, self._loop.asyncio) for probe in probes]
+        return [future.result(2 * self._settings.stall_timeout) for future in futures]
 
     def submit(self, requests: Sequence[Request]) -> None:
         limit = self.capabilities.max_sequence_length
-        check_requests(requests, self._keys, vocab_size=self._vocab_size, max_sequence_length=limit)
+        check_requests(requests, self._keys, vocab_size=self._model.vocab_size, max_sequence_length=limit)
         self._keys.update(request.key for request in requests)
         self._loop.call(self._send, list(requests))
 
@@ -127,26 +142,42 @@ class ServedGenerator:
 
     def load_weights(self, weights: Weights, *, version: int) -> None:
         check_adapter(weights, self.capabilities)
-        self._known_shapes = self._known_shapes or self._shapes()
-        check_names(weights, self._known_shapes)
+        check_names(weights, self._model.shapes)
+        limit = (self._settings.update_timeout + self._settings.start_timeout) * (1 + self._settings.max_restarts)
+        if weights.adapter is None and self._settings.weight_transfer == "gloo":
+            buckets = WeightBuckets(version, readers=len(self.servers))
+            with self._updating(buckets, limit):
+                buckets.fill(weights, timeout=limit)
+            return
+        old = list(self._directory.iterdir()) if self._directory is not None else []
+        with self._updating(self._write(weights, version), limit):
+            pass
+        for directory in old:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    @contextmanager
+    def _updating(self, weights: WeightFiles | WeightBuckets, limit: float) -> Iterator[None]:
+        """Let the servers load `weights` meanwhile, and wait for them at the end."""
+        future = self._start(_gather(server.update(weights) for server in self.servers))
+        try:
+            yield
+            future.result(limit)
+        except TimeoutError as error:
+            raise EngineError("servers did not load weights", need=f"an answer within {limit:g} seconds") from error
+        finally:
+            future.cancel()
+
+    def _write(self, weights: Weights, version: int) -> WeightFiles:
         if self._directory is None:
             size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in weights.metadata.values())
             self._directory = new_directory(self._settings.weights_directory, size)
-        old = list(self._directory.iterdir())
         directory = self._directory / f"{next(self._numbers)}-version-{version}"
         try:
-            files = write_weights(weights, directory, version)
+            return write_weights(weights, directory, version)
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
             do = "free space, or set generator.server.weights_directory"
             raise EngineError("weights for the servers cannot be written", got=str(error), do=do) from error
-        limit = (self._settings.update_timeout + self._settings.start_timeout) * (1 + self._settings.max_restarts)
-        try:
-            self._run(_gather(server.update(files) for server in self.servers), limit)
-        except TimeoutError as error:
-            raise EngineError("servers did not load weights", need=f"an answer within {limit:g} seconds") from error
-        for directory in old:
-            shutil.rmtree(directory, ignore_errors=True)
 
     def close(self) -> None:
         self._loop.close([server.close for server in self.servers])

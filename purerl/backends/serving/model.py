@@ -1,15 +1,36 @@
-"""What purerl has to know about the model of a server: its limits, and the names and shapes of its weights."""
+"""What purerl has to know about the model of a server: its limits, and its weights."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor
 
 from purerl.backends.tokenizer import cannot_load
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
-__all__ = ["ServedModel"]
+__all__ = ["FileWeights", "ServedModel"]
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
+"""Dtypes by their names in safetensors files."""
 
 
 class ServedModel:
@@ -22,7 +43,7 @@ class ServedModel:
     def _config(self) -> Any:
         from transformers import AutoConfig
 
-        kwargs = {"revision": self._model.revision, "trust_remote_code": self._model.trust_remote_code}
+        kwargs = {"trust_remote_code": self._model.trust_remote_code, "revision": self._model.revision}
         try:
             return AutoConfig.from_pretrained(self._model.path, **kwargs).get_text_config(decoder=True)
         except (OSError, ValueError, ImportError) as error:
@@ -40,6 +61,7 @@ class ServedModel:
             raise ConfigError("max_sequence_length", got=f"{limit:,}", need=need)
         return limit or positions
 
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the weights, by their names in the files of the model."""
         from purerl.backends.hf.preview import without_weights
@@ -47,3 +69,43 @@ class ServedModel:
 
         model = without_weights(self._model, device="cpu")
         return {name: tuple(value.shape) for name, value in as_in_files(model, dict(model.state_dict())).items()}
+
+    def weights(self) -> FileWeights | None:
+        """The weights in the model's files; None if these are not safetensors files."""
+        from transformers.utils.hub import cached_files
+
+        kwargs: dict[str, Any] = {"revision": self._model.revision, "_raise_exceptions_for_missing_entries": False}
+        index = cached_files(self._model.path, ["model.safetensors.index.json"], **kwargs)
+        names = ["model.safetensors"]
+        if index:
+            names = sorted(set(json.loads(Path(index[0]).read_text())["weight_map"].values()))
+        files = cached_files(self._model.path, names, **kwargs) or []
+        return FileWeights(tuple(map(Path, files)), frozenset(self.shapes)) if len(files) == len(names) else None
+
+
+@frozen
+class FileWeights:
+    """Those weights in safetensors `files` whose names are in `names`; each is read when it is iterated."""
+
+    files: tuple[Path, ...]
+    names: frozenset[str]
+
+    adapter = None
+
+    @property
+    def metadata(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        from safetensors import safe_open
+
+        found = {}
+        for path in self.files:
+            with safe_open(path, framework="pt") as file:
+                parts = {name: file.get_slice(name) for name in file.keys() if name in self.names}
+                found |= {name: (tuple(part.get_shape()), _DTYPES[part.get_dtype()]) for name, part in parts.items()}
+        return found
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        from safetensors import safe_open
+
+        for path in self.files:
+            with safe_open(path, framework="pt") as file:
+                yield from ((name, file.get_tensor(name)) for name in file.keys() if name in self.names)

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 from attrs import define, evolve
 
@@ -24,7 +25,9 @@ from purerl.backends.serving.http import Http, RefusedError, UnreachableError
 from purerl.backends.serving.log import reason
 from purerl.backends.serving.process import ServerProcess, free_port
 from purerl.backends.serving.settings import ServerSettings
-from purerl.backends.serving.weights import WeightFiles
+from purerl.backends.serving.weights import WeightFiles, WeightStream
+from purerl.backends.transfer.buckets import WeightBuckets
+from purerl.backends.transfer.sender import Sender, TransferError
 from purerl.errors import EngineError
 from purerl.protocols import Completion, FinishReason
 
@@ -66,7 +69,8 @@ class Server:
         self._lock = asyncio.Lock()  # held while the server is started or gets new weights
         self._generation = 0  # number of starts
         self._failures = 0  # restarts since the last completion
-        self._files: WeightFiles | None = None
+        self._weights: WeightFiles | WeightBuckets | None = None
+        self._sender: Sender | None = None
         self._last_progress = 0.0
         self._sent: set[ServedRequest] = set()  # requests that wait for an answer
         self._aborting: set[asyncio.Task[None]] = set()
@@ -121,7 +125,7 @@ class Server:
     async def _ask(self, request: ServedRequest) -> Answer:
         """Send a request once. The server has failed if it finishes no request at all for a long time."""
         request.identity = f"{os.getpid()}-{next(_IDENTITIES)}"
-        call = self.api.request(request.pending, request.identity, self._files)
+        call = self.api.request(request.pending, request.identity, self._adapter)
         task = asyncio.ensure_future(self._http.generate(*call))
         self._sent.add(request)
         try:
@@ -171,24 +175,54 @@ class Server:
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
-    async def update(self, files: WeightFiles) -> None:
+    @property
+    def _adapter(self) -> str | None:
+        weights = self._weights
+        return weights.name if isinstance(weights, WeightFiles) and weights.is_adapter else None
+
+    async def update(self, weights: WeightFiles | WeightBuckets) -> None:
         """Load weights. A server that fails to is started again with them."""
         async with self._lock:
-            keeps_requests = self.api.keeps_requests(files)
+            is_adapter = isinstance(weights, WeightFiles) and weights.is_adapter
+            keeps_requests = self.api.keeps_requests(is_adapter=is_adapter)
             if not keeps_requests:
                 self._is_open.clear()
             try:
                 async with self._deadline():
                     if not keeps_requests:
                         await self._interrupt_all()
-                    self._files = files
-                    await self.api.update(self._http, files, timeout=self._settings.update_timeout)
-            except (UnreachableError, RefusedError) as error:
-                self._files = files
+                    self._weights = weights
+                    await self._load(weights)
+            except (UnreachableError, RefusedError, TransferError) as error:
+                self._weights = weights
                 await self._restart(f"it did not load weights: {error}")
             finally:
                 self._is_open.set()
             self._last_progress = time.monotonic()
+
+    async def _load(self, weights: WeightFiles | WeightBuckets) -> None:
+        limit = self._settings.update_timeout
+        if isinstance(weights, WeightFiles):
+            await self.api.update(self._http, weights, timeout=limit)
+            return
+        weights.attach()
+        if self._sender is None:
+            receivers = await self.api.processes(self._http, timeout=_HEALTH_TIMEOUT)
+            self._sender = Sender(urlparse(self.url).hostname or _HOST, receivers, timeout=limit)
+        stream = WeightStream(self._sender.address, weights.version)
+        sending = asyncio.ensure_future(asyncio.to_thread(self._sender.send, weights))
+        loading = asyncio.ensure_future(self.api.update(self._http, stream, timeout=limit))
+        try:
+            await asyncio.gather(sending, loading)
+        except BaseException:
+            loading.cancel()
+            self._end_sender()
+            raise
+
+    def _end_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.cancel()
+            self._sender = None
 
     async def _interrupt_all(self) -> None:
         """Abort all requests, and wait until they are answered. No other is sent meanwhile."""
@@ -215,6 +249,7 @@ class Server:
 
     async def close(self) -> None:
         """End the process, if it is ours."""
+        self._end_sender()
         await self._http.close()
         if self._process is not None:
             await asyncio.to_thread(self._process.end)
@@ -290,10 +325,10 @@ class Server:
         self._is_open.clear()
         try:
             await self._start()
-            if self._files is not None:
+            if self._weights is not None:
                 async with self._deadline():
-                    await self.api.update(self._http, self._files, timeout=self._settings.update_timeout)
-        except (UnreachableError, RefusedError) as error:
+                    await self._load(self._weights)
+        except (UnreachableError, RefusedError, TransferError) as error:
             await self._restart(f"it did not load weights: {error}")
         finally:
             self._is_open.set()

@@ -5,8 +5,10 @@ This file imports no torch, so that a mistake in a configuration is reported qui
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import which
 from typing import Any
 
@@ -15,7 +17,7 @@ from attrs import frozen
 from purerl.errors import ConfigError
 from purerl.settings import above_zero, at_least, between, boolean, one_of, setting
 
-__all__ = ["ServerSettings", "as_flags", "check_arguments", "check_engine", "is_on_cpu"]
+__all__ = ["ServerSettings", "as_flags", "check_arguments", "check_engine", "is_on_cpu", "variables"]
 
 
 @frozen(kw_only=True)
@@ -63,9 +65,17 @@ class ServerSettings:
     logs: str = setting(
         "the directory of the logs of the servers; {run} is the directory of the run", default="{run}/servers"
     )
+    weight_transfer: str = setting(
+        "how servers get new weights: gloo: over the network or within the host, verified by every process of a "
+        "server, with one copy in the memory of this host; directory: in files, for servers that were not started by "
+        "purerl. An adapter is always in files",
+        default="gloo",
+        may_change=True,
+        **one_of("gloo", "directory"),
+    )
     weights_directory: str | None = setting(
-        "where new weights are written for the servers, which must see the same directory; by default in the memory of "
-        "this host, /dev/shm, if they fit, and otherwise in the directory for temporary files",
+        "where files of weights are written for the servers, which must see the same directory; by default in the "
+        "memory of this host, /dev/shm, if they fit, and otherwise in the directory for temporary files",
         default=None,
         may_change=True,
     )
@@ -102,6 +112,7 @@ class ServerSettings:
                 raise ConfigError(f"{name} has no effect", got=getattr(self, name), need=need, do=f"leave {name} out")
 
 
+_RECEIVER = Path(__file__).parents[1] / "transfer" / "engine"
 _DEFAULTS = ServerSettings()
 _OF_PROCESSES = (
     "number",
@@ -123,6 +134,13 @@ def is_on_cpu(server: ServerSettings) -> bool:
     import torch
 
     return server.device == "cpu" or (server.device == "auto" and not torch.cuda.is_available())
+
+
+def variables(server: ServerSettings, own: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables of a server: `own`, those of the settings, and where it finds the receiver of weights."""
+    environment = {**own, **server.environment}
+    paths = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(_RECEIVER), *filter(None, [paths])])}
 
 
 def check_engine(server: ServerSettings, package: str) -> None:

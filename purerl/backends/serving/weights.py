@@ -1,4 +1,4 @@
-"""Weights as files in a directory, from which servers load them: in the memory of this host, if they fit there."""
+"""How servers get weights: as a stream, or as files in a directory, in the memory of this host if they fit there."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from purerl.backends.hf.lora import CONFIG_FILE, WEIGHTS_FILE
+from purerl.backends.transfer.engine.purerl_receiver import Address
 from purerl.errors import EngineError, nearest
 from purerl.protocols import Weights
 
-__all__ = ["WeightFiles", "check_names", "new_directory", "write_weights"]
+__all__ = ["WeightFiles", "WeightStream", "check_names", "new_directory", "write_weights"]
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
 _RESERVE = 1.1  # share of the weights that must be free
@@ -29,6 +30,18 @@ class WeightFiles(NamedTuple):
     version: int
     is_adapter: bool
 
+    @property
+    def name(self) -> str:
+        """A name that no earlier weights of the same generator have had."""
+        return self.directory.name
+
+
+class WeightStream(NamedTuple):
+    """Weights of `version`, which the processes of a server receive at `address`."""
+
+    address: Address
+    version: int
+
 
 def new_directory(parent: str | None, size: int) -> Path:
     """A new directory for weights of `size` bytes, below `parent` or where there is room."""
@@ -41,7 +54,11 @@ def new_directory(parent: str | None, size: int) -> Path:
 
 
 def check_names(weights: Weights, model: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise EngineError for a name or a shape that `model`, the shapes by name, does not have."""
+    """Raise EngineError for no weights, and for a name or a shape that `model`, the shapes by name, does not have."""
+    if not weights.metadata:
+        raise EngineError(
+            "weights", got="no weights", need="those of the model, or of at least one layer of an adapter"
+        )
     if weights.adapter is not None:
         return
     unknown = [name for name in weights.metadata if name not in model]
@@ -68,8 +85,6 @@ def write_weights(weights: Weights, directory: Path, version: int) -> WeightFile
         name = f"model-{number:05d}.safetensors"
         _save(bucket, directory / name)
         index |= dict.fromkeys(bucket, name)
-    if not index:
-        raise EngineError("weights", got="no weights", need="those of the model")
     table = {"metadata": {"total_size": sum(file.stat().st_size for file in directory.iterdir())}, "weight_map": index}
     (directory / "model.safetensors.index.json").write_text(json.dumps(table))
     return WeightFiles(directory, version, is_adapter=False)
@@ -77,8 +92,6 @@ def write_weights(weights: Weights, directory: Path, version: int) -> WeightFile
 
 def _write_adapter(weights: Weights, settings: Mapping[str, Any], directory: Path) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in weights}
-    if not tensors:
-        raise EngineError("weights of an adapter", got="no weights", need="the matrices of at least one layer")
     _save(tensors, directory / WEIGHTS_FILE)
     (directory / CONFIG_FILE).write_text(json.dumps(dict(settings), indent=2, sort_keys=True))
 

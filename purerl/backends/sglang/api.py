@@ -8,21 +8,28 @@ is left of the requests again. Each token's log-probability is then that of its 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import pickle
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from attrs import frozen
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.settings import as_flags
-from purerl.backends.serving.weights import WeightFiles
+from purerl.backends.serving.weights import WeightFiles, WeightStream
 from purerl.protocols import Sampling
 from purerl.settings import Model
 
-__all__ = ["SGLangApi"]
+__all__ = ["LOADER", "SGLangApi"]
+
+LOADER = "purerl_receiver.load_into_sglang"
+"""The function that receives weights, in a process of SGLang."""
 
 _POLL = 0.01  # seconds
 _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
@@ -40,7 +47,7 @@ class SGLangApi:
 
     name = "sglang"
 
-    def keeps_requests(self, files: WeightFiles) -> bool:
+    def keeps_requests(self, *, is_adapter: bool) -> bool:
         return self.stale_cache
 
     def command(self, host: str, port: int) -> Command:
@@ -48,7 +55,7 @@ class SGLangApi:
         arguments = {"host": host, "port": port, **self.arguments}
         return Command((*program, *as_flags(arguments)), self.environment)
 
-    def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:
+    def request(self, pending: PendingRequest, identity: str, adapter: str | None) -> Call:
         sampling = pending.request.sampling
         parameters = {
             "max_new_tokens": pending.remaining,
@@ -80,15 +87,29 @@ class SGLangApi:
     async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
         await http.post("/abort_request", {"rid": identity}, timeout=timeout)
 
-    async def update(self, http: Http, files: WeightFiles, *, timeout: float) -> None:
-        # With flush_cache=true the server would end if the last request has just been answered.
-        body = {"model_path": str(files.directory), "weight_version": str(files.version), "flush_cache": False}
+    async def processes(self, http: Http, *, timeout: float) -> int:
+        return (await http.get("/server_info", timeout=timeout))["tp_size"]
+
+    async def update(self, http: Http, weights: WeightFiles | WeightStream, *, timeout: float) -> None:
         if self.stale_cache:
             await http.post("/pause_generation", {"mode": "in_place"}, timeout=timeout)
-            await http.post("/update_weights_from_disk", body, timeout=timeout)
+            await self._load(http, weights, timeout)
             await http.post("/continue_generation", {}, timeout=timeout)
         else:
             await self._flush(http, timeout)
+            await self._load(http, weights, timeout)
+
+    async def _load(self, http: Http, weights: WeightFiles | WeightStream, timeout: float) -> None:
+        # With flush_cache=true the server would end if the last request has just been answered.
+        body: dict[str, Any] = {"weight_version": str(weights.version), "flush_cache": False}
+        if isinstance(weights, WeightStream):
+            # The loader gets the address as the name of a tensor: once for each process.
+            message = pickle.dumps([(json.dumps(weights.address._asdict()), torch.empty(0))])
+            copies = [base64.b64encode(message).decode()] * (weights.address.size - 1)
+            body |= {"serialized_named_tensors": copies, "load_format": LOADER}
+            await http.post("/update_weights_from_tensor", body, timeout=timeout)
+        else:
+            body |= {"model_path": str(weights.directory)}
             await http.post("/update_weights_from_disk", body, timeout=timeout)
 
     async def _flush(self, http: Http, timeout: float) -> None:

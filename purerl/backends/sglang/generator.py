@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from purerl.backends.serving.model import ServedModel
-from purerl.backends.serving.settings import ServerSettings, check_arguments, check_engine, is_on_cpu
+from purerl.backends.serving.settings import (
+    ServerSettings,
+    check_arguments,
+    check_engine,
+    is_on_cpu,
+    variables,
+)
 from purerl.protocols import Capabilities
 from purerl.settings import Model, at_least, setting
 
@@ -36,7 +42,7 @@ _RESERVED = {
     "revision": "model.revision",
     "trust_remote_code": "model.trust_remote_code",
     "device": "server.device",
-    **dict.fromkeys(("host", "port"), ""),
+    **dict.fromkeys(("host", "port", "custom_weight_loader"), ""),
 }
 """Arguments of SGLang that settings decide, with the setting."""
 
@@ -83,13 +89,11 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
     """
     from purerl.backends.serving.generator import ServedGenerator
 
-    served = ServedModel(model)
     return ServedGenerator(
         _api(config, model, seed),
         config.server,
         preview(config, model=model),
-        vocab_size=served.vocab_size,
-        shapes=served.shapes,
+        ServedModel(model),
         connections=config.max_num_seqs,
     )
 
@@ -104,12 +108,14 @@ def _api(config: Config, model: Model, seed: int) -> SGLangApi:
 
     server = config.server
     arguments = {**_arguments(config, model, ServedModel(model)), "random_seed": seed, **config.server.arguments}
-    environment = {**({"SGLANG_USE_CPU_ENGINE": "1"} if is_on_cpu(config.server) else {}), **server.environment}
+    environment = variables(server, {"SGLANG_USE_CPU_ENGINE": "1"} if is_on_cpu(server) else {})
     return SGLangApi(model, arguments, environment, server.python, server.stale_cache)
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
     """The options of SGLang's server."""
+    from purerl.backends.sglang.api import LOADER
+
     on_cpu = {
         "device": "cpu",
         "attention_backend": "torch_native",
@@ -126,5 +132,6 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "mem_fraction_static": config.server.gpu_memory_utilization,
         "disable_radix_cache": True if not config.server.enable_prefix_caching else None,
         "skip_server_warmup": True,
+        "custom_weight_loader": LOADER,
         **(on_cpu if is_on_cpu(config.server) else {}),
     }

@@ -17,11 +17,14 @@ from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.http import Http
 from purerl.backends.serving.settings import as_flags
-from purerl.backends.serving.weights import WeightFiles
+from purerl.backends.serving.weights import WeightFiles, WeightStream
 from purerl.protocols import Sampling
 from purerl.settings import Model
 
-__all__ = ["VLLMApi"]
+__all__ = ["WORKER", "VLLMApi"]
+
+WORKER = "purerl_receiver.VLLMWorker"
+"""The class whose methods vLLM's workers get, to receive weights."""
 
 _GENERATE = "/inference/v1/generate"
 _PREFIX = "generate-tokens-"  # of the identity of a request, in calls about it
@@ -45,8 +48,8 @@ class VLLMApi:
 
     name = "vllm"
 
-    def keeps_requests(self, files: WeightFiles) -> bool:
-        return not files.is_adapter
+    def keeps_requests(self, *, is_adapter: bool) -> bool:
+        return not is_adapter
 
     def command(self, host: str, port: int) -> Command:
         program = (self.python or sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", self.model.path)
@@ -54,7 +57,7 @@ class VLLMApi:
         environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", **self.environment}
         return Command((*program, *as_flags(arguments)), environment)
 
-    def request(self, pending: PendingRequest, identity: str, files: WeightFiles | None) -> Call:
+    def request(self, pending: PendingRequest, identity: str, adapter: str | None) -> Call:
         sampling = pending.request.sampling
         parameters = {
             "max_tokens": pending.remaining,
@@ -66,8 +69,8 @@ class VLLMApi:
             "stop": list(sampling.stop_strings),
         }
         tokens = [*pending.request.tokens, *pending.tokens]
-        adapter = {"model": _adapter(files)} if files is not None and files.is_adapter else {}
-        return Call(_GENERATE, {"token_ids": tokens, "sampling_params": parameters, "request_id": identity, **adapter})
+        model = {"model": _ADAPTER + adapter} if adapter is not None else {}
+        return Call(_GENERATE, {"token_ids": tokens, "sampling_params": parameters, "request_id": identity, **model})
 
     def answer(self, response: Any, sampling: Sampling) -> Answer:
         [choice] = response["choices"]
@@ -88,28 +91,29 @@ class VLLMApi:
     async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
         await http.post("/inference/v1/abort_requests", {"request_ids": [_PREFIX + identity]}, timeout=timeout)
 
-    async def update(self, http: Http, files: WeightFiles, *, timeout: float) -> None:
+    async def processes(self, http: Http, *, timeout: float) -> int:
+        return (await http.get("/get_world_size", timeout=timeout))["world_size"]
+
+    async def update(self, http: Http, weights: WeightFiles | WeightStream, *, timeout: float) -> None:
         clear = "false" if self.stale_cache else "true"
         await http.post(f"/pause?mode=keep&clear_cache={clear}", timeout=timeout)
-        if files.is_adapter:
-            await self._load_adapter(http, files, timeout)
-        else:
-            call = {"method": "reload_weights", "kwargs": {"weights_path": str(files.directory)}, "timeout": timeout}
+        if isinstance(weights, WeightStream):
+            call = {"method": "purerl_receive", "kwargs": weights.address._asdict(), "timeout": timeout}
             await http.post("/collective_rpc", call, timeout=timeout)
-        await http.post("/update_weight_version", {"new_version": str(files.version)}, timeout=timeout)
+        elif weights.is_adapter:
+            await self._load_adapter(http, weights, timeout)
+        else:
+            call = {"method": "reload_weights", "kwargs": {"weights_path": str(weights.directory)}, "timeout": timeout}
+            await http.post("/collective_rpc", call, timeout=timeout)
+        await http.post("/update_weight_version", {"new_version": str(weights.version)}, timeout=timeout)
         await http.post("/resume", timeout=timeout)
 
     async def _load_adapter(self, http: Http, files: WeightFiles, timeout: float) -> None:
         listed = await http.get("/v1/models", timeout=timeout)
         for old in (model["id"] for model in listed["data"] if model["id"].startswith(_ADAPTER)):
             await http.post("/v1/unload_lora_adapter", {"lora_name": old}, timeout=timeout)
-        call = {"lora_name": _adapter(files), "lora_path": str(files.directory)}
+        call = {"lora_name": _ADAPTER + files.name, "lora_path": str(files.directory)}
         await http.post("/v1/load_lora_adapter", call, timeout=timeout)
-
-
-def _adapter(files: WeightFiles) -> str:
-    """The name of an adapter, which no earlier one has had."""
-    return _ADAPTER + files.directory.name
 
 
 def _mixed(seed: int) -> int:

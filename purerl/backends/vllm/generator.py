@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from purerl.backends.serving.model import ServedModel
-from purerl.backends.serving.settings import ServerSettings, check_arguments, check_engine, is_on_cpu
+from purerl.backends.serving.settings import (
+    ServerSettings,
+    check_arguments,
+    check_engine,
+    is_on_cpu,
+    variables,
+)
 from purerl.protocols import Capabilities
 from purerl.settings import Model, at_least, setting
 
@@ -32,7 +38,9 @@ _RESERVED = {
     "model": "model.path",
     "revision": "model.revision",
     "trust_remote_code": "model.trust_remote_code",
-    **dict.fromkeys(("host", "port", "logprobs_mode", "enable_scale_out", "enable_lora", "max_loras"), ""),
+    **dict.fromkeys(
+        ("host", "port", "logprobs_mode", "enable_scale_out", "enable_lora", "max_loras", "worker_extension_cls"), ""
+    ),
 }
 """Arguments of vLLM that settings decide, with the setting."""
 
@@ -84,13 +92,11 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
     """
     from purerl.backends.serving.generator import ServedGenerator
 
-    served = ServedModel(model)
     return ServedGenerator(
         _api(config, model),
         config.server,
         preview(config, model=model),
-        vocab_size=served.vocab_size,
-        shapes=served.shapes,
+        ServedModel(model),
         connections=config.max_num_seqs,
     )
 
@@ -109,6 +115,8 @@ def _api(config: Config, model: Model) -> VLLMApi:
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
     """The options of ``vllm serve``."""
+    from purerl.backends.vllm.api import WORKER
+
     on_cpu = is_on_cpu(config.server)
     lora = {"enable_lora": True, "max_loras": 2, "max_lora_rank": config.max_lora_rank}
     return {
@@ -122,6 +130,7 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "enable_prefix_caching": config.server.enable_prefix_caching,
         "enable_scale_out": True,
         "logprobs_mode": "processed_logprobs",
+        "worker_extension_cls": WORKER,
         # Seeds on a CPU: vLLM 0.32 ends if a prompt of a request with a seed is read in parts.
         **({"enforce_eager": True, "enable_chunked_prefill": False} if on_cpu else {}),
         **(lora if config.max_lora_rank is not None else {}),
@@ -130,8 +139,8 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
 
 
 def _environment(config: Config) -> dict[str, str]:
-    """Variables for the server; those of the user come last."""
-    variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"} if config.max_lora_rank is not None else {}
-    if is_on_cpu(config.server) and config.server.tensor_parallel_size > 1:
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(config.server.tensor_parallel_size)))
-    return {**variables, **config.server.environment}
+    own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"} if config.max_lora_rank is not None else {}
+    size = config.server.tensor_parallel_size
+    if is_on_cpu(config.server) and size > 1:
+        own["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(size)))
+    return variables(config.server, own)

@@ -1,0 +1,222 @@
+"""The receiver of weights in a process of an engine. It imports nothing but torch and the standard library.
+
+For each transfer n, counted from 0, the two sides exchange messages over the sender's store, under these keys:
+
+    n/ready/RANK    the receiver RANK waits for the weights
+    n/bucket/K      from the sender: names, dtypes, shapes and bytes of bucket K, which is broadcast next; after the
+                    last bucket, or if the sender has failed: {"end": reason or null}
+    n/report/RANK   what RANK received: its digest and the names, and the error of loading them, or null
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
+from torch.distributed.distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store, Work
+
+__all__ = [
+    "ALIGNMENT",
+    "Address",
+    "Digest",
+    "Group",
+    "Receiver",
+    "VLLMWorker",
+    "load_into_sglang",
+    "local_address",
+    "unpack",
+]
+
+Load = Callable[[Iterator[tuple[str, Tensor]]], object]
+
+ALIGNMENT = 16
+"""Each tensor in a bucket begins at a multiple of this number of bytes."""
+
+_CHUNK = {"cpu": 2**16, "cuda": 2**24}  # words of a digest that are computed at a time: on a CPU they fit in its cache
+
+
+class Address(NamedTuple):
+    """Where transfer `number` of the sender `name` takes place.
+
+    size     processes: the sender, which is rank 0, and its receivers
+    timeout  of each wait, in seconds
+    """
+
+    name: str
+    host: str
+    port: int
+    size: int
+    number: int
+    timeout: float
+
+
+class Digest:
+    """Two sums over the 64-bit words w_i of a sequence of bytes, modulo 2^64: of w_i, and of (i + 1) w_i.
+
+    A changed word changes the first sum, and words that change places change the second. The sums stay on the device
+    of the bytes until `hex` is called.
+    """
+
+    def __init__(self) -> None:
+        self._sum: Tensor | int = 0
+        self._weighted: Tensor | int = 0
+        self._words = 0
+        self._index: Tensor | None = None
+
+    def add(self, data: Tensor) -> None:
+        """Continue with `data`, of dtype uint8, with a multiple of 8 bytes."""
+        words = data.view(torch.int64)
+        chunk = _CHUNK.get(data.device.type, 2**20)
+        if self._index is None:
+            self._index = torch.arange(1, chunk + 1, device=data.device)
+        for part in words.split(chunk):
+            total = part.sum()
+            self._sum = self._sum + total
+            self._weighted = self._weighted + (part * self._index[: len(part)]).sum() + self._words * total
+            self._words += len(part)
+
+    def hex(self) -> str:
+        """The sums in hexadecimal, and the number of words."""
+        return "".join(f"{int(each) % 2**64:016x}" for each in (self._sum, self._weighted)) + f"-{self._words}"
+
+
+def local_address(host: str) -> str:
+    """The address of this computer in the network in which `host` is."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # nothing is sent
+        probe.connect((host, 9))
+        return probe.getsockname()[0]
+
+
+class Group:
+    """A sender, which is rank 0, and its receivers. Waits until all have joined: RuntimeError after the timeout."""
+
+    def __init__(self, store: Store, address: Address, rank: int) -> None:
+        gloo: Any = ProcessGroupGloo  # its options, and the choice of the network, have no public names
+        options = gloo._Options()  # noqa: SLF001
+        options._timeout = timedelta(seconds=address.timeout)  # noqa: SLF001
+        options._devices = [gloo.create_device(hostname=local_address(address.host))]  # noqa: SLF001
+        self._group = gloo(PrefixStore("group", store), rank, address.size, options)
+
+    def broadcast(self, data: Tensor) -> Work:
+        """Begin to send `data`, or to receive into it."""
+        options = BroadcastOptions()
+        options.rootRank = options.rootTensor = 0
+        return self._group.broadcast([data], options)
+
+
+def unpack(data: Tensor, header: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) for each tensor in a bucket; the tensors share its memory."""
+    start = 0
+    for name, dtype_name, shape in zip(header["names"], header["dtypes"], header["shapes"], strict=True):
+        dtype = getattr(torch, dtype_name)
+        size = torch.Size(shape).numel() * dtype.itemsize
+        yield name, data[start : start + size].view(dtype).view(shape)
+        start += -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Receiver:
+    """The receiver `rank` of the sender at `address`, whose group is joined in the first transfer."""
+
+    def __init__(self, address: Address, rank: int) -> None:
+        timeout = timedelta(seconds=address.timeout)
+        self._store = TCPStore(address.host, address.port, is_master=False, timeout=timeout)
+        self._rank, self._address = rank, address
+        self._group: Group | None = None
+
+    def receive(self, number: int, load: Load) -> None:
+        """Give all weights of transfer `number` to `load`, and report. Raises what `load` raises, after all have come.
+
+        The weights that `load` does not take are received too, so the sender does not wait for them.
+        """
+        self._store.set(f"{number}/ready/{self._rank}", "")
+        transfer = _Transfer(self, number)
+        stream = itertools.chain.from_iterable(iter(transfer.bucket, None))
+        error = _error_of(load, stream)
+        error_of_rest = _error_of(deque[object](maxlen=0).extend, stream)
+        error = error or error_of_rest
+        text = None if error is None else f"{type(error).__name__}: {error}"
+        report = {"digest": transfer.digest.hex(), "names": transfer.names, "error": text}
+        self._store.set(f"{number}/report/{self._rank}", json.dumps(report))
+        if error is not None:
+            raise error
+
+    def header(self, number: int, bucket: int) -> dict[str, Any]:
+        """The sender's message about a bucket; waits for it."""
+        return json.loads(self._store.get(f"{number}/bucket/{bucket}"))
+
+    def data(self, size: int) -> Tensor:
+        """The next `size` bytes."""
+        self._group = self._group or Group(self._store, self._address, self._rank)
+        data = torch.empty(size, dtype=torch.uint8)
+        self._group.broadcast(data).wait()
+        return data
+
+
+def _error_of(function: Load, stream: Iterator[tuple[str, Tensor]]) -> Exception | None:
+    try:
+        function(stream)
+    except Exception as error:  # noqa: BLE001 - it is reported
+        return error
+    return None
+
+
+class _Transfer:
+    """The state of one transfer."""
+
+    def __init__(self, receiver: Receiver, number: int) -> None:
+        self.digest, self.names = Digest(), list[str]()
+        self._receiver, self._number, self._bucket, self._is_over = receiver, number, 0, False
+
+    def bucket(self) -> Iterator[tuple[str, Tensor]] | None:
+        """The tensors of the next bucket; None after the last one, and after an error."""
+        if self._is_over:
+            return None
+        self._is_over = True  # unless a bucket comes
+        header = self._receiver.header(self._number, self._bucket)
+        if "end" in header:
+            if header["end"] is not None:
+                raise RuntimeError(f"the trainer did not send all weights: {header['end']}")
+            return None
+        data = self._receiver.data(header["bytes"])
+        self.digest.add(data)
+        self.names += header["names"]
+        self._bucket, self._is_over = self._bucket + 1, False
+        return unpack(data, header)
+
+
+_RECEIVERS: dict[str, Receiver] = {}
+"""The receiver of this process, by the name of its sender: only that of the last sender."""
+
+
+def _receive(address: Address, rank: int, load: Load) -> None:
+    if address.name not in _RECEIVERS:
+        _RECEIVERS.clear()
+        _RECEIVERS[address.name] = Receiver(address, rank)
+    _RECEIVERS[address.name].receive(address.number, load)
+
+
+class VLLMWorker:
+    """Methods that are added to vLLM's workers (``--worker-extension-cls``), to be called by ``/collective_rpc``."""
+
+    rank: int
+    reload_weights: Callable[..., None]
+
+    def purerl_receive(self, **address: Any) -> None:
+        """Receive and load the weights of one transfer; the arguments are those of `Address`."""
+        _receive(Address(**address), 1 + self.rank, lambda stream: self.reload_weights(weights_iterator=stream))
+
+
+def load_into_sglang(model: Any, named_tensors: list[tuple[str, Tensor]]) -> None:
+    """Load weights in SGLang (``--custom-weight-loader``). The only name in `named_tensors` is an address, as JSON."""
+    from sglang.srt.distributed import get_tensor_model_parallel_rank  # pyright: ignore[reportMissingImports]
+
+    [(address, _)] = named_tensors
+    _receive(Address(**json.loads(address)), 1 + get_tensor_model_parallel_rank(), model.load_weights)

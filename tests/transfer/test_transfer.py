@@ -1,0 +1,214 @@
+"""Weights over gloo to other processes: they arrive as they were sent, or it is an error in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from purerl.backends.transfer import engine
+from purerl.backends.transfer.buckets import WeightBuckets
+from purerl.backends.transfer.engine.purerl_receiver import Address, Digest, Receiver
+from purerl.backends.transfer.sender import Sender, TransferError
+from purerl.backends.weights import TensorWeights
+from purerl.errors import EngineError
+
+TENSORS = {
+    "a": torch.randn(3, 5),
+    "b": torch.randn(7).bfloat16(),
+    "c": torch.randn(1000, 100, dtype=torch.float64),
+    "d": torch.arange(3),
+    "e": torch.zeros(0, 4),
+    "f": torch.tensor(2.0),
+}
+RECEIVER = """
+import json, sys, torch
+assert "purerl" not in sys.modules and "tensordict" not in sys.modules
+from purerl_receiver import Address, Receiver
+rank, path = int(sys.argv[1]), sys.argv[2]
+receiver = None
+for line in sys.stdin:
+    address = Address(*json.loads(line))
+    receiver = receiver or Receiver(address, rank)
+    file = f"{path}/{address.number}-{rank}.pt"
+    receiver.receive(address.number, lambda stream: torch.save({name: value.clone() for name, value in stream}, file))
+"""
+
+
+@contextmanager
+def receivers(number: int, folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that have only torch and the file of the receiver, as in the environment of an engine."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(engine.__file__).parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", RECEIVER]
+    processes = [
+        subprocess.Popen(
+            [*command, str(1 + k), str(folder)], stdin=subprocess.PIPE, text=True, env=environment, cwd=folder
+        )
+        for k in range(number)
+    ]
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def tell(processes: list[subprocess.Popen[str]], address: Address) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(address) + "\n")
+        process.stdin.flush()
+
+
+def filled(tensors: dict[str, torch.Tensor] = TENSORS, *, size: int = 10_000) -> WeightBuckets:
+    buckets = WeightBuckets(1, size=size)
+    buckets.fill(TensorWeights(tensors), timeout=0.0)
+    return buckets
+
+
+def in_thread(address: Address, receive: Callable[[Receiver, int], None]) -> threading.Thread:
+    thread = threading.Thread(target=receive, args=(Receiver(address, 1), address.number), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_every_process_gets_every_tensor(tmp_path: Path) -> None:
+    """Several times, in buckets that are smaller than a tensor, and while they are being filled."""
+    sender = Sender("127.0.0.1", 2, timeout=60.0)
+    with receivers(2, tmp_path) as processes:
+        for number in range(3):
+            tensors = {name: value + number for name, value in TENSORS.items()}
+            buckets = WeightBuckets(number, readers=1, size=1000)
+            filling = threading.Thread(target=buckets.fill, args=(TensorWeights(tensors),), kwargs={"timeout": 60.0})
+            filling.start()
+            tell(processes, sender.address)
+            buckets.attach()
+            sender.send(buckets)
+            filling.join()
+            for rank in (1, 2):
+                found = torch.load(tmp_path / f"{number}-{rank}.pt")
+                assert list(found) == list(tensors)
+                for name, value in tensors.items():
+                    torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+
+
+def test_process_that_is_killed_is_an_error_in_time(tmp_path: Path) -> None:
+    sender = Sender("127.0.0.1", 1, timeout=5.0)
+    buckets = WeightBuckets(1, size=1000)
+    with receivers(1, tmp_path) as processes:
+        tell(processes, sender.address)
+
+        def kill() -> None:
+            time.sleep(2.0)
+            processes[0].send_signal(signal.SIGKILL)
+            buckets.fill(TensorWeights(TENSORS), timeout=0.0)
+
+        threading.Thread(target=kill).start()
+        start = time.monotonic()
+        with pytest.raises(TransferError):
+            sender.send(buckets)
+        assert time.monotonic() - start < 60.0
+
+
+def test_server_that_does_not_come(tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match="no receiver from the server within 0.2 seconds"):
+        Sender("127.0.0.1", 1, timeout=0.2).send(filled())
+    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    threading.Timer(0.2, sender.cancel).start()
+    with pytest.raises(TransferError, match="given up"):
+        sender.send(filled())
+
+
+def test_error_of_loading_comes_back_and_the_sender_does_not_wait(tmp_path: Path) -> None:
+    """The engine fails at the first tensor of many buckets."""
+
+    def load(stream) -> None:
+        raise ValueError(f"there is no parameter {next(stream)[0]}")
+
+    def receive(receiver: Receiver, number: int) -> None:
+        with pytest.raises(ValueError, match="there is no parameter a"):
+            receiver.receive(number, load)
+
+    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    thread = in_thread(sender.address, receive)
+    with pytest.raises(TransferError, match="did not load the weights: ValueError: there is no parameter a"):
+        sender.send(filled(size=100))
+    thread.join(60.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data, header: data.__setitem__(5, data[5] + 1), "got other bytes"),
+        (lambda data, header: [header[key].pop() for key in ("names", "dtypes", "shapes")], "got 5 tensors of 6"),
+        (lambda data, header: data.view(-1, 16).copy_(data.view(-1, 16).flip(0).clone()), "got other bytes"),
+    ],
+)
+def test_other_bytes_and_names_are_found(change: Callable[[torch.Tensor, dict[str, Any]], object], words: str) -> None:
+    class Wrong(Receiver):
+        def header(self, number: int, bucket: int) -> dict[str, Any]:
+            self.last = super().header(number, bucket)
+            return self.last
+
+        def data(self, size: int) -> torch.Tensor:
+            data = super().data(size)
+            change(data, self.last)
+            return data
+
+    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    wrong = threading.Thread(target=lambda address: Wrong(address, 1).receive(0, list), args=(sender.address,))
+    wrong.start()
+    with pytest.raises(TransferError, match=words):
+        sender.send(filled({name: torch.randn(4, 4) for name in "abcdef"}))
+    wrong.join(60.0)
+
+
+def test_trainer_that_fails_ends_the_transfer() -> None:
+    class Failing(TensorWeights):
+        def __iter__(self):
+            yield "a", TENSORS["a"]
+            raise ValueError("out of memory")
+
+    errors = []
+
+    def receive(receiver: Receiver, number: int) -> None:
+        try:
+            receiver.receive(number, dict)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    sender, buckets = Sender("127.0.0.1", 1, timeout=60.0), WeightBuckets(1)
+    thread = in_thread(sender.address, receive)
+    with pytest.raises(ValueError, match="out of memory"):
+        buckets.fill(Failing(TENSORS), timeout=0.0)
+    with pytest.raises(TransferError, match="weights were not sent"):
+        sender.send(buckets)
+    thread.join(60.0)
+    assert "the trainer did not send all weights" in errors[0]
+    with pytest.raises(EngineError, match="out of memory"):
+        list(buckets.read(1.0))
+
+
+def test_digest_is_that_of_the_words_and_their_places() -> None:
+    words = [3, -5, 2**62, 2**63 - 1, 0, -(2**63)]
+    expected = [sum(words) % 2**64, sum((k + 1) * word for k, word in enumerate(words)) % 2**64]
+    for parts in ([words], [words[:1], words[1:]], [words[:4], words[4:]]):
+        digest = Digest()
+        for part in parts:
+            digest.add(torch.tensor(part).view(torch.uint8))
+        assert digest.hex() == f"{expected[0]:016x}{expected[1]:016x}-6"
+    many = torch.randint(-(2**62), 2**62, (200_000,))
+    digest = Digest()
+    digest.add(many.view(torch.uint8))
+    place = sum((k + 1) * word for k, word in enumerate(many.tolist())) % 2**64
+    assert digest.hex() == f"{sum(many.tolist()) % 2**64:016x}{place:016x}-200000"
