@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from attrs import asdict, evolve, frozen
 
 from purerl.config.continuing import describe_changes
+from purerl.errors import EngineError
 from purerl.loop.open import Run
 from purerl.loop.origin import check_length
 from purerl.loop.run import Clock, LoopState
+from purerl.loop.window import Contents
 from purerl.ranks import Ranks
 from purerl.rollouts.types import Group
 from purerl.store.background import CheckpointWriter
@@ -23,7 +26,7 @@ from purerl.store.groups import read_groups, write_groups
 from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
 
-__all__ = ["best_of", "describe_start", "resume", "save_before_stop", "save_checkpoint"]
+__all__ = ["best_of", "describe_start", "resume", "save_before_stop", "save_checkpoint", "saved_if_sampling_fails"]
 
 _WAITING, _FILE = "waiting", "groups.parquet"
 
@@ -95,20 +98,23 @@ def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory, writer:
     If sampling can be repeated exactly, the groups of everything in flight are collected first: then a resumed run is
     equal to one that was not interrupted. All their tokens have been sampled, so this changes no result.
     """
+    window = run.source.window
     if _is_repeatable(run):
-        run.source.window.drain()
-    writer.write(partial(_stage, run, state, directory, in_background=writer.background))
+        window.drain()
+    writer.write(partial(_stage, run, state, directory, window.contents, in_background=writer.background))
 
 
-def _stage(run: Run, state: LoopState, directory: RunDirectory, *, in_background: bool) -> StagedCheckpoint:
-    settings, window = run.config.checkpoint, run.source.window
+def _stage(
+    run: Run, state: LoopState, directory: RunDirectory, contents: Contents, *, in_background: bool
+) -> StagedCheckpoint:
+    settings = run.config.checkpoint
     unflushed = range(max(saved_steps(directory.checkpoints), default=0), state.step + 1)
     return stage(
         directory.checkpoints,
         state.step,
-        asdict(evolve(state, in_flight=tuple(window.in_flight)), recurse=False),
+        asdict(evolve(state, in_flight=contents.in_flight), recurse=False),
         run.trainers,
-        {_WAITING: _WaitingGroups(tuple(window.waiting))} if window.waiting else {},
+        {_WAITING: _WaitingGroups(contents.waiting)} if contents.waiting else {},
         keep=settings.keep,
         protected=_protected(directory, settings, state.step),
         flush_records=partial(directory.sync, unflushed),
@@ -151,3 +157,23 @@ def save_before_stop(run: Run, state: LoopState, directory: RunDirectory, writer
     if state.step and not is_saved:
         save_checkpoint(run, state, directory, writer)
         writer.wait()
+
+
+@contextmanager
+def saved_if_sampling_fails(
+    run: Run, state: LoopState, directory: RunDirectory, writer: CheckpointWriter
+) -> Iterator[None]:
+    """Write a checkpoint of `state` if the block, which samples the next step, raises EngineError.
+
+    Everything that was in flight before the block is sampled again. Nothing is written with several ranks, because the
+    others do not know of the failure yet.
+    """
+    contents = run.source.window.contents
+    try:
+        yield
+    except EngineError:
+        if run.context.ranks.size == 1 and state.step:
+            writer.wait()
+            if state.step not in saved_steps(directory.checkpoints):
+                writer.write(partial(_stage, run, state, directory, contents, in_background=False))
+        raise

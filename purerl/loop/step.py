@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from attrs import evolve, frozen
@@ -11,7 +11,6 @@ from purerl.algos.algebra import Algorithm, Objective, compute_advantages, reads
 from purerl.batch import FIELDS, collate, empty_batch, with_fields
 from purerl.loop.metrics import batch_metrics, means, staleness_metrics
 from purerl.loop.run import Clock, LoopState
-from purerl.loop.sources import Source
 from purerl.loop.throughput import Throughput
 from purerl.loop.update import Schedule, score, scored_fields, update
 from purerl.protocols import Trainer
@@ -19,7 +18,10 @@ from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
 from purerl.types import TensorDict
 
-__all__ = ["Learner", "Step"]
+__all__ = ["Learner", "Rows", "Step"]
+
+Rows = Callable[[LoopState, Clock], tuple[LoopState, list[Trajectory], dict[str, float]]]
+"""The rows of the step after a state, with the next state of the data and metrics: see `purerl.loop.sources`."""
 
 
 @frozen
@@ -54,7 +56,7 @@ class Learner:
         scores = bool(scored_fields(self.objectives, self.algorithm.reads))
         return Throughput(tuple(self.trainers[role] for role in roles), self.schedule.ppo_epochs, scores)
 
-    def step(self, state: LoopState, source: Source, clock: Clock) -> Step:
+    def step(self, state: LoopState, source: Rows, clock: Clock) -> Step:
         """Take rows, score them, compute advantages, and update the models.
 
         If the algorithm keeps no row, optimizer steps without rows still advance the learning-rate schedules.

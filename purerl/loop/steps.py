@@ -24,11 +24,19 @@ from purerl.loop.callbacks import NO_CALLBACKS, Callbacks, call_callbacks
 from purerl.loop.measure import due, measure, measure_rest
 from purerl.loop.open import Run
 from purerl.loop.records import is_reached, to_record
-from purerl.loop.resume import best_of, describe_start, resume, save_before_stop, save_checkpoint
+from purerl.loop.resume import (
+    best_of,
+    describe_start,
+    resume,
+    save_before_stop,
+    save_checkpoint,
+    saved_if_sampling_fails,
+)
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.shown import log_evaluation
 from purerl.loop.step_log import StepLog
 from purerl.protocols import Trainer
+from purerl.rollouts.types import Trajectory
 from purerl.store.background import CheckpointWriter
 from purerl.store.directory import RunDirectory
 from purerl.tracking.open import add_trackers, open_console
@@ -142,7 +150,7 @@ def advance(run: Run, state: LoopState, log: StepLog, writer: CheckpointWriter) 
     """One step, and what is due after it: new weights, an evaluation, records, a checkpoint."""
     clock, number, ranks = Clock(), state.step + 1, run.context.ranks
     with clock("step"), run.measured_generation(clock):
-        step = run.learner.step(state, run.source, clock)
+        step = run.learner.step(state, partial(_rows, run, log.directory, writer), clock)
         _follow_policy(run.trainers, run.roles, number, clock)
         run.load_weights(number, clock)
     record = log.record(number, ranks.on_first(lambda: step.metrics, "the metrics of a step"))
@@ -156,6 +164,14 @@ def advance(run: Run, state: LoopState, log: StepLog, writer: CheckpointWriter) 
     if is_saved:
         save_checkpoint(run, step.state, log.directory, writer)
     return step.state, record
+
+
+def _rows(
+    run: Run, directory: RunDirectory, writer: CheckpointWriter, state: LoopState, clock: Clock
+) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
+    """The rows of the step after `state`, which is saved if the engine fails for good."""
+    with saved_if_sampling_fails(run, state, directory, writer):
+        return run.source(state, clock)
 
 
 def _measured(run: Run, state: LoopState, record: Mapping[str, Any], clock: Clock) -> dict[str, float]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
+from typing import NamedTuple
 
 from attrs import define, field
 
@@ -19,7 +20,14 @@ from purerl.rollouts.distributed import Supplier
 from purerl.rollouts.settings import Order
 from purerl.rollouts.types import Draw, Group
 
-__all__ = ["Window", "num_due", "oldest_version"]
+__all__ = ["Contents", "Window", "num_due", "oldest_version"]
+
+
+class Contents(NamedTuple):
+    """The numbers of the draws in flight, and the groups that wait."""
+
+    in_flight: tuple[int, ...]
+    waiting: tuple[Group, ...]
 
 
 class Window:
@@ -60,6 +68,11 @@ class Window:
     def waiting(self) -> list[Group]:
         """The groups that have not been taken."""
         return [*self._waiting.values()]
+
+    @property
+    def contents(self) -> Contents:
+        """What a checkpoint needs."""
+        return Contents(tuple(self.in_flight), tuple(self.waiting))
 
     def restore(self, num_draws: int, in_flight: Sequence[int], waiting: Sequence[Group], *, step: int) -> None:
         """Continue after `step` where a checkpoint was written.

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from attrs import evolve, frozen
 
-from purerl.algos import dapo
+from purerl.algos import dapo, grpo
+from purerl.algos.modifiers import importance_weight
+from purerl.backends.fake.generator import FakeGenerator
+from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.envs.settings import EnvironmentSettings
-from purerl.errors import RewardError, RolloutError
+from purerl.errors import EngineError, RewardError, RolloutError
 from purerl.loop import workflows
 from purerl.loop.failures import FailureLimit, fix
 from purerl.loop.train import train
@@ -20,6 +23,7 @@ from purerl.rewards.outcomes import FailedPart, Failure
 from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
 from purerl.store.rollouts import read_rollouts
+from purerl.store.settings import Checkpoint
 
 from .runs import failures, records
 from .small import fake
@@ -182,3 +186,32 @@ def test_failed_group_is_replaced_like_a_dropped_one(tmp_path: Path) -> None:
 def test_workflow_that_raises_too_often_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(RolloutError, match=r"the workflow of draw 1 raised\n(.*\n)*.*do:   fix the workflow, or raise"):
         train(fake(evaluate=None), directory=tmp_path / "run")
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_run_stops_with_a_checkpoint_if_the_engine_fails_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_staleness: int
+) -> None:
+    """The state before the step that was being sampled; resuming ends as if nothing had happened."""
+    config = fake(max_steps=6, evaluate=None, checkpoint=Checkpoint(every=100))
+    algorithm = Composition(grpo.Config(), (importance_weight.Config(),)) if max_staleness else grpo.Config()
+    config = evolve(config, algorithm=algorithm, rollout=evolve(config.rollout, max_staleness=max_staleness))
+    train(config, directory=tmp_path / "whole")
+    collect = FakeGenerator.collect
+
+    def fail(self: FakeGenerator, timeout: float | None = None) -> Any:
+        if len(records(tmp_path / "run")) == 4:
+            raise EngineError("the server has failed")
+        return collect(self, timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeGenerator, "collect", fail)
+        with pytest.raises(EngineError, match="the server has failed"):
+            train(config, directory=tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["000003"]
+    train(config, directory=tmp_path / "run")
+    rewards = [[record["reward/mean"] for record in records(tmp_path / name)[1:]] for name in ("run", "whole")]
+    assert rewards[0][:3] == rewards[1][:3]
+    assert len(rewards[0]) == 6
+    if max_staleness == 0:
+        assert rewards[0] == rewards[1]
