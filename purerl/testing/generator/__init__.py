@@ -1,12 +1,13 @@
 """Conformance suite for generators: `check_generator`.
 
     def test_generator_conforms() -> None:
-        check_generator(build, weights=[first, second], score=score, vocabulary=32)
+        print(check_generator(build, weights=[first, second], score=score, vocabulary=32))
 
 `score` is an independent implementation of the model: a plain forward pass that does not use the generator. The checks
 are fastest and most sensitive with a small vocabulary, peaked distributions and float32.
 
-Each check is a function of `Case` that raises AssertionError with a message. `CHECKS` lists them in order:
+Each check is a function of `Case` that raises AssertionError with a message. `ALWAYS` has those that every generator
+must pass, and `EXACT` those of capabilities that a generator may state:
 
     requests       `submit` and `collect`: each request is refused, or answered once
     repetition     a completion depends on its request and the weights, and on nothing else
@@ -24,15 +25,18 @@ from contextlib import closing
 from torch import Tensor
 
 from purerl.errors import ConfigError, nearest
-from purerl.protocols import Generator
+from purerl.protocols import Capabilities, Generator
 from purerl.testing.generator.case import Case
+from purerl.testing.generator.conformance import Conformance
 from purerl.testing.generator.distribution import (
     greedy_decoding_returns_argmax,
     logp_equals_forward_pass,
     sampled_pairs_match_probabilities,
+    sampled_tokens_match_probabilities,
 )
 from purerl.testing.generator.ending import (
     cancel_returns_generated_tokens,
+    canceled_completions_begin_whole_completions,
     stop_strings_end_completion,
     stop_tokens_end_completion,
 )
@@ -49,6 +53,7 @@ from purerl.testing.generator.requests import (
 )
 from purerl.testing.generator.turns import (
     cancelled_sequence_can_be_continued,
+    next_turns_equal_forward_pass,
     next_turns_equal_requests_of_their_own,
     next_turns_use_loaded_weights,
     sequence_can_be_continued_twice,
@@ -58,33 +63,40 @@ from purerl.testing.generator.weights import (
     load_weights_replaces_weights,
 )
 
-__all__ = ["CHECKS", "Case", "check_generator"]
+__all__ = ["ALWAYS", "EXACT", "Case", "Conformance", "check_generator"]
 
 _TIMEOUT = 120.0
 """Seconds until a check gives up waiting for completions."""
 
-CHECKS = (
+ALWAYS = (
     collect_without_requests_returns_empty_list,
     every_request_is_returned_once,
     polling_makes_progress,
     invalid_requests_are_refused,
-    seed_determines_tokens,
-    concurrent_requests_do_not_change_results,
-    continued_completion_equals_single_completion,
     stop_tokens_end_completion,
     stop_strings_end_completion,
     cancel_returns_generated_tokens,
     logp_equals_forward_pass,
     greedy_decoding_returns_argmax,
+    continued_completion_equals_single_completion,
+    sampled_tokens_match_probabilities,
     sampled_pairs_match_probabilities,
     load_weights_replaces_weights,
     load_weights_applies_to_requests_in_flight,
-    next_turns_equal_requests_of_their_own,
+    next_turns_equal_forward_pass,
     sequence_can_be_continued_twice,
     next_turns_use_loaded_weights,
     cancelled_sequence_can_be_continued,
 )
-"""All checks, in the order in which they run."""
+"""The checks that every generator must pass, in the order in which they run."""
+
+EXACT = {
+    seed_determines_tokens: ("seeded",),
+    concurrent_requests_do_not_change_results: ("batch_invariant",),
+    canceled_completions_begin_whole_completions: ("seeded", "batch_invariant"),
+    next_turns_equal_requests_of_their_own: ("seeded", "batch_invariant"),
+}
+"""The checks that follow, each with the capabilities that a generator must state for it."""
 
 
 def check_generator(
@@ -98,38 +110,70 @@ def check_generator(
     samples: int = 2000,
     long: int = 40,
     exempt: Collection[str] = (),
-) -> None:
+) -> Conformance:
     """Test that a generator satisfies `purerl.protocols.Generator`, and has the `capabilities` that it states.
+
+    Always, without any use of seeds:
+
+    - each request is answered once, with a log-probability and a version for each token, or refused with InputError
+    - `collect` returns at once if no request is in flight; polling it without waiting makes progress
+    - stop tokens, stop strings and `max_tokens` end a completion, and `finish` says which
+    - canceled requests return the tokens that were sampled so far, and can be continued; the others run to their end
+    - log-probabilities are those of `score`, at the temperature of sampling, also of several turns
+    - greedy decoding returns the most likely token, also if it continues a completion
+    - the frequencies of next tokens and of pairs of tokens fit the probabilities of `score` at several temperatures
+    - loaded weights are used from then on, also by requests in flight, and each token has the version of its weights
+
+    Exactly, if `capabilities` say so:
+
+    - `seeded`: a request that runs alone has the same tokens again, and other tokens with another seed
+    - `batch_invariant`: a request has the same tokens alone, beside others, and in another order
+    - both: a canceled completion is the beginning of the whole one; a turn has the tokens of a request of its own
 
     build        makes the generator that is tested; it is closed at the end
     weights      two sets of weights by name, with clearly different distributions
     score        (weights, tokens, temperature) -> the log-probability of each token given the tokens before it, in
                  nats, one value for each token. The first value is not read. Temperature 0 means temperature 1, as in
                  `Sampling`
-    vocabulary   prompts are drawn from the ids below it. A sequence has at most 20 + `long` tokens
+    vocabulary   the number of token ids; `score` is called for each of them after some sequences. A sequence has at
+                 most 20 + `long` tokens
     text         tokens -> their text. Without it, stop strings are not tested
     tolerance    absolute, of log-probabilities; the default suits float32
-    samples      the number of completions that are compared with the distribution
+    samples      the number of completions whose frequencies are tested. A right generator fails such a test with a
+                 probability of about 1e-6
     long         new tokens of requests that are interrupted: so many that a fast engine has not finished before
     exempt       names of checks that are not run
 
     A generator may return any kind of sequence, and must accept requests and prompts in any: lists and tuples are
-    submitted.
+    submitted. The result, which can be printed, says which checks have passed, and why others were left out.
 
     Raises: AssertionError with the name of the check, the value and the expected value, and both requests if their
         completions are compared; ConfigError if a name in `exempt` is not a check.
     """
-    known = [check.__name__ for check in CHECKS]
+    known = [check.__name__ for check in (*ALWAYS, *EXACT)]
     for name in exempt:
         if name not in known:
             raise ConfigError("an exemption", got=repr(name), need="the name of a check", do=nearest(name, known))
     with closing(build()) as generator:
+        left_out = _left_out(generator.capabilities, exempt, has_text=text is not None)
         case = Case(generator, weights, score, vocabulary, text, tolerance, samples, long, _TIMEOUT)
-        for number, check in enumerate(CHECKS):
-            if check.__name__ in exempt:
-                continue
+        checks = [check for check in (*ALWAYS, *EXACT) if check.__name__ not in left_out]
+        for number, check in enumerate(checks):
             try:
                 case.load(2 * number)
                 check(case)
             except AssertionError as error:
                 raise AssertionError(f"{check.__name__}: {error}") from error
+    return Conformance(tuple(check.__name__ for check in checks), left_out)
+
+
+def _left_out(capabilities: Capabilities, exempt: Collection[str], *, has_text: bool) -> dict[str, str]:
+    """The checks that are not run, with the reason."""
+    missing = {
+        check.__name__: [f"capabilities.{name}" for name in needs if not getattr(capabilities, name)]
+        for check, needs in EXACT.items()
+    }
+    reasons = {name: f"{' and '.join(names)} not stated" for name, names in missing.items() if names}
+    if not has_text:
+        reasons[stop_strings_end_completion.__name__] = "no argument `text`"
+    return reasons | dict.fromkeys(exempt, "exempt")

@@ -36,16 +36,6 @@ class Case:
     long: int
     timeout: float
 
-    @property
-    def temperature(self) -> float:
-        """A temperature at which a request that runs alone has the same tokens each time: 1, or 0 without seeds."""
-        return 1.0 if self.generator.capabilities.seeded else 0.0
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether a request has the same tokens each time, whatever runs beside it."""
-        return self.generator.capabilities.seeded and self.generator.capabilities.batch_invariant
-
     def load(self, version: int) -> None:
         """Load ``weights[version % 2]`` as `version`."""
         self.generator.load_weights(TensorWeights(self.weights[version % 2]), version=version)
@@ -88,6 +78,11 @@ class Case:
         extra = self.collect(timeout=0.0)
         assert not extra, f"completions after the last request: got {[c.key for c in extra]}, expected none"
         return [done[key] for key in keys]
+
+    def next_logp(self, tokens: Sequence[int], temperature: float, version: int = 0) -> list[float]:
+        """The log-probability of each token of the vocabulary after `tokens`, from a forward pass."""
+        weights = self.weights[version % 2]
+        return [self.score(weights, [*tokens, token], temperature)[-1] for token in range(self.vocabulary)]
 
     def check_logp(self, request: Request, completion: Completion) -> None:
         """Compare each token's log-probability with a forward pass of the weights of the token's version."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 from attrs import evolve
@@ -19,14 +20,13 @@ __all__ = [
 def seed_determines_tokens(case: Case) -> None:
     """The same seed gives the same tokens, and different seeds give different tokens. All 64 bits of a seed count.
 
-    Each request runs alone. A generator that is not `seeded` is not tested.
+    Each request runs alone.
     """
-    if not case.generator.capabilities.seeded:
-        return
     requests = [evolve(case.request(7, max_tokens=12), key=str(seed), seed=seed) for seed in (0, 1, 2**40, 2**62 + 1)]
     first, second = ([Answer(r, case.run([r])[0], how) for r in requests] for how in ("first", "repeated"))
     for expected, actual in zip(first, second, strict=True):
         assert_same_tokens(actual, expected)
+        assert_same_logp(actual, expected, tolerance=case.tolerance)
     for one, other in combinations(first, 2):
         assert one.completion.tokens != other.completion.tokens, (
             f"the 12 tokens of two requests with different seeds: got {one.completion.tokens} for both, expected "
@@ -35,13 +35,9 @@ def seed_determines_tokens(case: Case) -> None:
 
 
 def concurrent_requests_do_not_change_results(case: Case) -> None:
-    """A completion is the same in a large batch, in another order, and alone.
-
-    A generator that is not `batch_invariant` is not tested.
-    """
-    if not case.generator.capabilities.batch_invariant:
-        return
-    temperatures = [case.temperature * factor for factor in (1.0, 0.0, 0.6)]
+    """A completion is the same in a large batch, in another order, and alone. Without seeds, decoding is greedy."""
+    temperature = 1.0 if case.generator.capabilities.seeded else 0.0
+    temperatures = [temperature * factor for factor in (1.0, 0.0, 0.6)]
     requests = [
         case.request(number, max_tokens=4 + number % 9, temperature=temperatures[number % 3]) for number in range(24)
     ]
@@ -58,11 +54,25 @@ def concurrent_requests_do_not_change_results(case: Case) -> None:
 
 
 def continued_completion_equals_single_completion(case: Case) -> None:
-    """With greedy decoding, a request that continues a partial completion gives the rest of the full completion."""
+    """With greedy decoding, a request that continues a partial completion gives the rest of the full completion.
+
+    Where two tokens are nearly tied, rounding may choose either, and the comparison ends.
+    """
     for number in range(6):
         request = case.request(number, temperature=0.0, max_tokens=10)
         full = Answer(request, case.run([request])[0], "in one completion")
         rest_of_request, tokens = evolve(request.sampling, max_tokens=6), [*request.tokens, *full.completion.tokens[:4]]
         continued = evolve(request, tokens=tokens, sampling=rest_of_request)
         rest = Answer(continued, case.run([continued])[0], "continued after 4 tokens")
-        assert_same_tokens(rest, full, start=4)
+        if not _is_tied(case, rest, full.completion.tokens[4:]):
+            assert_same_tokens(rest, full, start=4)
+
+
+def _is_tied(case: Case, answer: Answer, expected: Sequence[int]) -> bool:
+    """Whether the first token that differs from `expected` is as likely as that one, up to rounding."""
+    tokens = answer.completion.tokens
+    first = next((k for k, pair in enumerate(zip(tokens, expected, strict=False)) if pair[0] != pair[1]), None)
+    if first is None:
+        return False
+    logp = case.next_logp([*answer.request.tokens, *tokens[:first]], 0.0)
+    return abs(logp[tokens[first]] - logp[expected[first]]) <= 2 * case.tolerance

@@ -16,33 +16,49 @@ from purerl.testing.generator.comparison import Answer, assert_same_tokens
 
 __all__ = [
     "cancelled_sequence_can_be_continued",
+    "next_turns_equal_forward_pass",
     "next_turns_equal_requests_of_their_own",
     "next_turns_use_loaded_weights",
     "sequence_can_be_continued_twice",
 ]
 
 
-def next_turns_equal_requests_of_their_own(case: Case) -> None:
+def next_turns_equal_forward_pass(case: Case) -> None:
     """A turn that continues a finished request has the log-probabilities of a forward pass of the whole sequence.
 
-    Its tokens are those of the same request without the earlier turns: after weights are loaded, nothing is kept. Some
-    turns end with a stop token. Tokens are compared if the generator is both `seeded` and `batch_invariant`.
+    Some turns end with a stop token.
+    """
+    for keep in (True, False):
+        requests = _first_turns(case, keep=keep)
+        for _ in range(3):
+            requests = _next_turns(case, requests, _run_and_check(case, requests))
+
+
+def next_turns_equal_requests_of_their_own(case: Case) -> None:
+    """The tokens of a turn are those of the same request without the earlier turns.
+
+    After weights are loaded, nothing is kept of the earlier turns.
     """
     for keep in (True, False):
         case.load(0)
-        requests = [evolve(case.request(number, max_tokens=3 + number % 5), keep=keep) for number in range(10)]
-        for turn in range(3):
-            completions = _run_and_check(case, requests)
-            if turn and case.is_repeatable:
-                case.load(0)
-                separate = case.run(requests)
-                for request, completion, alone in zip(requests, completions, separate, strict=True):
-                    how = f"turn {turn} of an episode with keep={keep}", "without the earlier turns"
-                    assert_same_tokens(Answer(request, completion, how[0]), Answer(request, alone, how[1]))
-            requests = [
-                _next(case, request, completion, stop=number % 3 == 0)
-                for number, (request, completion) in enumerate(zip(requests, completions, strict=True))
-            ]
+        requests = _first_turns(case, keep=keep)
+        completions = case.run(requests)
+        for turn in (1, 2):
+            requests = _next_turns(case, requests, completions)
+            completions = case.run(requests)
+            case.load(0)
+            for request, completion, alone in zip(requests, completions, case.run(requests), strict=True):
+                how = f"turn {turn} of an episode with keep={keep}", "without the earlier turns"
+                assert_same_tokens(Answer(request, completion, how[0]), Answer(request, alone, how[1]))
+
+
+def _first_turns(case: Case, *, keep: bool) -> list[Request]:
+    return [evolve(case.request(number, max_tokens=3 + number % 5), keep=keep) for number in range(10)]
+
+
+def _next_turns(case: Case, requests: Sequence[Request], completions: Sequence[Completion]) -> list[Request]:
+    pairs = enumerate(zip(requests, completions, strict=True))
+    return [_next(case, request, completion, stop=number % 3 == 0) for number, (request, completion) in pairs]
 
 
 def sequence_can_be_continued_twice(case: Case) -> None:
@@ -71,17 +87,21 @@ def next_turns_use_loaded_weights(case: Case) -> None:
 
 def cancelled_sequence_can_be_continued(case: Case) -> None:
     """Requests that continue canceled ones, with their tokens and others, equal a forward pass."""
-    requests = [evolve(case.request(number, max_tokens=30), keep=True) for number in range(8)]
+    requests = [evolve(case.request(number, max_tokens=case.long), keep=True) for number in range(8)]
+    counts = set[int]()
     for delay in DELAYS:
         case.generator.submit(requests)
         finished = {completion.key: completion for _ in range(3) for completion in case.collect(timeout=delay)}
         remaining = [request.key for request in requests if request.key not in finished]
         case.generator.cancel(remaining)
         canceled = {completion.key: completion for completion in case.wait(remaining)}
-        if any(0 < len(completion.tokens) < 30 for completion in canceled.values()):
+        counts |= {len(completion.tokens) for completion in canceled.values()}
+        if counts - {0, case.long}:
             break
     else:
-        raise AssertionError("completions of canceled requests: got no tokens in any, expected the generated tokens")
+        raise AssertionError(
+            f"tokens of canceled requests: got {sorted(counts)}, expected some between 0 and {case.long}"
+        )
     pairs = [(request, canceled[request.key]) for request in requests if request.key in canceled]
     for added in (0, 2):
         _run_and_check(case, [_next(case, *pair, added=added) for pair in pairs])
