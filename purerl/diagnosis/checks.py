@@ -26,6 +26,8 @@ _FLAT = 0.1  # standard deviations of the reward in ten steps
 _MISMATCH = 0.05  # nats
 _STALE_MISMATCH = 0.5  # nats, if rollouts may be older than the weights
 _MISMATCH_GROWTH = 3.0
+_SAMPLE_SIZE = 0.9  # effective, as a fraction of the tokens
+_STALE_SAMPLE_SIZE = 0.5  # if rollouts may be older than the weights
 _FAILURES = 0.5  # of reward_workers.max_failure_rate
 _LARGE_KL = 0.5  # nats
 
@@ -125,13 +127,25 @@ def _is_flat(history: History) -> bool:
 
 
 def mismatch(history: History) -> str | None:
-    """The log-probabilities of sampler and trainer differ more and more."""
+    """The log-probabilities of sampler and trainer differ more and more, or so much that few tokens count."""
+    return _growing_mismatch(history) or _large_mismatch(history)
+
+
+def _growing_mismatch(history: History) -> str | None:
     name = "mismatch/logp_abs_diff"
     before, after = mean(start(history, name)), mean(recent(history, name, _STEPS))
     limit = _STALE_MISMATCH if history.facts.max_staleness else _MISMATCH
     if not after > max(limit, _MISMATCH_GROWTH * before):
         return None
     return f"the log-probabilities of sampler and trainer differ by {after:.3g} nats; {before:.3g} in the first steps"
+
+
+def _large_mismatch(history: History) -> str | None:
+    size = mean(recent(history, "mismatch/effective_sample_size", _STEPS))
+    if not size < (_STALE_SAMPLE_SIZE if history.facts.max_staleness else _SAMPLE_SIZE):
+        return None
+    what = f"by importance weights, the tokens of the last {_STEPS} steps count as {size:.0%} of their number"
+    return f"the log-probabilities of sampler and trainer differ: {what}"
 
 
 def reward_failures(history: History) -> str | None:
@@ -229,7 +243,7 @@ CHECKS = (
         "mismatch",
         _STEPS,
         mismatch,
-        "sampler and trainer use different weights, precision or temperature, and training drives them apart",
+        "sampler and trainer use different weights, precision, kernels or temperature, or training drives them apart",
         "use one dtype, lower rollout.max_staleness, or set algorithm.importance_weight or algorithm.rejection",
     ),
     Check(

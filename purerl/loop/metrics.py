@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import torch
-from torch import Tensor
-
-from purerl.algos.algebra import Objective, Weighted, bind
-from purerl.algos.parts.log_ratios import log_ratio
-from purerl.kernels.masks import count_true
+from purerl.algos.algebra import Weighted
 from purerl.loop.distributions import advantage_metrics, length_metrics
+from purerl.loop.mismatch import from_moments, mismatch_metrics
 from purerl.loop.run import Clock
 from purerl.rewards.runner import RewardResult, fractions
 from purerl.types import TensorDict
 
-__all__ = [
-    "batch_metrics",
-    "mean_metrics",
-    "means",
-    "reward_metrics",
-    "staleness_metrics",
-    "time_metrics",
-    "with_mismatch",
-]
-
-_MISMATCH = "logp_abs_diff"
+__all__ = ["batch_metrics", "mean_metrics", "means", "reward_metrics", "staleness_metrics", "time_metrics"]
 
 
 def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
     """Totals divided by weights. A metric with weight 0 is left out. The training-inference mismatch has no role."""
     pairs = {name: (float(total), float(weight)) for name, (total, weight) in metrics.items()}
-    return {_public_name(name): total / weight for name, (total, weight) in pairs.items() if weight}
-
-
-def _public_name(name: str) -> str:
-    return f"mismatch/{_MISMATCH}" if name.endswith(f"/{_MISMATCH}") else name
+    return from_moments({name: total / weight for name, (total, weight) in pairs.items() if weight})
 
 
 def reward_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
@@ -69,29 +51,9 @@ def batch_metrics(batch: TensorDict) -> dict[str, float]:
     metrics = length_metrics(batch) | advantage_metrics(batch)
     if "truncated" in batch.keys():
         metrics["rollout/truncated"] = batch["truncated"].float().mean()
-    if "rollout_logp" in batch.keys() and "old_logp" in batch.keys():
-        metrics |= _mismatch(log_ratio(batch["old_logp"], batch["rollout_logp"]), batch["action"])
-    return {name: value.item() for name, value in metrics.items()}
-
-
-def _mismatch(difference: Tensor, action: Tensor) -> dict[str, Tensor]:
-    size = difference[action].abs()
-    name = f"mismatch/{_MISMATCH}"
-    return {name: size.mean(), f"{name}_max": size.max()} if size.numel() else {}
-
-
-def with_mismatch(objective: Objective) -> Objective:
-    """`objective` with the metric mean |logp - rollout_logp| over counted tokens."""
-    return objective._replace(
-        reads=tuple(dict.fromkeys((*objective.reads, "rollout_logp"))),
-        metrics=bind(_and_mismatch, metrics=objective.metrics),
-    )
-
-
-def _and_mismatch(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
-    mask = batch["mask"]
-    total = torch.where(mask, batch["logp"] - batch["rollout_logp"], 0).abs().sum((-2, -1))
-    return {**metrics(batch), _MISMATCH: Weighted(total, count_true(mask).sum(-1))}
+    values = {name: value.item() for name, value in metrics.items()}
+    has_both = "rollout_logp" in batch.keys() and "old_logp" in batch.keys()
+    return values | (mismatch_metrics(batch) if has_both else {})
 
 
 def time_metrics(clock: Clock, tokens: float, *, is_sampling: bool) -> dict[str, float]:

@@ -41,6 +41,7 @@ def healthy(step: int) -> dict[str, Any]:
         "rollout/length": 20.0,
         "rollout/truncated": 1.0,  # completions of a fixed length
         "mismatch/logp_abs_diff": 1e-3,
+        "mismatch/effective_sample_size": 0.99,
         "policy/approx_kl": 0.03,
         "policy/entropy": 1.0 - 0.999 * progress,
         "policy/grad_norm": 1.0 - progress,
@@ -137,6 +138,14 @@ def test_mismatch_may_be_larger_if_rollouts_are_stale(difference: float, stalene
 def test_a_constant_mismatch_of_low_precision_is_no_growth() -> None:
     assert _raised(lambda step: {"mismatch/logp_abs_diff": 0.04}) == {}
     assert _raised(lambda step: {"mismatch/logp_abs_diff": 0.08}) == {}
+
+
+@pytest.mark.parametrize(
+    ("size", "staleness", "is_raised"), [(0.95, 0, False), (0.8, 0, True), (0.8, 1, False), (0.4, 1, True)]
+)
+def test_a_constant_mismatch_that_leaves_few_samples_is_reported(size: float, staleness: int, is_raised: bool) -> None:
+    raised = _raised(lambda step: {"mismatch/effective_sample_size": size}, facts=Facts(max_staleness=staleness))
+    assert raised == ({"mismatch": 10} if is_raised else {})
 
 
 @pytest.mark.parametrize(("failed", "limit", "is_raised"), [(0.04, 0.1, False), (0.06, 0.1, True), (0.06, 1.0, False)])

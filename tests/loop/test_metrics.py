@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from purerl.batch import collate
-from purerl.loop.metrics import batch_metrics, reward_metrics
+from purerl.loop.metrics import reward_metrics
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
-
-
-def test_mismatch_is_a_number_if_a_token_is_impossible_under_both_policies() -> None:
-    row = dict(tokens=[1, 2, 3], action=[0, 1, 1], row=0, group=0)
-    logps = dict(old_logp=[0.0, -1.5, -float("inf")], rollout_logp=[0.0, -1.0, -float("inf")])
-    metrics = batch_metrics(collate([row | logps]))
-    assert (metrics["mismatch/logp_abs_diff"], metrics["mismatch/logp_abs_diff_max"]) == (0.25, 0.5)
 
 
 def test_component_is_averaged_over_the_rows_that_have_it() -> None:

@@ -1,0 +1,97 @@
+"""The training-inference mismatch: how far the log-probabilities of trainer and generator are apart.
+
+With d_t = old_logp_t - rollout_logp_t at each token t that the generator has sampled:
+
+    mismatch/logp_abs_diff          mean_t |d_t|, nats
+    mismatch/logp_abs_diff_max      max_t |d_t|, nats
+    mismatch/k3_kl                  mean_t (exp(d_t) - 1 - d_t), an estimate of KL(rollout || old), nats
+    mismatch/perplexity_ratio       exp(-mean_t d_t), perplexity under the old policy / that under the rollout policy
+    mismatch/effective_sample_size  (mean_t exp(d_t))^2 / mean_t exp(2 d_t), a fraction of the tokens
+
+In exponents d_t is clamped to +-20. All but the maximum are functions of means over tokens, `moments`, which merge
+exactly. So they can be metrics of a loss, which trainers compute in parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from purerl.algos.algebra import Objective, Weighted, bind
+from purerl.algos.parts.log_ratios import log_ratio
+from purerl.algos.parts.surrogates import LOG_RATIO_BOUND
+from purerl.kernels.masks import count_true
+from purerl.types import TensorDict
+
+__all__ = ["from_moments", "mismatch_metrics", "with_mismatch"]
+
+_GROUP = "mismatch"
+
+
+def mismatch_metrics(batch: TensorDict) -> dict[str, float]:
+    """All metrics over the action tokens of a batch with `old_logp` and `rollout_logp`; none without such tokens."""
+    action = batch["action"]
+    if not bool(action.any()):
+        return {}
+    difference = log_ratio(batch["old_logp"], batch["rollout_logp"]).double()
+    means = {name: float(total / weight) for name, (total, weight) in _moments(difference, action).items()}
+    return from_moments(means) | {f"{_GROUP}/logp_abs_diff_max": float(difference[action].abs().max())}
+
+
+def with_mismatch(objective: Objective) -> Objective:
+    """`objective` with the moments of logp - rollout_logp over counted tokens as metrics."""
+    return objective._replace(
+        reads=tuple(dict.fromkeys((*objective.reads, "rollout_logp"))),
+        metrics=bind(_and_moments, metrics=objective.metrics),
+    )
+
+
+def from_moments(values: Mapping[str, float]) -> dict[str, float]:
+    """`values`, with the metrics in place of the means of the moments, whatever the role before their names.
+
+    >>> moments = dict(abs=0.0, k3=0.0, difference=0.0, ratio=1.0, square=1.0)
+    >>> values = from_moments({"policy/loss": 2.0} | {f"policy/mismatch/{name}": x for name, x in moments.items()})
+    >>> values["policy/loss"], values["mismatch/logp_abs_diff"], values["mismatch/perplexity_ratio"]
+    (2.0, 0.0, 1.0)
+    """
+    moments = {name.rpartition("/")[2]: value for name, value in values.items() if _is_moment(name)}
+    others = {name: value for name, value in values.items() if not _is_moment(name)}
+    return others | (_metrics(**moments) if moments else {})
+
+
+def _is_moment(name: str) -> bool:
+    return f"/{_GROUP}/" in f"/{name}"
+
+
+def _metrics(*, abs: float, k3: float, difference: float, ratio: float, square: float) -> dict[str, float]:
+    return {
+        f"{_GROUP}/logp_abs_diff": abs,
+        f"{_GROUP}/k3_kl": k3,
+        f"{_GROUP}/perplexity_ratio": math.exp(max(-LOG_RATIO_BOUND, min(LOG_RATIO_BOUND, -difference))),
+        f"{_GROUP}/effective_sample_size": min(1.0, ratio**2 / square),
+    }
+
+
+def _moments(difference: Tensor, mask: Tensor) -> dict[str, Weighted]:
+    """Means over the tokens in `mask` of |d|, exp(d) - 1 - d, d, exp(d) and exp(2 d), with d = `difference`."""
+    d = torch.where(mask, difference, 0)
+    bounded = d.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    values = {
+        "abs": d.abs(),
+        "k3": bounded.expm1() - bounded,
+        "difference": d,
+        "ratio": bounded.exp(),
+        "square": (2 * bounded).exp(),
+    }
+    count = count_true(mask).sum(-1)
+    return {
+        f"{_GROUP}/{name}": Weighted(torch.where(mask, value, 0).sum((-2, -1)), count) for name, value in values.items()
+    }
+
+
+def _and_moments(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
+    difference = log_ratio(batch["logp"], batch["rollout_logp"])
+    return {**metrics(batch), **_moments(difference, batch["mask"])}
