@@ -16,11 +16,9 @@ from purerl.settings import Model
 from tests.backends.generators import tiny_model
 
 KIND, _, PYTHON = os.environ.get("PURERL_TEST_ENGINE", "").partition("=")
-SIZES = dict(max_position_embeddings=512, hidden_size=64, head_dim=32, num_key_value_heads=2)
+SIZES = dict(max_position_embeddings=2048, hidden_size=64, head_dim=32, num_key_value_heads=2)
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 ENVIRONMENT = {"vllm": {**ONE_THREAD, "VLLM_CPU_KVCACHE_SPACE": "1"}, "sglang": ONE_THREAD}
-
-ARGUMENTS = {"vllm": {}, "sglang": {"max_total_tokens": 50_000}}  # by default SGLang takes most of the host's memory
 
 MARK = "PURERL_TEST_FOLDER"  # an environment variable of servers
 
@@ -52,7 +50,6 @@ def settings(folder: Path, **changes: Any) -> Any:
     if not changes.get("urls"):
         environment = {**ENVIRONMENT[KIND], MARK: str(folder)}
         process = {"python": PYTHON, "environment": environment, "logs": str(folder), "device": "cpu"}
-        process["arguments"] = ARGUMENTS[KIND]
         changes = {**process, "start_timeout": 600.0, **changes}
     return find("generator", KIND).Config(server=ServerSettings(**changes), **{"max_num_seqs": 64, **own})
 

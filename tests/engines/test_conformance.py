@@ -14,22 +14,23 @@ from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Completion, Request, Sampling
 from purerl.settings import Model
-from purerl.testing.generator import check_generator
+from purerl.testing.generator import EXACT, check_generator
 from tests.backends.generators import reference_score, weights_in_files
 from tests.backends.tiny import VOCAB_SIZE
 from tests.engines.conftest import KIND, build
 
 
 def _check(first: Model, second: Model, folder: Path, **changes: object) -> None:
-    check_generator(
+    result = check_generator(
         lambda: build(first, folder, **changes),
         weights=[weights_in_files(first), weights_in_files(second)],
         score=reference_score(first),
         vocabulary=VOCAB_SIZE,
         text=text_of,
         samples=400,
-        long=400,
+        long=1500,
     )
+    assert set(result.left_out) <= {check.__name__ for check in EXACT}
 
 
 def test_engine_conforms(models: tuple[Model, Model], url: str, tmp_path: Path) -> None:

@@ -67,10 +67,50 @@ def test_longest_sequence_is_that_of_the_model_or_shorter(engine: Any, tmp_path:
         engine.preview(engine.Config(max_sequence_length=65), model=model)
 
 
+@pytest.mark.parametrize("engine", [vllm, sglang])
+def test_servers_have_the_dtype_of_the_model_or_one_of_their_own(engine: Any, tmp_path: Any) -> None:
+    model = Model(write_model(tmp_path), dtype="float32")
+    for dtype, expected in ((None, "float32"), ("bfloat16", "bfloat16")):
+        config = engine.Config(server=ServerSettings(dtype=dtype, device="cpu"))
+        arguments = engine.command(config, model=model, host="127.0.0.1", port=1).arguments
+        assert arguments[arguments.index("--dtype") + 1] == expected
+    with pytest.raises(ConfigError, match=r"dtype\n  got:  'int8'\n  need: float32, bfloat16 or float16"):
+        ServerSettings(dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"), [(vllm, "VLLM_CPU_OMP_THREADS_BIND"), (sglang, "SGLANG_CPU_OMP_THREADS_BIND")]
+)
+def test_each_part_of_a_model_on_the_cpu_has_a_core(engine: Any, name: str, tmp_path: Any) -> None:
+    model = Model(write_model(tmp_path))
+
+    def variables(**changes: Any) -> Any:
+        config = engine.Config(server=ServerSettings(**{"device": "cpu", **changes}))
+        return engine.command(config, model=model, host="127.0.0.1", port=1).environment
+
+    assert variables(tensor_parallel_size=3)[name] == "0|1|2"
+    assert variables(tensor_parallel_size=2, environment={name: "4|5"})[name] == "4|5"
+    assert name not in variables()
+    assert name not in variables(tensor_parallel_size=2, device="cuda")
+
+
+def test_sglang_on_the_cpu_has_room_for_all_sequences(tmp_path: Any) -> None:
+    """Otherwise it takes nearly all memory of the host, once for each part of the model."""
+    config = sglang.Config(server=ServerSettings(device="cpu"), max_num_seqs=8)
+    arguments = sglang.command(config, model=Model(write_model(tmp_path)), host="127.0.0.1", port=1).arguments
+    assert arguments[arguments.index("--max-total-tokens") + 1] == str(8 * 64)
+
+
 def test_urls_are_addresses_and_have_no_settings_of_processes() -> None:
     with pytest.raises(ConfigError, match="begin with http"):
         ServerSettings(urls=("localhost:8000",))
-    changes = {"number": 2, "device": "cpu", "logs": "logs", "arguments": {"kv_cache_dtype": "fp8"}}
+    changes = {
+        "number": 2,
+        "device": "cpu",
+        "dtype": "bfloat16",
+        "logs": "logs",
+        "arguments": {"kv_cache_dtype": "fp8"},
+    }
     for name, value in changes.items():
         with pytest.raises(ConfigError, match=f"{name} has no effect"):
             ServerSettings(urls=("http://localhost:8000",), **{name: value})

@@ -17,7 +17,7 @@ from attrs import frozen
 from purerl.errors import ConfigError
 from purerl.settings import above_zero, at_least, between, boolean, one_of, setting
 
-__all__ = ["ServerSettings", "as_flags", "check_arguments", "check_engine", "is_on_cpu", "variables"]
+__all__ = ["ServerSettings", "as_flags", "check_arguments", "check_engine", "is_on_cpu", "one_core_each", "variables"]
 
 
 @frozen(kw_only=True)
@@ -44,6 +44,13 @@ class ServerSettings:
         "environment variables of the servers", factory=dict, may_change="rounding"
     )
     device: str = setting("cuda or cpu; auto: cuda if torch finds one", default="auto", **one_of("auto", "cuda", "cpu"))
+    dtype: str | None = setting(
+        "of the weights in the servers: float32, bfloat16 or float16; by default model.dtype. Another one than the "
+        "trainer's makes the log-probabilities differ",
+        default=None,
+        need="float32, bfloat16 or float16",
+        valid=lambda dtype: dtype in (None, "float32", "bfloat16", "float16"),
+    )
     tensor_parallel_size: int = setting(
         "devices among which each server divides the model", default=1, may_change="rounding", **at_least(1)
     )
@@ -119,6 +126,7 @@ _OF_PROCESSES = (
     "python",
     "environment",
     "device",
+    "dtype",
     "tensor_parallel_size",
     "gpu_memory_utilization",
     "enable_prefix_caching",
@@ -134,6 +142,12 @@ def is_on_cpu(server: ServerSettings) -> bool:
     import torch
 
     return server.device == "cpu" or (server.device == "auto" and not torch.cuda.is_available())
+
+
+def one_core_each(server: ServerSettings) -> str | None:
+    """The cores of the parts of a model that is divided on the CPU, as vLLM and SGLang read them; otherwise None."""
+    parts = server.tensor_parallel_size
+    return "|".join(map(str, range(parts))) if parts > 1 and is_on_cpu(server) else None
 
 
 def variables(server: ServerSettings, own: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from purerl.backends.serving.settings import (
     check_arguments,
     check_engine,
     is_on_cpu,
+    one_core_each,
     variables,
 )
 from purerl.protocols import Capabilities
@@ -37,7 +38,7 @@ _RESERVED = {
     "context_length": "max_sequence_length",
     "mem_fraction_static": "server.gpu_memory_utilization",
     "disable_radix_cache": "server.enable_prefix_caching",
-    "dtype": "model.dtype",
+    "dtype": "server.dtype",
     "model_path": "model.path",
     "revision": "model.revision",
     "trust_remote_code": "model.trust_remote_code",
@@ -108,27 +109,38 @@ def _api(config: Config, model: Model, seed: int) -> SGLangApi:
 
     server = config.server
     arguments = {**_arguments(config, model, ServedModel(model)), "random_seed": seed, **config.server.arguments}
-    environment = variables(server, {"SGLANG_USE_CPU_ENGINE": "1"} if is_on_cpu(server) else {})
-    return SGLangApi(model, arguments, environment, server.python, server.stale_cache)
+    return SGLangApi(model, arguments, _environment(server), server.python, server.stale_cache)
+
+
+def _environment(server: ServerSettings) -> dict[str, str]:
+    cores = one_core_each(server)
+    own = {"SGLANG_USE_CPU_ENGINE": "1"} if is_on_cpu(server) else {}
+    return variables(server, {**own, **({"SGLANG_CPU_OMP_THREADS_BIND": cores} if cores else {})})
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
-    """The options of SGLang's server."""
+    """The options of SGLang's server.
+
+    On a CPU, each part of a divided model would take nearly all memory of the host for keys and values. It gets as much
+    as `max_num_seqs` sequences of the largest length need.
+    """
     from purerl.backends.sglang.api import LOADER
 
+    length = served.max_sequence_length(config.max_sequence_length)
     on_cpu = {
+        "max_total_tokens": length and config.max_num_seqs * length,
         "device": "cpu",
         "attention_backend": "torch_native",
         "disable_overlap_schedule": True,
         "disable_cuda_graph": True,
     }
     return {
-        "dtype": model.dtype,
+        "dtype": config.server.dtype or model.dtype,
         "revision": model.revision,
         "trust_remote_code": model.trust_remote_code or None,
         "tp_size": config.server.tensor_parallel_size,
         "max_running_requests": config.max_num_seqs,
-        "context_length": served.max_sequence_length(config.max_sequence_length),
+        "context_length": length,
         "mem_fraction_static": config.server.gpu_memory_utilization,
         "disable_radix_cache": True if not config.server.enable_prefix_caching else None,
         "skip_server_warmup": True,

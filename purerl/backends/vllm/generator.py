@@ -15,6 +15,7 @@ from purerl.backends.serving.settings import (
     check_arguments,
     check_engine,
     is_on_cpu,
+    one_core_each,
     variables,
 )
 from purerl.protocols import Capabilities
@@ -34,7 +35,7 @@ _RESERVED = {
     "max_model_len": "max_sequence_length",
     "gpu_memory_utilization": "server.gpu_memory_utilization",
     "enable_prefix_caching": "server.enable_prefix_caching",
-    "dtype": "model.dtype",
+    "dtype": "server.dtype",
     "model": "model.path",
     "revision": "model.revision",
     "trust_remote_code": "model.trust_remote_code",
@@ -120,7 +121,7 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
     on_cpu = is_on_cpu(config.server)
     lora = {"enable_lora": True, "max_loras": 2, "max_lora_rank": config.max_lora_rank}
     return {
-        "dtype": model.dtype,
+        "dtype": config.server.dtype or model.dtype,
         "revision": model.revision,
         "trust_remote_code": model.trust_remote_code or None,
         "tensor_parallel_size": config.server.tensor_parallel_size,
@@ -139,8 +140,6 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
 
 
 def _environment(config: Config) -> dict[str, str]:
+    cores = one_core_each(config.server)
     own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"} if config.max_lora_rank is not None else {}
-    size = config.server.tensor_parallel_size
-    if is_on_cpu(config.server) and size > 1:
-        own["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, range(size)))
-    return variables(config.server, own)
+    return variables(config.server, {**own, **({"VLLM_CPU_OMP_THREADS_BIND": cores} if cores else {})})
