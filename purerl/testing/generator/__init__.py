@@ -150,21 +150,30 @@ def check_generator(
     Raises: AssertionError with the name of the check, the value and the expected value, and both requests if their
         completions are compared; ConfigError if a name in `exempt` is not a check.
     """
+    _check_names(exempt)
+    with closing(build()) as generator:
+        left_out = _left_out(generator.capabilities, exempt, has_text=text is not None)
+        case = Case(generator, weights, score, vocabulary, text, tolerance, samples, long, _TIMEOUT)
+        return Conformance(_run(case, left_out), left_out)
+
+
+def _check_names(exempt: Collection[str]) -> None:
     known = [check.__name__ for check in (*ALWAYS, *EXACT)]
     for name in exempt:
         if name not in known:
             raise ConfigError("an exemption", got=repr(name), need="the name of a check", do=nearest(name, known))
-    with closing(build()) as generator:
-        left_out = _left_out(generator.capabilities, exempt, has_text=text is not None)
-        case = Case(generator, weights, score, vocabulary, text, tolerance, samples, long, _TIMEOUT)
-        checks = [check for check in (*ALWAYS, *EXACT) if check.__name__ not in left_out]
-        for number, check in enumerate(checks):
-            try:
-                case.load(2 * number)
-                check(case)
-            except AssertionError as error:
-                raise AssertionError(f"{check.__name__}: {error}") from error
-    return Conformance(tuple(check.__name__ for check in checks), left_out)
+
+
+def _run(case: Case, left_out: Collection[str]) -> tuple[str, ...]:
+    """The names of the checks that have passed: all but `left_out`."""
+    checks = [check for check in (*ALWAYS, *EXACT) if check.__name__ not in left_out]
+    for number, check in enumerate(checks):
+        try:
+            case.load(2 * number)
+            check(case)
+        except AssertionError as error:
+            raise AssertionError(f"{check.__name__}: {error}") from error
+    return tuple(check.__name__ for check in checks)
 
 
 def _left_out(capabilities: Capabilities, exempt: Collection[str], *, has_text: bool) -> dict[str, str]:
