@@ -33,6 +33,7 @@ from purerl.algos.parts.episodes import (
     write_episode_tokens,
 )
 from purerl.algos.parts.zeros import zero_outside
+from purerl.algos.weighted import Largest, Weighted, merge
 from purerl.batch import with_fields
 from purerl.kernels.masks import count_true
 from purerl.types import RowBool, Scalar, TensorDict, TokenBool, TokenFloat
@@ -41,6 +42,7 @@ __all__ = [
     "Algorithm",
     "Bound",
     "Counts",
+    "Largest",
     "Objective",
     "State",
     "Term",
@@ -164,13 +166,6 @@ class Counts(NamedTuple):
     tokens: Scalar
     rows: Scalar
     row_tokens: Tensor | None = None
-
-
-class Weighted(NamedTuple):
-    """A metric with the value total / weight. Totals and weights of several parts add up, so merging is exact."""
-
-    total: Scalar
-    weight: Scalar
 
 
 class Term(NamedTuple):
@@ -360,17 +355,6 @@ def _loss(term: Term, batch: TensorDict) -> TokenFloat:
     for name in term.scales:
         loss = loss * batch[name].unsqueeze(-1)
     return loss
-
-
-def merge(*metrics: Mapping[str, Weighted]) -> dict[str, Weighted]:
-    """Merge the metrics of several parts: totals and weights add up.
-
-    >>> merge({"kl": Weighted(1.0, 2.0)}, {"kl": Weighted(3.0, 2.0)})
-    {'kl': Weighted(total=4.0, weight=4.0)}
-    """
-    names = dict.fromkeys(name for part in metrics for name in part)
-    values = {name: [part[name] for part in metrics if name in part] for name in names}
-    return {name: Weighted(sum(w.total for w in ws), sum(w.weight for w in ws)) for name, ws in values.items()}
 
 
 def roles(algorithm: Algorithm, fields: Mapping[str, Any]) -> tuple[str, ...]:

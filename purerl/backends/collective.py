@@ -6,7 +6,7 @@ import hashlib
 
 import torch
 
-from purerl.algos.algebra import Objective, Weighted, fingerprint
+from purerl.algos.algebra import Objective, Weighted, fingerprint, merge
 from purerl.protocols import Metrics
 from purerl.ranks import Ranks
 from purerl.types import TensorDict
@@ -31,12 +31,19 @@ def check_call(ranks: Ranks, method: str, batch: TensorDict, what: Objective | t
 
 
 def sum_metrics(metrics: Metrics, ranks: Ranks) -> dict[str, Weighted]:
-    """The metrics of all ranks: totals and weights are added, as one vector of float64."""
+    """The metrics of all ranks, merged in float64. Each rank sends its own in a row of one matrix."""
     if ranks.size == 1:
         return dict(metrics)
-    vector = torch.tensor([float(value) for metric in metrics.values() for value in metric], dtype=torch.float64)
-    pairs = ranks.sum(vector).view(-1, 2)
-    return {name: Weighted(total, weight) for name, (total, weight) in zip(metrics, pairs, strict=True)}
+    values = [float(value) for metric in metrics.values() for value in metric]
+    matrix = torch.zeros(ranks.size, len(values), dtype=torch.float64)
+    matrix[ranks.rank] = torch.tensor(values, dtype=torch.float64)
+    rows = ranks.sum(matrix).unflatten(-1, (-1, 2))
+    return merge(
+        *(
+            {name: type(metric)(*pair) for (name, metric), pair in zip(metrics.items(), row, strict=True)}
+            for row in rows
+        )
+    )
 
 
 def sum_scores(scores: TensorDict, ranks: Ranks) -> TensorDict:

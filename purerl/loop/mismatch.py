@@ -8,8 +8,8 @@ With d_t = old_logp_t - rollout_logp_t at each token t that the generator has sa
     mismatch/perplexity_ratio       exp(-mean_t d_t), perplexity under the old policy / that under the rollout policy
     mismatch/effective_sample_size  (mean_t exp(d_t))^2 / mean_t exp(2 d_t), a fraction of the tokens
 
-In exponents d_t is clamped to +-20. All but the maximum are functions of means over tokens, `moments`, which merge
-exactly. So they can be metrics of a loss, which trainers compute in parts.
+In exponents d_t is clamped to +-20. All are functions of moments, means and a maximum over tokens, which merge exactly.
+So they can be metrics of a loss, which trainers compute in parts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from purerl.algos.algebra import Objective, Weighted, bind
+from purerl.algos.algebra import Largest, Objective, Weighted, bind
 from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND
 from purerl.kernels.masks import count_true
@@ -38,7 +39,7 @@ def mismatch_metrics(batch: TensorDict) -> dict[str, float]:
         return {}
     difference = log_ratio(batch["old_logp"], batch["rollout_logp"]).double()
     means = {name: float(total / weight) for name, (total, weight) in _moments(difference, action).items()}
-    return from_moments(means) | {f"{_GROUP}/logp_abs_diff_max": float(difference[action].abs().max())}
+    return from_moments(means)
 
 
 def with_mismatch(objective: Objective) -> Objective:
@@ -52,7 +53,7 @@ def with_mismatch(objective: Objective) -> Objective:
 def from_moments(values: Mapping[str, float]) -> dict[str, float]:
     """`values`, with the metrics in place of the means of the moments, whatever the role before their names.
 
-    >>> moments = dict(abs=0.0, k3=0.0, difference=0.0, ratio=1.0, square=1.0)
+    >>> moments = dict(size=0.0, largest=0.0, k3=0.0, difference=0.0, ratio=1.0, square=1.0)
     >>> values = from_moments({"policy/loss": 2.0} | {f"policy/mismatch/{name}": x for name, x in moments.items()})
     >>> values["policy/loss"], values["mismatch/logp_abs_diff"], values["mismatch/perplexity_ratio"]
     (2.0, 0.0, 1.0)
@@ -66,9 +67,12 @@ def _is_moment(name: str) -> bool:
     return f"/{_GROUP}/" in f"/{name}"
 
 
-def _metrics(*, abs: float, k3: float, difference: float, ratio: float, square: float) -> dict[str, float]:
+def _metrics(
+    *, size: float, largest: float, k3: float, difference: float, ratio: float, square: float
+) -> dict[str, float]:
     return {
-        f"{_GROUP}/logp_abs_diff": abs,
+        f"{_GROUP}/logp_abs_diff": size,
+        f"{_GROUP}/logp_abs_diff_max": largest,
         f"{_GROUP}/k3_kl": k3,
         f"{_GROUP}/perplexity_ratio": math.exp(max(-LOG_RATIO_BOUND, min(LOG_RATIO_BOUND, -difference))),
         f"{_GROUP}/effective_sample_size": min(1.0, ratio**2 / square),
@@ -76,20 +80,21 @@ def _metrics(*, abs: float, k3: float, difference: float, ratio: float, square: 
 
 
 def _moments(difference: Tensor, mask: Tensor) -> dict[str, Weighted]:
-    """Means over the tokens in `mask` of |d|, exp(d) - 1 - d, d, exp(d) and exp(2 d), with d = `difference`."""
+    """Means of |d|, exp(d) - 1 - d, d, exp(d) and exp(2 d), and the largest |d|, with d = `difference` in `mask`."""
     d = torch.where(mask, difference, 0)
     bounded = d.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     values = {
-        "abs": d.abs(),
+        "size": d.abs(),
         "k3": bounded.expm1() - bounded,
         "difference": d,
         "ratio": bounded.exp(),
         "square": (2 * bounded).exp(),
     }
     count = count_true(mask).sum(-1)
-    return {
-        f"{_GROUP}/{name}": Weighted(torch.where(mask, value, 0).sum((-2, -1)), count) for name, value in values.items()
-    }
+    largest = pad(d.abs().flatten(-2), (0, 1)).amax(-1)  # also of no rows
+    means = {name: Weighted(torch.where(mask, value, 0).sum((-2, -1)), count) for name, value in values.items()}
+    moments = means | {"largest": Largest(largest, (count > 0).to(largest.dtype))}
+    return {f"{_GROUP}/{name}": moment for name, moment in moments.items()}
 
 
 def _and_moments(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:

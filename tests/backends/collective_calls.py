@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 from torch import distributed as dist
 
-from purerl.algos.algebra import Weighted
+from purerl.algos.algebra import Largest, Weighted
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
 from purerl.errors import CheckpointError, PurerlError
 from purerl.ranks import Ranks, current_ranks
@@ -46,6 +46,7 @@ def sums(ranks: Ranks) -> dict[str, Any]:
     metrics = {
         "loss": Weighted(torch.tensor(2.0 + rank), torch.tensor(4)),
         "other": Weighted(torch.tensor(0.1, dtype=torch.float64), torch.tensor(rank)),
+        "largest": Largest(torch.tensor(3.0 - rank), torch.tensor(1.0)),
     }
     scores = {"logp": torch.zeros(4, 3), "topk_tokens": torch.zeros(4, 3, 2, dtype=torch.int64)}
     for score in scores.values():

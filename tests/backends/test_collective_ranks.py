@@ -48,6 +48,7 @@ def test_metrics_are_summed_in_float64(results):
         assert {name: [float(value) for value in metric] for name, metric in metrics.items()} == {
             "loss": [5.0, 8.0],
             "other": [0.2, 1.0],
+            "largest": [3.0, 1.0],
         }
         assert {value.dtype for metric in metrics.values() for value in metric} == {torch.float64}
 

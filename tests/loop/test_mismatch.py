@@ -19,7 +19,7 @@ from purerl.types import TensorDict
 from tests.loop.runs import records
 from tests.loop.small import fake
 
-NAMES = ("logp_abs_diff", "k3_kl", "perplexity_ratio", "effective_sample_size")
+NAMES = ("logp_abs_diff", "logp_abs_diff_max", "k3_kl", "perplexity_ratio", "effective_sample_size")
 
 
 def batch_of(rollout_logp: list[float], old_logp: list[float]) -> TensorDict:
@@ -113,4 +113,4 @@ def test_every_step_has_them(tmp_path: Path, num_minibatches: int) -> None:
     config = fake(trainer=evolve(fake().trainer, lr=1e-12), num_minibatches=num_minibatches, max_steps=3, evaluate=None)
     for record in records(train(config, directory=tmp_path / "run"))[1:]:
         values = {name: record[f"mismatch/{name}"] for name in NAMES}
-        assert values == pytest.approx(dict(zip(NAMES, (0, 0, 1, 1), strict=True)), abs=1e-5)
+        assert values == pytest.approx(dict(zip(NAMES, (0, 0, 0, 1, 1), strict=True)), abs=1e-5)

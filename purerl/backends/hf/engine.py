@@ -326,4 +326,4 @@ def _on_host(metrics: Metrics) -> dict[str, Weighted]:
     for kind in dict.fromkeys(kinds):
         indices = [index for index, candidate in enumerate(kinds) if candidate == kind]
         values.update(zip(indices, torch.stack([flat[index] for index in indices]).cpu().double(), strict=True))
-    return {name: Weighted(values[2 * k], values[2 * k + 1]) for k, name in enumerate(metrics)}
+    return {name: type(metric)(values[2 * k], values[2 * k + 1]) for k, (name, metric) in enumerate(metrics.items())}

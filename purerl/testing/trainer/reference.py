@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Counts, Objective, Term, Weighted, compute_loss, prepare_step
+from purerl.algos.algebra import Counts, Largest, Objective, Term, Weighted, compute_loss, prepare_step
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
 from purerl.batch import select_fields, with_fields
 from purerl.protocols import Metrics, Trainer
@@ -95,8 +95,11 @@ def _group_variance(batch: TensorDict) -> Tensor:
     return distance[:, None].square() / 2 / batch["mask"].sum(-1, keepdim=True).clamp(min=1) * batch["mask"]
 
 
-def _mean_entropy(batch: TensorDict) -> dict[str, Weighted]:
-    return {"entropy": Weighted((batch["entropy"] * batch["mask"]).sum(), batch["mask"].sum())}
+def _entropies(batch: TensorDict) -> dict[str, Weighted]:
+    """The mean and the largest entropy."""
+    value, count = batch["entropy"] * batch["mask"], batch["mask"].sum()
+    largest = torch.cat([value.flatten(), value.new_zeros(1)]).amax(0)  # also of no rows
+    return {"entropy": Weighted(value.sum(), count), "entropy_max": Largest(largest, (count > 0).to(value.dtype))}
 
 
 _READS = ("old_logp", "advantage")
@@ -106,11 +109,11 @@ _BONUS = Term("bonus", _entropy, sequence_mean_of_token_mean, weight=-0.3)
 _GROUP = Term("group", _group_variance, token_sum, weight=0.1)
 
 OBJECTIVES = (
-    Objective("policy", _READS, ("logp",), (_POLICY, _ALL), metric_outputs=("entropy",), metrics=_mean_entropy),
-    Objective("policy", _READS, ("logp", "entropy"), (_POLICY, _BONUS), metrics=_mean_entropy),
-    Objective("policy", _READS, ("logp",), (_GROUP,), metric_outputs=("entropy",), metrics=_mean_entropy, unit="group"),
+    Objective("policy", _READS, ("logp",), (_POLICY, _ALL), metric_outputs=("entropy",), metrics=_entropies),
+    Objective("policy", _READS, ("logp", "entropy"), (_POLICY, _BONUS), metrics=_entropies),
+    Objective("policy", _READS, ("logp",), (_GROUP,), metric_outputs=("entropy",), metrics=_entropies, unit="group"),
     # A term of an output that is only watched: it has no gradient.
-    Objective("policy", _READS, ("logp",), (_POLICY, _BONUS), metric_outputs=("entropy",), metrics=_mean_entropy),
+    Objective("policy", _READS, ("logp",), (_POLICY, _BONUS), metric_outputs=("entropy",), metrics=_entropies),
 )
 TOKENWISE = OBJECTIVES[1]
 """An objective whose rows are independent."""
