@@ -212,12 +212,15 @@ def _describe(capabilities: Capabilities) -> str:
     'outputs: entropy, logp'
     >>> _describe(Capabilities(max_sequence_length=512, seeded=True, in_process=True))
     'max_sequence_length: 512; seeded, in_process'
+    >>> _describe(Capabilities(sampling=frozenset({"top_k", "top_p"})))
+    'sampling: top_k, top_p'
     """
     values = attrs.asdict(capabilities)
     outputs, length = ", ".join(sorted(capabilities.outputs)), capabilities.max_sequence_length
     parts = [
         f"max_sequence_length: {length:,}" if length is not None else "",
         f"outputs: {outputs}" if outputs else "",
+        f"sampling: {', '.join(sorted(capabilities.sampling))}" if capabilities.sampling else "",
         ", ".join(name for name, value in values.items() if value is True),
     ]
     return "; ".join(filter(None, parts)) or "no optional capability"

@@ -8,12 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from purerl.envs.settings import EnvironmentSettings
 
-__all__ = ["change_environment", "parse_arguments", "parse_environment", "parse_rewards", "read_prompts"]
+__all__ = [
+    "change_environment",
+    "parse_arguments",
+    "parse_environment",
+    "parse_rewards",
+    "parse_sampling",
+    "read_prompts",
+]
 
 
 def parse_arguments(options: Iterable[str]) -> Mapping[str, Any]:
@@ -23,6 +30,27 @@ def parse_arguments(options: Iterable[str]) -> Mapping[str, Any]:
 
     settings = [f"chat_template_kwargs.{option}" for option in options]
     return apply(Data(files=("file",)), settings).chat_template_kwargs
+
+
+def parse_sampling(options: Sequence[str]) -> dict[str, Any]:
+    """Settings of the section ``evaluate``, each ``KEY=VALUE``, as in --set. Raises ConfigError for any other.
+
+    >>> parse_sampling(["top_k=20", "regex=[a-z]+"])
+    {'top_k': 20, 'regex': '[a-z]+'}
+    """
+    from purerl.config.overrides import apply
+    from purerl.evaluation.settings import Evaluate
+
+    names = [option.partition("=")[0].strip() for option in options]
+    for name in names:
+        if name not in _SAMPLING:
+            need = f"KEY=VALUE with one of: {', '.join(_SAMPLING)}"
+            raise ConfigError("--sampling", got=repr(name), need=need, do=nearest(name, _SAMPLING))
+    changed = apply(Evaluate(max_tokens=sys.maxsize, temperature=1.0), options)
+    return {name: getattr(changed, name) for name in names}
+
+
+_SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "json_schema")
 
 
 def parse_environment(

@@ -12,7 +12,13 @@ import typer
 from attrs import evolve
 
 from purerl.errors import ConfigError
-from purerl_cli.arguments import change_environment, parse_arguments, parse_environment, read_prompts
+from purerl_cli.arguments import (
+    change_environment,
+    parse_arguments,
+    parse_environment,
+    parse_sampling,
+    read_prompts,
+)
 from purerl_cli.output import with_debug
 from purerl_cli.results import show_completions, show_scores
 
@@ -79,6 +85,13 @@ _StopString = Annotated[
     list[str] | None,
     typer.Option(metavar="TEXT", help="String that ends a completion, beside the stop tokens; repeatable."),
 ]
+_SamplingSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Another parameter of the sampling, such as top_p=0.95, top_k=20 or regex=TEXT; repeatable.",
+    ),
+]
 _ChatTemplateKwargs = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the chat template; repeatable.")
 ]
@@ -130,6 +143,7 @@ def evaluate(
     max_examples: _MaxExamples = None,
     samples_per_prompt: _SamplesPerPrompt = None,
     temperature: _Temperature = None,
+    sampling: _SamplingSettings = None,
     max_tokens: _MaxTokens = None,
     pass_at_k: _PassAtK = None,
     answer_extractor: _AnswerExtractor = None,
@@ -158,6 +172,7 @@ def evaluate(
         "max_examples": max_examples,
         "samples_per_prompt": samples_per_prompt,
         "temperature": temperature,
+        "sampling": sampling,
         "max_tokens": max_tokens,
         "stop_strings": stop_string,
         "pass_at_k": _parse_integers(pass_at_k),
@@ -178,9 +193,7 @@ def evaluate(
         chat_template_kwargs=chat_template_kwargs,
         seed=seed,
     )
-    results = _run_with_progress(evaluation)
-    show_scores(results, evaluation.settings)
-    _write_json(json, evaluation, results)
+    _score(evaluation, json)
 
 
 @_command
@@ -194,6 +207,7 @@ def sample(
     max_examples: _MaxExamples = 3,
     samples_per_prompt: _SamplesPerPrompt = None,
     temperature: _Temperature = None,
+    sampling: _SamplingSettings = None,
     max_tokens: _MaxTokens = None,
     environment: _Environment = None,
     tool: _Tool = None,
@@ -216,6 +230,7 @@ def sample(
         "max_examples": max_examples,
         "samples_per_prompt": samples_per_prompt,
         "temperature": temperature,
+        "sampling": sampling,
         "max_tokens": max_tokens,
         "stop_strings": stop_string,
     }
@@ -237,6 +252,16 @@ def sample(
     # Failures of reward functions are printed below their completions, so any number of them is accepted.
     results = _run_with_progress(evolve(evaluation, max_failure_rate=1.0))
     show_completions(results)
+
+
+def _score(evaluation: Evaluation, json: Path | None) -> None:
+    """Run `evaluation`, print its scores, and write all results to the file `json`."""
+    from purerl.loop.evaluation import write_json
+
+    results = _run_with_progress(evaluation)
+    show_scores(results, evaluation.settings)
+    if json is not None:
+        write_json(json, evaluation, results)
 
 
 def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
@@ -271,13 +296,6 @@ def _check_json(path: Path | None) -> None:
         raise ConfigError(what, got="a directory without permission to write", do="name another file")
 
 
-def _write_json(path: Path | None, evaluation: Evaluation, results: dict[str, list[Problem]]) -> None:
-    from purerl.loop.evaluation import write_json
-
-    if path is not None:
-        write_json(path, evaluation, results)
-
-
 def _parse_integers(text: str | None) -> tuple[int, ...] | None:
     try:
         return None if text is None else tuple(map(int, text.split(",")))
@@ -299,7 +317,7 @@ def _prepare(
 ) -> Evaluation:
     """The evaluation of `model`, or of the model of `run`.
 
-    settings  options of the section ``evaluate``
+    settings  options of the section ``evaluate``; `sampling` has further ones
     of_model  options of the model
     engine    options of the engine, and `settings` with further ones
     source    options that name what a model interacts with
@@ -313,6 +331,7 @@ def _prepare(
         {key: value for key, value in group.items() if value is not None} for group in groups
     )
     generator_settings = engine.pop("settings", ())
+    settings |= parse_sampling(settings.pop("sampling", ()))
     _check_source(model, run, {**of_model, **source, **others})
     from purerl.backends.hf import generator
     from purerl.evaluation.settings import Evaluate

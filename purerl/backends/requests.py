@@ -9,18 +9,22 @@ from collections.abc import Collection, Sequence
 from attrs import define, field
 
 from purerl.errors import InputError
-from purerl.protocols import Completion, FinishReason, Request
+from purerl.protocols import Capabilities, Completion, FinishReason, Request
 
 __all__ = ["PendingRequest", "check_requests"]
 
 
 def check_requests(
-    requests: Sequence[Request], in_use: Collection[str], *, vocab_size: int, max_sequence_length: int | None
+    requests: Sequence[Request],
+    in_use: Collection[str],
+    capabilities: Capabilities,
+    *,
+    vocab_size: int,
 ) -> None:
     """Refuse requests that are invalid.
 
-    in_use               keys of requests that are in flight
-    max_sequence_length  tokens of prompt and completion together; None: unlimited
+    in_use        keys of requests that are in flight
+    capabilities  of the generator: the length of a sequence, and the sampling parameters
 
     Raises: InputError that names the request.
     """
@@ -30,17 +34,32 @@ def check_requests(
             do = "collect that request first, or use another key"
             raise InputError(f"request {key!r}", got="a key that is in use", need=need, do=do)
     for request in requests:
-        _check_request(request, vocab_size, max_sequence_length)
+        _check_request(request, vocab_size, capabilities)
 
 
-def _check_request(request: Request, vocab_size: int, max_sequence_length: int | None) -> None:
-    sampling, tokens = request.sampling, request.tokens
-    total = len(tokens) + sampling.max_tokens
+def _check_request(request: Request, vocab_size: int, capabilities: Capabilities) -> None:
+    sampling, tokens, max_sequence_length = request.sampling, request.tokens, capabilities.max_sequence_length
+    total, missing = len(tokens) + sampling.max_tokens, sorted(sampling.parameters - capabilities.sampling)
     rules = (
         (len(tokens) > 0, "no tokens", "at least one token to continue"),
         (0 <= sampling.temperature < math.inf, f"temperature {sampling.temperature}", "0 or above, and finite"),
         (sampling.max_tokens >= 1, f"max_tokens {sampling.max_tokens}", "at least 1"),
         (all(sampling.stop_strings), "an empty stop string", "strings of at least one character"),
+        (0 < sampling.top_p <= 1, f"top_p {sampling.top_p}", "above 0, at most 1"),
+        (sampling.top_k >= 0, f"top_k {sampling.top_k}", "at least 0"),
+        (0 <= sampling.min_p <= 1, f"min_p {sampling.min_p}", "from 0 to 1"),
+        (
+            0 < sampling.repetition_penalty < math.inf,
+            f"repetition_penalty {sampling.repetition_penalty}",
+            "above 0, and finite",
+        ),
+        (sampling.min_tokens >= 0, f"min_tokens {sampling.min_tokens}", "at least 0"),
+        (
+            not sampling.is_structured or sampling.stop_tokens,
+            "regex or json_schema without a stop token",
+            "one that ends the completion",
+        ),
+        (not missing, ", ".join(missing), "sampling parameters that the generator has, see its capabilities"),
         (
             max_sequence_length is None or total <= max_sequence_length,
             f"{total} tokens, prompt and completion together",
@@ -69,6 +88,15 @@ class PendingRequest:
         self.tokens += tokens
         self.logp += logp
         self.version += [version] * len(tokens)
+
+    def restart(self) -> None:
+        """Drop all tokens: they are sampled again."""
+        self.tokens, self.logp, self.version = [], [], []
+
+    @property
+    def min_tokens(self) -> int:
+        """The number of further tokens before which the completion must not end."""
+        return max(0, self.request.sampling.min_tokens - len(self.tokens))
 
     @property
     def remaining(self) -> int:

@@ -26,7 +26,8 @@ from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields
 from purerl.errors import ConfigError
 from purerl.evaluation.accuracy import select_accuracy_reward
-from purerl.evaluation.settings import check_evaluation
+from purerl.evaluation.sampling import check_sampling
+from purerl.evaluation.settings import Evaluate, check_evaluation
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import RewardWorkers, check_rewards, check_weights
@@ -255,6 +256,9 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
     if config.generator is not None:
         check_generator(config.generator)
+        if config.evaluate is not None:
+            with in_section("evaluate", Evaluate):
+                check_sampling(config.evaluate, config.generator)
     if config.rollout is not None:
         if config.rewards:
             check_weights(config.rewards, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))

@@ -24,8 +24,18 @@ Kinds = Callable[[str, str], Collection[str]]
 
 def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown setting `key`, whose last part is `name`; `known` are the settings beside it."""
+    *sections, last = key.split(".")
+    if last in _OF_EVALUATIONS and sections[-1:] in ([], ["rollout"], ["generator"]):
+        need = (
+            "training samples from all tokens, at rollout.temperature: the trainer has their probabilities under the "
+            "whole distribution, and the importance ratio to any other one would be biased"
+        )
+        return ConfigError(key, got="a setting that only evaluations have", need=need, do=f"set evaluate.{last}")
     do = suggestion(key) or nearest(name, known)
     return ConfigError(key, got="no such setting", need="one that `purerl config` lists", do=do)
+
+
+_OF_EVALUATIONS = frozenset({"top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "json_schema"})
 
 
 def check_keys(cls: type, keys: Iterable[Sequence[str]], kinds: Kinds) -> None:

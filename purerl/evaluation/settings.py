@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from attrs import frozen
+from attrs import fields_dict, frozen
 
 from purerl.errors import ConfigError
 from purerl.plugins import locate
-from purerl.settings import at_least, boolean, check_strings, no_effect, setting
+from purerl.settings import (
+    above_zero,
+    at_least,
+    between,
+    boolean,
+    check_alternatives,
+    check_strings,
+    no_effect,
+    setting,
+)
 
 __all__ = ["Evaluate", "Validation", "check_answer_extractor", "check_evaluation"]
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _to_files(value: str | Sequence[str] | Mapping[str, str]) -> Mapping[str, str]:
@@ -68,6 +85,36 @@ class Evaluate:
     )
     max_examples: int | None = setting("use only the first problems of each file", default=None, **at_least(1))
     stop_strings: tuple[str, ...] = setting("strings that end a completion, beside the stop tokens", default=())
+    top_p: float = setting(
+        "sample from the most likely tokens whose probabilities add up to it; 1: from all",
+        default=1.0,
+        need="a number above 0, at most 1",
+        valid=lambda value: 0 < value <= 1,
+    )
+    top_k: int = setting("sample from this number of the most likely tokens; 0: from all", default=0, **at_least(0))
+    min_p: float = setting(
+        "sample from tokens that are at least this share as likely as the most likely one; 0: from all",
+        default=0.0,
+        **between(0, 1),
+    )
+    repetition_penalty: float = setting(
+        "above 1, lowers the logits of tokens that are in the prompt or the completion", default=1.0, **above_zero()
+    )
+    min_tokens: int = setting(
+        "new tokens before which a completion does not end", default=0, unit="tokens", **at_least(0)
+    )
+    regex: str | None = setting(
+        "a regular expression that completions match; only some engines have it",
+        default=None,
+        need="a string of at least one character",
+        valid=lambda value: isinstance(value, str) and bool(value),
+    )
+    json_schema: str | None = setting(
+        "a JSON schema, as text, that completions satisfy; only some engines have it",
+        default=None,
+        need="a JSON object, as text",
+        valid=lambda value: isinstance(value, str) and _is_json_object(value),
+    )
 
     def __attrs_post_init__(self) -> None:
         for name, file in self.data.items():
@@ -78,6 +125,7 @@ class Evaluate:
         check_strings("stop_strings", self.stop_strings)
         if not 0 <= self.temperature < math.inf:
             raise ConfigError("temperature", got=self.temperature, need="0 or above, and finite")
+        self._check_sampling()
         samples = self.samples_per_prompt
         if samples > 1 and self.temperature == 0:
             need = "a temperature above 0: all greedy completions of a problem are equal"
@@ -90,6 +138,16 @@ class Evaluate:
         if self.answer_extractor is not None and samples == 1:
             got, need = repr(self.answer_extractor), "several samples, to find the most frequent answer"
             raise ConfigError("answer_extractor has no effect", got=got, need=need, do="set samples_per_prompt")
+
+    def _check_sampling(self) -> None:
+        unused = {name: getattr(self, name) for name in ("top_p", "top_k", "min_p") if self.temperature == 0}
+        for name, value in unused.items():
+            if value != fields_dict(Evaluate)[name].default:
+                need = "a temperature above 0: greedy decoding always takes the most likely token"
+                raise no_effect(name, value, need, f"set temperature, for example to 1.0, or leave {name} out")
+        if self.min_tokens > self.max_tokens:
+            raise ConfigError("min_tokens", got=self.min_tokens, need=f"at most max_tokens, {self.max_tokens}")
+        check_alternatives(self, "regex", "json_schema")
 
     def is_due(self, step: int) -> bool:
         """Whether there is an evaluation after `step`, which is 0 before training, if it is not the last one."""

@@ -10,11 +10,11 @@ from purerl.data.chat import Chat
 from purerl.data.examples import DataSet, prompts_at, rows_at
 from purerl.evaluation.accuracy import is_correct
 from purerl.evaluation.results import Attempt, Problem
+from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
 from purerl.loop.custom_workflow import close_workflow
 from purerl.loop.environments import Interaction, open_workflow
 from purerl.plugins import locate
-from purerl.protocols import Sampling
 from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.runner import RewardResult, RewardRunner
@@ -52,7 +52,7 @@ def attempt_problems(
     All `ranks` call it: each makes a share of the attempts, and gets all of them. `on_group` is called with the name of
     the data set and the group of each problem, as soon as it is finished.
     """
-    sampling = Sampling(settings.temperature, settings.max_tokens, chat.stop_tokens, settings.stop_strings)
+    sampling = sampling_of(settings, chat.stop_tokens)
     extract, results = _extractor(settings.answer_extractor), {}
     for name, data in problems.items():
         workflow = open_workflow(

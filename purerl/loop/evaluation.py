@@ -27,6 +27,7 @@ from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.results import Problem, as_json, metrics
+from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.files import write_atomically
 from purerl.loop.base_models import pin_recorded
@@ -117,6 +118,7 @@ def evaluation_of_model(
     if gates and not rewards:
         raise ConfigError("gates has no effect", got=", ".join(gates), need="rewards", do="name a reward function")
     check_answer_extractor(settings)
+    check_sampling(settings, generator)
     environment, workers = _checked(environment), RewardWorkers()
     runner = _runner(rewards, gates, workers)
     names = [*runner.names, *_rewards_of(environment)]
@@ -200,6 +202,8 @@ def evaluation_of_run(
     settings = evolve(config.evaluate, **changes)
     config = evolve(config, environment=_checked(environment or config.environment))
     check_answer_extractor(settings)
+    sampler = change_generator(config.generator, engine, generator_settings)
+    check_sampling(settings, sampler)
     accuracy_reward = accuracy_reward_of(evolve(config, evaluate=settings))
     # Problems that are named replace the validation set.
     data = evolve(config.data, validation_fraction=None) if settings.data else config.data
@@ -219,7 +223,7 @@ def evaluation_of_run(
         rewards=reward_runner(evolve(config, rewards=(), gates=()), {}) if prompts else runner,
         max_failure_rate=config.reward_workers.max_failure_rate,
         accuracy_reward=accuracy_reward,
-        generator=change_generator(config.generator, engine, generator_settings),
+        generator=sampler,
         seed=config.seed,
         environment=config.environment,
         workflow=config.rollout.workflow if config.rollout and config.environment is None else None,

@@ -32,18 +32,28 @@ def fake_score(weights: Mapping[str, Tensor], tokens: Sequence[int], temperature
     return [0.0, *(float(logp[before, token]) for before, token in pairwise(tokens))]
 
 
-FAKE = dict(weights=[fake_weights(0), fake_weights(1)], score=fake_score, vocabulary=VOCAB_SIZE, text=text_of)
+def fake_logits(weights: Mapping[str, Tensor], tokens: Sequence[int]) -> list[float]:
+    return weights[BIGRAM][tokens[-1]].tolist()
+
+
+FAKE = dict(
+    weights=[fake_weights(0), fake_weights(1)],
+    score=fake_score,
+    vocabulary=VOCAB_SIZE,
+    text=text_of,
+    logits=fake_logits,
+)
 """The arguments of `check_generator` for the fake generator."""
 
 
-def tiny_model(directory: Path, family: str = "qwen3", **changes: Any) -> Model:
-    """A random model of `family` with a tokenizer of one letter per token."""
+def tiny_model(directory: Path, family: str = "qwen3", letters: str = "", **changes: Any) -> Model:
+    """A random model of `family` with a tokenizer of one letter per token; by default "a", "b", ..."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
     path = write_model(directory, family, **changes)
-    vocabulary = {text_of([token]): token for token in range(VOCAB_SIZE)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=text_of([0])))
+    letters = letters or text_of(range(VOCAB_SIZE))
+    tokenizer = Tokenizer(models.WordLevel({text: token for token, text in enumerate(letters)}, unk_token=letters[0]))
     tokenizer.decoder = decoders.Fuse()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(path)
     return Model(path, attention="eager" if family == "gemma2" else "sdpa")
@@ -53,8 +63,8 @@ def make_generator(model: Model, **settings: Any) -> HFGenerator:
     return build(Config(device="cpu", **settings), model=model, seed=0)
 
 
-def reference_score(model: Model) -> Callable[[Mapping[str, Tensor], Sequence[int], float], list[float]]:
-    """A plain forward pass of the whole sequence, in float64, without a cache."""
+def _reference(model: Model) -> Callable[[Mapping[str, Tensor], Sequence[int]], Tensor]:
+    """The logits [time, vocab] of a plain forward pass of the whole sequence, in float64, without a cache."""
     from transformers import AutoModelForCausalLM
 
     plain = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float64, attn_implementation="eager").eval()
@@ -62,14 +72,28 @@ def reference_score(model: Model) -> Callable[[Mapping[str, Tensor], Sequence[in
     loaded = []
 
     @torch.no_grad()
-    def score(weights: Mapping[str, Tensor], tokens: Sequence[int], temperature: float) -> list[float]:
+    def forward(weights: Mapping[str, Tensor], tokens: Sequence[int]) -> Tensor:
         if loaded != [id(weights)]:
             plain.load_state_dict(weights)
             loaded[:] = [id(weights)]
-        logits = plain(torch.tensor([list(tokens)]), use_cache=False).logits[0] / (temperature or 1.0)
-        return [0.0, *logits.log_softmax(-1)[:-1].gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()]
+        return plain(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+
+    return forward
+
+
+def reference_score(model: Model) -> Callable[[Mapping[str, Tensor], Sequence[int], float], list[float]]:
+    forward = _reference(model)
+
+    def score(weights: Mapping[str, Tensor], tokens: Sequence[int], temperature: float) -> list[float]:
+        logp = (forward(weights, tokens) / (temperature or 1.0)).log_softmax(-1)
+        return [0.0, *logp[:-1].gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()]
 
     return score
+
+
+def reference_logits(model: Model) -> Callable[[Mapping[str, Tensor], Sequence[int]], list[float]]:
+    forward = _reference(model)
+    return lambda weights, tokens: forward(weights, tokens)[-1].tolist()
 
 
 def weights_in_files(model: Model) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from purerl.backends.weights import TensorWeights
 from purerl.errors import ConfigError, EngineError, InputError
 from purerl.protocols import Request, Sampling, generate
 from purerl.testing.generator import check_generator
-from tests.backends.generators import make_generator, reference_score, tiny_model, weights_in_files
+from tests.backends.generators import make_generator, reference_logits, reference_score, tiny_model, weights_in_files
 from tests.backends.tiny import VOCAB_SIZE
 
 SLIDING = dict(use_sliding_window=True, sliding_window=4, max_window_layers=1)
@@ -45,6 +45,7 @@ def test_generator_conforms(tmp_path, family, changes):
         score=reference_score(first),
         vocabulary=VOCAB_SIZE,
         text=text_of,
+        logits=reference_logits(first),
         samples=400,
     )
 

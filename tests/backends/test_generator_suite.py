@@ -19,9 +19,11 @@ from tests.backends.generators import FAKE, fake_generator
 
 
 def test_fake_generator_conforms_with_every_check():
-    result = check_generator(fake_generator, **FAKE)
-    assert result.passed == tuple(check.__name__ for check in (*suite.ALWAYS, *suite.EXACT))
-    assert result.left_out == {}
+    result, regex = check_generator(fake_generator, **FAKE), suite.completion_matches_regex
+    assert result.passed == tuple(
+        check.__name__ for check in (*suite.ALWAYS, *suite.SAMPLING, *suite.EXACT) if check is not regex
+    )
+    assert result.left_out == {regex.__name__: "regex in capabilities.sampling not stated"}
 
 
 def test_generator_is_closed_if_a_check_fails(monkeypatch):
@@ -56,7 +58,7 @@ def test_capability_that_is_not_stated_is_not_tested(monkeypatch, name, function
 
     result = check_generator(build, **FAKE)
     assert result.left_out[check] == f"capabilities.{next(iter(capabilities))} not stated"
-    assert {*result.left_out} <= {check.__name__ for check in suite.EXACT}
+    assert {*result.left_out} <= {check.__name__ for check in (*suite.SAMPLING, *suite.EXACT)}
 
 
 def test_checks_that_need_seeds_are_left_out_without_them():
@@ -66,13 +68,17 @@ def test_checks_that_need_seeds_are_left_out_without_them():
         return generator
 
     both = "capabilities.seeded and capabilities.batch_invariant not stated"
-    left_out = check_generator(build, **FAKE | {"text": None}, exempt=["polling_makes_progress"]).left_out
+    left_out = check_generator(
+        build, **FAKE | {"text": None, "logits": None}, exempt=["polling_makes_progress"]
+    ).left_out
     assert left_out == {
         "seed_determines_tokens": "capabilities.seeded not stated",
         "concurrent_requests_do_not_change_results": "capabilities.batch_invariant not stated",
         "canceled_completions_begin_whole_completions": both,
         "next_turns_equal_requests_of_their_own": both,
         "stop_strings_end_completion": "no argument `text`",
+        "completion_matches_regex": "no argument `text`",
+        "sampling_parameters_change_probabilities": "no argument `logits`",
         "polling_makes_progress": "exempt",
     }
 
@@ -82,6 +88,7 @@ def test_checks_that_need_seeds_are_left_out_without_them():
 
 def only(check, monkeypatch) -> None:
     monkeypatch.setattr(suite, "ALWAYS", (check,))
+    monkeypatch.setattr(suite, "SAMPLING", {})
     monkeypatch.setattr(suite, "EXACT", {})
 
 
@@ -98,7 +105,7 @@ def test_mutant_is_detected(name, monkeypatch):
 
 def test_every_check_has_a_mutant():
     checks = {check for check, *_ in MUTANTS.values()}
-    assert checks == {*suite.ALWAYS, *suite.EXACT}
+    assert checks == {*suite.ALWAYS, *suite.SAMPLING, *suite.EXACT}
 
 
 # --- messages, exemptions and kinds of sequences -------------------------------------------------------------------

@@ -101,6 +101,37 @@ def test_sample_prints_completions_with_their_rewards(prepared: Path) -> None:
     assert "(starts_with_small_digit " in result.stdout
 
 
+def test_parameters_of_the_sampling(prepared: Path, tmp_path: Path) -> None:
+    """With top_k=1 all samples are those of greedy decoding."""
+    command = ("eval", prepared / "model", "--data", prepared / "held_out.parquet", "--reward", SMALL_DIGIT)
+    options = ("--max-examples", 3, "--max-tokens", 4)
+    greedy = _purerl(*command, *options, "--json", tmp_path / "greedy.json")
+    sampled = ("--temperature", 1, "--samples-per-prompt", 3, "--sampling", "top_k=1", "--sampling", "min_tokens=2")
+    result = _purerl(*command, *options, *sampled, "--json", tmp_path / "sampled.json")
+    assert (greedy.exit_code, result.exit_code) == (0, 0), result.output
+    one, other = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("greedy", "sampled"))
+    assert (other["settings"]["top_k"], other["settings"]["min_tokens"]) == (1, 2)
+    for problem, expected in zip(*(each["data"]["held_out"]["problems"] for each in (other, one)), strict=True):
+        [text] = {attempt["completion"] for attempt in problem["attempts"]}
+        assert text.startswith(expected["attempts"][0]["completion"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["top_q=0.9"], "--sampling\n  got:  'top_q'\n  need: KEY=VALUE with one of: top_p, top_k, min_p, "),
+        (["top_p=0.9"], "top_p has no effect\n  got:  0.9\n  need: a temperature above 0"),
+        (["top_k=many"], 'top_k\n  got:  "many"\n  need: an integer'),
+        (["regex=[0-9]+"], "regex\n  got:  [0-9]+\n  need: a sampling parameter of the generator 'hf': min_p, "),
+    ],
+)
+def test_invalid_parameters_of_the_sampling_are_refused(prepared: Path, options: list[str], message: str) -> None:
+    arguments = [argument for option in options for argument in ("--sampling", option)]
+    result = _purerl("sample", prepared / "model", "--prompt", "1+1=", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def test_sample_needs_no_reward_function(prepared: Path) -> None:
     data = prepared / "held_out.parquet"
     result = _purerl("sample", prepared / "model", "--data", data, "--max-examples", 1, "--max-tokens", 3)

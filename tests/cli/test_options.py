@@ -26,6 +26,7 @@ EVALUATION_OPTIONS = {
     "max_examples": ["--max-examples"],
     "samples_per_prompt": ["--samples-per-prompt"],
     "temperature": ["--temperature"],
+    "sampling": ["--sampling"],
     "max_tokens": ["--max-tokens"],
     "environment": ["--environment"],
     "tool": ["--tool"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from purerl.backends.fake.model import text_of
 from purerl.backends.hf.merge import merge
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.weights import TensorWeights
-from purerl.protocols import Completion, Request, Sampling
+from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
-from purerl.testing.generator import EXACT, check_generator
-from tests.backends.generators import reference_score, weights_in_files
+from purerl.testing.generator import EXACT, SAMPLING, check_generator
+from tests.backends.generators import reference_logits, reference_score, tiny_model, weights_in_files
 from tests.backends.tiny import VOCAB_SIZE
-from tests.engines.conftest import KIND, build
+from tests.engines.conftest import KIND, SIZES, build
 
 
 def _check(first: Model, second: Model, folder: Path, **changes: object) -> None:
@@ -27,10 +28,11 @@ def _check(first: Model, second: Model, folder: Path, **changes: object) -> None
         score=reference_score(first),
         vocabulary=VOCAB_SIZE,
         text=text_of,
+        logits=reference_logits(first),
         samples=400,
         long=1500,
     )
-    assert set(result.left_out) <= {check.__name__ for check in EXACT}
+    assert set(result.left_out) <= {check.__name__ for check in (*SAMPLING, *EXACT)}
 
 
 def test_engine_conforms(models: tuple[Model, Model], url: str, tmp_path: Path) -> None:
@@ -131,3 +133,18 @@ def test_adapters_are_loaded_without_merging(models: tuple[Model, Model], tmp_pa
             expected = score(merged[version % 2], tokens, 1.0)[3:]
             pairs = zip(completion.logp, expected, completion.version, strict=True)
             assert max(abs(a - b) for a, b, own in pairs if own == version) < 1e-4
+
+
+def test_completion_satisfies_a_json_schema(tmp_path: Path) -> None:
+    """A model whose tokens are the characters of JSON texts."""
+    letters = '{$}"ab:,012345678[]'  # token 1 is the end token of the model
+    model = tiny_model(tmp_path, letters=letters, **SIZES)
+    schema = {"type": "object", "properties": {"a": {"enum": [1, 20]}, "b": {"const": "ab"}}, "required": ["a", "b"]}
+    text = json.dumps({**schema, "additionalProperties": False})
+    generator = build(model, tmp_path / "logs")
+    sampling = Sampling(max_tokens=40, stop_tokens=(1,), json_schema=text)
+    completions = generate(generator, [Request(str(k), [2 + k], sampling, seed=k) for k in range(8)])
+    generator.close()
+    answers = [json.loads("".join(letters[token] for token in each.tokens[:-1])) for each in completions]
+    assert {each.finish for each in completions} == {"stop"}
+    assert all(each["a"] in (1, 20) and each["b"] == "ab" and len(each) == 2 for each in answers)

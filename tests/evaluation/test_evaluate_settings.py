@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import fields_dict
 
+from purerl.backends.logits import FILTERS
 from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict, to_dict
 from purerl.errors import ConfigError
+from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
+from purerl.protocols import SAMPLING_PARAMETERS, Sampling
 from tests.loop.small import fake
 
 
@@ -70,6 +74,37 @@ def test_files_of_the_data_can_be_added_and_removed() -> None:
         ({"pass_at_k": (2,)}, "pass_at_k\n  got:  (2,)\n  need: from 1 to samples_per_prompt, 1"),
         ({"pass_at_k": (1, 1)}, "pass_at_k\n  got:  (1, 1)\n  need: each k once"),
         ({"temperature": -1.0}, "temperature\n  got:  -1.0\n  need: 0 or above, and finite"),
+        *(
+            (
+                {name: value},
+                (
+                    f"{name} has no effect\n"
+                    f"  got:  {value}\n"
+                    "  need: a temperature above 0: greedy decoding always takes the most likely token\n"
+                    f"  do:   set temperature, for example to 1.0, or leave {name} out"
+                ),
+            )
+            for name, value in {"top_p": 0.9, "top_k": 20, "min_p": 0.1}.items()
+        ),
+        ({"min_tokens": 5}, "min_tokens\n  got:  5\n  need: at most max_tokens, 4"),
+        ({"top_p": 0.0}, "top_p\n  got:  0.0\n  need: a number above 0, at most 1\n  do:   leave it out for 1.0"),
+        ({"top_k": -1}, "top_k\n  got:  -1\n  need: an integer, at least 0\n  do:   leave it out for 0"),
+        ({"min_p": 1.5}, "min_p\n  got:  1.5\n  need: a number from 0 to 1\n  do:   leave it out for 0.0"),
+        (
+            {"repetition_penalty": 0.0},
+            "repetition_penalty\n  got:  0.0\n  need: a finite number above 0\n  do:   leave it out for 1.0",
+        ),
+        ({"regex": ""}, "regex\n  got:  ''\n  need: a string of at least one character"),
+        ({"json_schema": "[]"}, "json_schema\n  got:  '[]'\n  need: a JSON object, as text"),
+        (
+            {"regex": "a", "json_schema": "{}"},
+            (
+                "regex or json_schema\n"
+                "  got:  regex = a, json_schema = {}\n"
+                "  need: at most one of them\n"
+                "  do:   leave one of them out; an empty value, KEY=, removes one"
+            ),
+        ),
         ({"data": {"a b": "c"}}, "data\n  got:  the name 'a b'\n  need: letters, digits, ., - and _"),
         ({"data": {"a": 1}}, "data\n  got:  1\n  need: a file name"),
         (
@@ -82,6 +117,44 @@ def test_invalid_setting_is_refused(settings: dict[str, Any], message: str) -> N
     with pytest.raises(ConfigError) as caught:
         Evaluate(**{"max_tokens": 4} | settings)
     assert str(caught.value) == message
+
+
+SAMPLED = dict(temperature=0.8, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.1, min_tokens=2, max_tokens=9)
+
+
+def test_all_settings_of_the_sampling_reach_the_requests() -> None:
+    settings = Evaluate(**SAMPLED, stop_strings=("x",), regex="[a-z]+")
+    sampling = sampling_of(settings, [5, 6])
+    assert sampling == Sampling(**SAMPLED, stop_tokens=(5, 6), stop_strings=("x",), regex="[a-z]+")
+    assert {*fields_dict(Sampling)} - {*fields_dict(Evaluate)} == {"stop_tokens"}
+
+
+def test_parameters_are_those_that_differ_from_the_default() -> None:
+    assert sampling_of(Evaluate(max_tokens=3), []).parameters == frozenset()
+    assert sampling_of(Evaluate(**SAMPLED), []).parameters == FILTERS
+    everything = Sampling(**SAMPLED, stop_strings=("x",), regex="a", json_schema="{}").parameters
+    assert everything == SAMPLING_PARAMETERS
+
+
+@pytest.mark.parametrize("prefix", ["", "rollout.", "actor_rollout_ref.rollout.", "generator."])
+@pytest.mark.parametrize("name", ["top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "regex"])
+def test_training_has_no_parameter_that_would_bias_it(prefix: str, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply(fake(), [f"{prefix}{name}=1"])
+    assert str(caught.value) == (
+        f"{prefix}{name}\n"
+        "  got:  a setting that only evaluations have\n"
+        "  need: training samples from all tokens, at rollout.temperature: the trainer has their probabilities under "
+        "the whole distribution, and the importance ratio to any other one would be biased\n"
+        f"  do:   set evaluate.{name}"
+    )
+
+
+def test_the_refusal_is_the_same_for_a_file() -> None:
+    table = to_dict(fake())
+    table["rollout"]["top_p"] = 0.9
+    with pytest.raises(ConfigError, match=r"^rollout.top_p\n  got:  a setting that only evaluations have\n"):
+        from_dict(RunConfig, table)
 
 
 @pytest.mark.parametrize(

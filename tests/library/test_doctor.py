@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from purerl import doctor
 from purerl.backends.fake.trainer import OUTPUTS
+from purerl.backends.logits import FILTERS
 from purerl.config.check import check
 from purerl.doctor import EXTRAS, REQUIRED, Finding, check_installation
 from purerl.plugins import find, names
@@ -51,7 +52,8 @@ def test_doctor_finds_no_problem_in_the_test_environment() -> None:
     kinds = {f"{group} {kind}" for group in ("trainer", "generator") for kind in names(group)}
     assert set(engines) == kinds
     assert engines["trainer fake"] == f"outputs: {', '.join(sorted(OUTPUTS))}"
-    assert engines["generator hf"] == "batch_invariant, seeded, in_process, adapters"
+    sampling = f"sampling: {', '.join(sorted(FILTERS))}"
+    assert engines["generator hf"] == f"{sampling}; batch_invariant, seeded, in_process, adapters"
 
 
 def test_missing_extra_is_reported_as_missing_and_missing_package_as_bad(monkeypatch: pytest.MonkeyPatch) -> None:

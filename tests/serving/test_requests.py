@@ -92,14 +92,16 @@ def test_weights_change_while_requests_run(tmp_path: Path, keeps: bool, weight_t
     with toys(tmp_path, toy, weight_transfer=weight_transfer) as generator:
         generator.load_weights(WEIGHTS, version=1)
         generator.submit(requests(4, tokens=300))
-        for version in (2, 3):
+        last = 1
+        while generator.in_flight:
             time.sleep(0.15)
-            generator.load_weights(WEIGHTS, version=version)
+            last += 1
+            generator.load_weights(WEIGHTS, version=last)
         for completion in completions(generator, 4).values():
-            assert set(completion.version) == {1, 2, 3}
+            assert len(set(completion.version)) > 1
             assert list(completion.version) == sorted(completion.version)
             assert completion.tokens == tuple(range(1, 301)), "every part continues the part before"
-    assert toy.loaded == [_LOADED[weight_transfer]] * 3
+    assert toy.loaded == [_LOADED[weight_transfer]] * last
     assert not list(tmp_path.glob("weights/*")), "no file is left"
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from purerl.backends.fake.background import BackgroundGenerator
 from purerl.backends.fake.model import BIGRAM, initial_weights, text_of
+from purerl.backends.logits import FILTERS, Filters, filter_logits
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose, signed, uniform
 from purerl.backends.weights import check_adapter, copy_weights
@@ -54,7 +55,7 @@ class Config:
 
 def capabilities() -> Capabilities:
     """What a generator can do by default. Its Config limits the length of sequences; see also `preview`."""
-    return Capabilities(batch_invariant=True, seeded=True, in_process=True)
+    return Capabilities(batch_invariant=True, seeded=True, in_process=True, sampling=FILTERS)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -83,8 +84,7 @@ class FakeGenerator:
 
     def submit(self, requests: Sequence[Request]) -> None:
         in_use = {*self._pending, *(completion.key for completion in self._finished)}
-        limit = self._config.max_sequence_length
-        check_requests(requests, in_use, vocab_size=self._config.vocab_size, max_sequence_length=limit)
+        check_requests(requests, in_use, self.capabilities, vocab_size=self._config.vocab_size)
         self._pending.update((request.key, PendingRequest(request)) for request in requests)
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
@@ -134,7 +134,11 @@ class FakeGenerator:
         seed = torch.tensor([signed(each.request.seed) for each in pending])
         index = torch.tensor([len(each.tokens) for each in pending])
         temperature = torch.tensor([each.request.sampling.temperature for each in pending])
-        tokens, logps = choose(self._weights[BIGRAM][last], temperature, uniform(seed, index))
+        filters = Filters.of(
+            [each.request for each in pending], [each.tokens for each in pending], len(self._weights[BIGRAM])
+        )
+        logits = filter_logits(self._weights[BIGRAM][last], filters)
+        tokens, logps = choose(logits, temperature, uniform(seed, index))
         for each, token, logp in zip(pending, tokens.tolist(), logps.tolist(), strict=True):
             each.add([token], [logp], self._version)
             if reason := _finish_reason(each):

@@ -30,6 +30,7 @@ from purerl.backends.hf.model import load_model
 from purerl.backends.hf.prefix_cache import FinishedRow, PrefixCache
 from purerl.backends.hf.stop_strings import StopStrings, window
 from purerl.backends.hf.table import Table, moves
+from purerl.backends.logits import FILTERS, Filters, filter_logits
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose, signed, uniform
 from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
@@ -83,7 +84,7 @@ class Config:
 
 def capabilities() -> Capabilities:
     """What a generator can do with any model. The model limits the length of sequences."""
-    return Capabilities(batch_invariant=True, seeded=True, in_process=True, adapters=True)
+    return Capabilities(batch_invariant=True, seeded=True, in_process=True, adapters=True, sampling=FILTERS)
 
 
 def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
@@ -140,6 +141,7 @@ class _StepInputs(NamedTuple):
     with_stop_strings  the slots of rows that have stop strings
     next_last          the next column at which a row reaches its maximum length
     is_padded          whether rows start in different columns
+    filters            what changes the logits before a token is sampled; None: nothing in any row
     """
 
     now: int
@@ -150,6 +152,7 @@ class _StepInputs(NamedTuple):
     with_stop_strings: tuple[int, ...]
     next_last: int
     is_padded: bool
+    filters: Filters | None
 
 
 class HFGenerator:
@@ -180,7 +183,7 @@ class HFGenerator:
     # --- the interface Generator -----------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[Request]) -> None:
-        check_requests(requests, self._keys, **self._limits._asdict())
+        check_requests(requests, self._keys, self.capabilities, vocab_size=self._limits.vocab_size)
         self._keys.update(request.key for request in requests)
         new, continued = [], []
         for request in requests:
@@ -248,7 +251,11 @@ class HFGenerator:
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
+        if inputs.filters is not None:
+            logits = filter_logits(logits.float(), inputs.filters)
         token, logp = choose(logits, inputs.temperature, inputs.uniform[:, now - inputs.now])
+        if inputs.filters is not None:
+            inputs.filters.add(token)
         for name, value in (("ids", token), ("logp", logp)):
             table.view(name, rows, now + 1, now + 2).copy_(value[:, None, None, None])
         table.add_column()
@@ -368,7 +375,16 @@ class HFGenerator:
             with_stop_strings=tuple(k for k, sampling in enumerate(samplings) if sampling.stop_strings),
             next_last=min(slot.last for slot in slots),
             is_padded=len(set(first)) > 1,
+            filters=self._gather_filters(),
         )
+
+    def _gather_filters(self) -> Filters | None:
+        if not any(slot.pending.request.sampling.parameters for slot in self._slots):
+            return None
+        sampled = self._sampled(range(len(self._slots)), "ids")
+        completions = [[*slot.pending.tokens, *tokens] for slot, tokens in zip(self._slots, sampled, strict=True)]
+        requests = [slot.pending.request for slot in self._slots]
+        return Filters.of(requests, completions, self._limits.vocab_size, self._device)
 
     def _tensor(self, values: list, dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device)

@@ -100,8 +100,7 @@ class ServedGenerator:
         return [future.result(2 * self._settings.stall_timeout) for future in futures]
 
     def submit(self, requests: Sequence[Request]) -> None:
-        limit = self.capabilities.max_sequence_length
-        check_requests(requests, self._keys, vocab_size=self._model.vocab_size, max_sequence_length=limit)
+        check_requests(requests, self._keys, self.capabilities, vocab_size=self._model.vocab_size)
         self._keys.update(request.key for request in requests)
         self._loop.call(self._send, list(requests))
 

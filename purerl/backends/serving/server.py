@@ -105,6 +105,8 @@ class Server:
         pending, failures = request.pending, 0
         while await self._is_open.wait() and not request.is_cancelled:
             generation = self._generation
+            if pending.request.sampling.is_structured:
+                pending.restart()  # a server cannot continue a text that has to match something
             try:
                 answer = await self._ask(request)
             except UnreachableError as error:

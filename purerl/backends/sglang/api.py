@@ -37,13 +37,14 @@ _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
 
 @frozen(eq=False)
 class SGLangApi:
-    """SGLang with `model`; `arguments` are command-line options of its server."""
+    """SGLang with `model`, which has `vocab_size` token ids; `arguments` are command-line options of its server."""
 
     model: Model
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
     python: str | None
     stale_cache: bool
+    vocab_size: int
 
     name = "sglang"
 
@@ -65,16 +66,27 @@ class SGLangApi:
             "stop": list(sampling.stop_strings),
             "no_stop_trim": True,  # the tokens of a stop string belong to the completion
         }
+        is_filtered = _is_filtered(sampling)
+        if is_filtered:  # for log-probabilities among the tokens that are kept, SGLang needs a finite top_k
+            filters = {"top_p": sampling.top_p, "min_p": sampling.min_p, "top_k": sampling.top_k or self.vocab_size}
+            parameters |= filters | {"top_k": min(filters["top_k"], self.vocab_size)}
+        if pending.min_tokens:
+            parameters["min_new_tokens"] = pending.min_tokens
+        if sampling.is_structured:
+            parameters |= {"regex": sampling.regex, "json_schema": sampling.json_schema}
         tokens = [*pending.request.tokens, *pending.tokens]
         body = {"input_ids": tokens, "sampling_params": parameters, "return_logprob": True, "rid": identity}
-        return Call("/generate", body)
+        return Call("/generate", {**body, "return_sampling_mask": True} if is_filtered else body)
 
     def answer(self, response: Any, sampling: Sampling) -> Answer:
         info = response["meta_info"]
         end = info["finish_reason"]
-        if isinstance(end.get("matched"), int) and end["matched"] not in sampling.stop_tokens:
+        is_foreign = isinstance(end.get("matched"), int) and end["matched"] not in sampling.stop_tokens
+        if is_foreign and not sampling.is_structured:
             end = {"type": "abort"}  # the model's own end, which the request does not have: it is continued
-        logp, tokens = [each[0] for each in info["output_token_logprobs"]], response["output_ids"]
+        tokens, logp = response["output_ids"], [each[0] for each in info["output_token_logprobs"]]
+        if _is_filtered(sampling):
+            logp = info["output_token_sampling_logprobs"]
         versions = [(each["version"], each["end"] - each["start"]) for each in info["weight_versions"] or ()]
         if not len(tokens) == len(logp) == sum(count for _, count in versions):
             raise ValueError(f"{len(tokens)} tokens, {len(logp)} log-probabilities, versions {versions}")
@@ -119,3 +131,8 @@ class SGLangApi:
                 return await http.post("/flush_cache", timeout=timeout)
             except RefusedError:
                 await asyncio.sleep(_POLL)
+
+
+def _is_filtered(sampling: Sampling) -> bool:
+    """Whether tokens are sampled from a part of the distribution."""
+    return sampling.temperature > 0 and not sampling.parameters.isdisjoint({"top_p", "top_k", "min_p"})

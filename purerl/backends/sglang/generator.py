@@ -43,9 +43,13 @@ _RESERVED = {
     "revision": "model.revision",
     "trust_remote_code": "model.trust_remote_code",
     "device": "server.device",
-    **dict.fromkeys(("host", "port", "custom_weight_loader"), ""),
+    **dict.fromkeys(
+        ("host", "port", "custom_weight_loader", "sampling_mask_max_tokens", "preferred_sampling_params"), ""
+    ),
 }
 """Arguments of SGLang that settings decide, with the setting."""
+
+_SAMPLING = frozenset({"top_p", "top_k", "min_p", "min_tokens", "regex", "json_schema"})
 
 
 @frozen(kw_only=True)
@@ -68,8 +72,12 @@ class Config:
 
 
 def capabilities() -> Capabilities:
-    """What SGLang can do with any model."""
-    return Capabilities()
+    """What SGLang can do with any model.
+
+    Its repetition penalty leaves out the prompt, its top_p is of the distribution before top_k and min_p, and its stop
+    strings end completions before min_tokens: requests with any of them are refused.
+    """
+    return Capabilities(sampling=_SAMPLING)
 
 
 def check(config: Config) -> None:
@@ -107,9 +115,9 @@ def command(config: Config, *, model: Model, host: str, port: int) -> Command:
 def _api(config: Config, model: Model, seed: int) -> SGLangApi:
     from purerl.backends.sglang.api import SGLangApi
 
-    server = config.server
-    arguments = {**_arguments(config, model, ServedModel(model)), "random_seed": seed, **config.server.arguments}
-    return SGLangApi(model, arguments, _environment(server), server.python, server.stale_cache)
+    server, served = config.server, ServedModel(model)
+    arguments = {**_arguments(config, model, served), "random_seed": seed, **config.server.arguments}
+    return SGLangApi(model, arguments, _environment(server), server.python, server.stale_cache, served.vocab_size)
 
 
 def _environment(server: ServerSettings) -> dict[str, str]:
@@ -145,5 +153,6 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "disable_radix_cache": True if not config.server.enable_prefix_caching else None,
         "skip_server_warmup": True,
         "custom_weight_loader": LOADER,
+        "sampling_mask_max_tokens": served.vocab_size,  # otherwise requests with more tokens to choose from fail
         **(on_cpu if is_on_cpu(config.server) else {}),
     }

@@ -7,6 +7,7 @@ computes them again with the new weights. Each token's log-probability is then t
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +30,7 @@ WORKER = "purerl_receiver.VLLMWorker"
 _GENERATE = "/inference/v1/generate"
 _PREFIX = "generate-tokens-"  # of the identity of a request, in calls about it
 _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
+_SAME = frozenset({"top_p", "top_k", "min_p", "repetition_penalty"})  # parameters that have the same name in vLLM
 _ADAPTER = "purerl-"  # what the names of adapters begin with
 
 
@@ -68,6 +70,11 @@ class VLLMApi:
             "stop_token_ids": list(sampling.stop_tokens),
             "stop": list(sampling.stop_strings),
         }
+        parameters |= {name: getattr(sampling, name) for name in _SAME & sampling.parameters}
+        if pending.min_tokens:
+            parameters["min_tokens"] = pending.min_tokens
+        if sampling.is_structured:
+            parameters["structured_outputs"] = _structure(sampling)
         tokens = [*pending.request.tokens, *pending.tokens]
         model = {"model": _ADAPTER + adapter} if adapter is not None else {}
         return Call(_GENERATE, {"token_ids": tokens, "sampling_params": parameters, "request_id": identity, **model})
@@ -114,6 +121,13 @@ class VLLMApi:
             await http.post("/v1/unload_lora_adapter", {"lora_name": old}, timeout=timeout)
         call = {"lora_name": _ADAPTER + files.name, "lora_path": str(files.directory)}
         await http.post("/v1/load_lora_adapter", call, timeout=timeout)
+
+
+def _structure(sampling: Sampling) -> dict[str, Any]:
+    """What the text of a completion has to match."""
+    if sampling.json_schema is not None:
+        return {"json": json.loads(sampling.json_schema)}
+    return {"regex": sampling.regex}
 
 
 def _mixed(seed: int) -> int:

@@ -18,7 +18,7 @@ from purerl.backends.serving.settings import (
     one_core_each,
     variables,
 )
-from purerl.protocols import Capabilities
+from purerl.protocols import SAMPLING_PARAMETERS, Capabilities
 from purerl.settings import Model, at_least, setting
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Config:
 
 def capabilities() -> Capabilities:
     """What vLLM can do with any model. Beside other requests, rounding differs, except in float32 on small models."""
-    return Capabilities(seeded=True)
+    return Capabilities(seeded=True, sampling=SAMPLING_PARAMETERS)
 
 
 def check(config: Config) -> None:

@@ -7,7 +7,7 @@
 are fastest and most sensitive with a small vocabulary, peaked distributions and float32.
 
 Each check is a function of `Case` that raises AssertionError with a message. `ALWAYS` has those that every generator
-must pass, and `EXACT` those of capabilities that a generator may state:
+must pass, `SAMPLING` and `EXACT` those of capabilities that a generator may state:
 
     requests       `submit` and `collect`: each request is refused, or answered once
     repetition     a completion depends on its request and the weights, and on nothing else
@@ -15,6 +15,7 @@ must pass, and `EXACT` those of capabilities that a generator may state:
     distribution   tokens and their log-probabilities
     weights        `load_weights`
     turns          requests that continue the sequence of an earlier request
+    parameters     the parameters in `Capabilities.sampling`
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from contextlib import closing
 from torch import Tensor
 
 from purerl.errors import ConfigError, nearest
-from purerl.protocols import Capabilities, Generator
+from purerl.protocols import Generator
 from purerl.testing.generator.case import Case
 from purerl.testing.generator.conformance import Conformance
 from purerl.testing.generator.distribution import (
@@ -39,6 +40,12 @@ from purerl.testing.generator.ending import (
     canceled_completions_begin_whole_completions,
     stop_strings_end_completion,
     stop_tokens_end_completion,
+)
+from purerl.testing.generator.parameters import (
+    completion_matches_regex,
+    min_tokens_delays_the_end,
+    sampling_parameters_change_probabilities,
+    top_k_of_one_is_greedy_decoding,
 )
 from purerl.testing.generator.repetition import (
     concurrent_requests_do_not_change_results,
@@ -63,7 +70,7 @@ from purerl.testing.generator.weights import (
     load_weights_replaces_weights,
 )
 
-__all__ = ["ALWAYS", "EXACT", "Case", "Conformance", "check_generator"]
+__all__ = ["ALWAYS", "EXACT", "SAMPLING", "Case", "Conformance", "check_generator"]
 
 _TIMEOUT = 120.0
 """Seconds until a check gives up waiting for completions."""
@@ -90,13 +97,28 @@ ALWAYS = (
 )
 """The checks that every generator must pass, in the order in which they run."""
 
+SAMPLING = {
+    sampling_parameters_change_probabilities: (),
+    top_k_of_one_is_greedy_decoding: ("top_k",),
+    min_tokens_delays_the_end: ("min_tokens",),
+    completion_matches_regex: ("regex",),
+}
+"""The checks that follow, each with what a generator must have in `capabilities.sampling` for it."""
+
 EXACT = {
     seed_determines_tokens: ("seeded",),
     concurrent_requests_do_not_change_results: ("batch_invariant",),
     canceled_completions_begin_whole_completions: ("seeded", "batch_invariant"),
     next_turns_equal_requests_of_their_own: ("seeded", "batch_invariant"),
 }
-"""The checks that follow, each with the capabilities that a generator must state for it."""
+"""The last checks, each with the capabilities that a generator must state for it."""
+
+_ARGUMENTS = {
+    stop_strings_end_completion: "text",
+    completion_matches_regex: "text",
+    sampling_parameters_change_probabilities: "logits",
+}
+"""Checks that need an argument of `check_generator`."""
 
 
 def check_generator(
@@ -106,6 +128,7 @@ def check_generator(
     score: Callable[[Mapping[str, Tensor], Sequence[int], float], Sequence[float]],
     vocabulary: int,
     text: Callable[[Sequence[int]], str] | None = None,
+    logits: Callable[[Mapping[str, Tensor], Sequence[int]], Sequence[float]] | None = None,
     tolerance: float = 1e-4,
     samples: int = 2000,
     long: int = 40,
@@ -124,6 +147,11 @@ def check_generator(
     - the frequencies of next tokens and of pairs of tokens fit the probabilities of `score` at several temperatures
     - loaded weights are used from then on, also by requests in flight, and each token has the version of its weights
 
+    If `capabilities.sampling` has them:
+
+    - `top_p`, `top_k`, `min_p`, `repetition_penalty`, `min_tokens` and `regex` keep the tokens that their definitions
+      keep, and log-probabilities are those of the tokens that are kept
+
     Exactly, if `capabilities` say so:
 
     - `seeded`: a request that runs alone has the same tokens again, and other tokens with another seed
@@ -138,6 +166,8 @@ def check_generator(
     vocabulary   the number of token ids; `score` is called for each of them after some sequences. A sequence has at
                  most 20 + `long` tokens
     text         tokens -> their text. Without it, stop strings are not tested
+    logits       (weights, tokens) -> the logits of all tokens after `tokens`, at temperature 1. Without it, the
+                 probabilities under the parameters in `Capabilities.sampling` are not tested
     tolerance    absolute, of log-probabilities; the default suits float32
     samples      the number of completions whose frequencies are tested. A right generator fails such a test with a
                  probability of about 1e-6
@@ -152,13 +182,13 @@ def check_generator(
     """
     _check_names(exempt)
     with closing(build()) as generator:
-        left_out = _left_out(generator.capabilities, exempt, has_text=text is not None)
-        case = Case(generator, weights, score, vocabulary, text, tolerance, samples, long, _TIMEOUT)
+        case = Case(generator, weights, score, vocabulary, text, logits, tolerance, samples, long, _TIMEOUT)
+        left_out = _left_out(case) | dict.fromkeys(exempt, "exempt")
         return Conformance(_run(case, left_out), left_out)
 
 
 def _check_names(exempt: Collection[str]) -> None:
-    known = [check.__name__ for check in (*ALWAYS, *EXACT)]
+    known = [check.__name__ for check in (*ALWAYS, *SAMPLING, *EXACT)]
     for name in exempt:
         if name not in known:
             raise ConfigError("an exemption", got=repr(name), need="the name of a check", do=nearest(name, known))
@@ -166,7 +196,7 @@ def _check_names(exempt: Collection[str]) -> None:
 
 def _run(case: Case, left_out: Collection[str]) -> tuple[str, ...]:
     """The names of the checks that have passed: all but `left_out`."""
-    checks = [check for check in (*ALWAYS, *EXACT) if check.__name__ not in left_out]
+    checks = [check for check in (*ALWAYS, *SAMPLING, *EXACT) if check.__name__ not in left_out]
     for number, check in enumerate(checks):
         try:
             case.load(2 * number)
@@ -176,13 +206,17 @@ def _run(case: Case, left_out: Collection[str]) -> tuple[str, ...]:
     return tuple(check.__name__ for check in checks)
 
 
-def _left_out(capabilities: Capabilities, exempt: Collection[str], *, has_text: bool) -> dict[str, str]:
+def _left_out(case: Case) -> dict[str, str]:
     """The checks that are not run, with the reason."""
+    capabilities = case.generator.capabilities
     missing = {
         check.__name__: [f"capabilities.{name}" for name in needs if not getattr(capabilities, name)]
         for check, needs in EXACT.items()
     }
+    missing |= {
+        check.__name__: [f"{name} in capabilities.sampling" for name in needs if name not in capabilities.sampling]
+        for check, needs in SAMPLING.items()
+    }
     reasons = {name: f"{' and '.join(names)} not stated" for name, names in missing.items() if names}
-    if not has_text:
-        reasons[stop_strings_end_completion.__name__] = "no argument `text`"
-    return reasons | dict.fromkeys(exempt, "exempt")
+    without = {check.__name__: name for check, name in _ARGUMENTS.items() if getattr(case, name) is None}
+    return reasons | {name: f"no argument `{argument}`" for name, argument in without.items()}

@@ -31,6 +31,7 @@ class Case:
     score: Callable[[Mapping[str, Tensor], Sequence[int], float], Sequence[float]]
     vocabulary: int
     text: Callable[[Sequence[int]], str] | None
+    logits: Callable[[Mapping[str, Tensor], Sequence[int]], Sequence[float]] | None
     tolerance: float
     samples: int
     long: int

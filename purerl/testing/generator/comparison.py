@@ -68,4 +68,6 @@ def describe(request: Request) -> str:
     sampling = request.sampling
     stops = [f"stop {stop!r}" for stop in (*sampling.stop_tokens, *sampling.stop_strings)]
     parts = [f"request {request.key!r}", f"seed {request.seed}", f"temperature {sampling.temperature:g}"]
-    return ", ".join([*parts, f"max_tokens {sampling.max_tokens}", *stops, f"prompt {[*request.tokens]}"])
+    parts += [f"max_tokens {sampling.max_tokens}", *stops]
+    parts += [f"{name} {getattr(sampling, name)!r}" for name in sorted(sampling.parameters) if " " not in name]
+    return ", ".join([*parts, f"prompt {[*request.tokens]}"])

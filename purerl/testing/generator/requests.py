@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from attrs import evolve
 
 from purerl.errors import InputError
-from purerl.protocols import Completion, Request
+from purerl.protocols import SAMPLING_PARAMETERS, Completion, Request
 from purerl.testing.generator.case import Case
 from purerl.testing.generator.comparison import assert_aligned
 
@@ -69,6 +70,8 @@ def invalid_requests_are_refused(case: Case) -> None:
         "a negative temperature": case.request(2, temperature=-0.5),
         "max_tokens=0": case.request(2, max_tokens=0),
         "the key of another request": case.request(3),
+        **{f"{name}={value}": case.request(2, **{name: value}) for name, value in _INVALID.items()},
+        **{name: case.request(2, stop_tokens=(0,), **each) for name, each in _missing(case).items()},
     }
     for problem, request in invalid.items():
         _assert_refused(case, [case.request(3), request], problem)
@@ -78,6 +81,25 @@ def invalid_requests_are_refused(case: Case) -> None:
     _assert_refused(case, [case.request(3), valid], "the key of a request in flight")
     case.wait([valid.key])
     case.run([valid])
+
+
+_INVALID = {"top_p": 0.0, "top_k": -1, "min_p": 1.5, "repetition_penalty": 0.0, "min_tokens": -1}
+_VALID = {
+    "top_p": {"top_p": 0.9},
+    "top_k": {"top_k": 3},
+    "min_p": {"min_p": 0.1},
+    "repetition_penalty": {"repetition_penalty": 1.2},
+    "min_tokens": {"min_tokens": 2},
+    "stop_strings": {"stop_strings": ("a",)},
+    "regex": {"regex": "a"},
+    "json_schema": {"json_schema": "{}"},
+}
+
+
+def _missing(case: Case) -> dict[str, dict[str, Any]]:
+    """Sampling parameters, and combinations of them, that the generator does not have, each with values."""
+    names = SAMPLING_PARAMETERS - case.generator.capabilities.sampling
+    return {name: {k: v for part in name.split(" with ") for k, v in _VALID[part].items()} for name in sorted(names)}
 
 
 def _assert_refused(case: Case, requests: Sequence[Request], problem: str) -> None:

@@ -61,7 +61,7 @@ class ScriptedGenerator:
         self._finished: list[Completion] = []
 
     def submit(self, requests: Sequence[Request]) -> None:
-        check_requests(requests, self.pending, vocab_size=self._vocabulary, max_sequence_length=None)
+        check_requests(requests, self.pending, self.capabilities, vocab_size=self._vocabulary)
         self.num_first = self.num_first or len(requests)
         self.requests += requests
         self.keys.update(request.key for request in requests)
