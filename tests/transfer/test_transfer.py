@@ -19,7 +19,7 @@ import torch
 
 from purerl.backends.transfer import engine
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import Address, Digest, Receiver
+from purerl.backends.transfer.engine.purerl_receiver import Address, Digest, Receiver, unpack
 from purerl.backends.transfer.sender import Sender, TransferError
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
@@ -156,14 +156,11 @@ def test_error_of_loading_comes_back_and_the_sender_does_not_wait(tmp_path: Path
 )
 def test_other_bytes_and_names_are_found(change: Callable[[torch.Tensor, dict[str, Any]], object], words: str) -> None:
     class Wrong(Receiver):
-        def header(self, number: int, bucket: int) -> dict[str, Any]:
-            self.last = super().header(number, bucket)
-            return self.last
-
-        def data(self, size: int) -> torch.Tensor:
-            data = super().data(size)
-            change(data, self.last)
-            return data
+        def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], torch.Tensor]:
+            header, data = super()._bucket(number, bucket)
+            if len(data):
+                change(data, header)
+            return header, data
 
     sender = Sender("127.0.0.1", 1, timeout=60.0)
     wrong = threading.Thread(target=lambda address: Wrong(address, 1).receive(0, list), args=(sender.address,))
@@ -212,3 +209,21 @@ def test_digest_is_that_of_the_words_and_their_places() -> None:
     digest.add(many.view(torch.uint8))
     place = sum((k + 1) * word for k, word in enumerate(many.tolist())) % 2**64
     assert digest.hex() == f"{sum(many.tolist()) % 2**64:016x}{place:016x}-200000"
+
+
+def test_memory_of_the_weights_before_is_used_again() -> None:
+    """Only if all readers have left it."""
+    old = filled(size=1000)
+    places = [memory.data_ptr() for memory in old.memory]
+    for readers, attached, expected in ((2, 2, True), (2, 1, False), (0, 0, True)):
+        new = WeightBuckets(2, readers=readers, old=old, size=1000)
+        for _ in range(attached):
+            new.attach()
+        new.fill(TensorWeights(TENSORS), timeout=0.01)
+        assert ([memory.data_ptr() for memory in new.memory] == places) is expected
+        values = [(name, value) for b in new.read(1.0) for name, value in unpack(b.data, b.header)]
+        for (name, value), (own, tensor) in zip(values, TENSORS.items(), strict=True):
+            assert name == own
+            torch.testing.assert_close(value, tensor, rtol=0, atol=0)
+        old = filled(size=1000) if not expected else new
+        places = [memory.data_ptr() for memory in old.memory]

@@ -62,6 +62,7 @@ class ServedGenerator:
         self.in_flight: dict[str, tuple[Server, ServedRequest]] = {}  # used in the event loop
         self._results: queue.SimpleQueue[Completion | BaseException] = queue.SimpleQueue()
         self._directory: Path | None = None
+        self._buckets: WeightBuckets | None = None
         self._numbers = itertools.count()
         self._loop = EventLoop()
         logs = Path(tempfile.mkdtemp(prefix="purerl-servers-") if _RUN in settings.logs else settings.logs)
@@ -144,9 +145,9 @@ class ServedGenerator:
         check_names(weights, self._model.shapes)
         limit = (self._settings.update_timeout + self._settings.start_timeout) * (1 + self._settings.max_restarts)
         if weights.adapter is None and self._settings.weight_transfer == "gloo":
-            buckets = WeightBuckets(version, readers=len(self.servers))
-            with self._updating(buckets, limit):
-                buckets.fill(weights, timeout=limit)
+            self._buckets = WeightBuckets(version, readers=len(self.servers), old=self._buckets)
+            with self._updating(self._buckets, limit):
+                self._buckets.fill(weights, timeout=limit)
             return
         old = list(self._directory.iterdir()) if self._directory is not None else []
         with self._updating(self._write(weights, version), limit):

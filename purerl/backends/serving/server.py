@@ -317,7 +317,8 @@ class Server:
         if not self._is_owner or self._failures >= self._settings.max_restarts:
             log = f"see its log, {self._process.log}; " if self._process is not None else ""
             need = "a server that works" if self._is_owner else "a server that works; purerl has not started it"
-            do = f"{log}the run can be resumed from its last checkpoint"
+            loader = "" if self._is_owner else "; if it cannot receive weights, set server.weight_transfer=directory"
+            do = f"{log}the run can be resumed from its last checkpoint{loader}"
             raise EngineError(f"{self.name} has failed", got=why, need=need, do=do)
         log = self._process.log if self._process is not None else self._log
         await self.close()

@@ -31,13 +31,14 @@ class Bucket(NamedTuple):
 class WeightBuckets:
     """The weights of `version`. One thread calls `fill`, and any number of threads call `read`.
 
-    `fill` waits until `attach` has been called `readers` times: who does it has dropped the weights of other versions,
-    so that there is one copy.
+    `fill` waits until `attach` has been called `readers` times: who does it no longer reads `old`, the weights of
+    another version, whose memory is then used again.
     """
 
-    def __init__(self, version: int, *, readers: int = 0, size: int = _SIZE) -> None:
-        self.version, self._missing, self._size = version, readers, size
+    def __init__(self, version: int, *, readers: int = 0, old: WeightBuckets | None = None, size: int = _SIZE) -> None:
+        self.version, self._missing, self._old, self._size = version, readers, old, size
         self._buckets: list[Bucket] = []
+        self.memory: list[Tensor] = []  # of the buckets, in their order
         self._is_complete = False
         self._error: str | None = None
         self._changed = threading.Condition()
@@ -54,14 +55,15 @@ class WeightBuckets:
         Collective, as the iteration of `weights`. What it raises, readers get as EngineError.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._missing <= 0, timeout)
+            is_free = self._changed.wait_for(lambda: self._missing <= 0, timeout)
+        free, self._old = (self._old.memory if self._old is not None and is_free else []), None
         try:
             missing = sum(_padded(math.prod(shape) * dtype.itemsize) for shape, dtype in weights.metadata.values())
-            writer = _Writer(min(self._size, missing))
+            writer = self._writer(min(self._size, missing), free)
             for name, value in weights:
                 if not writer.fits(value):
                     self._add(writer.bucket())
-                    writer = _Writer(max(_padded(value.nbytes), min(self._size, missing)))
+                    writer = self._writer(max(_padded(value.nbytes), min(self._size, missing)), free)
                 writer.add(name, value)
                 missing -= _padded(value.nbytes)
             self._add(writer.bucket())
@@ -72,6 +74,12 @@ class WeightBuckets:
             with self._changed:
                 self._is_complete = True
                 self._changed.notify_all()
+
+    def _writer(self, capacity: int, free: list[Tensor]) -> _Writer:
+        """A new bucket; it takes the first of `free`, if that is large enough."""
+        memory = free.pop(0) if free and len(free[0]) >= capacity else torch.empty(capacity, dtype=torch.uint8)
+        self.memory.append(memory)
+        return _Writer(memory[:capacity])
 
     def _add(self, bucket: Bucket) -> None:
         with self._changed:
@@ -98,10 +106,10 @@ class WeightBuckets:
 
 
 class _Writer:
-    """A bucket that is being written; `capacity` in bytes."""
+    """A bucket that is being written into `data`, which is as large as it can become."""
 
-    def __init__(self, capacity: int) -> None:
-        self._data = torch.empty(capacity, dtype=torch.uint8)
+    def __init__(self, data: Tensor) -> None:
+        self._data = data
         self._header: dict[str, list[Any]] = {"names": [], "dtypes": [], "shapes": []}
         self._used = 0
 

@@ -25,13 +25,16 @@ class TransferError(Exception):
 
 
 class Sender:
-    """Sends weights to the `receivers` processes of the server at `host`; every wait ends after `timeout` seconds."""
+    """Sends weights to the `receivers` processes of the server at `host`; every wait ends after `timeout` seconds.
+
+    group  None until the first transfer
+    """
 
     def __init__(self, host: str, receivers: int, *, timeout: float) -> None:
         own, self._limit = local_address(host), timeout
         self._store = TCPStore(own, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout))
         self._address = Address(uuid4().hex, own, self._store.port, 1 + receivers, 0, timeout)
-        self._group: Group | None = None
+        self.group: Group | None = None
         self._cancelled = threading.Event()
 
     @property
@@ -55,8 +58,8 @@ class Sender:
             for bucket in buckets.read(self._limit):
                 self._set(f"{number}/bucket/{sent}", bucket.header)
                 sent += 1
-                self._group = self._group or Group(self._store, self._address, 0)
-                work = self._group.broadcast(bucket.data)
+                self.group = self.group or Group(self._store, self._address, 0)
+                work = self.group.broadcast(bucket.data)
                 digest.add(bucket.data)
                 names += bucket.header["names"]
                 work.wait()

@@ -15,6 +15,7 @@ import json
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -130,6 +131,7 @@ class Receiver:
         self._store = TCPStore(address.host, address.port, is_master=False, timeout=timeout)
         self._rank, self._address = rank, address
         self._group: Group | None = None
+        self._thread = ThreadPoolExecutor(1, "purerl receiver")
 
     def receive(self, number: int, load: Load) -> None:
         """Give all weights of transfer `number` to `load`, and report. Raises what `load` raises, after all have come.
@@ -148,12 +150,18 @@ class Receiver:
         if error is not None:
             raise error
 
-    def header(self, number: int, bucket: int) -> dict[str, Any]:
-        """The sender's message about a bucket; waits for it."""
-        return json.loads(self._store.get(f"{number}/bucket/{bucket}"))
+    def begin(self, number: int, bucket: int) -> Future[tuple[dict[str, Any], Tensor]]:
+        """Begin to wait for a bucket: the sender's message about it, and its bytes."""
+        return self._thread.submit(self._bucket, number, bucket)
+
+    def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], Tensor]:
+        header = json.loads(self._store.get(f"{number}/bucket/{bucket}"))
+        return header, self.data(header.get("bytes", 0))
 
     def data(self, size: int) -> Tensor:
         """The next `size` bytes."""
+        if size == 0:
+            return torch.empty(0, dtype=torch.uint8)
         self._group = self._group or Group(self._store, self._address, self._rank)
         data = torch.empty(size, dtype=torch.uint8)
         self._group.broadcast(data).wait()
@@ -169,26 +177,27 @@ def _error_of(function: Load, stream: Iterator[tuple[str, Tensor]]) -> Exception
 
 
 class _Transfer:
-    """The state of one transfer."""
+    """The state of one transfer. While a bucket is loaded, the next one is received."""
 
     def __init__(self, receiver: Receiver, number: int) -> None:
         self.digest, self.names = Digest(), list[str]()
         self._receiver, self._number, self._bucket, self._is_over = receiver, number, 0, False
+        self._next = receiver.begin(number, 0)
 
     def bucket(self) -> Iterator[tuple[str, Tensor]] | None:
         """The tensors of the next bucket; None after the last one, and after an error."""
         if self._is_over:
             return None
         self._is_over = True  # unless a bucket comes
-        header = self._receiver.header(self._number, self._bucket)
+        header, data = self._next.result()
         if "end" in header:
             if header["end"] is not None:
                 raise RuntimeError(f"the trainer did not send all weights: {header['end']}")
             return None
-        data = self._receiver.data(header["bytes"])
+        self._bucket, self._is_over = self._bucket + 1, False
+        self._next = self._receiver.begin(self._number, self._bucket)
         self.digest.add(data)
         self.names += header["names"]
-        self._bucket, self._is_over = self._bucket + 1, False
         return unpack(data, header)
 
 
