@@ -39,8 +39,9 @@ def apply(config: T, settings: Iterable[str], *, before: Iterable[str] = ()) -> 
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 
     >>> from purerl.protocols import Sampling
-    >>> apply(Sampling(), ["max_tokens=8", 'stop_strings=["."]'])
-    Sampling(temperature=1.0, max_tokens=8, stop_tokens=(), stop_strings=('.',))
+    >>> changed = apply(Sampling(), ["max_tokens=8", 'stop_strings=["."]'])
+    >>> changed.max_tokens, changed.stop_strings
+    (8, ('.',))
     """
     return from_dict(type(config), _changed(type(config), to_dict(config), settings, before))
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
 
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import Address, Digest, Group, local_address
+from purerl.backends.transfer.engine.purerl_receiver import Address, Digest, TransferGroup, local_address
 from purerl.errors import EngineError
 
 __all__ = ["Sender", "TransferError"]
@@ -34,7 +34,7 @@ class Sender:
         own, self._limit = local_address(host), timeout
         self._store = TCPStore(own, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout))
         self._address = Address(uuid4().hex, own, self._store.port, 1 + receivers, 0, timeout)
-        self.group: Group | None = None
+        self.group: TransferGroup | None = None
         self._cancelled = threading.Event()
 
     @property
@@ -58,7 +58,7 @@ class Sender:
             for bucket in buckets.read(self._limit):
                 self._set(f"{number}/bucket/{sent}", bucket.header)
                 sent += 1
-                self.group = self.group or Group(self._store, self._address, 0)
+                self.group = self.group or TransferGroup(self._store, self._address, 0)
                 work = self.group.broadcast(bucket.data)
                 digest.add(bucket.data)
                 names += bucket.header["names"]

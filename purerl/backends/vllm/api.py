@@ -16,7 +16,7 @@ from attrs import frozen
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command
-from purerl.backends.serving.http import Http
+from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.weights import WeightFiles, WeightStream
 from purerl.protocols import Sampling
@@ -116,11 +116,20 @@ class VLLMApi:
         await http.post("/resume", timeout=timeout)
 
     async def _load_adapter(self, http: Http, files: WeightFiles, timeout: float) -> None:
-        listed = await http.get("/v1/models", timeout=timeout)
-        for old in (model["id"] for model in listed["data"] if model["id"].startswith(_ADAPTER)):
+        for old in await self._adapters(http, timeout):
             await http.post("/v1/unload_lora_adapter", {"lora_name": old}, timeout=timeout)
-        call = {"lora_name": _ADAPTER + files.name, "lora_path": str(files.directory)}
-        await http.post("/v1/load_lora_adapter", call, timeout=timeout)
+        name = _ADAPTER + files.name
+        await http.post(
+            "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(files.directory)}, timeout=timeout
+        )
+        loaded = await self._adapters(http, timeout)
+        if loaded != [name]:
+            raise RefusedError(f"adapters that are loaded: {loaded}, expected only {name}")
+
+    async def _adapters(self, http: Http, timeout: float) -> list[str]:
+        """The names of the adapters of purerl that the server has."""
+        listed = await http.get("/v1/models", timeout=timeout)
+        return [model["id"] for model in listed["data"] if model["id"].startswith(_ADAPTER)]
 
 
 def _structure(sampling: Sampling) -> dict[str, Any]:

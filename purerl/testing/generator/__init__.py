@@ -161,21 +161,17 @@ def check_generator(
     build        makes the generator that is tested; it is closed at the end
     weights      two sets of weights by name, with clearly different distributions
     score        (weights, tokens, temperature) -> the log-probability of each token given the tokens before it, in
-                 nats, one value for each token. The first value is not read. Temperature 0 means temperature 1, as in
-                 `Sampling`
-    vocabulary   the number of token ids; `score` is called for each of them after some sequences. A sequence has at
-                 most 20 + `long` tokens
-    text         tokens -> their text. Without it, stop strings are not tested
-    logits       (weights, tokens) -> the logits of all tokens after `tokens`, at temperature 1. Without it, the
-                 probabilities under the parameters in `Capabilities.sampling` are not tested
+                 nats; the first one is not read. Temperature 0 means temperature 1, as in `Sampling`
+    vocabulary   the number of token ids; `score` is called for each of them. A sequence has 20 + `long` tokens at most
+    text         tokens -> their text, for stop strings and regular expressions
+    logits       (weights, tokens) -> the logits of all tokens after `tokens`, for `capabilities.sampling`
     tolerance    absolute, of log-probabilities; the default suits float32
-    samples      the number of completions whose frequencies are tested. A right generator fails such a test with a
-                 probability of about 1e-6
+    samples      completions whose frequencies are tested. A right generator fails with a probability of about 1e-6
     long         new tokens of requests that are interrupted: so many that a fast engine has not finished before
     exempt       names of checks that are not run
 
-    A generator may return any kind of sequence, and must accept requests and prompts in any: lists and tuples are
-    submitted. The result, which can be printed, says which checks have passed, and why others were left out.
+    A generator may return and must accept any kind of sequence: lists and tuples are submitted. The result can be
+    printed. It says which checks have passed, and why others were left out, such as those that need `text` or `logits`.
 
     Raises: AssertionError with the name of the check, the value and the expected value, and both requests if their
         completions are compared; ConfigError if a name in `exempt` is not a check.

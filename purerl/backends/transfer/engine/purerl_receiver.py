@@ -28,8 +28,8 @@ __all__ = [
     "ALIGNMENT",
     "Address",
     "Digest",
-    "Group",
     "Receiver",
+    "TransferGroup",
     "VLLMWorker",
     "load_into_sglang",
     "local_address",
@@ -96,7 +96,7 @@ def local_address(host: str) -> str:
         return probe.getsockname()[0]
 
 
-class Group:
+class TransferGroup:
     """A sender, which is rank 0, and its receivers. Waits until all have joined: RuntimeError after the timeout."""
 
     def __init__(self, store: Store, address: Address, rank: int) -> None:
@@ -130,7 +130,7 @@ class Receiver:
         timeout = timedelta(seconds=address.timeout)
         self._store = TCPStore(address.host, address.port, is_master=False, timeout=timeout)
         self._rank, self._address = rank, address
-        self._group: Group | None = None
+        self._group: TransferGroup | None = None
         self._thread = ThreadPoolExecutor(1, "purerl receiver")
 
     def receive(self, number: int, load: Load) -> None:
@@ -162,7 +162,7 @@ class Receiver:
         """The next `size` bytes."""
         if size == 0:
             return torch.empty(0, dtype=torch.uint8)
-        self._group = self._group or Group(self._store, self._address, self._rank)
+        self._group = self._group or TransferGroup(self._store, self._address, self._rank)
         data = torch.empty(size, dtype=torch.uint8)
         self._group.broadcast(data).wait()
         return data
@@ -225,7 +225,5 @@ class VLLMWorker:
 
 def load_into_sglang(model: Any, named_tensors: list[tuple[str, Tensor]]) -> None:
     """Load weights in SGLang (``--custom-weight-loader``). The only name in `named_tensors` is an address, as JSON."""
-    from sglang.srt.distributed import get_tensor_model_parallel_rank  # pyright: ignore[reportMissingImports]
-
     [(address, _)] = named_tensors
-    _receive(Address(**json.loads(address)), 1 + get_tensor_model_parallel_rank(), model.load_weights)
+    _receive(Address(**json.loads(address)), 1 + torch.distributed.get_rank(), model.load_weights)
