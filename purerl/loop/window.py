@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import NamedTuple
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from purerl.rollouts.distributed import Supplier
 from purerl.rollouts.settings import Order
@@ -23,7 +22,8 @@ from purerl.rollouts.types import Draw, Group
 __all__ = ["Contents", "Window", "num_due", "oldest_version"]
 
 
-class Contents(NamedTuple):
+@frozen
+class Contents:
     """The numbers of the draws in flight, and the groups that wait."""
 
     in_flight: tuple[int, ...]
