@@ -111,7 +111,7 @@ def _engine(session: nox.Session, kind: str) -> None:
     ``-- -m soak --kills 16 tests/engines`` runs the long ones: a whole run, several devices, more kills.
     """
     python = str(Path(session.bin, "python").absolute())
-    arguments = session.posargs or ["-m", "not soak", "tests/engines"]
+    arguments = session.posargs or ["-m", "not soak", "--durations", "5", "tests/engines"]
     environment = {**_ONE_THREAD, "PURERL_TEST_ENGINE": f"{kind}={python}"}
     session.run(sys.executable, "-m", "pytest", "-q", *arguments, env=environment, external=True)
 

@@ -72,9 +72,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model]:
     return first, second
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def url(models: tuple[Model, Model], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that all tests share."""
+    """The address of a server that the tests of a file share."""
     generator = build(models[0], tmp_path_factory.mktemp("server"))
     yield generator.servers[0].url
     generator.close()

@@ -42,6 +42,7 @@ def test_metrics_stay_at_their_values_without_mismatch(tmp_path: Path) -> None:
             assert step[f"mismatch/{name}"] == pytest.approx(expected, abs=SAME[name]), (step["step"], name)
 
 
+@pytest.mark.soak
 def test_mismatch_of_a_sampler_in_bfloat16_is_larger_and_corrected(tmp_path: Path) -> None:
     algorithm = Composition(grpo.Config(), (importance_weight.Config(),))
     for step in steps_of(tmp_path, lr=1e-3, max_steps=6, server={"dtype": "bfloat16"}, algorithm=algorithm):

@@ -152,6 +152,7 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "mem_fraction_static": config.server.gpu_memory_utilization,
         "disable_radix_cache": True if not config.server.enable_prefix_caching else None,
         "skip_server_warmup": True,
+        "sleep_on_idle": True,  # otherwise a scheduler without requests takes a whole core
         "custom_weight_loader": LOADER,
         "sampling_mask_max_tokens": served.vocab_size,  # otherwise requests with more tokens to choose from fail
         **(on_cpu if is_on_cpu(config.server) else {}),
