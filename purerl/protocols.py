@@ -32,6 +32,7 @@ __all__ = [
     "StagedState",
     "SupportsBase",
     "SupportsFlops",
+    "SupportsSleep",
     "SupportsStaging",
     "Trainer",
     "Weights",
@@ -55,6 +56,7 @@ class Capabilities:
     seeded                generators: the seed of a request determines its tokens; see `Generator`
     in_process            generators: decoding happens inside `collect`
     adapters              generators: accept the weights of an adapter (LoRA), whether they merge them or not
+    sleeps                generators: also have the method of `SupportsSleep`
     sampling              generators: which of `SAMPLING_PARAMETERS` a request may have; others are refused
     """
 
@@ -64,6 +66,7 @@ class Capabilities:
     seeded: bool = False
     in_process: bool = False
     adapters: bool = False
+    sleeps: bool = False
     sampling: frozenset[str] = frozenset()
 
 
@@ -124,8 +127,8 @@ class Sampling:
 
     The log-probability of a token is that of the distribution from which it was sampled: the softmax over the tokens
     that are kept. Greedy decoding takes the argmax after step 3. It ignores min_p, top_k and top_p, and its
-    log-probabilities are at temperature 1. A request with regex or json_schema needs the
-    end tokens of the model as stop tokens: they are what follows a match.
+    log-probabilities are at temperature 1. A request with regex or json_schema needs the end tokens of the model as
+    stop tokens: they are what follows a match.
 
     Only evaluations set anything below `stop_strings`: training needs the log-probability under the whole distribution.
     """
@@ -250,6 +253,18 @@ class Generator(Protocol):
 
     def close(self) -> None:
         """Release all resources. No other method is called afterwards."""
+        ...
+
+
+@runtime_checkable
+class SupportsSleep(Protocol):
+    """An optional method of a generator, which is called if its `capabilities.sleeps`."""
+
+    def sleep(self) -> None:
+        """Release the memory of the devices until `load_weights` is called. No request is in flight meanwhile.
+
+        Raises: EngineError.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of, roles
 from purerl.aliases import suggestion
+from purerl.backends.serving.settings import ServerSettings
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.modifiers import key_of
@@ -256,6 +257,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
     if config.generator is not None:
         check_generator(config.generator)
+        _check_sleep(config)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):
                 check_sampling(config.evaluate, config.generator)
@@ -266,6 +268,17 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
         if config.rollout.overlong and config.environment:
             need = "completions of one turn; environment.max_episode_tokens limits an episode"
             raise no_effect("rollout.overlong", config.rollout.overlong, need)
+
+
+def _check_sleep(config: RunConfig) -> None:
+    """Refuse servers that sleep while the trainer trains, if they have requests meanwhile."""
+    server, rollout = getattr(config.generator, "server", None), config.rollout
+    if isinstance(server, ServerSettings) and server.sleep_level and rollout:
+        for name in ("max_staleness", "num_extra_groups"):
+            if value := getattr(rollout, name):
+                got, need = f"{value}, and generator.server.sleep_level={server.sleep_level}", "0, if servers sleep"
+                do = "set generator.server.sleep_level=0, and give the servers devices of their own"
+                raise ConfigError(f"rollout.{name}", got=got, need=need, do=do)
 
 
 def check_generator(settings: object) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from attrs import evolve, fields, frozen, has
 
 from purerl.algos.algebra import Algorithm
@@ -115,7 +116,14 @@ class Run:
         """Give the generator, if there is one, the weights of the policy, which are those after step `version`."""
         if self.generator is not None:
             with clock("sync"):
+                if self.generator.capabilities.sleeps:
+                    torch.cuda.empty_cache()  # the generator needs the memory that training leaves
                 self.runtime.load_weights(self.trainers["policy"].weights(), version)
+
+    def let_generator_sleep(self, clock: Clock) -> None:
+        """Let the generator release the memory of its devices until `load_weights`, if its settings say so."""
+        with clock("sync"):
+            self.runtime.sleep()
 
     def close(self) -> None:
         """End what is in flight, and release what the engines hold."""

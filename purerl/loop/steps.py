@@ -171,7 +171,9 @@ def _rows(
 ) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
     """The rows of the step after `state`, which is saved if the engine fails for good."""
     with saved_if_sampling_fails(run, state, directory, writer):
-        return run.source(state, clock)
+        rows = run.source(state, clock)
+        run.let_generator_sleep(clock)
+        return rows
 
 
 def _measured(run: Run, state: LoopState, record: Mapping[str, Any], clock: Clock) -> dict[str, float]:

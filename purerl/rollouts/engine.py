@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from attrs import define, field
 
 from purerl.errors import EngineError, InputError
 from purerl.event_loop import EventLoop
-from purerl.protocols import Completion, Generator, Request, Weights
+from purerl.protocols import Completion, Generator, Request, SupportsSleep, Weights
 
 __all__ = ["Engine", "Ticket"]
 
@@ -162,6 +162,10 @@ class Engine:
     def load_weights(self, weights: Weights, version: int) -> None:
         """Give the generator new weights; requests in flight continue with them."""
         self.generator.load_weights(weights, version=version)
+
+    def sleep(self) -> None:
+        """Let the generator, which has this method, release the memory of its devices until `load_weights`."""
+        cast(SupportsSleep, self.generator).sleep()
 
     def close(self, timeout: float) -> None:
         """Cancel all requests in flight, and discard their completions. Nothing must run in the event loop."""

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
 from purerl.errors import EngineError
@@ -167,12 +168,20 @@ class Runtime:
 
     def load_weights(self, weights: Weights, version: int) -> None:
         """Give the engine, if there is one, new weights; requests in flight continue with them."""
-        if self.engine is None:
-            return
+        if self.engine is not None:
+            self._call(partial(self.engine.load_weights, weights, version))
+
+    def sleep(self) -> None:
+        """Let the engine release the memory of its devices until `load_weights`, if it can."""
+        if self.engine is not None and self.engine.generator.capabilities.sleeps:
+            self._call(self.engine.sleep)
+
+    def _call(self, function: Callable[[], object]) -> None:
+        """Call a function of the engine, in the thread of the engine if it has one."""
         if self._thread is None:
-            self.engine.load_weights(weights, version)
+            function()
         else:
-            self._thread.call(lambda: self.engine.load_weights(weights, version), timeout=self._stall_timeout)
+            self._thread.call(function, timeout=self._stall_timeout)
 
     def run(self, coroutine: Coroutine[Any, Any, T], *, timeout: float) -> T:
         """Run `coroutine` in the event loop, and return its result. It must not need this thread."""

@@ -86,6 +86,40 @@ def test_each_token_has_the_log_probability_of_its_version(
     assert max(errors) > 0.1 if stale_cache else max(errors) < 1e-4
 
 
+def _sleeps(generator: ServedGenerator, models: tuple[Model, Model]) -> None:
+    """Let servers sleep, and load other weights: what they sample then has the log-probabilities of these."""
+    for version in (1, 2, 3):
+        generator.sleep()
+        generator.load_weights(TensorWeights(weights_in_files(models[version % 2])), version=version)
+        requests = [Request(str(k), [1 + k, 2, 3], Sampling(max_tokens=20), k) for k in range(4)]
+        for completion in generate(generator, requests):
+            assert set(completion.version) == {version}
+            assert _error(models, completion) < 1e-4
+
+
+def test_engine_sleeps_until_it_has_new_weights(models: tuple[Model, Model], url: str, tmp_path: Path) -> None:
+    """On the CPU engines answer the calls, and keep their memory."""
+    generator = build(models[0], tmp_path, urls=(url,), sleep_level=1)
+    _sleeps(generator, models)
+    generator.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sleep_level", [1, 2])
+def test_engine_that_sleeps_has_released_its_memory(
+    models: tuple[Model, Model], tmp_path: Path, sleep_level: int
+) -> None:
+    changes = dict(device="cuda", gpu_memory_utilization=0.5, sleep_level=sleep_level)
+    generator = build(models[0], tmp_path, **changes)
+    free, total = torch.cuda.mem_get_info()
+    generator.sleep()
+    assert torch.cuda.mem_get_info()[0] - free > 0.3 * total
+    _sleeps(generator, models)
+    assert abs(torch.cuda.mem_get_info()[0] - free) < 0.1 * total
+    generator.close()
+
+
 def _adapter(model: Model, seed: int) -> TensorWeights:
     """An adapter of the projections of queries and values, large enough to change every token."""
     rng, tensors = torch.Generator().manual_seed(seed), {}

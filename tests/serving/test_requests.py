@@ -80,13 +80,14 @@ def test_stop_token_at_the_maximum_length_is_a_stop(tmp_path: Path) -> None:
 
 
 _LOADED = {
+    "shared_memory": ["model.weight", "model.bias"],
     "gloo": ["model.weight", "model.bias"],
     "directory": ["model-00000.safetensors", "model.safetensors.index.json"],
 }
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("weight_transfer", ["gloo", "directory"])
+@pytest.mark.parametrize("weight_transfer", _LOADED)
 def test_weights_change_while_requests_run(tmp_path: Path, keeps: bool, weight_transfer: str) -> None:
     toy = Toy(("--seconds", "0.01"), keeps=keeps)
     with toys(tmp_path, toy, weight_transfer=weight_transfer) as generator:

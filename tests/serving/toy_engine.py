@@ -1,6 +1,6 @@
 """A server with a small interface, for tests: it answers a request with the numbers 1, 2, 3, ... and takes its time.
 
-python toy_engine.py PORT [--seconds S] [--fail TEXT] [--never-ready] [--children N]
+python toy_engine.py PORT [--seconds S] [--fail TEXT] [--never-ready] [--never-sleep] [--children N]
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-STATE: dict[str, Any] = {"version": "default", "aborted": set()}
+PARTS = {"weights", "kv_cache"}
+STATE: dict[str, Any] = {"version": "default", "aborted": set(), "memory": set(PARTS)}
 LOCK = threading.Lock()
 
 
@@ -22,17 +23,25 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     seconds = 0.0
     is_ready = True
+    may_sleep = True
 
     def do_GET(self) -> None:
         self._answer(200 if self.is_ready else 503, STATE["version"])
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
-        answer = {"/generate": self._generate, "/load": self._load, "/abort": self._abort}[self.path](body)
+        functions = {
+            "/generate": self._generate,
+            "/load": self._load,
+            "/abort": self._abort,
+            "/sleep": self._sleep,
+            "/wake": self._wake,
+        }
+        answer = functions[self.path](body)
         self._answer(200 if answer is not None else 400, answer)
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        if body["tokens"][0] == 13:
+        if body["tokens"][0] == 13 or STATE["memory"] != PARTS:
             return None
         tokens, versions = [], []
         for number in range(body["max_tokens"]):
@@ -43,12 +52,24 @@ class Handler(BaseHTTPRequestHandler):
             versions.append(STATE["version"])
         return {"tokens": tokens, "versions": versions, "finish": "length"}
 
-    def _load(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _load(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        if "weights" not in STATE["memory"]:
+            return None
         STATE["version"] = body["version"]
         return {}
 
     def _abort(self, body: dict[str, Any]) -> dict[str, Any]:
         STATE["aborted"].add(body["id"])
+        return {}
+
+    def _sleep(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        if not self.may_sleep:
+            return None
+        STATE["memory"] -= PARTS
+        return {}
+
+    def _wake(self, body: dict[str, Any]) -> dict[str, Any]:
+        STATE["memory"].add(body["part"])
         return {}
 
     def _answer(self, status: int, body: Any) -> None:
@@ -69,6 +90,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.0, help="for each token")
     parser.add_argument("--fail", help="print this and end")
     parser.add_argument("--never-ready", action="store_true")
+    parser.add_argument("--never-sleep", action="store_true")
     parser.add_argument("--children", type=int, default=0, help="processes that ignore the end of this one")
     options = parser.parse_args()
     if options.fail:
@@ -77,7 +99,11 @@ def main() -> None:
         sys.exit(3)
     for _ in range(options.children):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-    Handler.seconds, Handler.is_ready = options.seconds, not options.never_ready
+    Handler.seconds, Handler.is_ready, Handler.may_sleep = (
+        options.seconds,
+        not options.never_ready,
+        not options.never_sleep,
+    )
     ThreadingHTTPServer.request_queue_size = 1024  # with the default of 5, some connections take seconds
     ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
 

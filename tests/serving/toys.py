@@ -48,6 +48,7 @@ class Toy:
     options: tuple[str, ...] = ()
     keeps: bool = True
     loaded: list[list[str]] = field(factory=list)
+    memory: list[str] = field(factory=list)
     receivers: dict[str, Receiver] = field(factory=dict)
     problem: str | None = None
     update_seconds: float = 0.0
@@ -86,6 +87,14 @@ class Toy:
             await asyncio.to_thread(self.receive, weights.address)
         await http.post("/load", {"version": str(weights.version)}, timeout=timeout)
 
+    async def sleep(self, http: Http, *, level: int, timeout: float) -> None:
+        self.memory.append(f"sleep {level}")
+        await http.post("/sleep", {}, timeout=timeout)
+
+    async def wake(self, http: Http, part: str, *, timeout: float) -> None:
+        self.memory.append(f"wake {part}, {len(self.loaded)} loaded")
+        await http.post("/wake", {"part": part}, timeout=timeout)
+
     def receive(self, address: Address) -> None:
         """Receive weights in a thread of this process, instead of the process of an engine."""
         if address.name not in self.receivers:
@@ -105,7 +114,7 @@ def toys(
     generator = ServedGenerator(
         toy or Toy(),
         ServerSettings(**settings),
-        Capabilities(max_sequence_length=1000),
+        Capabilities(max_sequence_length=1000, sleeps=settings.get("sleep_level", 0) > 0),
         model or ToyModel(),
         connections=connections,
     )

@@ -1,7 +1,8 @@
-"""Weights over gloo to other processes: they arrive as they were sent, or it is an error in time."""
+"""Weights to other processes: they arrive as they were sent, or it is an error in time."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -70,8 +71,8 @@ def tell(processes: list[subprocess.Popen[str]], address: Address) -> None:
         process.stdin.flush()
 
 
-def filled(tensors: dict[str, torch.Tensor] = TENSORS, *, size: int = 10_000) -> WeightBuckets:
-    buckets = WeightBuckets(1, size=size)
+def filled(tensors: dict[str, torch.Tensor] = TENSORS, *, size: int = 10_000, is_shared: bool = False) -> WeightBuckets:
+    buckets = WeightBuckets(1, size=size, is_shared=is_shared)
     buckets.fill(TensorWeights(tensors), timeout=0.0)
     return buckets
 
@@ -82,13 +83,17 @@ def in_thread(address: Address, receive: Callable[[Receiver, int], None]) -> thr
     return thread
 
 
-def test_every_process_gets_every_tensor(tmp_path: Path) -> None:
+transports = pytest.mark.parametrize("is_shared", [False, True], ids=["gloo", "shared_memory"])
+
+
+@transports
+def test_every_process_gets_every_tensor(tmp_path: Path, is_shared: bool) -> None:
     """Several times, in buckets that are smaller than a tensor, and while they are being filled."""
     sender = Sender("127.0.0.1", 2, timeout=60.0)
     with receivers(2, tmp_path) as processes:
         for number in range(3):
             tensors = {name: value + number for name, value in TENSORS.items()}
-            buckets = WeightBuckets(number, readers=1, size=1000)
+            buckets = WeightBuckets(number, readers=1, size=1000, is_shared=is_shared)
             filling = threading.Thread(target=buckets.fill, args=(TensorWeights(tensors),), kwargs={"timeout": 60.0})
             filling.start()
             tell(processes, sender.address)
@@ -100,11 +105,13 @@ def test_every_process_gets_every_tensor(tmp_path: Path) -> None:
                 assert list(found) == list(tensors)
                 for name, value in tensors.items():
                     torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+    assert (sender.group is None) is is_shared, "nothing is broadcast that is in shared memory"
 
 
-def test_process_that_is_killed_is_an_error_in_time(tmp_path: Path) -> None:
+@transports
+def test_process_that_is_killed_is_an_error_in_time(tmp_path: Path, is_shared: bool) -> None:
     sender = Sender("127.0.0.1", 1, timeout=5.0)
-    buckets = WeightBuckets(1, size=1000)
+    buckets = WeightBuckets(1, size=1000, is_shared=is_shared)
     with receivers(1, tmp_path) as processes:
         tell(processes, sender.address)
 
@@ -129,7 +136,8 @@ def test_server_that_does_not_come(tmp_path: Path) -> None:
         sender.send(filled())
 
 
-def test_error_of_loading_comes_back_and_the_sender_does_not_wait(tmp_path: Path) -> None:
+@transports
+def test_error_of_loading_comes_back_and_the_sender_does_not_wait(is_shared: bool) -> None:
     """The engine fails at the first tensor of many buckets."""
 
     def load(stream) -> None:
@@ -142,10 +150,11 @@ def test_error_of_loading_comes_back_and_the_sender_does_not_wait(tmp_path: Path
     sender = Sender("127.0.0.1", 1, timeout=60.0)
     thread = in_thread(sender.address, receive)
     with pytest.raises(TransferError, match="did not load the weights: ValueError: there is no parameter a"):
-        sender.send(filled(size=100))
+        sender.send(filled(size=100, is_shared=is_shared))
     thread.join(60.0)
 
 
+@transports
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -154,11 +163,13 @@ def test_error_of_loading_comes_back_and_the_sender_does_not_wait(tmp_path: Path
         (lambda data, header: data.view(-1, 16).copy_(data.view(-1, 16).flip(0).clone()), "got other bytes"),
     ],
 )
-def test_other_bytes_and_names_are_found(change: Callable[[torch.Tensor, dict[str, Any]], object], words: str) -> None:
+def test_other_bytes_and_names_are_found(
+    change: Callable[[torch.Tensor, dict[str, Any]], object], words: str, is_shared: bool
+) -> None:
     class Wrong(Receiver):
-        def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], torch.Tensor]:
+        def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], torch.Tensor | None]:
             header, data = super()._bucket(number, bucket)
-            if len(data):
+            if data is not None:
                 change(data, header)
             return header, data
 
@@ -166,7 +177,7 @@ def test_other_bytes_and_names_are_found(change: Callable[[torch.Tensor, dict[st
     wrong = threading.Thread(target=lambda address: Wrong(address, 1).receive(0, list), args=(sender.address,))
     wrong.start()
     with pytest.raises(TransferError, match=words):
-        sender.send(filled({name: torch.randn(4, 4) for name in "abcdef"}))
+        sender.send(filled({name: torch.randn(4, 4) for name in "abcdef"}, is_shared=is_shared))
     wrong.join(60.0)
 
 
@@ -211,19 +222,54 @@ def test_digest_is_that_of_the_words_and_their_places() -> None:
     assert digest.hex() == f"{sum(many.tolist()) % 2**64:016x}{place:016x}-200000"
 
 
-def test_memory_of_the_weights_before_is_used_again() -> None:
+def test_memory_that_a_receiver_cannot_open_is_an_error() -> None:
+    """As if the engine ran in another container."""
+
+    class Elsewhere(Receiver):
+        def data(self, size: int, path: str | None) -> torch.Tensor:
+            return super().data(size, f"{path}0000")
+
+    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    address = sender.address
+
+    def receive() -> None:
+        with pytest.raises(RuntimeError, match="unable to open file"):
+            Elsewhere(address, 1).receive(0, list)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    with pytest.raises(TransferError, match="did not load the weights: RuntimeError: unable to open file"):
+        sender.send(filled(is_shared=True))
+    thread.join(60.0)
+
+
+def test_shared_memory_ends_with_the_weights() -> None:
+    def is_open(path: Path) -> bool:
+        return path.is_symlink() and str(path.readlink()) == "/memfd:purerl-weights (deleted)"
+
+    buckets = filled(size=1000, is_shared=True)
+    paths = [Path(bucket.header["path"]) for bucket in buckets.read(1.0)]
+    assert len(set(paths)) > 1
+    assert all(map(is_open, paths))
+    del buckets
+    gc.collect()
+    assert not any(map(is_open, paths))
+
+
+@transports
+def test_memory_of_the_weights_before_is_used_again(is_shared: bool) -> None:
     """Only if all readers have left it."""
-    old = filled(size=1000)
-    places = [memory.data_ptr() for memory in old.memory]
+    old = filled(size=1000, is_shared=is_shared)
+    places = [memory.data.data_ptr() for memory in old.memory]
     for readers, attached, expected in ((2, 2, True), (2, 1, False), (0, 0, True)):
-        new = WeightBuckets(2, readers=readers, old=old, size=1000)
+        new = WeightBuckets(2, readers=readers, old=old, size=1000, is_shared=is_shared)
         for _ in range(attached):
             new.attach()
         new.fill(TensorWeights(TENSORS), timeout=0.01)
-        assert ([memory.data_ptr() for memory in new.memory] == places) is expected
+        assert ([memory.data.data_ptr() for memory in new.memory] == places) is expected
         values = [(name, value) for b in new.read(1.0) for name, value in unpack(b.data, b.header)]
         for (name, value), (own, tensor) in zip(values, TENSORS.items(), strict=True):
             assert name == own
             torch.testing.assert_close(value, tensor, rtol=0, atol=0)
-        old = filled(size=1000) if not expected else new
-        places = [memory.data_ptr() for memory in old.memory]
+        old = filled(size=1000, is_shared=is_shared) if not expected else new
+        places = [memory.data.data_ptr() for memory in old.memory]

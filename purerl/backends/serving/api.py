@@ -81,3 +81,11 @@ class EngineApi(Protocol):
     async def update(self, http: Http, weights: WeightFiles | WeightStream, *, timeout: float) -> None:
         """Load weights. Nothing that was computed with the old ones is used afterwards, unless settings allow it."""
         ...
+
+    async def sleep(self, http: Http, *, level: int, timeout: float) -> None:
+        """Release the memory of the devices, as `ServerSettings.sleep_level` says. No request is in flight."""
+        ...
+
+    async def wake(self, http: Http, part: Literal["weights", "kv_cache"], *, timeout: float) -> None:
+        """Allocate the memory of `part` again: first that of the weights, which are loaded then, unless it fails."""
+        ...

@@ -22,6 +22,7 @@ from typing import Any
 
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.serving.api import EngineApi
+from purerl.backends.serving.devices import devices_of_servers
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.probe import compare, probe_request
 from purerl.backends.serving.server import ServedRequest, Server
@@ -68,8 +69,8 @@ class ServedGenerator:
         logs = Path(tempfile.mkdtemp(prefix="purerl-servers-") if _RUN in settings.logs else settings.logs)
         urls = settings.urls or (None,) * settings.number
         self.servers = [
-            Server(api, settings, url=url, log=logs / f"{api.name}-{number}.log", connections=connections)
-            for number, url in enumerate(urls)
+            Server(api, settings, url=url, devices=own, log=logs / f"{api.name}-{number}.log", connections=connections)
+            for number, (url, own) in enumerate(zip(urls, devices_of_servers(settings), strict=True))
         ]
         try:
             opening = self._start(_gather(server.open() for server in self.servers))
@@ -140,12 +141,23 @@ class ServedGenerator:
         for server, served in (self.in_flight[key] for key in keys if key in self.in_flight):
             server.cancel(served)
 
+    def sleep(self) -> None:
+        """Let all servers release the memory of their devices until `load_weights`."""
+        self._start(_gather(server.sleep() for server in self.servers)).result(self._limit)
+
+    @property
+    def _limit(self) -> float:
+        """Seconds until all servers have new weights, also if they are started again as often as they may be."""
+        return (self._settings.update_timeout + self._settings.start_timeout) * (1 + self._settings.max_restarts)
+
     def load_weights(self, weights: Weights, *, version: int) -> None:
         check_adapter(weights, self.capabilities)
-        check_names(weights, self._model.shapes)
-        limit = (self._settings.update_timeout + self._settings.start_timeout) * (1 + self._settings.max_restarts)
-        if weights.adapter is None and self._settings.weight_transfer == "gloo":
-            self._buckets = WeightBuckets(version, readers=len(self.servers), old=self._buckets)
+        check_names(weights, self._model.shapes, is_complete=self._settings.sleep_level == 2)
+        limit = self._limit
+        transfer = self._settings.transfer
+        if weights.adapter is None and transfer != "directory":
+            is_shared = transfer == "shared_memory"
+            self._buckets = WeightBuckets(version, is_shared=is_shared, readers=len(self.servers), old=self._buckets)
             with self._updating(self._buckets, limit):
                 self._buckets.fill(weights, timeout=limit)
             return

@@ -21,6 +21,7 @@ from attrs import define, evolve
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, EngineApi
+from purerl.backends.serving.devices import on_devices
 from purerl.backends.serving.http import Http, RefusedError, UnreachableError
 from purerl.backends.serving.log import reason
 from purerl.backends.serving.process import ServerProcess, free_port
@@ -55,14 +56,22 @@ class ServedRequest:
 class Server:
     """A server with the interface `api`, at `url`, or as a process whose log is `log`; `connections` as in `Http`.
 
+    devices   of the process, as in ``CUDA_VISIBLE_DEVICES``
     load      requests that it has been given, and that are not finished
     restarts  how often it was started again
     """
 
     def __init__(
-        self, api: EngineApi, settings: ServerSettings, *, url: str | None, log: Path, connections: int
+        self,
+        api: EngineApi,
+        settings: ServerSettings,
+        *,
+        url: str | None,
+        devices: str | None,
+        log: Path,
+        connections: int,
     ) -> None:
-        self.api, self._settings, self._log, self._connections = api, settings, log, connections
+        self.api, self._settings, self._devices, self._log, self._connections = api, settings, devices, log, connections
         self._http = Http(url or "", connections=connections)
         self._is_owner = url is None
         self._process: ServerProcess | None = None
@@ -71,6 +80,7 @@ class Server:
         self._failures = 0  # restarts since the last completion
         self._weights: WeightFiles | WeightBuckets | None = None
         self._sender: Sender | None = None
+        self._is_asleep = False
         self._last_progress = 0.0
         self._sent: set[ServedRequest] = set()  # requests that wait for an answer
         self._aborting: set[asyncio.Task[None]] = set()
@@ -103,7 +113,7 @@ class Server:
 
     async def _answer(self, request: ServedRequest) -> Completion:
         pending, failures = request.pending, 0
-        while await self._is_open.wait() and not request.is_cancelled:
+        while await self._may_send(request):
             generation = self._generation
             if pending.request.sampling.is_structured:
                 pending.restart()  # a server cannot continue a text that has to match something
@@ -123,6 +133,12 @@ class Server:
                 if answer.finish != "interrupted" or not pending.remaining:
                     return pending.completion(_finish(answer, pending))
         return pending.completion("cancelled")
+
+    async def _may_send(self, request: ServedRequest) -> bool:
+        """Wait until requests may be sent, unless `request` is cancelled; return whether it is not."""
+        if not request.is_cancelled:
+            await self._is_open.wait()
+        return not request.is_cancelled
 
     async def _ask(self, request: ServedRequest) -> Answer:
         """Send a request once. The server has failed if it finishes no request at all for a long time."""
@@ -202,11 +218,35 @@ class Server:
                 self._is_open.set()
             self._last_progress = time.monotonic()
 
+    async def sleep(self) -> None:
+        """Release the memory of the devices until `update`. Requests wait meanwhile."""
+        async with self._lock:
+            level, limit = self._settings.sleep_level, self._settings.update_timeout
+            while not self._is_asleep:
+                self._is_open.clear()
+                try:
+                    async with self._deadline():
+                        await self._interrupt_all()
+                        await self.api.sleep(self._http, level=level, timeout=limit)
+                        self._is_asleep = True
+                except (UnreachableError, RefusedError) as error:
+                    await self._restart(f"it did not release its memory: {error}")
+
     async def _load(self, weights: WeightFiles | WeightBuckets) -> None:
+        """Let the server load `weights`; if it sleeps, wake it: what it stores beside weights has to wait for these."""
         limit = self._settings.update_timeout
+        if self._is_asleep:
+            await self.api.wake(self._http, "weights", timeout=limit)
         if isinstance(weights, WeightFiles):
             await self.api.update(self._http, weights, timeout=limit)
-            return
+        else:
+            await self._send(weights)
+        if self._is_asleep:
+            await self.api.wake(self._http, "kv_cache", timeout=limit)
+            self._is_asleep = False
+
+    async def _send(self, weights: WeightBuckets) -> None:
+        limit = self._settings.update_timeout
         weights.attach()
         if self._sender is None:
             receivers = await self.api.processes(self._http, timeout=_HEALTH_TIMEOUT)
@@ -235,12 +275,12 @@ class Server:
 
     @asynccontextmanager
     async def _deadline(self) -> AsyncIterator[None]:
-        """Raise UnreachableError if loading weights takes too long."""
+        """Raise UnreachableError after `update_timeout`."""
         try:
             async with asyncio.timeout(self._settings.update_timeout):
                 yield
         except TimeoutError as error:
-            raise UnreachableError(f"weights were not loaded in {self._settings.update_timeout:g} seconds") from error
+            raise UnreachableError(f"no end after {self._settings.update_timeout:g} seconds") from error
 
     # --- life of the process -----------------------------------------------------------------------------------------
 
@@ -260,7 +300,7 @@ class Server:
     async def _start(self) -> None:
         if self._is_owner:
             port = free_port()
-            command = self.api.command(_HOST, port)
+            command = on_devices(self.api.command(_HOST, port), self._devices)
             number = f"-{self._generation}" if self._generation else ""
             log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
             self._http = Http(f"http://{_HOST}:{port}", connections=self._connections)
@@ -326,6 +366,7 @@ class Server:
         self.restarts += 1
         _LOG.warning("%s is started again: %s\n%s", self.name, why, reason(log))
         self._is_open.clear()
+        self._is_asleep = False
         try:
             await self._start()
             if self._weights is not None:

@@ -6,6 +6,7 @@ This file imports no torch, so that a mistake in a configuration is reported qui
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,6 +45,13 @@ class ServerSettings:
         "environment variables of the servers", factory=dict, may_change="rounding"
     )
     device: str = setting("cuda or cpu; auto: cuda if torch finds one", default="auto", **one_of("auto", "cuda", "cpu"))
+    devices: tuple[str, ...] = setting(
+        "CUDA devices of the servers, named as in CUDA_VISIBLE_DEVICES: each server of each rank of a host gets "
+        "tensor_parallel_size of them, in order; empty: those that purerl sees, so that a server of rank 0 begins with "
+        "the trainer's device",
+        default=(),
+        may_change="rounding",
+    )
     dtype: str | None = setting(
         "of the weights in the servers: float32, bfloat16 or float16; by default model.dtype. Another one than the "
         "trainer's makes the log-probabilities differ",
@@ -60,6 +68,13 @@ class ServerSettings:
         may_change="rounding",
         **between(0, 1),
     )
+    sleep_level: int = setting(
+        "what servers do while the trainer trains: 0: nothing; 1: release the memory of their devices, with a copy of "
+        "the weights in the memory of the host; 2: the same without the copy, if the trainer sends all weights",
+        default=0,
+        may_change="rounding",
+        **one_of(0, 1, 2),
+    )
     enable_prefix_caching: bool = setting(
         "equal beginnings of sequences are computed once", default=True, may_change="rounding", **boolean()
     )
@@ -72,13 +87,15 @@ class ServerSettings:
     logs: str = setting(
         "the directory of the logs of the servers; {run} is the directory of the run", default="{run}/servers"
     )
-    weight_transfer: str = setting(
-        "how servers get new weights: gloo: over the network or within the host, verified by every process of a "
-        "server, with one copy in the memory of this host; directory: in files, for servers that were not started by "
-        "purerl. An adapter is always in files",
-        default="gloo",
+    weight_transfer: str | None = setting(
+        "how servers get new weights: shared_memory: they read the copy that this host keeps; gloo: over the network; "
+        "directory: in files, for servers that were not started by purerl. The first two are verified by every process "
+        "of a server. By default shared_memory for servers that purerl starts, and gloo for others. An adapter is "
+        "always in files",
+        default=None,
+        need="shared_memory, gloo or directory",
+        valid=lambda name: name in (None, "shared_memory", "gloo", "directory"),
         may_change=True,
-        **one_of("gloo", "directory"),
     )
     weights_directory: str | None = setting(
         "where files of weights are written for the servers, which must see the same directory; by default in the "
@@ -117,6 +134,13 @@ class ServerSettings:
             if getattr(self, name) != getattr(_DEFAULTS, name):
                 need = "servers that purerl starts; those in urls run already"
                 raise ConfigError(f"{name} has no effect", got=getattr(self, name), need=need, do=f"leave {name} out")
+        if "CUDA_VISIBLE_DEVICES" in self.environment:
+            raise ConfigError("environment.CUDA_VISIBLE_DEVICES", got="a variable that purerl sets", do="set devices")
+
+    @property
+    def transfer(self) -> str:
+        """`weight_transfer`, or its default."""
+        return self.weight_transfer or ("gloo" if self.urls or sys.platform != "linux" else "shared_memory")
 
 
 _RECEIVER = Path(__file__).parents[1] / "transfer" / "engine"
@@ -126,6 +150,7 @@ _OF_PROCESSES = (
     "python",
     "environment",
     "device",
+    "devices",
     "dtype",
     "tensor_parallel_size",
     "gpu_memory_utilization",
@@ -164,6 +189,9 @@ def check_engine(server: ServerSettings, package: str) -> None:
         raise ConfigError("server", got="aiohttp is not installed", need="aiohttp, to talk to servers", do=do)
     if server.urls:
         return
+    for name in ("devices", "sleep_level") if is_on_cpu(server) else ():
+        if getattr(server, name):
+            raise ConfigError(f"server.{name} has no effect", got="servers on the CPU", need="servers on CUDA devices")
     if server.python is None and not _is_installed(package):
         need = f"{package}, in an environment of its own or in this one"
         do = f"install {package} into an environment of its own, and set server.python to its interpreter"

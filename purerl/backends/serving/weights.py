@@ -53,12 +53,19 @@ def new_directory(parent: str | None, size: int) -> Path:
     return Path(tempfile.mkdtemp(prefix="purerl-weights-", dir=parent))
 
 
-def check_names(weights: Weights, model: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise EngineError for no weights, and for a name or a shape that `model`, the shapes by name, does not have."""
+def check_names(weights: Weights, model: Mapping[str, tuple[int, ...]], *, is_complete: bool) -> None:
+    """Raise EngineError for no weights, and for a name or a shape that `model`, the shapes by name, does not have.
+
+    With `is_complete` also for names that are missing, because the servers have discarded all weights.
+    """
     if not weights.metadata:
         raise EngineError(
             "weights", got="no weights", need="those of the model, or of at least one layer of an adapter"
         )
+    if is_complete and (missing := model.keys() - weights.metadata.keys()):
+        got = f"no {min(missing)!r}, and {len(missing) - 1} others are missing"
+        need, do = "all weights of the model (server.sleep_level=2)", "set server.sleep_level=1"
+        raise EngineError("the weights for the servers", got=got, need=need, do=do)
     if weights.adapter is not None:
         return
     unknown = [name for name in weights.metadata if name not in model]

@@ -13,7 +13,7 @@ import json
 import pickle
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from attrs import frozen
@@ -110,6 +110,13 @@ class SGLangApi:
         else:
             await self._flush(http, timeout)
             await self._load(http, weights, timeout)
+
+    async def sleep(self, http: Http, *, level: int, timeout: float) -> None:
+        await self._flush(http, timeout)  # the server would end if it had not forgotten its last request
+        await http.post("/release_memory_occupation", {"tags": ["kv_cache", "weights"]}, timeout=timeout)
+
+    async def wake(self, http: Http, part: Literal["weights", "kv_cache"], *, timeout: float) -> None:
+        await http.post("/resume_memory_occupation", {"tags": [part]}, timeout=timeout)
 
     async def _load(self, http: Http, weights: WeightFiles | WeightStream, timeout: float) -> None:
         # With flush_cache=true the server would end if the last request has just been answered.

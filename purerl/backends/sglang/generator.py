@@ -37,6 +37,8 @@ _RESERVED = {
     "max_running_requests": "max_num_seqs",
     "context_length": "max_sequence_length",
     "mem_fraction_static": "server.gpu_memory_utilization",
+    "enable_memory_saver": "server.sleep_level",
+    "enable_weights_cpu_backup": "server.sleep_level",
     "disable_radix_cache": "server.enable_prefix_caching",
     "dtype": "server.dtype",
     "model_path": "model.path",
@@ -88,7 +90,7 @@ def check(config: Config) -> None:
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of SGLang with `model`, which is not loaded. Raises ConfigError if there is no such model."""
     limit = ServedModel(model).max_sequence_length(config.max_sequence_length)
-    return evolve(capabilities(), max_sequence_length=limit)
+    return evolve(capabilities(), max_sequence_length=limit, sleeps=config.server.sleep_level > 0)
 
 
 def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
@@ -109,7 +111,10 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
 
 def command(config: Config, *, model: Model, host: str, port: int) -> Command:
     """How a server of `model` is started that listens on `port` of `host`. It has an OpenAI-compatible interface."""
-    return _api(config, model, seed=0).command(host, port)
+    from purerl.backends.serving.devices import devices_of_servers, on_devices
+
+    started = _api(config, model, seed=0).command(host, port)
+    return on_devices(started, devices_of_servers(config.server)[0])
 
 
 def _api(config: Config, model: Model, seed: int) -> SGLangApi:
@@ -150,6 +155,8 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "max_running_requests": config.max_num_seqs,
         "context_length": length,
         "mem_fraction_static": config.server.gpu_memory_utilization,
+        "enable_memory_saver": config.server.sleep_level > 0 or None,
+        "enable_weights_cpu_backup": config.server.sleep_level == 1 or None,
         "disable_radix_cache": True if not config.server.enable_prefix_caching else None,
         "skip_server_warmup": True,
         "sleep_on_idle": True,  # otherwise a scheduler without requests takes a whole core

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from purerl.backends.transfer.engine.purerl_receiver import ALIGNMENT
+from purerl.backends.transfer.engine.purerl_receiver import padded
+from purerl.backends.transfer.memory import Memory
 from purerl.errors import EngineError
 from purerl.protocols import Weights
 
@@ -22,7 +22,10 @@ _SIZE = 128 * 2**20  # bytes of a bucket, if no tensor is larger
 
 
 class Bucket(NamedTuple):
-    """Tensors, one after the other in `data` (uint8), each at a multiple of `ALIGNMENT` bytes."""
+    """Tensors, one after the other in `data` (uint8), each with as many bytes as `padded` says.
+
+    `header` has their names, dtypes and shapes, the number of bytes, and the path of the memory if it is shared.
+    """
 
     header: dict[str, Any]
     data: Tensor
@@ -33,12 +36,22 @@ class WeightBuckets:
 
     `fill` waits until `attach` has been called `readers` times: who does it no longer reads `old`, the weights of
     another version, whose memory is then used again.
+
+    is_shared  the buckets are in memory that other processes of this host can read
     """
 
-    def __init__(self, version: int, *, readers: int = 0, old: WeightBuckets | None = None, size: int = _SIZE) -> None:
-        self.version, self._missing, self._old, self._size = version, readers, old, size
+    def __init__(
+        self,
+        version: int,
+        *,
+        is_shared: bool = False,
+        readers: int = 0,
+        old: WeightBuckets | None = None,
+        size: int = _SIZE,
+    ) -> None:
+        self.version, self._is_shared, self._missing, self._old, self._size = version, is_shared, readers, old, size
         self._buckets: list[Bucket] = []
-        self.memory: list[Tensor] = []  # of the buckets, in their order
+        self.memory: list[Memory] = []  # of the buckets, in their order
         self._is_complete = False
         self._error: str | None = None
         self._changed = threading.Condition()
@@ -58,14 +71,14 @@ class WeightBuckets:
             is_free = self._changed.wait_for(lambda: self._missing <= 0, timeout)
         free, self._old = (self._old.memory if self._old is not None and is_free else []), None
         try:
-            missing = sum(_padded(math.prod(shape) * dtype.itemsize) for shape, dtype in weights.metadata.values())
+            missing = sum(padded(math.prod(shape) * dtype.itemsize) for shape, dtype in weights.metadata.values())
             writer = self._writer(min(self._size, missing), free)
             for name, value in weights:
                 if not writer.fits(value):
                     self._add(writer.bucket())
-                    writer = self._writer(max(_padded(value.nbytes), min(self._size, missing)), free)
+                    writer = self._writer(max(padded(value.nbytes), min(self._size, missing)), free)
                 writer.add(name, value)
-                missing -= _padded(value.nbytes)
+                missing -= padded(value.nbytes)
             self._add(writer.bucket())
         except BaseException as error:
             self._error = f"{type(error).__name__}: {error}"
@@ -75,11 +88,12 @@ class WeightBuckets:
                 self._is_complete = True
                 self._changed.notify_all()
 
-    def _writer(self, capacity: int, free: list[Tensor]) -> _Writer:
+    def _writer(self, capacity: int, free: list[Memory]) -> _Writer:
         """A new bucket; it takes the first of `free`, if that is large enough."""
-        memory = free.pop(0) if free and len(free[0]) >= capacity else torch.empty(capacity, dtype=torch.uint8)
+        is_enough = bool(free) and len(free[0]) >= capacity
+        memory = free.pop(0) if is_enough else Memory(capacity, is_shared=self._is_shared)
         self.memory.append(memory)
-        return _Writer(memory[:capacity])
+        return _Writer(memory, capacity)
 
     def _add(self, bucket: Bucket) -> None:
         with self._changed:
@@ -106,31 +120,25 @@ class WeightBuckets:
 
 
 class _Writer:
-    """A bucket that is being written into `data`, which is as large as it can become."""
+    """A bucket that is being written into `memory`, of which it uses at most `capacity` bytes."""
 
-    def __init__(self, data: Tensor) -> None:
-        self._data = data
+    def __init__(self, memory: Memory, capacity: int) -> None:
+        self._memory, self._data = memory, memory.data[:capacity]
         self._header: dict[str, list[Any]] = {"names": [], "dtypes": [], "shapes": []}
         self._used = 0
 
     def fits(self, value: Tensor) -> bool:
-        return self._used + _padded(value.nbytes) <= len(self._data)
+        return self._used + padded(value.nbytes) <= len(self._data)
 
     def add(self, name: str, value: Tensor) -> None:
-        own = self._data[self._used : self._used + value.nbytes]
-        own.view(value.dtype).view(value.shape).copy_(value.detach())
-        self._data[self._used + value.nbytes : self._used + _padded(value.nbytes)] = 0
-        self._used += _padded(value.nbytes)
-        for key, entry in (
-            ("names", name),
-            ("dtypes", str(value.dtype).removeprefix("torch.")),
-            ("shapes", [*value.shape]),
-        ):
-            self._header[key].append(entry)
+        end = self._used + value.nbytes
+        self._data[self._used : end].view(value.dtype).view(value.shape).copy_(value.detach())
+        self._used += padded(value.nbytes)
+        self._data[end : self._used] = 0
+        self._header["names"].append(name)
+        self._header["dtypes"].append(str(value.dtype).removeprefix("torch."))
+        self._header["shapes"].append([*value.shape])
 
     def bucket(self) -> Bucket:
-        return Bucket({**self._header, "bytes": self._used}, self._data[: self._used])
-
-
-def _padded(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+        header = {**self._header, "bytes": self._used, "path": self._memory.path}
+        return Bucket(header, self._data[: self._used])

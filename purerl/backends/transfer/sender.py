@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import uuid4
 
+from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
+from torch.distributed.distributed_c10d import Work
 
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.transfer.engine.purerl_receiver import Address, Digest, TransferGroup, local_address
@@ -27,7 +29,7 @@ class TransferError(Exception):
 class Sender:
     """Sends weights to the `receivers` processes of the server at `host`; every wait ends after `timeout` seconds.
 
-    group  None until the first transfer
+    group  None until the first broadcast
     """
 
     def __init__(self, host: str, receivers: int, *, timeout: float) -> None:
@@ -58,11 +60,11 @@ class Sender:
             for bucket in buckets.read(self._limit):
                 self._set(f"{number}/bucket/{sent}", bucket.header)
                 sent += 1
-                self.group = self.group or TransferGroup(self._store, self._address, 0)
-                work = self.group.broadcast(bucket.data)
+                work = None if bucket.header["path"] else self._broadcast(bucket.data)
                 digest.add(bucket.data)
                 names += bucket.header["names"]
-                work.wait()
+                if work is not None:
+                    work.wait()
         except (EngineError, RuntimeError) as error:
             self._set(f"{number}/bucket/{sent}", {"end": str(error)})
             raise TransferError(f"weights were not sent: {error}") from error
@@ -71,6 +73,11 @@ class Sender:
             _compare(rank, json.loads(message), digest.hex(), names)
         for key in [f"{number}/bucket/{k}" for k in range(sent + 1)]:
             self._store.delete_key(key)
+
+    def _broadcast(self, data: Tensor) -> Work:
+        """Begin to send `data`, after all receivers have joined the group."""
+        self.group = self.group or TransferGroup(self._store, self._address, 0)
+        return self.group.broadcast(data)
 
     def _set(self, key: str, message: object) -> None:
         self._store.set(key, json.dumps(message))

@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from attrs import frozen
 
@@ -114,6 +114,12 @@ class VLLMApi:
             await http.post("/collective_rpc", call, timeout=timeout)
         await http.post("/update_weight_version", {"new_version": str(weights.version)}, timeout=timeout)
         await http.post("/resume", timeout=timeout)
+
+    async def sleep(self, http: Http, *, level: int, timeout: float) -> None:
+        await http.post(f"/sleep?level={level}", timeout=timeout)
+
+    async def wake(self, http: Http, part: Literal["weights", "kv_cache"], *, timeout: float) -> None:
+        await http.post(f"/wake_up?tags={part}", timeout=timeout)
 
     async def _load_adapter(self, http: Http, files: WeightFiles, timeout: float) -> None:
         for old in await self._adapters(http, timeout):

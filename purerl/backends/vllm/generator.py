@@ -34,6 +34,7 @@ _RESERVED = {
     "max_num_seqs": "max_num_seqs",
     "max_model_len": "max_sequence_length",
     "gpu_memory_utilization": "server.gpu_memory_utilization",
+    "enable_sleep_mode": "server.sleep_level",
     "enable_prefix_caching": "server.enable_prefix_caching",
     "dtype": "server.dtype",
     "model": "model.path",
@@ -83,7 +84,12 @@ def check(config: Config) -> None:
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of vLLM with `model`, which is not loaded. Raises ConfigError if there is no such model."""
     limit = ServedModel(model).max_sequence_length(config.max_sequence_length)
-    return evolve(capabilities(), max_sequence_length=limit, adapters=config.max_lora_rank is not None)
+    return evolve(
+        capabilities(),
+        max_sequence_length=limit,
+        adapters=config.max_lora_rank is not None,
+        sleeps=config.server.sleep_level > 0,
+    )
 
 
 def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
@@ -104,7 +110,10 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
 
 def command(config: Config, *, model: Model, host: str, port: int) -> Command:
     """How a server of `model` is started that listens on `port` of `host`. It has an OpenAI-compatible interface."""
-    return _api(config, model).command(host, port)
+    from purerl.backends.serving.devices import devices_of_servers, on_devices
+
+    started = _api(config, model).command(host, port)
+    return on_devices(started, devices_of_servers(config.server)[0])
 
 
 def _api(config: Config, model: Model) -> VLLMApi:
@@ -128,6 +137,7 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "max_num_seqs": config.max_num_seqs,
         "max_model_len": served.max_sequence_length(config.max_sequence_length),
         "gpu_memory_utilization": config.server.gpu_memory_utilization,
+        "enable_sleep_mode": config.server.sleep_level > 0 or None,
         "enable_prefix_caching": config.server.enable_prefix_caching,
         "enable_scale_out": True,
         "logprobs_mode": "processed_logprobs",

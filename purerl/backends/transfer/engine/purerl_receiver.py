@@ -3,8 +3,9 @@
 For each transfer n, counted from 0, the two sides exchange messages over the sender's store, under these keys:
 
     n/ready/RANK    the receiver RANK waits for the weights
-    n/bucket/K      from the sender: names, dtypes, shapes and bytes of bucket K, which is broadcast next; after the
-                    last bucket, or if the sender has failed: {"end": reason or null}
+    n/bucket/K      from the sender: names, dtypes, shapes and bytes of bucket K, and the path of the shared memory in
+                    which it is, or null if it is broadcast next; after the last bucket, or if the sender has failed:
+                    {"end": reason or null}
     n/report/RANK   what RANK received: its digest and the names, and the error of loading them, or null
 """
 
@@ -15,7 +16,7 @@ import json
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -25,7 +26,6 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from torch.distributed.distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store, Work
 
 __all__ = [
-    "ALIGNMENT",
     "Address",
     "Digest",
     "Receiver",
@@ -33,15 +33,14 @@ __all__ = [
     "VLLMWorker",
     "load_into_sglang",
     "local_address",
+    "padded",
     "unpack",
 ]
 
 Load = Callable[[Iterator[tuple[str, Tensor]]], object]
 
-ALIGNMENT = 16
-"""Each tensor in a bucket begins at a multiple of this number of bytes."""
-
-_CHUNK = {"cpu": 2**16, "cuda": 2**24}  # words of a digest that are computed at a time: on a CPU they fit in its cache
+_ALIGNMENT = 16  # bytes
+_CHUNK = 2**16  # words of a digest that are computed at a time: they fit in the cache
 
 
 class Address(NamedTuple):
@@ -62,23 +61,17 @@ class Address(NamedTuple):
 class Digest:
     """Two sums over the 64-bit words w_i of a sequence of bytes, modulo 2^64: of w_i, and of (i + 1) w_i.
 
-    A changed word changes the first sum, and words that change places change the second. The sums stay on the device
-    of the bytes until `hex` is called.
+    A changed word changes the first sum, and words that change places change the second.
     """
 
     def __init__(self) -> None:
-        self._sum: Tensor | int = 0
-        self._weighted: Tensor | int = 0
+        self._sum = self._weighted = torch.tensor(0)
         self._words = 0
-        self._index: Tensor | None = None
+        self._index = torch.arange(1, _CHUNK + 1)
 
     def add(self, data: Tensor) -> None:
         """Continue with `data`, of dtype uint8, with a multiple of 8 bytes."""
-        words = data.view(torch.int64)
-        chunk = _CHUNK.get(data.device.type, 2**20)
-        if self._index is None:
-            self._index = torch.arange(1, chunk + 1, device=data.device)
-        for part in words.split(chunk):
+        for part in data.view(torch.int64).split(_CHUNK):
             total = part.sum()
             self._sum = self._sum + total
             self._weighted = self._weighted + (part * self._index[: len(part)]).sum() + self._words * total
@@ -113,6 +106,11 @@ class TransferGroup:
         return self._group.broadcast([data], options)
 
 
+def padded(size: int) -> int:
+    """How many bytes of a bucket a tensor of `size` bytes takes: at least one multiple of 16."""
+    return max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT
+
+
 def unpack(data: Tensor, header: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) for each tensor in a bucket; the tensors share its memory."""
     start = 0
@@ -120,17 +118,17 @@ def unpack(data: Tensor, header: dict[str, Any]) -> Iterator[tuple[str, Tensor]]
         dtype = getattr(torch, dtype_name)
         size = torch.Size(shape).numel() * dtype.itemsize
         yield name, data[start : start + size].view(dtype).view(shape)
-        start += -(-size // ALIGNMENT) * ALIGNMENT
+        start += padded(size)
 
 
 class Receiver:
-    """The receiver `rank` of the sender at `address`, whose group is joined in the first transfer."""
+    """The receiver `rank` of the sender at `address`."""
 
     def __init__(self, address: Address, rank: int) -> None:
         timeout = timedelta(seconds=address.timeout)
         self._store = TCPStore(address.host, address.port, is_master=False, timeout=timeout)
         self._rank, self._address = rank, address
-        self._group: TransferGroup | None = None
+        self._group: TransferGroup | None = None  # joined when the first bucket is broadcast
         self._thread = ThreadPoolExecutor(1, "purerl receiver")
 
     def receive(self, number: int, load: Load) -> None:
@@ -139,66 +137,54 @@ class Receiver:
         The weights that `load` does not take are received too, so the sender does not wait for them.
         """
         self._store.set(f"{number}/ready/{self._rank}", "")
-        transfer = _Transfer(self, number)
-        stream = itertools.chain.from_iterable(iter(transfer.bucket, None))
-        error = _error_of(load, stream)
-        error_of_rest = _error_of(deque[object](maxlen=0).extend, stream)
-        error = error or error_of_rest
-        text = None if error is None else f"{type(error).__name__}: {error}"
-        report = {"digest": transfer.digest.hex(), "names": transfer.names, "error": text}
+        digest, names = Digest(), list[str]()
+        stream = itertools.chain.from_iterable(self._buckets(number, digest, names))  # which `load` cannot close
+        errors = [error for use in (load, _exhaust) if (error := _error_of(use, stream)) is not None]
+        text = f"{type(errors[0]).__name__}: {errors[0]}" if errors else None
+        report = {"digest": digest.hex(), "names": names, "error": text}
         self._store.set(f"{number}/report/{self._rank}", json.dumps(report))
-        if error is not None:
-            raise error
+        if errors:
+            raise errors[0]
 
-    def begin(self, number: int, bucket: int) -> Future[tuple[dict[str, Any], Tensor]]:
-        """Begin to wait for a bucket: the sender's message about it, and its bytes."""
-        return self._thread.submit(self._bucket, number, bucket)
+    def _buckets(self, number: int, digest: Digest, names: list[str]) -> Iterator[Iterator[tuple[str, Tensor]]]:
+        """The tensors of each bucket. While they are loaded, the next bucket is received."""
+        following = self._thread.submit(self._bucket, number, 0)
+        for bucket in itertools.count(1):
+            header, data = following.result()
+            if data is None:
+                if header["end"] is not None:
+                    raise RuntimeError(f"the trainer did not send all weights: {header['end']}")
+                return
+            following = self._thread.submit(self._bucket, number, bucket)
+            digest.add(data)
+            names += header["names"]
+            yield unpack(data, header)
 
-    def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], Tensor]:
+    def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], Tensor | None]:
+        """What the sender says of a bucket, and its bytes; None after the last bucket."""
         header = json.loads(self._store.get(f"{number}/bucket/{bucket}"))
-        return header, self.data(header.get("bytes", 0))
+        return header, None if "end" in header else self.data(header["bytes"], header["path"])
 
-    def data(self, size: int) -> Tensor:
-        """The next `size` bytes."""
-        if size == 0:
-            return torch.empty(0, dtype=torch.uint8)
+    def data(self, size: int, path: str | None) -> Tensor:
+        """A copy of the first `size` bytes of the shared memory `path`; without a path, `size` bytes by broadcast."""
+        if path is not None:
+            return torch.from_file(path, size=size, dtype=torch.uint8).clone()
         self._group = self._group or TransferGroup(self._store, self._address, self._rank)
         data = torch.empty(size, dtype=torch.uint8)
         self._group.broadcast(data).wait()
         return data
 
 
-def _error_of(function: Load, stream: Iterator[tuple[str, Tensor]]) -> Exception | None:
+def _exhaust(stream: Iterator[object]) -> None:
+    deque(stream, maxlen=0)
+
+
+def _error_of(use: Load, stream: Iterator[tuple[str, Tensor]]) -> Exception | None:
     try:
-        function(stream)
+        use(stream)
     except Exception as error:  # noqa: BLE001 - it is reported
         return error
     return None
-
-
-class _Transfer:
-    """The state of one transfer. While a bucket is loaded, the next one is received."""
-
-    def __init__(self, receiver: Receiver, number: int) -> None:
-        self.digest, self.names = Digest(), list[str]()
-        self._receiver, self._number, self._bucket, self._is_over = receiver, number, 0, False
-        self._next = receiver.begin(number, 0)
-
-    def bucket(self) -> Iterator[tuple[str, Tensor]] | None:
-        """The tensors of the next bucket; None after the last one, and after an error."""
-        if self._is_over:
-            return None
-        self._is_over = True  # unless a bucket comes
-        header, data = self._next.result()
-        if "end" in header:
-            if header["end"] is not None:
-                raise RuntimeError(f"the trainer did not send all weights: {header['end']}")
-            return None
-        self._bucket, self._is_over = self._bucket + 1, False
-        self._next = self._receiver.begin(self._number, self._bucket)
-        self.digest.add(data)
-        self.names += header["names"]
-        return unpack(data, header)
 
 
 _RECEIVERS: dict[str, Receiver] = {}

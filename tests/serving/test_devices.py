@@ -1,0 +1,79 @@
+"""Which CUDA devices servers use. The number of devices is simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from purerl.backends.serving.api import Command
+from purerl.backends.serving.devices import devices_of_servers, on_devices
+from purerl.backends.serving.settings import ServerSettings, check_engine
+from purerl.errors import ConfigError
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let this process be rank `rank` of a host, and see `count` devices."""
+
+    def simulate(count: int, *, rank: int = 0, current: int | None = None, visible: str | None = None) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: rank if current is None else current)
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+    return simulate
+
+
+def test_server_begins_with_the_device_of_its_trainer(cuda: Any) -> None:
+    cuda(8)
+    assert devices_of_servers(ServerSettings()) == ["0"]
+    assert devices_of_servers(ServerSettings(number=2, tensor_parallel_size=3)) == ["0,1,2", "3,4,5"]
+    cuda(8, rank=3)
+    assert devices_of_servers(ServerSettings()) == ["3"]
+    assert devices_of_servers(ServerSettings(tensor_parallel_size=2)) == ["6,7"]
+    cuda(2, visible="GPU-a,GPU-b", rank=1)
+    assert devices_of_servers(ServerSettings()) == ["GPU-b"]
+    cuda(1, rank=3, current=0, visible="5")  # srun --gpus-per-task=1
+    assert devices_of_servers(ServerSettings()) == ["5"]
+
+
+def test_devices_are_divided_among_the_servers_of_all_ranks(cuda: Any) -> None:
+    server = ServerSettings(devices=("4", "5", "6", "7"), tensor_parallel_size=2)
+    cuda(4, visible="0,1,2,3")
+    assert devices_of_servers(server) == ["4,5"]
+    cuda(1, rank=1, current=0, visible="1")
+    assert devices_of_servers(server) == ["6,7"]
+
+
+def test_too_few_devices_are_refused(cuda: Any) -> None:
+    cuda(2)
+    with pytest.raises(
+        ConfigError, match=r"devices that this process sees\n  got:  2: 0, 1\n  need: 4: 2 for each of 2"
+    ):
+        devices_of_servers(ServerSettings(number=2, tensor_parallel_size=2))
+    cuda(8, rank=2)
+    with pytest.raises(
+        ConfigError, match=r"server.devices\n  got:  2: 6, 7\n  need: 3: 1 for each of 1 servers of 3 ranks"
+    ):
+        devices_of_servers(ServerSettings(devices=("6", "7")))
+
+
+def test_servers_that_need_no_device(cuda: Any) -> None:
+    cuda(1)
+    assert devices_of_servers(ServerSettings(device="cpu", number=3)) == [None] * 3
+    assert devices_of_servers(ServerSettings(urls=("http://a:1", "http://b:1"))) == [None] * 2
+    with pytest.raises(ConfigError, match=r"server.devices has no effect\n  got:  servers on the CPU"):
+        check_engine(ServerSettings(device="cpu", devices=("1",), python="python3"), "vllm")
+    with pytest.raises(ConfigError, match=r"environment.CUDA_VISIBLE_DEVICES[\s\S]*set devices"):
+        ServerSettings(environment={"CUDA_VISIBLE_DEVICES": "1"})
+
+
+def test_variable_of_a_process() -> None:
+    command = Command(("python3",), {"A": "1"})
+    assert on_devices(command, None) == command
+    assert on_devices(command, "2,3").environment == {"A": "1", "CUDA_VISIBLE_DEVICES": "2,3"}
