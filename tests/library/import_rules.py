@@ -25,6 +25,7 @@ LAYERS = (
         "process",
         "seeds",
         "ranks",
+        "sampling",
         "settings",
         "aliases",
         "presets",

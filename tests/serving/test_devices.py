@@ -18,7 +18,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let this process be rank `rank` of a host, and see `count` devices."""
 
     def simulate(count: int, *, rank: int = 0, current: int | None = None, visible: str | None = None) -> None:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: rank if current is None else current)
         monkeypatch.setenv("LOCAL_RANK", str(rank))
@@ -67,6 +67,9 @@ def test_servers_that_need_no_device(cuda: Any) -> None:
     cuda(1)
     assert devices_of_servers(ServerSettings(device="cpu", number=3)) == [None] * 3
     assert devices_of_servers(ServerSettings(urls=("http://a:1", "http://b:1"))) == [None] * 2
+    cuda(0)
+    assert devices_of_servers(ServerSettings(device="cuda", number=2)) == [None] * 2
+    assert devices_of_servers(ServerSettings(device="cuda", devices=("3",))) == ["3"]
     with pytest.raises(ConfigError, match=r"server.devices has no effect\n  got:  servers on the CPU"):
         check_engine(ServerSettings(device="cpu", devices=("1",), python="python3"), "vllm")
     with pytest.raises(ConfigError, match=r"environment.CUDA_VISIBLE_DEVICES[\s\S]*set devices"):

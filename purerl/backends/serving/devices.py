@@ -15,17 +15,17 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def devices_of_servers(server: ServerSettings) -> Sequence[str | None]:
-    """The value of ``CUDA_VISIBLE_DEVICES`` for each server of this process; None if it needs none, as on the CPU.
+    """The value of ``CUDA_VISIBLE_DEVICES`` for each server of this process; None on the CPU, or without any devices.
 
     Every server gets `tensor_parallel_size` devices of its own. They are taken in order, first for the servers of rank
     0 of this host: from `server.devices`, or from all devices that this process sees.
 
     Raises: ConfigError if there are not enough.
     """
-    if server.urls or is_on_cpu(server):
-        return [None] * (len(server.urls) or server.number)
     import torch
 
+    if server.urls or is_on_cpu(server) or not (server.devices or torch.cuda.is_available()):
+        return [None] * (len(server.urls) or server.number)
     if server.devices:
         devices, rank, source = [*server.devices], int(os.environ.get("LOCAL_RANK", "0")), "server.devices"
     else:
