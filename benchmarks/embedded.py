@@ -78,13 +78,13 @@ def with_transformers(model: Any, rows: Sequence[Request]) -> None:
     model.generate(prompts, attention_mask=torch.ones_like(prompts), do_sample=True, top_k=0, use_cache=True, **limits)
 
 
-def measure(ways: dict[str, Callable[[list[Request]], object]], load: Load, rounds: int) -> dict[str, list[float]]:
+def measure(functions: dict[str, Callable[[list[Request]], object]], load: Load, rounds: int) -> dict[str, list[float]]:
     """CPU seconds of each round, after a first one for warming up."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
     for attempt in range(rounds + 1):
-        for name, way in ways.items():
+        for name, function in functions.items():
             rows, start = requests(load, attempt), time.process_time()
-            way(rows)
+            function(rows)
             seconds[name].append(time.process_time() - start)
     return {name: values[1:] for name, values in seconds.items()}
 
@@ -100,13 +100,13 @@ def main() -> None:
         model = write_model(Path(folder, "model"))
         plain = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32).eval()
         embedded: Generator = hf.build(hf.Config(device="cpu", max_num_seqs=PROMPTS * SAMPLES), model=model, seed=0)
-    ways: dict[str, Callable[[list[Request]], object]] = {
+    functions: dict[str, Callable[[list[Request]], object]] = {
         "generate": lambda rows: with_transformers(plain, rows),
         "generator": lambda rows: generate(embedded, rows),
     }
     print(f"{'':10}{'generate':>10}{'generator':>11}{'ratio':>8}{'target':>8}  by round")
     for name, load in LOADS.items():
-        seconds = measure(ways, load, options.rounds)
+        seconds = measure(functions, load, options.rounds)
         slow, fast = (median(values) for values in seconds.values())
         by_round = ", ".join(f"{a / b:.2f}" for a, b in zip(*seconds.values(), strict=True))
         print(f"{name:10}{slow:10.2f}{fast:11.2f}{slow / fast:8.2f}{load.target:8.2f}  {by_round}")

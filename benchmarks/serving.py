@@ -3,7 +3,7 @@
     python -m benchmarks.serving vllm=engines/vllm/bin/python [--rounds 5]
 
 The engine runs on a CPU. 64 prompts of 32 tokens get 8 completions of 64 tokens each, from a Qwen3 model with 0.2
-million parameters. The ways alternate, in one run, with one server:
+million parameters. Three functions alternate, in one run, with one server:
 
     http       the same bodies, sent by aiohttp and decoded from JSON; nothing else
     generator  `submit` and `collect` of `ServedGenerator`
@@ -84,13 +84,13 @@ def over_http(served: ServedGenerator, attempt: int) -> None:
     asyncio.run(run())
 
 
-def measure(ways: dict[str, Callable[[int], object]], rounds: int) -> dict[str, list[tuple[float, float]]]:
+def measure(functions: dict[str, Callable[[int], object]], rounds: int) -> dict[str, list[tuple[float, float]]]:
     """(wall time, CPU time) in milliseconds for each completion, of each round after a first one for warming up."""
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in functions}
     for attempt in range(rounds + 1):
-        for number, (name, way) in enumerate(ways.items()):
+        for number, (name, function) in enumerate(functions.items()):
             wall, cpu = time.perf_counter(), time.process_time()
-            way(len(ways) * attempt + number)
+            function(len(functions) * attempt + number)
             spent = time.perf_counter() - wall, time.process_time() - cpu
             times[name].append((1e3 * spent[0] / (PROMPTS * SAMPLES), 1e3 * spent[1] / (PROMPTS * SAMPLES)))
     return {name: values[1:] for name, values in times.items()}
@@ -109,12 +109,12 @@ def main() -> None:
         engine = find("generator", kind)
         served = engine.build(engine.Config(server=server, max_num_seqs=512), model=model, seed=0)
         embedded: Generator = hf.build(hf.Config(device="cpu", max_num_seqs=512), model=model, seed=0)
-        ways: dict[str, Callable[[int], object]] = {
+        functions: dict[str, Callable[[int], object]] = {
             "http": lambda attempt: over_http(served, attempt),
             "generator": lambda attempt: generate(served, requests(attempt)),
             "hf": lambda attempt: generate(embedded, requests(attempt)),
         }
-        times = measure(ways, options.rounds)
+        times = measure(functions, options.rounds)
         served.close()
     print(f"{'ms of a completion':20}{'wall':>10}{'CPU here':>10}")
     for name, values in times.items():

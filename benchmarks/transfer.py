@@ -5,8 +5,8 @@
 The weights are those of a model with 0.5 billion parameters in bfloat16: 24 layers with the shapes of Qwen2.5-0.5B. In
 each round, one process sends them to another one:
 
-    broadcast  one gloo broadcast of a tensor with as many bytes, in the group that transfers use too
-    transfer   `WeightBuckets.fill`, which copies the weights, beside `Sender.send`, with digests and reports
+    broadcast  one gloo broadcast of a tensor with as many bytes, in the group of the transfers
+    transfer   `Sender.send`, with digests and reports, while `WeightBuckets.fill` copies the weights
     send       only `Sender.send`, of buckets that have been filled
 
 Nothing is loaded into an engine. The table has the median of the rounds in milliseconds, and the ratio to `broadcast`,
@@ -26,7 +26,6 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from statistics import median
 from threading import Thread
-from typing import Any
 
 import torch
 
@@ -36,9 +35,10 @@ from purerl.backends.transfer.sender import Sender
 from purerl.backends.weights import TensorWeights
 
 LAYERS, HIDDEN, INTERMEDIATE, KEYS, VOCABULARY = 24, 896, 4864, 128, 151_936
+BROADCAST = -1  # a message to the other process; the others are numbers of transfers
 
 
-def model() -> TensorWeights:
+def random_weights() -> TensorWeights:
     """Weights with the names and shapes of the model."""
     shapes = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,)}
     for layer in range(LAYERS):
@@ -54,10 +54,10 @@ def model() -> TensorWeights:
 
 
 def receive(connection: Connection, address: Address, size: int) -> None:
-    """The other process: it takes what it is told to expect."""
+    """The other process: it receives what each message names, and answers when it has it."""
     receiver = Receiver(address, 1)
-    for what, number in iter(connection.recv, None):
-        if what == "broadcast":
+    for number in iter(connection.recv, None):
+        if number == BROADCAST:
             connection.send("ready")
             receiver.data(size)
         else:
@@ -65,59 +65,70 @@ def receive(connection: Connection, address: Address, size: int) -> None:
         connection.send("done")
 
 
+class Benchmark:
+    """The functions that are compared, with the process that receives, and whose group is joined."""
+
+    def __init__(self, weights: TensorWeights) -> None:
+        self.weights, self.sender = weights, Sender("127.0.0.1", 1, timeout=120.0)
+        self.filled, self.copy = WeightBuckets(0), WeightBuckets(1)
+        for buckets in (self.filled, self.copy):
+            buckets.fill(weights, timeout=0.0)
+        self.size = sum(bucket.header["bytes"] for bucket in self.filled.read(1.0))
+        self.data = torch.zeros(self.size, dtype=torch.uint8)
+        context = get_context("spawn")
+        self.connection, other = context.Pipe()
+        arguments = (other, self.sender.address, self.size)
+        context.Process(target=receive, args=arguments, daemon=True).start()
+        self.send(self.filled)  # joins the group
+
+    def broadcast(self) -> None:
+        self.connection.send(BROADCAST)
+        self.connection.recv()
+        self.sender.group.broadcast(self.data).wait()
+        self.connection.recv()
+
+    def transfer(self) -> None:
+        self.copy = WeightBuckets(1, old=self.copy)
+        filling = Thread(target=self.copy.fill, args=(self.weights,), kwargs={"timeout": 0.0})
+        filling.start()
+        self.send(self.copy)
+        filling.join()
+
+    def send(self, buckets: WeightBuckets) -> None:
+        self.connection.send(self.sender.address.number)
+        self.sender.send(buckets)
+        self.connection.recv()
+
+
+def measure(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each round."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            times[name].append(1e3 * (time.perf_counter() - start))
+    return times
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    weights, sender = model(), Sender("127.0.0.1", 1, timeout=120.0)
-    filled = WeightBuckets(0)
-    filled.fill(weights, timeout=0.0)
-    size = sum(bucket.header["bytes"] for bucket in filled.read(1.0))
-    data = torch.zeros(size, dtype=torch.uint8)
-    connection, other = get_context("spawn").Pipe()
-    process = get_context("spawn").Process(target=receive, args=(other, sender.address, size), daemon=True)
-    process.start()
-
-    def transfer(buckets: WeightBuckets) -> None:
-        connection.send(("transfer", sender.address.number))
-        sender.send(buckets)
-        connection.recv()
-
-    copies = [WeightBuckets(1)]
-    copies[0].fill(weights, timeout=0.0)
-
-    def whole() -> None:
-        buckets = WeightBuckets(1, old=copies.pop())
-        copies.append(buckets)
-        filling = Thread(target=buckets.fill, args=(weights,), kwargs={"timeout": 0.0})
-        filling.start()
-        transfer(buckets)
-        filling.join()
-
-    def broadcast() -> None:
-        connection.send(("broadcast", 0))
-        connection.recv()
-        if sender.group is not None:  # it is joined
-            sender.group.broadcast(data).wait()
-        connection.recv()
-
-    transfer(filled)  # joins the group
-    ways: dict[str, Callable[[], Any]] = {"broadcast": broadcast, "transfer": whole, "send": lambda: transfer(filled)}
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, way in ways.items():
-            start = time.perf_counter()
-            way()
-            times[name].append(time.perf_counter() - start)
-    connection.send(None)
-    print(f"{size / 2**20:.0f} MiB")
+    benchmark = Benchmark(random_weights())
+    functions: dict[str, Callable[[], object]] = {
+        "broadcast": benchmark.broadcast,
+        "transfer": benchmark.transfer,
+        "send": lambda: benchmark.send(benchmark.filled),
+    }
+    times = measure(functions, options.rounds)
+    benchmark.connection.send(None)
+    print(f"{benchmark.size / 2**20:.0f} MiB")
+    base = times["broadcast"]
     for name, values in times.items():
-        ratios = [value / base for value, base in zip(values, times["broadcast"], strict=True)]
-        of_rounds = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(
-            f"{name:12}{1e3 * median(values):8.0f} ms {median(values) / median(times['broadcast']):6.2f}  {of_rounds}"
-        )
+        by_round = ", ".join(f"{value / own:.2f}" for value, own in zip(values, base, strict=True))
+        print(f"{name:12}{median(values):8.0f} ms {median(values) / median(base):6.2f}  {by_round}")
 
 
 if __name__ == "__main__":
