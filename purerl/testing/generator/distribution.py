@@ -65,8 +65,8 @@ def sampled_tokens_match_probabilities(case: Case) -> None:
 def sampled_pairs_match_probabilities(case: Case) -> None:
     """The frequencies of pairs of tokens fit their probabilities.
 
-    They show whether the second token is drawn independently of the first token's random number. Pairs are told apart
-    whose first token is expected at least five times.
+    They show whether the second token is drawn independently of the first token's random number. All pairs whose first
+    token is expected less than five times count as one outcome.
     """
     for temperature in (1.0, 0.5):
         completions = _sampled(case, temperature, max_tokens=2)
