@@ -14,8 +14,11 @@ from purerl.backends.requests import PendingRequest
 from purerl.errors import ConfigError
 from purerl.testing import generator as suite
 from purerl.testing.generator import check_generator
-from tests.backends.broken.generators import MUTANTS, rounded_by_batch
+from tests.backends.broken import generators, parameters, turns
+from tests.backends.broken.generators import rounded_by_batch
 from tests.backends.generators import FAKE, fake_generator
+
+MUTANTS = generators.MUTANTS | turns.MUTANTS | parameters.MUTANTS
 
 
 def test_fake_generator_conforms_with_every_check():
@@ -86,26 +89,25 @@ def test_checks_that_need_seeds_are_left_out_without_them():
 # --- mutants -----------------------------------------------------------------------------------------------------
 
 
-def only(check, monkeypatch) -> None:
-    monkeypatch.setattr(suite, "ALWAYS", (check,))
-    monkeypatch.setattr(suite, "SAMPLING", {})
-    monkeypatch.setattr(suite, "EXACT", {})
+def message_of(name, monkeypatch) -> str:
+    """The message of the check that detects the mutant `name`; no other check runs."""
+    mutant = MUTANTS[name]
+    mutant.apply(monkeypatch)
+    for group, checks in {"ALWAYS": (mutant.check,), "SAMPLING": {}, "EXACT": {}}.items():
+        monkeypatch.setattr(suite, group, checks)
+    with pytest.raises(AssertionError) as caught:
+        check_generator(fake_generator, **FAKE)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_detected(name, monkeypatch):
-    check, owner, attribute, function = MUTANTS[name]
-    original = getattr(owner, attribute)
-    monkeypatch.setattr(owner, attribute, lambda *args, **kwargs: function(original, *args, **kwargs))
-    only(check, monkeypatch)
     monkeypatch.setattr(suite, "_TIMEOUT", 0.2)
-    with pytest.raises(AssertionError, match=f"^{check.__name__}: "):
-        check_generator(fake_generator, **FAKE)
+    assert message_of(name, monkeypatch).startswith(f"{MUTANTS[name].check.__name__}: ")
 
 
 def test_every_check_has_a_mutant():
-    checks = {check for check, *_ in MUTANTS.values()}
-    assert checks == {*suite.ALWAYS, *suite.SAMPLING, *suite.EXACT}
+    assert {mutant.check for mutant in MUTANTS.values()} == {*suite.ALWAYS, *suite.SAMPLING, *suite.EXACT}
 
 
 # --- messages, exemptions and kinds of sequences -------------------------------------------------------------------
@@ -135,17 +137,6 @@ def test_requests_and_prompts_are_submitted_as_lists_and_as_tuples(monkeypatch):
     assert kinds == {(name, kind) for name in ("requests", "prompt") for kind in (list, tuple)}
 
 
-def message_of(name, monkeypatch) -> str:
-    """The message of the check that detects the mutant `name`."""
-    check, owner, attribute, function = MUTANTS[name]
-    original = getattr(owner, attribute)
-    monkeypatch.setattr(owner, attribute, lambda *args, **kwargs: function(original, *args, **kwargs))
-    only(check, monkeypatch)
-    with pytest.raises(AssertionError) as caught:
-        check_generator(fake_generator, **FAKE)
-    return str(caught.value)
-
-
 DIFFERENCE = r"(the first difference at new token \d+|the number of tokens): got \d+, expected \d+"
 REQUEST = r"request '{key}', seed \d+, temperature \S+, max_tokens \d+,( stop \S+,)* prompt \["
 
@@ -161,7 +152,7 @@ REQUEST = r"request '{key}', seed \d+, temperature \S+, max_tokens \d+,( stop \S
 )
 def test_two_requests_that_differ_are_named(name, actual, expected, key, monkeypatch):
     message, request = message_of(name, monkeypatch), REQUEST.replace("{key}", key)
-    assert re.match(rf"^{MUTANTS[name][0].__name__}: {DIFFERENCE}\n  got:      \(", message)
+    assert re.match(rf"^{MUTANTS[name].check.__name__}: {DIFFERENCE}\n  got:      \(", message)
     assert re.search(rf"\n            {actual}: {request}.*\n  expected: \(", message)
     assert re.search(rf"\n            {expected}: {request}", message)
 

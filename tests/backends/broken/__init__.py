@@ -1,1 +1,1 @@
-"""Trainers with a bug that shows only on several ranks."""
+"""Trainers with a bug that shows only on several ranks, and generators with a bug in one function."""

@@ -1,34 +1,20 @@
-"""Broken generators: each is the fake generator with one function replaced.
-
-Most are bugs of real generators. `@mutant(check, owner, name)` registers a function that replaces `owner.name`. Its
-first argument is the original function. `check` has to detect it.
-"""
+"""Broken generators: each is the fake generator with one function replaced. Most are bugs of real generators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from attrs import evolve
-from torch import Tensor
 
 from purerl.backends.fake import generator as fake
 from purerl.backends.fake.generator import FakeGenerator
 from purerl.backends.requests import PendingRequest
 from purerl.backends.sampling import choose
-from purerl.protocols import SAMPLING_PARAMETERS, Completion, Request
+from purerl.protocols import Completion
 from purerl.testing import generator as suite
+from tests.backends.broken.mutants import Mutants
 
-MUTANTS: dict[str, tuple[Callable, object, str, Callable]] = {}
-
-
-def mutant(check: Callable, owner: object, name: str):
-    def register(function: Callable) -> Callable:
-        MUTANTS[function.__name__] = (check, owner, name, function)
-        return function
-
-    return register
+MUTANTS = Mutants()
+mutant = MUTANTS.register
 
 
 @mutant(suite.collect_without_requests_returns_empty_list, FakeGenerator, "collect")
@@ -240,161 +226,7 @@ def requests_in_flight_finish_with_the_old_weights(original, self, weights, *, v
     original(self, weights, version=version)
 
 
-# Mutants that keep something wrong of the sequence of an earlier request, for a request that continues it.
-
-
-class Earlier(NamedTuple):
-    """A request that was submitted, its state, and the weights at that time."""
-
-    request: Request
-    pending: PendingRequest
-    weights: dict[str, Tensor]
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return (*self.request.tokens, *self.pending.tokens)
-
-
-def submit_changed(original, self, requests, change):
-    """Submit `change(request, earlier)` in place of a request that continues `earlier`."""
-    known = self.__dict__.setdefault("known", [])
-
-    def changed(request):
-        earlier = (e for e in known if e.pending.tokens and tuple(request.tokens[: len(e.tokens)]) == e.tokens)
-        match = next(earlier, None)
-        return change(request, match) if match else request
-
-    original(self, [changed(request) for request in requests])
-    weights = {name: weight.clone() for name, weight in self._weights.items()}
-    known += [Earlier(request, self._pending[request.key], weights) for request in requests]
-
-
-@mutant(suite.next_turns_equal_forward_pass, FakeGenerator, "submit")
-def tokens_after_the_earlier_sequence_are_not_read(original, self, requests):
-    submit_changed(original, self, requests, lambda request, earlier: evolve(request, tokens=earlier.tokens))
-
-
-@mutant(suite.next_turns_equal_requests_of_their_own, FakeGenerator, "submit")
-def random_numbers_of_the_earlier_request_are_used(original, self, requests):
-    """Only the first time: a generator that keeps sequences forgets them when weights are loaded."""
-    seen = self.__dict__.setdefault("seen", set())
-
-    def change(request, earlier):
-        is_first = len(request.tokens) not in seen
-        return evolve(request, seed=earlier.request.seed) if is_first else request
-
-    submit_changed(original, self, requests, change)
-    seen.update(len(request.tokens) for request in requests)
-
-
-@mutant(suite.sequence_can_be_continued_twice, FakeGenerator, "submit")
-def second_request_continues_the_first(original, self, requests):
-    first = self.__dict__.setdefault("first", {})
-
-    def change(request, earlier):
-        return evolve(request, tokens=first.setdefault(earlier.tokens, request.tokens))
-
-    submit_changed(original, self, requests, change)
-
-
-@mutant(suite.next_turns_use_loaded_weights, FakeGenerator, "submit")
-def weights_of_the_earlier_request_are_used(original, self, requests):
-    def change(request, earlier):
-        self._weights = earlier.weights
-        return request
-
-    submit_changed(original, self, requests, change)
-
-
-@mutant(suite.cancelled_sequence_can_be_continued, FakeGenerator, "submit")
-def last_token_of_a_cancelled_request_is_not_read(original, self, requests):
-    def change(request, earlier):
-        is_whole = earlier.pending.remaining == 0 or len(request.tokens) > len(earlier.tokens)
-        return request if is_whole else evolve(request, tokens=request.tokens[:-1])
-
-    submit_changed(original, self, requests, change)
-
-
 def rounded_by_batch(logits, temperature, uniform):
     """Another token for one request in a hundred if other requests are decoded with it."""
     shift = 0.01 if len(logits) > 1 else 0.0
     return choose(logits, temperature, uniform * (1 - shift))
-
-
-# Mutants of the parameters in `Capabilities.sampling`.
-
-
-@mutant(suite.invalid_requests_are_refused, fake, "check_requests")
-def parameters_that_the_generator_lacks_are_ignored(original, requests, in_use, capabilities, **limits):
-    original(requests, in_use, evolve(capabilities, sampling=SAMPLING_PARAMETERS), **limits)
-
-
-@mutant(suite.sampling_parameters_change_probabilities, fake, "filter_logits")
-def parameters_are_ignored(original, logits, filters):
-    return logits
-
-
-@mutant(suite.sampling_parameters_change_probabilities, fake, "filter_logits")
-def temperature_is_applied_after_the_filters(original, logits, filters):
-    """Only the greedy rows keep their temperature."""
-    return original(logits, filters._replace(temperature=filters.temperature.clamp(max=1).ceil()))
-
-
-@mutant(suite.sampling_parameters_change_probabilities, fake, "filter_logits")
-def top_p_and_top_k_are_independent(original, logits, filters):
-    """The nucleus is that of the whole distribution, as in engines that apply both filters jointly."""
-    without_top_p = original(logits, filters._replace(top_p=torch.ones_like(filters.top_p)))
-    whole = filters._replace(top_k=torch.full_like(filters.top_k, logits.shape[-1]))
-    return torch.minimum(without_top_p, original(logits, whole))
-
-
-@mutant(suite.sampling_parameters_change_probabilities, fake, "filter_logits")
-def penalty_leaves_out_the_prompt(original, logits, filters):
-    return original(logits, filters._replace(seen=torch.zeros_like(filters.seen)))
-
-
-@mutant(suite.sampling_parameters_change_probabilities, fake, "filter_logits")
-def penalty_divides_negative_logits(original, logits, filters):
-    rate = filters.repetition_penalty[:, None]
-    penalized = torch.where(filters.seen, logits / rate, logits)
-    return original(penalized, filters._replace(seen=torch.zeros_like(filters.seen)))
-
-
-@mutant(suite.sampling_parameters_change_probabilities, PendingRequest, "completion")
-def logp_is_not_renormalized(original, self, finish):
-    """The log-probability under the whole distribution, of which a tenth was dropped."""
-    full, sampling = original(self, finish), self.request.sampling
-    return evolve(full, logp=[each - 0.1 for each in full.logp]) if sampling.min_p else full
-
-
-@mutant(suite.sampling_parameters_change_probabilities, fake, "filter_logits")
-def greedy_decoding_is_renormalized(original, logits, filters):
-    result = original(logits, filters)
-    return result.where((result >= result.amax(-1, keepdim=True)) | (filters.temperature > 0)[:, None], -torch.inf)
-
-
-@mutant(suite.top_k_of_one_is_greedy_decoding, fake, "filter_logits")
-def one_token_too_many_is_kept(original, logits, filters):
-    return original(logits, filters._replace(top_k=filters.top_k + 1))
-
-
-@mutant(suite.min_tokens_delays_the_end, fake, "filter_logits")
-def min_tokens_is_one_too_small(original, logits, filters):
-    return original(logits, filters._replace(min_tokens=filters.min_tokens - 1))
-
-
-@mutant(suite.min_tokens_delays_the_end, FakeGenerator, "__init__")
-def min_tokens_ignores_stop_strings(original, self, *arguments):
-    original(self, *arguments)
-    states(self, "min_tokens with stop_strings")
-
-
-@mutant(suite.completion_matches_regex, FakeGenerator, "__init__")
-def regex_is_ignored(original, self, *arguments):
-    original(self, *arguments)
-    states(self, "regex")
-
-
-def states(generator, name):
-    capabilities = generator.capabilities
-    generator.capabilities = evolve(capabilities, sampling=capabilities.sampling | {name})
