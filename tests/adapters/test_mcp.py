@@ -20,7 +20,7 @@ from purerl.envs.hosts import episode, open_host
 from purerl.envs.protocol import ToolCall
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
-from tests.envs.test_hosts import MODULE, failure_of, hosted
+from tests.envs.hosts import MODULE, failure_of, hosted
 
 pytest.importorskip("mcp", minversion=None, reason="the package mcp is not installed")
 

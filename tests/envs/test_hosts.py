@@ -12,55 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from purerl.envs.failures import EnvironmentFailure
-from purerl.envs.hosts import episode, open_host
+from purerl.envs.hosts import episode
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import RolloutError
+from tests.envs.hosts import MODULE, ROOT, check_end, failure_of, hosted, play, say, settings
 from tests.rewards.processes import check_terminates, child_guards, wait_until
-
-MODULE = "tests.envs.environments"
-ROOT = Path(__file__).parents[2]
-
-
-def settings(name: str = "Obeys", **more) -> EnvironmentSettings:
-    more = {"timeout": 30.0} | more
-    if more.get("run_in") != "event_loop":
-        more = {"num_workers": 1} | more
-    return EnvironmentSettings(factory=f"{MODULE}:{name}", **more)
-
-
-def hosted(function, chosen: EnvironmentSettings):
-    """The result of function(host), a coroutine, with a host of the `chosen` environments."""
-
-    host = open_host(chosen)  # before there is an event loop
-
-    async def main():
-        try:
-            async with asyncio.timeout(120):
-                return await function(host)
-        finally:
-            await host.close()
-
-    return asyncio.run(main())
-
-
-async def say(opened, text: str) -> str:
-    return (await opened.step(text, ())).messages[0]["content"]
-
-
-async def failure_of(awaitable):
-    with pytest.raises(EnvironmentFailure) as caught:
-        await awaitable
-    return caught.value.failure
-
-
-async def play(host, seed: int, guesses=("4", "2", "6", "1", "3", "5", "7", "8")):
-    async with episode(host) as opened:
-        observations = [await opened.reset({}, seed)]
-        for guess in guesses:
-            if not observations[-1].done:
-                observations.append(await opened.step(guess, ()))
-    return observations
 
 
 @pytest.mark.parametrize("run_in", ["process", "thread"])
@@ -91,19 +47,6 @@ def test_coroutines_of_many_episodes_run_concurrently(run_in: str) -> None:
 
     most, _ = hosted(play_many, settings("AsyncGuess", run_in=run_in))
     assert most > 10, "the number of steps at the same time"
-
-
-async def check_end(host) -> None:
-    """What `end` of the class `Ends` returns."""
-    async with episode(host) as opened:
-        await opened.reset({}, 0)
-        await opened.step("3", ())
-        last = await opened.end("length", "abc")
-        assert last is not None
-        assert (last.reward, dict(last.components)["low"] in (1.0, 4.0)) == (3.0, True)
-    async with episode(host) as opened:
-        await opened.reset({}, 0)
-        assert await opened.end("tokens", "") is None
 
 
 @pytest.mark.parametrize("run_in", ["process", "thread"])

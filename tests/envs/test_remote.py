@@ -23,7 +23,7 @@ from purerl.envs.server import Server
 from purerl.envs.settings import EnvironmentSettings
 from tests.rewards.processes import wait_until
 
-from .test_hosts import MODULE, ROOT, check_end, failure_of, hosted, play, say, settings
+from .hosts import MODULE, ROOT, check_end, failure_of, hosted, play, say, settings
 
 SCRIPT = """
 import sys

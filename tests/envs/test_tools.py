@@ -10,7 +10,7 @@ from purerl.envs.hosts import episode
 from purerl.envs.protocol import ToolCall
 from purerl.envs.settings import EnvironmentSettings
 
-from .test_hosts import MODULE, failure_of, hosted
+from .hosts import MODULE, failure_of, hosted
 
 
 def tools(*names: str, **more) -> EnvironmentSettings:
