@@ -8,16 +8,15 @@ the mutant crashes, this part contains the name of the exception.
 from __future__ import annotations
 
 import attrs
+import mutant_advantages as advantages
 import torch
 
 from purerl.algos import dpo, grpo
 from purerl.algos.algebra import Algorithm, Term, Weighted, of_fields, stateless, write_field
-from purerl.algos.estimators.group_relative import group_centered_advantage, singleton_score
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.groups import prompt_weight
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_sum
 from purerl.algos.parts.whiten import whiten
-from purerl.batch import with_fields
 
 __all__ = ["MUTANTS", "OWN_POLICY_GRADIENT"]
 
@@ -46,144 +45,7 @@ def _with_transform(function, *reads: str) -> Algorithm:
 
 def _with_row_advantage(function, *reads: str) -> Algorithm:
     """GRPO with the advantage function(batch), [rows], at the counted tokens of each row."""
-    return _with_transform(write_field("advantage", lambda batch: _broadcast(function(batch), batch)), *reads)
-
-
-def _broadcast(row_value, batch):
-    return torch.where(batch["mask"], row_value[:, None], 0)
-
-
-# --- advantages --------------------------------------------------------------------------------------------------
-
-
-def sum_of_counted_rewards(batch):
-    return (batch["reward"] * batch["mask"]).sum(-1)
-
-
-def reward_of_last_action_token(batch):
-    last = (torch.arange(batch["action"].shape[1]) * batch["action"]).amax(-1, keepdim=True)
-    return batch["reward"].gather(1, last)[:, 0]
-
-
-def negative_score(batch):
-    return -batch["reward"].sum(-1)
-
-
-def centered_over_padding(batch):
-    return batch["reward"].sum(-1) - batch["reward"].mean()
-
-
-def centered_over_rejected_rows(batch):
-    score, same_group = batch["reward"].sum(-1), (batch["group"][:, None] == batch["group"]).to(batch["reward"])
-    return score - same_group @ score / same_group.sum(-1)
-
-
-def centered_by_position(batch):
-    score = batch["reward"].sum(-1)
-    pair = torch.arange(len(score)) // 2
-    return score - torch.zeros_like(score).index_add(0, pair, score)[pair] / 2
-
-
-def centered_by_label_as_index(batch):
-    score = batch["reward"].sum(-1)
-    return score - torch.zeros_like(score).index_add(0, batch["group"], score)[batch["group"]]
-
-
-def centered_by_label_parity(batch):
-    score, parity = batch["reward"].sum(-1), batch["group"].remainder(2)
-    return score - torch.zeros_like(score).index_add(0, parity, score)[parity]
-
-
-def centered_in_loop_over_groups(batch):
-    score, baseline = batch["reward"].sum(-1), torch.zeros_like(batch["reward"][:, 0])
-    for label in batch["group"].unique():
-        in_group = batch["group"] == label
-        baseline = torch.where(in_group, (score * in_group).sum() / in_group.sum(), baseline)
-    return score - baseline
-
-
-def centered_if_scores_differ(batch):
-    score = batch["reward"].sum(-1)
-    return score - score.mean() if score.max() > score.min() else score
-
-
-class Center(torch.autograd.Function):
-    """A function whose `vmap` rule takes the mean over the mapped axis instead of the rows."""
-
-    @staticmethod
-    def forward(score):
-        return score - score.mean(0)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def vmap(info, in_dims, score):
-        return score - score.mean(0), 0
-
-
-def centered_by_autograd_function(batch):
-    return Center.apply(batch["reward"].sum(-1))
-
-
-def centered_unless_compiled(batch):
-    score = batch["reward"].sum(-1)
-    return score if torch.compiler.is_compiling() else score - score.mean()
-
-
-def centered_over_batch(batch):
-    score, is_counted = batch["reward"].sum(-1), batch["mask"].any(-1)
-    return score - (score * is_counted).sum() / is_counted.sum().clamp(min=1)
-
-
-def divided_by_largest_reward(batch):
-    return batch["reward"].sum(-1) / max(1.0, batch["reward"].abs().max().item())
-
-
-def discounted_on_cpu(batch):
-    return (batch["reward"] * 0.9 ** torch.arange(batch["reward"].shape[1])).sum(-1)
-
-
-def score_in_group_of_one(batch):
-    inputs = batch["reward"].sum(-1), batch["group"], batch["mask"].any(-1)
-    return singleton_score(*inputs, estimator=group_centered_advantage)
-
-
-def zero_advantage(batch):
-    return 0 * batch["reward"].sum(-1)
-
-
-def clipped_score(batch):
-    return batch["reward"].sum(-1).clamp(-1, 1)
-
-
-def sign_of_score(batch):
-    return (batch["reward"].sum(-1) > 0) * 2.0 - 1.0
-
-
-def score_over_length_of_context(batch):
-    return batch["reward"].sum(-1) / batch["attention_mask"].sum(-1)
-
-
-def score_over_version_range(batch):
-    return batch["reward"].sum(-1) / (1 + batch["version"].amax(-1) - batch["version"].amin(-1))
-
-
-def returns_over_all_tokens(batch):
-    discounts = 0.9 ** torch.arange(batch["reward"].shape[1]).to(batch["reward"])
-    returns = (batch["reward"] * discounts).flip(-1).cumsum(-1).flip(-1) / discounts
-    return with_fields(batch, advantage=torch.where(batch["mask"], returns, 0))
-
-
-def centered_in_place(batch):
-    batch["reward"].sub_(batch["reward"].mean())
-    return with_fields(batch, advantage=_broadcast(batch["reward"].sum(-1), batch))
-
-
-def written_into_argument(batch):
-    batch["advantage"] = _broadcast(batch["reward"].sum(-1), batch)
-    return batch
+    return _with_transform(write_field("advantage", lambda batch: advantages.broadcast(function(batch), batch)), *reads)
 
 
 # --- losses ------------------------------------------------------------------------------------------------------
@@ -290,12 +152,12 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
         ),
     },
     "inputs_unchanged": {
-        "in_place_operation": (_with_transform(centered_in_place), "centered_in_place"),
-        "field_written_into_argument": (_with_transform(written_into_argument), "written_into_argument"),
+        "in_place_operation": (_with_transform(advantages.centered_in_place), "centered_in_place"),
+        "field_written_into_argument": (_with_transform(advantages.written_into_argument), "written_into_argument"),
     },
     "no_hidden_state": {"dropout": (_with_term(loss=dropout), "gradient of logp")},
     "dtype_preserved": {
-        "bool_times_float": (_with_row_advantage(sign_of_score), "field advantage: got torch.float32"),
+        "bool_times_float": (_with_row_advantage(advantages.sign_of_score), "field advantage: got torch.float32"),
         "field_of_another_dtype": (
             _with_objective(
                 prepare=write_field("prompt_weight", of_fields(prompt_weight, "group", "mask")),
@@ -310,48 +172,61 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     },
     "device_preserved": {
         "item": (
-            _with_row_advantage(divided_by_largest_reward),
+            _with_row_advantage(advantages.divided_by_largest_reward),
             "RuntimeError: Tensor.item() cannot be called on meta",
         ),
-        "tensor_without_device": (_with_row_advantage(discounted_on_cpu), "RuntimeError: Tensor on device cpu is not"),
+        "tensor_without_device": (
+            _with_row_advantage(advantages.discounted_on_cpu),
+            "RuntimeError: Tensor on device cpu is not",
+        ),
     },
     "vmap_equals_loop": {
-        "loop_over_groups": (_with_row_advantage(centered_in_loop_over_groups), "RuntimeError: vmap: "),
-        "mapped_axis_used_as_rows": (_with_row_advantage(centered_by_autograd_function), "field advantage"),
+        "loop_over_groups": (_with_row_advantage(advantages.centered_in_loop_over_groups), "RuntimeError: vmap: "),
+        "mapped_axis_used_as_rows": (_with_row_advantage(advantages.centered_by_autograd_function), "field advantage"),
     },
     "compiled_equals_eager": {
         "branch_on_values": (
-            _with_row_advantage(centered_if_scores_differ),
+            _with_row_advantage(advantages.centered_if_scores_differ),
             "Unsupported: Data-dependent branching",
         ),
-        "branch_on_is_compiling": (_with_row_advantage(centered_unless_compiled), "field advantage"),
+        "branch_on_is_compiling": (_with_row_advantage(advantages.centered_unless_compiled), "field advantage"),
     },
     "padding_invariance": {
-        "mean_over_padding": (_with_row_advantage(centered_over_padding), "field advantage"),
+        "mean_over_padding": (_with_row_advantage(advantages.centered_over_padding), "field advantage"),
         "numerator_without_mask": (_with_term(loss=softplus, reduce=numerator_without_mask), "loss"),
         "division_by_padded_width": (_with_term(reduce=mean_over_padded_width), "gradient of logp"),
     },
     "compaction_invariance": {
-        "tool_rewards_lost": (_with_row_advantage(reward_of_last_action_token), "field advantage"),
-        "discount_over_tool_tokens": (_with_transform(returns_over_all_tokens), "field advantage"),
+        "tool_rewards_lost": (_with_row_advantage(advantages.reward_of_last_action_token), "field advantage"),
+        "discount_over_tool_tokens": (_with_transform(advantages.returns_over_all_tokens), "field advantage"),
         "old_logp_shifted_by_one": (_with_term(loss=shifted_ratio), "gradient of logp"),
     },
     "episode_invariance": {
-        "score_over_length_of_context": (_with_row_advantage(score_over_length_of_context), "field advantage"),
+        "score_over_length_of_context": (
+            _with_row_advantage(advantages.score_over_length_of_context),
+            "field advantage",
+        ),
         "mean_over_tokens_of_row": (_with_term(reduce=mean_over_tokens_of_row), "gradient of logp"),
     },
-    "permutation_equivariance": {"groups_by_position": (_with_row_advantage(centered_by_position), "field advantage")},
+    "permutation_equivariance": {
+        "groups_by_position": (_with_row_advantage(advantages.centered_by_position), "field advantage")
+    },
     "masked_row_invariance": {
-        "rejected_rows_in_baseline": (_with_row_advantage(centered_over_rejected_rows), "field advantage")
+        "rejected_rows_in_baseline": (_with_row_advantage(advantages.centered_over_rejected_rows), "field advantage")
     },
     "group_label_invariance": {
-        "label_as_index": (_with_row_advantage(centered_by_label_as_index), "IndexError: "),
-        "label_modulo_two": (_with_row_advantage(centered_by_label_parity), "field advantage"),
+        "label_as_index": (_with_row_advantage(advantages.centered_by_label_as_index), "IndexError: "),
+        "label_modulo_two": (_with_row_advantage(advantages.centered_by_label_parity), "field advantage"),
     },
     "masked_token_invariance": {
-        "versions_of_tool_tokens": (_with_row_advantage(score_over_version_range, "version"), "field advantage")
+        "versions_of_tool_tokens": (
+            _with_row_advantage(advantages.score_over_version_range, "version"),
+            "field advantage",
+        )
     },
-    "group_independence": {"baseline_over_batch": (_with_row_advantage(centered_over_batch), "field advantage")},
+    "group_independence": {
+        "baseline_over_batch": (_with_row_advantage(advantages.centered_over_batch), "field advantage")
+    },
     "microbatch_invariance": {
         "division_by_tokens_of_part": (_with_term(reduce=mean_over_tokens_of_part), "gradient of logp"),
         "whitening_in_loss": (_with_term(loss=advantage_whitened_in_loss), "gradient of logp"),
@@ -363,24 +238,30 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
     },
     "metrics_merge": {"constant_weight": (_with_objective(metrics=mean_with_constant_weight), "'logp'")},
     "no_reward_lost": {
-        "masked_out_rewards_lost": (_with_row_advantage(sum_of_counted_rewards), "got no change"),
-        "wrong_sign": (_with_row_advantage(negative_score), "advantage of the row with a reward of 1: got -"),
+        "masked_out_rewards_lost": (_with_row_advantage(advantages.sum_of_counted_rewards), "got no change"),
+        "wrong_sign": (
+            _with_row_advantage(advantages.negative_score),
+            "advantage of the row with a reward of 1: got -",
+        ),
     },
     "reward_shift_invariance": {
-        "score_in_group_of_one": (_with_row_advantage(score_in_group_of_one), "field advantage")
+        "score_in_group_of_one": (_with_row_advantage(advantages.score_in_group_of_one), "field advantage")
     },
     "reward_scale_equivariance": {
-        "clipped_score": (_with_row_advantage(clipped_score), "field advantage after rewards are multiplied by 8")
+        "clipped_score": (
+            _with_row_advantage(advantages.clipped_score),
+            "field advantage after rewards are multiplied by 8",
+        )
     },
     "small_groups_have_zero_advantage": {
         "size_not_declared": (GRPO._replace(min_group_size=1), "largest advantage at group size 1: got 0"),
         "declared_size_too_large": (GRPO._replace(min_group_size=3), "largest advantage at group size 2: got "),
         "score_in_group_of_one": (
-            _with_row_advantage(score_in_group_of_one)._replace(min_group_size=2),
+            _with_row_advantage(advantages.score_in_group_of_one)._replace(min_group_size=2),
             "largest advantage at group size 1: got ",
         ),
         "advantage_always_zero": (
-            _with_row_advantage(zero_advantage)._replace(min_group_size=2),
+            _with_row_advantage(advantages.zero_advantage)._replace(min_group_size=2),
             "largest advantage at group size 2: got 0",
         ),
         "declared_without_advantage": (DPO._replace(min_group_size=2), "the algorithm writes no advantage"),
