@@ -20,21 +20,21 @@ SIZES = dict(max_position_embeddings=2048, hidden_size=64, head_dim=32, num_key_
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 ENVIRONMENT = {"vllm": {**ONE_THREAD, "VLLM_CPU_KVCACHE_SPACE": "1"}, "sglang": ONE_THREAD}
 
-MARK = "PURERL_TEST_FOLDER"  # an environment variable of servers
+FOLDER_VARIABLE = "PURERL_TEST_FOLDER"  # an environment variable of servers
 
 
 def processes(folder: Path) -> list[int]:
-    """All processes of the servers of `settings(folder)`, also those that have lost their parents."""
-    mark, found = f"{MARK}={folder}\0".encode(), []
+    """All processes of the servers of `settings(folder)`, also those whose parents have ended."""
+    variable, numbers = f"{FOLDER_VARIABLE}={folder}\0".encode(), []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            is_ours = mark in (path / "environ").read_bytes()
+            is_ours = variable in (path / "environ").read_bytes()
             state = (path / "stat").read_bytes().rpartition(b")")[2].split()[0]
         except OSError:
             continue
         if is_ours and state != b"Z":
-            found.append(int(path.name))
-    return found
+            numbers.append(int(path.name))
+    return numbers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,7 +48,7 @@ def settings(folder: Path, **changes: Any) -> Any:
     """The settings of the engine: small servers on the CPU."""
     own = {name: changes.pop(name) for name in list(changes) if name in _names(KIND)}
     if not changes.get("urls"):
-        environment = {**ENVIRONMENT[KIND], MARK: str(folder)}
+        environment = {**ENVIRONMENT[KIND], FOLDER_VARIABLE: str(folder)}
         process = {"python": PYTHON, "environment": environment, "logs": str(folder), "device": "cpu"}
         changes = {**process, "start_timeout": 600.0, **changes}
     return find("generator", KIND).Config(server=ServerSettings(**changes), **{"max_num_seqs": 64, **own})

@@ -36,11 +36,12 @@ def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path, max_steps: int 
     assert processes(tmp_path) == []
 
 
+@pytest.mark.parametrize("kills", [2, pytest.param(None, marks=pytest.mark.soak)], ids=["2", "many"])
 def test_engine_that_is_killed_in_a_batch_answers_every_request_once(
-    models: tuple[Model, Model], tmp_path: Path, request: pytest.FixtureRequest
+    models: tuple[Model, Model], tmp_path: Path, pytestconfig: pytest.Config, kills: int | None
 ) -> None:
-    """SIGKILL of a random process of the engine, and SIGSTOP of another, which hangs."""
-    kills = request.config.getoption("--kills") if request.config.getoption("-m") == "soak" else 2
+    """SIGKILL of a random process of the engine, and SIGSTOP of another, which hangs. By default --kills times."""
+    kills = pytestconfig.getoption("--kills") if kills is None else kills
     rng = random.Random(0)
     generator = build(models[0], tmp_path, stall_timeout=20.0, max_restarts=5)
     generator.load_weights(TensorWeights(weights_in_files(models[1])), version=7)
@@ -49,13 +50,13 @@ def test_engine_that_is_killed_in_a_batch_answers_every_request_once(
         generator.submit([Request(key, [1, 2, 3], Sampling(max_tokens=400), k) for k, key in enumerate(keys)])
         time.sleep(rng.uniform(0.2, 1.0))
         os.kill(rng.choice(processes(tmp_path)), signal.SIGKILL if attempt % 4 else signal.SIGSTOP)
-        found = []
-        while len(found) < len(keys):
-            completions = generator.collect(timeout=300.0)
-            assert completions, "300 seconds without a completion"
-            found += completions
-        assert sorted(completion.key for completion in found) == sorted(keys)
-        assert {completion.finish for completion in found} == {"length"}
-        assert {version for completion in found for version in completion.version} == {7}
+        completions = []
+        while len(completions) < len(keys):
+            collected = generator.collect(timeout=300.0)
+            assert collected, "300 seconds without a completion"
+            completions += collected
+        assert sorted(completion.key for completion in completions) == sorted(keys)
+        assert {completion.finish for completion in completions} == {"length"}
+        assert {version for completion in completions for version in completion.version} == {7}
     generator.close()
     assert processes(tmp_path) == []
