@@ -38,19 +38,17 @@ def parse_sampling(options: Sequence[str]) -> dict[str, Any]:
     >>> parse_sampling(["top_k=20", "regex=[a-z]+"])
     {'top_k': 20, 'regex': '[a-z]+'}
     """
+    from purerl.config.keys import EVALUATION_PARAMETERS
     from purerl.config.overrides import apply
     from purerl.evaluation.settings import Evaluate
 
     names = [option.partition("=")[0].strip() for option in options]
     for name in names:
-        if name not in _SAMPLING:
-            need = f"KEY=VALUE with one of: {', '.join(_SAMPLING)}"
-            raise ConfigError("--sampling", got=repr(name), need=need, do=nearest(name, _SAMPLING))
+        if name not in EVALUATION_PARAMETERS:
+            need = f"KEY=VALUE with one of: {', '.join(EVALUATION_PARAMETERS)}"
+            raise ConfigError("--sampling", got=repr(name), need=need, do=nearest(name, EVALUATION_PARAMETERS))
     changed = apply(Evaluate(max_tokens=sys.maxsize, temperature=1.0), options)
     return {name: getattr(changed, name) for name in names}
-
-
-_SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "json_schema")
 
 
 def parse_environment(

@@ -12,13 +12,7 @@ import typer
 from attrs import evolve
 
 from purerl.errors import ConfigError
-from purerl_cli.arguments import (
-    change_environment,
-    parse_arguments,
-    parse_environment,
-    parse_sampling,
-    read_prompts,
-)
+from purerl_cli.arguments import change_environment, parse_arguments, parse_environment, parse_sampling, read_prompts
 from purerl_cli.output import with_debug
 from purerl_cli.results import show_completions, show_scores
 

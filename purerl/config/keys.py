@@ -16,7 +16,7 @@ from purerl.aliases import suggestion
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import fields_of, names
 
-__all__ = ["Kinds", "check_keys", "is_plugin", "keys_of", "section_in", "unknown"]
+__all__ = ["EVALUATION_PARAMETERS", "Kinds", "check_keys", "is_plugin", "keys_of", "section_in", "unknown"]
 
 Kinds = Callable[[str, str], Collection[str]]
 """(dotted key of a section, group of plugins) -> the kinds that the section may have; empty if they are not known."""
@@ -25,7 +25,7 @@ Kinds = Callable[[str, str], Collection[str]]
 def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown setting `key`, whose last part is `name`; `known` are the settings beside it."""
     *sections, last = key.split(".")
-    if last in _OF_EVALUATIONS and sections[-1:] in ([], ["rollout"], ["generator"]):
+    if last in EVALUATION_PARAMETERS and sections[-1:] in ([], ["rollout"], ["generator"]):
         need = (
             "training samples from all tokens, at rollout.temperature: the trainer has their probabilities under the "
             "whole distribution, and the importance ratio to any other one would be biased"
@@ -35,7 +35,8 @@ def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(key, got="no such setting", need="one that `purerl config` lists", do=do)
 
 
-_OF_EVALUATIONS = frozenset({"top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "json_schema"})
+EVALUATION_PARAMETERS = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "regex", "json_schema")
+"""Parameters of `purerl.protocols.Sampling` that only evaluations have."""
 
 
 def check_keys(cls: type, keys: Iterable[Sequence[str]], kinds: Kinds) -> None:

@@ -8,6 +8,7 @@ import pytest
 from attrs import fields_dict
 
 from purerl.backends.logits import FILTERS
+from purerl.config.keys import EVALUATION_PARAMETERS
 from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict, to_dict
@@ -134,10 +135,11 @@ def test_parameters_are_those_that_differ_from_the_default() -> None:
     assert sampling_of(Evaluate(**SAMPLED), []).parameters == FILTERS
     everything = Sampling(**SAMPLED, stop_strings=("x",), regex="a", json_schema="{}").parameters
     assert everything == SAMPLING_PARAMETERS
+    assert {name for name in everything if " with " not in name} == {*EVALUATION_PARAMETERS}
 
 
 @pytest.mark.parametrize("prefix", ["", "rollout.", "actor_rollout_ref.rollout.", "generator."])
-@pytest.mark.parametrize("name", ["top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "regex"])
+@pytest.mark.parametrize("name", EVALUATION_PARAMETERS)
 def test_training_has_no_parameter_that_would_bias_it(prefix: str, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         apply(fake(), [f"{prefix}{name}=1"])
