@@ -108,16 +108,16 @@ def test_greedy_decoding_has_the_logits_after_the_penalty() -> None:
 def test_tokens_that_are_as_likely_as_the_last_one_are_kept() -> None:
     logits = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
     for each in (dict(top_k=2), dict(top_p=0.5), dict(min_p=0.3)):
-        kept = filter_logits(logits, Filters.of([request(0, **each)], [[]], 5, dtype=torch.float64)) > -torch.inf
-        assert kept.tolist() == [[True] * 4 + [False]]
+        result = filter_logits(logits, Filters.of([request(0, **each)], [[]], 5, dtype=torch.float64))
+        assert (result > -torch.inf).tolist() == [[True] * 4 + [False]]
 
 
 def test_top_p_of_nearly_one_drops_only_what_rounding_loses() -> None:
     """In float32 the probabilities add up to more or less than 1; a row without top_p keeps all of them."""
     logits = normal(4, VOCAB).float()
     requests = [request(0, top_k=VOCAB - 1) if row == 2 else request(0) for row in range(4)]
-    kept = filter_logits(logits, Filters.of(requests, [[]] * 4, VOCAB)) > -torch.inf
-    assert kept.sum(-1).tolist() == [VOCAB, VOCAB, VOCAB - 1, VOCAB]
+    result = filter_logits(logits, Filters.of(requests, [[]] * 4, VOCAB))
+    assert (result > -torch.inf).sum(-1).tolist() == [VOCAB, VOCAB, VOCAB - 1, VOCAB]
 
 
 def test_nan_remains_and_gives_a_logp_of_nan() -> None:
@@ -176,10 +176,10 @@ def test_generator_has_the_same_tokens_alone_in_other_batches_and_in_small_table
     together = generate(make_generator(model), requests)
     assert {len(each.tokens) for each in together} > {12}
     for settings in (dict(max_num_seqs=5), dict(max_num_seqs=1)):
-        others = generate(make_generator(model, **settings), requests[::-1])[::-1]
-        for one, other in zip(together, others, strict=True):
-            assert one.tokens == other.tokens
-            assert one.logp == pytest.approx(other.logp, abs=1e-5)
+        completions = generate(make_generator(model, **settings), requests[::-1])[::-1]
+        for actual, expected in zip(completions, together, strict=True):
+            assert actual.tokens == expected.tokens
+            assert actual.logp == pytest.approx(expected.logp, abs=1e-5)
 
 
 def test_rows_without_parameters_are_not_changed_by_rows_with_them(model: Model) -> None:

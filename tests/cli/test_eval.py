@@ -109,11 +109,12 @@ def test_parameters_of_the_sampling(prepared: Path, tmp_path: Path) -> None:
     sampled = ("--temperature", 1, "--samples-per-prompt", 3, "--sampling", "top_k=1", "--sampling", "min_tokens=2")
     result = _purerl(*command, *options, *sampled, "--json", tmp_path / "sampled.json")
     assert (greedy.exit_code, result.exit_code) == (0, 0), result.output
-    one, other = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("greedy", "sampled"))
-    assert (other["settings"]["top_k"], other["settings"]["min_tokens"]) == (1, 2)
-    for problem, expected in zip(*(each["data"]["held_out"]["problems"] for each in (other, one)), strict=True):
+    expected, actual = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("greedy", "sampled"))
+    assert (actual["settings"]["top_k"], actual["settings"]["min_tokens"]) == (1, 2)
+    problems = (results["data"]["held_out"]["problems"] for results in (actual, expected))
+    for problem, greedy_problem in zip(*problems, strict=True):
         [text] = {attempt["completion"] for attempt in problem["attempts"]}
-        assert text.startswith(expected["attempts"][0]["completion"])
+        assert text.startswith(greedy_problem["attempts"][0]["completion"])
 
 
 @pytest.mark.parametrize(

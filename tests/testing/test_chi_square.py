@@ -13,12 +13,12 @@ from purerl.testing.generator.chi_square import chi_square
 
 def test_p_value_with_one_and_two_degrees_of_freedom() -> None:
     """Q(1/2, x/2) = erfc(sqrt(x/2)) and Q(1, x/2) = exp(-x/2)."""
-    one = chi_square({"a": 70, "b": 30}, {"a": 0.6, "b": 0.4})
+    result = chi_square({"a": 70, "b": 30}, {"a": 0.6, "b": 0.4})
     x = 100 / 60 + 100 / 40
-    assert one == pytest.approx((x, 1, math.erfc(math.sqrt(x / 2))), rel=1e-12)
-    two = chi_square({"a": 40, "b": 40, "c": 20}, {"a": 0.5, "b": 0.25, "c": 0.25})
+    assert result == pytest.approx((x, 1, math.erfc(math.sqrt(x / 2))), rel=1e-12)
+    result = chi_square({"a": 40, "b": 40, "c": 20}, {"a": 0.5, "b": 0.25, "c": 0.25})
     x = 100 / 50 + 225 / 25 + 25 / 25
-    assert two == pytest.approx((x, 2, math.exp(-x / 2)), rel=1e-12)
+    assert result == pytest.approx((x, 2, math.exp(-x / 2)), rel=1e-12)
 
 
 def test_outcomes_that_are_expected_less_than_five_times_share_a_bin() -> None:

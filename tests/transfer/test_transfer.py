@@ -64,7 +64,7 @@ def receivers(number: int, folder: Path) -> Iterator[list[subprocess.Popen[str]]
         process.communicate()
 
 
-def tell(processes: list[subprocess.Popen[str]], address: Address) -> None:
+def send_address(processes: list[subprocess.Popen[str]], address: Address) -> None:
     for process in processes:
         assert process.stdin is not None
         process.stdin.write(json.dumps(address) + "\n")
@@ -96,15 +96,15 @@ def test_every_process_gets_every_tensor(tmp_path: Path, is_shared: bool) -> Non
             buckets = WeightBuckets(number, readers=1, size=1000, is_shared=is_shared)
             filling = threading.Thread(target=buckets.fill, args=(TensorWeights(tensors),), kwargs={"timeout": 60.0})
             filling.start()
-            tell(processes, sender.address)
+            send_address(processes, sender.address)
             buckets.attach()
             sender.send(buckets)
             filling.join()
             for rank in (1, 2):
-                found = torch.load(tmp_path / f"{number}-{rank}.pt")
-                assert list(found) == list(tensors)
+                received = torch.load(tmp_path / f"{number}-{rank}.pt")
+                assert list(received) == list(tensors)
                 for name, value in tensors.items():
-                    torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+                    torch.testing.assert_close(received[name], value, rtol=0, atol=0)
     assert (sender.group is None) is is_shared, "nothing is broadcast that is in shared memory"
 
 
@@ -113,7 +113,7 @@ def test_process_that_is_killed_is_an_error_in_time(tmp_path: Path, is_shared: b
     sender = Sender("127.0.0.1", 1, timeout=5.0)
     buckets = WeightBuckets(1, size=1000, is_shared=is_shared)
     with receivers(1, tmp_path) as processes:
-        tell(processes, sender.address)
+        send_address(processes, sender.address)
 
         def kill() -> None:
             time.sleep(2.0)
@@ -127,7 +127,7 @@ def test_process_that_is_killed_is_an_error_in_time(tmp_path: Path, is_shared: b
         assert time.monotonic() - start < 60.0
 
 
-def test_server_that_does_not_come(tmp_path: Path) -> None:
+def test_server_that_does_not_connect() -> None:
     with pytest.raises(TransferError, match="no receiver from the server within 0.2 seconds"):
         Sender("127.0.0.1", 1, timeout=0.2).send(filled())
     sender = Sender("127.0.0.1", 1, timeout=60.0)
@@ -137,7 +137,7 @@ def test_server_that_does_not_come(tmp_path: Path) -> None:
 
 
 @transports
-def test_error_of_loading_comes_back_and_the_sender_does_not_wait(is_shared: bool) -> None:
+def test_error_of_loading_is_reported_and_the_sender_does_not_wait(is_shared: bool) -> None:
     """The engine fails at the first tensor of many buckets."""
 
     def load(stream) -> None:
@@ -163,7 +163,7 @@ def test_error_of_loading_comes_back_and_the_sender_does_not_wait(is_shared: boo
         (lambda data, header: data.view(-1, 16).copy_(data.view(-1, 16).flip(0).clone()), "got other bytes"),
     ],
 )
-def test_other_bytes_and_names_are_found(
+def test_other_bytes_and_names_are_detected(
     change: Callable[[torch.Tensor, dict[str, Any]], object], words: str, is_shared: bool
 ) -> None:
     class Wrong(Receiver):
@@ -207,7 +207,7 @@ def test_trainer_that_fails_ends_the_transfer() -> None:
         list(buckets.read(1.0))
 
 
-def test_digest_is_that_of_the_words_and_their_places() -> None:
+def test_digest_is_that_of_the_words_and_their_positions() -> None:
     words = [3, -5, 2**62, 2**63 - 1, 0, -(2**63)]
     expected = [sum(words) % 2**64, sum((k + 1) * word for k, word in enumerate(words)) % 2**64]
     for parts in ([words], [words[:1], words[1:]], [words[:4], words[4:]]):
@@ -218,8 +218,8 @@ def test_digest_is_that_of_the_words_and_their_places() -> None:
     many = torch.randint(-(2**62), 2**62, (200_000,))
     digest = Digest()
     digest.add(many.view(torch.uint8))
-    place = sum((k + 1) * word for k, word in enumerate(many.tolist())) % 2**64
-    assert digest.hex() == f"{sum(many.tolist()) % 2**64:016x}{place:016x}-200000"
+    weighted = sum((k + 1) * word for k, word in enumerate(many.tolist())) % 2**64
+    assert digest.hex() == f"{sum(many.tolist()) % 2**64:016x}{weighted:016x}-200000"
 
 
 def test_memory_that_a_receiver_cannot_open_is_an_error() -> None:
@@ -258,18 +258,18 @@ def test_shared_memory_ends_with_the_weights() -> None:
 
 @transports
 def test_memory_of_the_weights_before_is_used_again(is_shared: bool) -> None:
-    """Only if all readers have left it."""
+    """Only if all readers are ready for the new weights, so that none reads the old ones."""
     old = filled(size=1000, is_shared=is_shared)
-    places = [memory.data.data_ptr() for memory in old.memory]
+    addresses = [memory.data.data_ptr() for memory in old.memory]
     for readers, attached, expected in ((2, 2, True), (2, 1, False), (0, 0, True)):
         new = WeightBuckets(2, readers=readers, old=old, size=1000, is_shared=is_shared)
         for _ in range(attached):
             new.attach()
         new.fill(TensorWeights(TENSORS), timeout=0.01)
-        assert ([memory.data.data_ptr() for memory in new.memory] == places) is expected
+        assert ([memory.data.data_ptr() for memory in new.memory] == addresses) is expected
         values = [(name, value) for b in new.read(1.0) for name, value in unpack(b.data, b.header)]
         for (name, value), (own, tensor) in zip(values, TENSORS.items(), strict=True):
             assert name == own
             torch.testing.assert_close(value, tensor, rtol=0, atol=0)
         old = filled(size=1000, is_shared=is_shared) if not expected else new
-        places = [memory.data.data_ptr() for memory in old.memory]
+        addresses = [memory.data.data_ptr() for memory in old.memory]

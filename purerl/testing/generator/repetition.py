@@ -27,10 +27,10 @@ def seed_determines_tokens(case: Case) -> None:
     for expected, actual in zip(first, second, strict=True):
         assert_same_tokens(actual, expected)
         assert_same_logp(actual, expected, tolerance=case.tolerance)
-    for one, other in combinations(first, 2):
-        assert one.completion.tokens != other.completion.tokens, (
-            f"the 12 tokens of two requests with different seeds: got {one.completion.tokens} for both, expected "
-            f"different tokens\n  {describe(one.request)}\n  {describe(other.request)}"
+    for answer, other in combinations(first, 2):
+        assert answer.completion.tokens != other.completion.tokens, (
+            f"the 12 tokens of two requests with different seeds: got {answer.completion.tokens} for both, expected "
+            f"different tokens\n  {describe(answer.request)}\n  {describe(other.request)}"
         )
 
 
