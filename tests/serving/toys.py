@@ -99,9 +99,8 @@ class Toy:
         """Receive weights in a thread of this process, instead of the process of an engine."""
         if address.name not in self.receivers:
             self.receivers[address.name] = Receiver(address, 1)
-        self.receivers[address.name].receive(
-            address.number, lambda stream: self.loaded.append([name for name, _ in stream])
-        )
+        receiver = self.receivers[address.name]
+        receiver.receive(address.number, lambda stream: self.loaded.append([name for name, _ in stream]))
 
 
 @contextmanager
@@ -130,14 +129,14 @@ def requests(number: int, *, tokens: int = 4, prompts: int = 1000) -> list[Reque
 
 def completions(generator: ServedGenerator, number: int) -> Mapping[str, Any]:
     """The next `number` completions, by their keys."""
-    found: dict[str, Any] = {}
-    while len(found) < number:
+    completions: dict[str, Any] = {}
+    while len(completions) < number:
         finished = generator.collect(timeout=60.0)
-        assert finished, f"{len(found)} of {number} after 60 seconds"
+        assert finished, f"{len(completions)} of {number} after 60 seconds"
         for completion in finished:
-            assert completion.key not in found
-            found[completion.key] = completion
-    return found
+            assert completion.key not in completions
+            completions[completion.key] = completion
+    return completions
 
 
 def engines() -> list[int]:

@@ -52,6 +52,11 @@ class Case:
         """The completions that the generator returns, in any kind of sequence, as a list of completions of tuples."""
         return [_with_tuples(completion) for completion in self.generator.collect(timeout)]
 
+    def start(self, requests: Sequence[Request], delay: float) -> dict[str, Completion]:
+        """Submit `requests`, collect three times with the timeout `delay`, and return what has finished, by key."""
+        self.generator.submit(requests)
+        return {completion.key: completion for _ in range(3) for completion in self.collect(timeout=delay)}
+
     def run(self, requests: Sequence[Request]) -> list[Completion]:
         """Submit `requests`, as a tuple, and return their completions in the same order."""
         self.generator.submit(tuple(requests))
@@ -80,10 +85,9 @@ class Case:
         assert not extra, f"completions after the last request: got {[c.key for c in extra]}, expected none"
         return [done[key] for key in keys]
 
-    def next_logp(self, tokens: Sequence[int], temperature: float, version: int = 0) -> list[float]:
-        """The log-probability of each token of the vocabulary after `tokens`, from a forward pass."""
-        weights = self.weights[version % 2]
-        return [self.score(weights, [*tokens, token], temperature)[-1] for token in range(self.vocabulary)]
+    def next_logp(self, tokens: Sequence[int], temperature: float) -> list[float]:
+        """The log-probability of each token of the vocabulary after `tokens`: a forward pass of the first weights."""
+        return [self.score(self.weights[0], [*tokens, token], temperature)[-1] for token in range(self.vocabulary)]
 
     def check_logp(self, request: Request, completion: Completion) -> None:
         """Compare each token's log-probability with a forward pass of the weights of the token's version."""

@@ -35,7 +35,7 @@ def stop_tokens_end_completion(case: Case) -> None:
 def stop_strings_end_completion(case: Case) -> None:
     """A completion ends with the token that completes a stop string. A stop string may span several tokens.
 
-    The stop strings are from a completion of the same prompt: two tokens of it, which another completion has often.
+    The stop string is two tokens of a completion of the same prompt, so another completion often contains it.
     """
     if case.text is None:
         return
@@ -49,7 +49,7 @@ def stop_strings_end_completion(case: Case) -> None:
         texts = [case.text(completion.tokens[: end + 1]) for end in range(len(completion.tokens))]
         _assert_ended(request, completion, [any(string in text for string in strings) for text in texts])
         stopped += completion.finish == "stop"
-    assert stopped, "completions with a stop string that the same request has had: got none with the finish 'stop'"
+    assert stopped, "completions with a stop string from a completion of the same prompt: got no 'stop', expected some"
 
 
 def _assert_ended(request: Request, completion: Completion, stops: Sequence[bool]) -> None:
@@ -82,8 +82,7 @@ def _cancel_some(case: Case, requests: Sequence[Request]) -> list[tuple[Request,
     """Submit `requests`, cancel half of them, check all, and return those that were in flight."""
     by_key, counts = {request.key: request for request in requests}, set[int]()
     for delay in DELAYS:
-        case.generator.submit(requests)
-        finished = {completion.key for _ in range(3) for completion in case.collect(timeout=delay)}
+        finished = case.start(requests, delay)
         remaining = [key for key in by_key if key not in finished]
         canceled = remaining[::2]
         case.generator.cancel([*canceled, "unknown key"])

@@ -71,7 +71,7 @@ def invalid_requests_are_refused(case: Case) -> None:
         "max_tokens=0": case.request(2, max_tokens=0),
         "the key of another request": case.request(3),
         **{f"{name}={value}": case.request(2, **{name: value}) for name, value in _INVALID.items()},
-        **{name: case.request(2, stop_tokens=(0,), **each) for name, each in _missing(case).items()},
+        **{name: case.request(2, stop_tokens=(0,), **each) for name, each in _not_supported(case).items()},
     }
     for problem, request in invalid.items():
         _assert_refused(case, [case.request(3), request], problem)
@@ -85,21 +85,21 @@ def invalid_requests_are_refused(case: Case) -> None:
 
 _INVALID = {"top_p": 0.0, "top_k": -1, "min_p": 1.5, "repetition_penalty": 0.0, "min_tokens": -1}
 _VALID = {
-    "top_p": {"top_p": 0.9},
-    "top_k": {"top_k": 3},
-    "min_p": {"min_p": 0.1},
-    "repetition_penalty": {"repetition_penalty": 1.2},
-    "min_tokens": {"min_tokens": 2},
-    "stop_strings": {"stop_strings": ("a",)},
-    "regex": {"regex": "a"},
-    "json_schema": {"json_schema": "{}"},
+    "top_p": 0.9,
+    "top_k": 3,
+    "min_p": 0.1,
+    "repetition_penalty": 1.2,
+    "min_tokens": 2,
+    "stop_strings": ("a",),
+    "regex": "a",
+    "json_schema": "{}",
 }
 
 
-def _missing(case: Case) -> dict[str, dict[str, Any]]:
+def _not_supported(case: Case) -> dict[str, dict[str, Any]]:
     """Sampling parameters, and combinations of them, that the generator does not have, each with values."""
     names = SAMPLING_PARAMETERS - case.generator.capabilities.sampling
-    return {name: {k: v for part in name.split(" with ") for k, v in _VALID[part].items()} for name in sorted(names)}
+    return {name: {part: _VALID[part] for part in name.split(" with ")} for name in sorted(names)}
 
 
 def _assert_refused(case: Case, requests: Sequence[Request], problem: str) -> None:

@@ -90,8 +90,7 @@ def cancelled_sequence_can_be_continued(case: Case) -> None:
     requests = [evolve(case.request(number, max_tokens=case.long), keep=True) for number in range(8)]
     counts = set[int]()
     for delay in DELAYS:
-        case.generator.submit(requests)
-        finished = {completion.key: completion for _ in range(3) for completion in case.collect(timeout=delay)}
+        finished = case.start(requests, delay)
         remaining = [request.key for request in requests if request.key not in finished]
         case.generator.cancel(remaining)
         canceled = {completion.key: completion for completion in case.wait(remaining)}

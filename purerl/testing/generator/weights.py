@@ -28,8 +28,7 @@ def load_weights_applies_to_requests_in_flight(case: Case) -> None:
     for attempt, delay in enumerate(DELAYS):
         old, new = 10**6 + 2 * attempt, 10**6 + 2 * attempt + 1
         case.load(old)
-        case.generator.submit(requests)
-        finished = {c.key: c for _ in range(3) for c in case.collect(timeout=delay)}
+        finished = case.start(requests, delay)
         case.load(new)
         in_flight = case.wait([request.key for request in requests if request.key not in finished])
         completions = finished | {completion.key: completion for completion in in_flight}
