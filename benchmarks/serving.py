@@ -44,17 +44,24 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_
 
 
 def write_model(path: Path) -> Model:
-    """A random model with a tokenizer, which servers need."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    """A random model with a tokenizer."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     shape = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, head_dim=32)
     shape |= dict(intermediate_size=128, vocab_size=VOCABULARY, max_position_embeddings=512)
     torch.manual_seed(0)
     Qwen3ForCausalLM(Qwen3Config(**shape)).save_pretrained(path)
+    write_tokenizer(path)
+    return Model(str(path))
+
+
+def write_tokenizer(path: Path) -> None:
+    """A tokenizer, which servers need beside their model."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
     words = {f"w{k}": k for k in range(VOCABULARY)}
     PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0"))).save_pretrained(path)
-    return Model(str(path))
 
 
 def requests(attempt: int) -> list[Request]:

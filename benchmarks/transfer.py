@@ -1,16 +1,19 @@
 """The cost of a verified transfer of weights over a bare broadcast of the same bytes, between the same two processes.
 
-    python -m benchmarks.transfer [--rounds 5]
+    python -m benchmarks.transfer [--rounds 5] [--engine vllm=engines/vllm/bin/python]
 
-The weights are those of a model with 0.5 billion parameters in bfloat16: 24 layers with the shapes of Qwen2.5-0.5B. In
-each round, one process sends them to another one:
+The weights are those of a model with 0.5 billion parameters in bfloat16, with the shapes of Qwen2.5-0.5B. In each
+round, one process sends them to another one:
 
-    broadcast  one gloo broadcast of a tensor with as many bytes, in the group of the transfers
-    transfer   `Sender.send`, with digests and reports, while `WeightBuckets.fill` copies the weights
-    send       only `Sender.send`, of buckets that have been filled
+    broadcast      one gloo broadcast of a tensor with as many bytes, in the group of the transfers
+    gloo           a whole transfer: `WeightBuckets.fill`, which copies the weights, beside `Sender.send`, with digests
+                   and reports
+    shared memory  the same without a broadcast: the other process copies the buckets from shared memory
 
-Nothing is loaded into an engine. The table has the median of the rounds in milliseconds, and the ratio to `broadcast`,
-of the medians and in each round.
+Nothing is loaded into an engine. With `--engine`, a server of this engine loads the weights too, on the CPU, by each
+`weight_transfer`. Its time beyond that of the transfer is what the engine needs to load them.
+
+The table has the median of the rounds in milliseconds, and the ratio to `broadcast`, of the medians and in each round.
 """
 
 from __future__ import annotations
@@ -20,37 +23,44 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
 from threading import Thread
+from typing import Any
 
 import torch
 
+from benchmarks.serving import ENVIRONMENT, write_tokenizer
+from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.transfer.engine.purerl_receiver import Address, Receiver
 from purerl.backends.transfer.sender import Sender
 from purerl.backends.weights import TensorWeights
+from purerl.plugins import find
+from purerl.settings import Model
 
-LAYERS, HIDDEN, INTERMEDIATE, KEYS, VOCABULARY = 24, 896, 4864, 128, 151_936
 BROADCAST = -1  # a message to the other process; the others are numbers of transfers
 
 
-def random_weights() -> TensorWeights:
-    """Weights with the names and shapes of the model."""
-    shapes = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,)}
-    for layer in range(LAYERS):
-        own = {
-            **{f"self_attn.{name}_proj.weight": (HIDDEN, HIDDEN) for name in "qo"},
-            **{f"self_attn.{name}_proj.weight": (KEYS, HIDDEN) for name in "kv"},
-            **{f"mlp.{name}_proj.weight": (INTERMEDIATE, HIDDEN) for name in ("gate", "up")},
-            "mlp.down_proj.weight": (HIDDEN, INTERMEDIATE),
-            **{f"{name}_layernorm.weight": (HIDDEN,) for name in ("input", "post_attention")},
-        }
-        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
-    return TensorWeights({name: torch.randn(shape, dtype=torch.bfloat16) for name, shape in shapes.items()})
+def make_model() -> Any:
+    """The model, with random weights."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    shape = dict(hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2)
+    shape |= dict(intermediate_size=4864, vocab_size=151_936, max_position_embeddings=512)
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True)).to(torch.bfloat16)
+    model.to_empty(device="cpu").tie_weights()
+    for value in model.parameters():
+        torch.nn.init.normal_(value, std=0.02)
+    return model
 
 
 def receive(connection: Connection, address: Address, size: int) -> None:
@@ -59,7 +69,7 @@ def receive(connection: Connection, address: Address, size: int) -> None:
     for number in iter(connection.recv, None):
         if number == BROADCAST:
             connection.send("ready")
-            receiver.data(size)
+            receiver.data(size, None)
         else:
             receiver.receive(number, lambda stream: [name for name, _ in stream])
         connection.send("done")
@@ -70,16 +80,16 @@ class Benchmark:
 
     def __init__(self, weights: TensorWeights) -> None:
         self.weights, self.sender = weights, Sender("127.0.0.1", 1, timeout=120.0)
-        self.filled, self.copy = WeightBuckets(0), WeightBuckets(1)
-        for buckets in (self.filled, self.copy):
+        self.copies = {is_shared: WeightBuckets(1, is_shared=is_shared) for is_shared in (False, True)}
+        for buckets in self.copies.values():
             buckets.fill(weights, timeout=0.0)
-        self.size = sum(bucket.header["bytes"] for bucket in self.filled.read(1.0))
+        self.size = sum(bucket.header["bytes"] for bucket in self.copies[False].read(1.0))
         self.data = torch.zeros(self.size, dtype=torch.uint8)
         context = get_context("spawn")
         self.connection, other = context.Pipe()
         arguments = (other, self.sender.address, self.size)
         context.Process(target=receive, args=arguments, daemon=True).start()
-        self.send(self.filled)  # joins the group
+        self.transfer(is_shared=False)  # joins the group
 
     def broadcast(self) -> None:
         self.connection.send(BROADCAST)
@@ -87,17 +97,40 @@ class Benchmark:
         self.sender.group.broadcast(self.data).wait()
         self.connection.recv()
 
-    def transfer(self) -> None:
-        self.copy = WeightBuckets(1, old=self.copy)
-        filling = Thread(target=self.copy.fill, args=(self.weights,), kwargs={"timeout": 0.0})
+    def transfer(self, *, is_shared: bool) -> None:
+        buckets = WeightBuckets(1, is_shared=is_shared, old=self.copies[is_shared])
+        self.copies[is_shared] = buckets
+        filling = Thread(target=buckets.fill, args=(self.weights,), kwargs={"timeout": 0.0})
         filling.start()
-        self.send(self.copy)
-        filling.join()
-
-    def send(self, buckets: WeightBuckets) -> None:
         self.connection.send(self.sender.address.number)
         self.sender.send(buckets)
         self.connection.recv()
+        filling.join()
+
+
+@contextmanager
+def engine_functions(engine: str, model: Any, weights: TensorWeights) -> Iterator[dict[str, Callable[[], object]]]:
+    """Loading `weights` by each `weight_transfer`, in one server of `engine`, kind=PYTHON."""
+    kind, _, python = engine.partition("=")
+    backend = find("generator", kind)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        model.save_pretrained(Path(folder, "model"))
+        write_tokenizer(Path(folder, "model"))
+
+        def build(**settings: Any) -> Any:
+            config = backend.Config(server=ServerSettings(**settings), max_num_seqs=8)
+            generator = backend.build(config, model=Model(str(Path(folder, "model")), dtype="bfloat16"), seed=0)
+            stack.callback(generator.close)
+            return generator
+
+        server = build(python=python or None, environment=ENVIRONMENT, logs=folder, device="cpu").servers[0]
+        generators = {
+            name: build(urls=(server.url,), weight_transfer=name) for name in ("gloo", "shared_memory", "directory")
+        }
+        yield {
+            f"{kind}, {name.replace('_', ' ')}": partial(generator.load_weights, weights, version=1)
+            for name, generator in generators.items()
+        }
 
 
 def measure(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
@@ -114,21 +147,27 @@ def measure(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engine", help="vllm=PYTHON or sglang=PYTHON")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    benchmark = Benchmark(random_weights())
+    model = make_model()
+    weights = TensorWeights({name: value.detach() for name, value in model.named_parameters()})
+    benchmark = Benchmark(weights)
     functions: dict[str, Callable[[], object]] = {
         "broadcast": benchmark.broadcast,
-        "transfer": benchmark.transfer,
-        "send": lambda: benchmark.send(benchmark.filled),
+        "gloo": partial(benchmark.transfer, is_shared=False),
+        "shared memory": partial(benchmark.transfer, is_shared=True),
     }
-    times = measure(functions, options.rounds)
+    with ExitStack() as stack:
+        if options.engine:
+            functions |= stack.enter_context(engine_functions(options.engine, model, weights))
+        times = measure(functions, options.rounds)
     benchmark.connection.send(None)
     print(f"{benchmark.size / 2**20:.0f} MiB")
     base = times["broadcast"]
     for name, values in times.items():
         by_round = ", ".join(f"{value / own:.2f}" for value, own in zip(values, base, strict=True))
-        print(f"{name:12}{median(values):8.0f} ms {median(values) / median(base):6.2f}  {by_round}")
+        print(f"{name:24}{median(values):8.0f} ms {median(values) / median(base):6.2f}  {by_round}")
 
 
 if __name__ == "__main__":

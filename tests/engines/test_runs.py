@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -17,8 +18,9 @@ from purerl.protocols import Request, Sampling
 from purerl.recipes.addition import addition
 from purerl.settings import Model
 from tests.backends.generators import weights_in_files
-from tests.engines.conftest import build, processes, settings
+from tests.engines.conftest import KIND, PYTHON, build, processes, settings
 from tests.loop.runs import records
+from tests.recipes import made
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,25 @@ def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path, max_steps: int 
     largest = [record["mismatch/logp_abs_diff_max"] for record in records(tmp_path / "run")[1:]]
     assert max(largest) < 1e-3
     assert processes(tmp_path) == []
+
+
+@pytest.mark.skipif(KIND != "vllm", reason="the recipe uses vLLM")
+def test_gsm8k_vllm_trains_a_tiny_model(tmp_path: Path) -> None:
+    """Two steps of the recipe on the CPU, where engines cannot sleep."""
+    data, server = made.write_problems(tmp_path), settings(tmp_path).server
+    changes = {f"generator.server.{name}": json.dumps(getattr(server, name)) for name in ("device", "logs")}
+    changes |= {f"generator.server.environment.{name}": json.dumps(value) for name, value in server.environment.items()}
+    changes |= {"generator.server.sleep_level": 0, "generator.server.gpu_memory_utilization": "none"}
+    summary = made.train(
+        "gsm8k_vllm", tmp_path / "run", f"model={made.write_model(tmp_path / 'model')}", f"data={data}", f"test={data}",
+        f"python={PYTHON}", "max_steps=2", "batch_size=4", "rollout.samples_per_prompt=4", "rollout.max_tokens=12",
+        "evaluate.max_tokens=12", "trainer.warmup_ratio=0", "trainer.mixed_precision=off", "num_threads=1",
+        *(f"{name}={value}" for name, value in changes.items()),
+    )  # fmt: skip
+    steps = records(summary.directory)[1:]
+    assert len(steps) == 2
+    assert all(0 < step["mismatch/logp_abs_diff"] < 0.05 for step in steps), "vLLM samples in bfloat16"
+    assert all(step["rollout/failed"] == 0 for step in steps)
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(None, marks=pytest.mark.soak)], ids=["2", "many"])

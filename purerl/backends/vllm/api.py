@@ -17,6 +17,7 @@ from attrs import frozen
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.http import Http, RefusedError
+from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.weights import WeightFiles, WeightStream
 from purerl.protocols import Sampling
@@ -102,18 +103,22 @@ class VLLMApi:
         return (await http.get("/get_world_size", timeout=timeout))["world_size"]
 
     async def update(self, http: Http, weights: WeightFiles | WeightStream, *, timeout: float) -> None:
-        clear = "false" if self.stale_cache else "true"
-        await http.post(f"/pause?mode=keep&clear_cache={clear}", timeout=timeout)
-        if isinstance(weights, WeightStream):
-            call = {"method": "purerl_receive", "kwargs": weights.address._asdict(), "timeout": timeout}
-            await http.post("/collective_rpc", call, timeout=timeout)
-        elif weights.is_adapter:
+        if isinstance(weights, WeightFiles) and weights.is_adapter:
             await self._load_adapter(http, weights, timeout)
+            return
+        clear = "false" if self.stale_cache else "true"
+        if isinstance(weights, WeightStream):
+            method, arguments = "purerl_receive", weights.address._asdict()
         else:
-            call = {"method": "reload_weights", "kwargs": {"weights_path": str(weights.directory)}, "timeout": timeout}
-            await http.post("/collective_rpc", call, timeout=timeout)
-        await http.post("/update_weight_version", {"new_version": str(weights.version)}, timeout=timeout)
+            method, arguments = "reload_weights", {"weights_path": str(weights.directory)}
+        await http.post(f"/pause?mode=keep&clear_cache={clear}", timeout=timeout)
+        call = {"method": method, "kwargs": arguments, "timeout": timeout}
+        await http.post("/collective_rpc", call, timeout=timeout)
+        await self._set_version(http, weights.version, timeout)
         await http.post("/resume", timeout=timeout)
+
+    async def _set_version(self, http: Http, version: int, timeout: float) -> None:
+        await http.post("/update_weight_version", {"new_version": str(version)}, timeout=timeout)
 
     async def sleep(self, http: Http, *, level: int, timeout: float) -> None:
         await http.post(f"/sleep?level={level}", timeout=timeout)
@@ -122,6 +127,7 @@ class VLLMApi:
         await http.post(f"/wake_up?tags={part}", timeout=timeout)
 
     async def _load_adapter(self, http: Http, files: WeightFiles, timeout: float) -> None:
+        """Replace the adapter. No request is in flight, so nothing has to be paused."""
         for old in await self._adapters(http, timeout):
             await http.post("/v1/unload_lora_adapter", {"lora_name": old}, timeout=timeout)
         name = _ADAPTER + files.name
@@ -131,6 +137,11 @@ class VLLMApi:
         loaded = await self._adapters(http, timeout)
         if loaded != [name]:
             raise RefusedError(f"adapters that are loaded: {loaded}, expected only {name}")
+        await self._set_version(http, files.version, timeout)
+        probe = self.request(probe_request(2, None), f"probe-{name}", files.name)
+        answer = await http.post(probe.path, probe.body, timeout=timeout)
+        if answer["model"] != name:
+            raise RefusedError(f"a request to the adapter {name} was answered by {answer['model']}")
 
     async def _adapters(self, http: Http, timeout: float) -> list[str]:
         """The names of the adapters of purerl that the server has."""
