@@ -44,7 +44,7 @@ def test_gsm8k_vllm_trains_a_tiny_model(tmp_path: Path) -> None:
     data, server = made.write_problems(tmp_path), settings(tmp_path).server
     changes = {f"generator.server.{name}": json.dumps(getattr(server, name)) for name in ("device", "logs")}
     changes |= {f"generator.server.environment.{name}": json.dumps(value) for name, value in server.environment.items()}
-    changes |= {"generator.server.sleep_level": 0, "generator.server.gpu_memory_utilization": "none"}
+    changes |= {"generator.server.sleep_level": 0, "generator.server.gpu_memory_utilization": ""}
     summary = made.train(
         "gsm8k_vllm", tmp_path / "run", f"model={made.write_model(tmp_path / 'model')}", f"data={data}", f"test={data}",
         f"python={PYTHON}", "max_steps=2", "batch_size=4", "rollout.samples_per_prompt=4", "rollout.max_tokens=12",
