@@ -34,14 +34,14 @@ PROBLEMS = [  # in the format of GSM8K, written for these tests
 ]
 
 
-def write_model(folder: Path, template: str = CHATML, words: Sequence[str] = ()) -> str:
+def write_model(folder: Path, template: str = CHATML, words: Sequence[str] = (), *, head_dim: int = 16) -> str:
     """Write a Qwen3 model with 100,000 random parameters and a chat template. Returns its path.
 
     Its tokens are characters, and `words`.
     """
     chat_tokenizer = tokenizer(template)
     chat_tokenizer.add_tokens([*words])
-    write_small_model(folder, chat_tokenizer, seed=0, max_length=2048, head_dim=16, intermediate_size=128)
+    write_small_model(folder, chat_tokenizer, seed=0, max_length=2048, head_dim=head_dim, intermediate_size=128)
     return str(folder)
 
 
