@@ -41,12 +41,13 @@ def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path, max_steps: int 
 @pytest.mark.skipif(KIND != "vllm", reason="the recipe uses vLLM")
 def test_gsm8k_vllm_trains_a_tiny_model(tmp_path: Path) -> None:
     """Two steps of the recipe on the CPU, where engines cannot sleep."""
-    data, server = made.write_problems(tmp_path), settings(tmp_path).server
+    data, model = made.write_problems(tmp_path), made.write_model(tmp_path / "model", head_dim=32)
+    server = settings(tmp_path).server
     changes = {f"generator.server.{name}": json.dumps(getattr(server, name)) for name in ("device", "logs")}
     changes |= {f"generator.server.environment.{name}": json.dumps(value) for name, value in server.environment.items()}
     changes |= {"generator.server.sleep_level": 0, "generator.server.gpu_memory_utilization": ""}
     summary = made.train(
-        "gsm8k_vllm", tmp_path / "run", f"model={made.write_model(tmp_path / 'model', head_dim=32)}", f"data={data}", f"test={data}",
+        "gsm8k_vllm", tmp_path / "run", f"model={model}", f"data={data}", f"test={data}",
         f"python={PYTHON}", "max_steps=2", "batch_size=4", "rollout.samples_per_prompt=4", "rollout.max_tokens=12",
         "evaluate.max_tokens=12", "trainer.warmup_ratio=0", "trainer.mixed_precision=off", "num_threads=1",
         *(f"{name}={value}" for name, value in changes.items()),
