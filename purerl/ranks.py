@@ -10,9 +10,11 @@ deadline is named. The deadline is the timeout that the process group was initia
 from __future__ import annotations
 
 import pickle
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -32,6 +34,7 @@ __all__ = [
     "guarded_by",
     "ranks_of_thread",
     "store_of_ranks",
+    "this_host",
 ]
 
 _MAX_MESSAGE = 2**14  # bytes; larger values are gathered by torch.distributed
@@ -266,6 +269,17 @@ def store_of_ranks(name: str) -> Any:
 
     store: Any = _get_default_store()
     return PrefixStore(f"purerl/{name}", store.clone())
+
+
+def this_host() -> str:
+    """A name for the processes that can see each other: those of one boot of one machine, in one PID namespace."""
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts += [
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            str(Path("/proc/self/ns/pid").readlink()),
+        ]
+    return " ".join(parts)
 
 
 def current_ranks() -> Ranks:

@@ -116,8 +116,7 @@ def _process_group(world: World | None, timeout: float) -> Iterator[None]:
     if torch.cuda.is_available():
         torch.cuda.set_device(_device_index(world, torch.cuda.device_count()))
         backend = "cpu:gloo,cuda:nccl"
-    local = {"LOCAL_RANK": str(world.local_rank)}
-    variables = {"MASTER_ADDR": world.address, "MASTER_PORT": str(world.port), **local}
+    variables = {"MASTER_ADDR": world.address, "MASTER_PORT": str(world.port)}
     missing = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(missing)
     try:

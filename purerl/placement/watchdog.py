@@ -11,20 +11,19 @@ from __future__ import annotations
 import json
 import os
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from attrs import asdict, define, evolve, field, frozen
 
 from purerl.errors import EngineError
 from purerl.placement.logs import RankLog, last_lines, log_path
+from purerl.ranks import this_host
 
-__all__ = ["MAX_TO_LEAVE", "RankState", "Watchdog", "this_host"]
+__all__ = ["MAX_TO_LEAVE", "RankState", "Watchdog"]
 
 _INTERVAL = 1.0  # seconds
 _RANKS_PER_INTERVAL = 64  # larger worlds look less often
@@ -38,7 +37,7 @@ class RankState:
     """What a rank publishes.
 
     beats    counts the signs of life
-    host     where it runs, see `this_host`
+    host     where it runs, see `purerl.ranks.this_host`
     pid      its process id there
     late     a collective call has missed its deadline: all ranks write their stacks
     failure  why it has failed
@@ -51,17 +50,6 @@ class RankState:
     late: bool = False
     failure: str | None = None
     is_done: bool = False
-
-
-def this_host() -> str:
-    """A name for the processes that can see each other: those of one boot of one machine, in one PID namespace."""
-    parts = [socket.gethostname()]
-    with suppress(OSError):
-        parts += [
-            Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-            str(Path("/proc/self/ns/pid").readlink()),
-        ]
-    return " ".join(parts)
 
 
 @define

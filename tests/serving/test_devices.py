@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 
 from purerl.backends.serving.api import Command
 from purerl.backends.serving.devices import devices_of_servers, on_devices
@@ -15,13 +16,11 @@ from purerl.errors import ConfigError
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let this process be rank `rank` of a host, and see `count` devices."""
+    """Let this process see `count` devices."""
 
-    def simulate(count: int, *, rank: int = 0, current: int | None = None, visible: str | None = None) -> None:
+    def simulate(count: int, *, visible: str | None = None) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: rank if current is None else current)
-        monkeypatch.setenv("LOCAL_RANK", str(rank))
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -29,38 +28,25 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
     return simulate
 
 
-def test_server_begins_with_the_device_of_its_trainer(cuda: Any) -> None:
+def test_every_server_has_devices_of_its_own(cuda: Any) -> None:
     cuda(8)
     assert devices_of_servers(ServerSettings()) == ["0"]
     assert devices_of_servers(ServerSettings(number=2, tensor_parallel_size=3)) == ["0,1,2", "3,4,5"]
-    cuda(8, rank=3)
-    assert devices_of_servers(ServerSettings()) == ["3"]
-    assert devices_of_servers(ServerSettings(tensor_parallel_size=2)) == ["6,7"]
-    cuda(2, visible="GPU-a,GPU-b", rank=1)
-    assert devices_of_servers(ServerSettings()) == ["GPU-b"]
-    cuda(1, rank=3, current=0, visible="5")  # srun --gpus-per-task=1
-    assert devices_of_servers(ServerSettings()) == ["5"]
-
-
-def test_devices_are_divided_among_the_servers_of_all_ranks(cuda: Any) -> None:
+    cuda(2, visible="GPU-a,GPU-b")
+    assert devices_of_servers(ServerSettings(number=2)) == ["GPU-a", "GPU-b"]
     server = ServerSettings(devices=("4", "5", "6", "7"), tensor_parallel_size=2)
-    cuda(4, visible="0,1,2,3")
     assert devices_of_servers(server) == ["4,5"]
-    cuda(1, rank=1, current=0, visible="1")
-    assert devices_of_servers(server) == ["6,7"]
+    assert devices_of_servers(evolve(server, number=2)) == ["4,5", "6,7"]
 
 
 def test_too_few_devices_are_refused(cuda: Any) -> None:
     cuda(2)
-    with pytest.raises(
-        ConfigError, match=r"devices that this process sees\n  got:  2: 0, 1\n  need: 4: 2 for each of 2"
-    ):
+    words = r"devices that this process sees\n  got:  2: 0, 1\n  need: 4: 2 for each of 2 servers"
+    with pytest.raises(ConfigError, match=words):
         devices_of_servers(ServerSettings(number=2, tensor_parallel_size=2))
-    cuda(8, rank=2)
-    with pytest.raises(
-        ConfigError, match=r"server.devices\n  got:  2: 6, 7\n  need: 3: 1 for each of 1 servers of 3 ranks"
-    ):
-        devices_of_servers(ServerSettings(devices=("6", "7")))
+    cuda(8)
+    with pytest.raises(ConfigError, match=r"server.devices\n  got:  2: 6, 7\n  need: 3: 1 for each of 3 servers"):
+        devices_of_servers(ServerSettings(devices=("6", "7"), number=3))
 
 
 def test_servers_that_need_no_device(cuda: Any) -> None:

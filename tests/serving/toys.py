@@ -18,6 +18,7 @@ from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.serving.http import Http
 from purerl.backends.serving.settings import ServerSettings
+from purerl.backends.serving.shared import open_servers
 from purerl.backends.serving.weights import WeightFiles, WeightStream
 from purerl.backends.transfer.engine.purerl_receiver import Address, Receiver
 from purerl.backends.weights import TensorWeights
@@ -110,7 +111,7 @@ def toys(
     """A generator whose servers are toy engines; their logs are in `folder`."""
     logs = {} if "urls" in settings else {"logs": str(folder)}
     settings = {**logs, "start_timeout": 60.0, "weights_directory": str(folder / "weights"), **settings}
-    generator = ServedGenerator(
+    generator = open_servers(
         toy or Toy(),
         ServerSettings(**settings),
         Capabilities(max_sequence_length=1000, sleeps=settings.get("sleep_level", 0) > 0),

@@ -12,7 +12,6 @@ import itertools
 import math
 import queue
 import shutil
-import tempfile
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from typing import Any
 
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.serving.api import EngineApi
-from purerl.backends.serving.devices import devices_of_servers
+from purerl.backends.serving.instances import Instance
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.probe import compare, probe_request
 from purerl.backends.serving.server import ServedRequest, Server
@@ -37,16 +36,15 @@ from purerl.protocols import Capabilities, Completion, Request, Weights
 __all__ = ["ServedGenerator"]
 
 _CLOSE_TIMEOUT = 60.0  # seconds
-_RUN = "{run}"  # still in a path if there is no run
+_WATCH = 0.5  # seconds between looks at what other ranks say about the servers
 
 
 class ServedGenerator:
-    """A generator with servers that have the interface `api`; it waits until all are ready.
+    """A generator with servers that have the interface `api`; it waits until all of `instances` are ready.
 
     capabilities  of the engine with `model`; `max_sequence_length` limits requests
-    connections   requests that a server gets at the same time; others wait here
 
-    Raises: EngineError if a server does not start, or does not load weights as it should; none is left then.
+    Raises: EngineError if a server does not start; none is left then.
     """
 
     def __init__(
@@ -55,8 +53,7 @@ class ServedGenerator:
         settings: ServerSettings,
         capabilities: Capabilities,
         model: ServedModel,
-        *,
-        connections: int,
+        instances: Sequence[Instance],
     ) -> None:
         self.capabilities, self._settings, self._model = capabilities, settings, model
         self._keys: set[str] = set()  # of requests that have not been collected
@@ -66,17 +63,10 @@ class ServedGenerator:
         self._buckets: WeightBuckets | None = None
         self._numbers = itertools.count()
         self._loop = EventLoop()
-        logs = Path(tempfile.mkdtemp(prefix="purerl-servers-") if _RUN in settings.logs else settings.logs)
-        urls = settings.urls or (None,) * settings.number
-        self.servers = [
-            Server(api, settings, url=url, devices=own, log=logs / f"{api.name}-{number}.log", connections=connections)
-            for number, (url, own) in enumerate(zip(urls, devices_of_servers(settings), strict=True))
-        ]
+        self.servers = [Server(api, settings, instance) for instance in instances]
         try:
             opening = self._start(_gather(server.open() for server in self.servers))
             opening.result(settings.start_timeout + _CLOSE_TIMEOUT)
-            if not settings.urls:  # these may have other weights
-                self._check_loading()
         except BaseException:
             self.close()
             raise
@@ -84,8 +74,18 @@ class ServedGenerator:
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop.asyncio)
 
+    def check_loading(self) -> None:
+        """Let the servers load their model's own weights again: see `purerl.backends.serving.probe`.
+
+        Raises: EngineError, after the end of the servers, if they compute something else afterwards.
+        """
+        try:
+            self._check_loading()
+        except BaseException:
+            self.close()
+            raise
+
     def _check_loading(self) -> None:
-        """Let the servers load their model's own weights again: see `purerl.backends.serving.probe`."""
         weights = self._model.weights()
         if weights is None:
             return
@@ -143,17 +143,39 @@ class ServedGenerator:
 
     def sleep(self) -> None:
         """Let all servers release the memory of their devices until `load_weights`."""
-        self._start(_gather(server.sleep() for server in self.servers)).result(self._limit)
+        self._start(_gather(server.sleep() for server in self.servers)).result(self._settings.longest_update)
 
-    @property
-    def _limit(self) -> float:
-        """Seconds until all servers have new weights, also if they are started again as often as they may be."""
-        return (self._settings.update_timeout + self._settings.start_timeout) * (1 + self._settings.max_restarts)
+    def interrupt(self) -> None:
+        """Interrupt all requests, for another rank that changes the servers, until `resume`."""
+        self._start(_gather(server.interrupt() for server in self.servers)).result(self._settings.longest_update)
 
-    def load_weights(self, weights: Weights, *, version: int) -> None:
+    def resume(self, adapter: str | None) -> None:
+        """Continue with the weights that another rank has loaded: those of `adapter`, or of the model."""
+        for server in self.servers:
+            self._loop.call(server.resume, adapter)
+
+    def announce(self) -> None:
+        """Let other ranks use the servers, and start a server again if one of them says that it has failed."""
+        self._start(self._watch())
+
+    async def _watch(self) -> None:
+        for server in self.servers:
+            server.announce()
+        try:
+            while True:
+                await _gather(server.answer_report() for server in self.servers)
+                await asyncio.sleep(_WATCH)
+        except Exception as error:  # noqa: BLE001 - raised by `collect`
+            self._results.put(error)
+
+    def check(self, weights: Weights) -> None:
+        """Raise EngineError if the servers cannot load `weights`. Nothing is gathered."""
         check_adapter(weights, self.capabilities)
         check_names(weights, self._model.shapes, is_complete=self._settings.sleep_level == 2)
-        limit = self._limit
+
+    def load_weights(self, weights: Weights, *, version: int) -> None:
+        self.check(weights)
+        limit = self._settings.longest_update
         transfer = self._settings.transfer
         if weights.adapter is None and transfer != "directory":
             is_shared = transfer == "shared_memory"

@@ -1,4 +1,4 @@
-"""One server of an engine: started or given, watched, restarted with the current weights, and stopped.
+"""One server of an engine: its requests, its weights, and another start with the current weights if it fails.
 
 All methods run in one event loop. A request is sent again if the server fails while it is in flight, so an answer is
 never lost, and comes once.
@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
@@ -21,27 +20,23 @@ from attrs import define, evolve
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, EngineApi
-from purerl.backends.serving.devices import on_devices
 from purerl.backends.serving.http import Http, RefusedError, UnreachableError
-from purerl.backends.serving.log import reason
-from purerl.backends.serving.process import ServerProcess, free_port
+from purerl.backends.serving.instances import Instance, is_healthy, name_of
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.weights import WeightFiles, WeightStream
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.transfer.sender import Sender, TransferError
-from purerl.errors import EngineError
 from purerl.protocols import Completion, FinishReason
 
 __all__ = ["ServedRequest", "Server"]
 
-_LOG = logging.getLogger(__name__)
-_HOST = "127.0.0.1"
-_POLL = 0.1  # seconds between questions whether the server is ready
+_POLL = 0.1  # seconds until a request is aborted again
 _SHORT_POLL = 0.005  # seconds between looks whether requests have ended
 _HEALTH_TIMEOUT = 20.0  # seconds
 _ABORT_TIMEOUT = 30.0  # seconds
 _WAITS = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before a request is sent again, after each failure of its server
 _IDENTITIES = itertools.count()
+_LOG = logging.getLogger(__name__)
 
 
 @define(eq=False)
@@ -54,30 +49,17 @@ class ServedRequest:
 
 
 class Server:
-    """A server with the interface `api`, at `url`, or as a process whose log is `log`; `connections` as in `Http`.
+    """A server with the interface `api`.
 
-    devices   of the process, as in ``CUDA_VISIBLE_DEVICES``
     load      requests that it has been given, and that are not finished
+    adapter   the name of the adapter that it has loaded
     restarts  how often it was started again
     """
 
-    def __init__(
-        self,
-        api: EngineApi,
-        settings: ServerSettings,
-        *,
-        url: str | None,
-        devices: str | None,
-        log: Path,
-        connections: int,
-    ) -> None:
-        self.api, self._settings, self._devices, self._log, self._connections = api, settings, devices, log, connections
-        self._http = Http(url or "", connections=connections)
-        self._is_owner = url is None
-        self._process: ServerProcess | None = None
+    def __init__(self, api: EngineApi, settings: ServerSettings, instance: Instance) -> None:
+        self.api, self._settings, self._instance = api, settings, instance
         self._lock = asyncio.Lock()  # held while the server is started or gets new weights
-        self._generation = 0  # number of starts
-        self._failures = 0  # restarts since the last completion
+        self.adapter: str | None = None
         self._weights: WeightFiles | WeightBuckets | None = None
         self._sender: Sender | None = None
         self._is_asleep = False
@@ -89,12 +71,20 @@ class Server:
         self.load = self.restarts = 0
 
     @property
+    def _http(self) -> Http:
+        return self._instance.http
+
+    @property
     def url(self) -> str:
         return self._http.url
 
     @property
+    def generation(self) -> int:
+        return self._instance.generation
+
+    @property
     def name(self) -> str:
-        return f"the {self.api.name} server at {self.url}"
+        return name_of(self.api, self._http)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -114,7 +104,7 @@ class Server:
     async def _answer(self, request: ServedRequest) -> Completion:
         pending, failures = request.pending, 0
         while await self._may_send(request):
-            generation = self._generation
+            generation = self.generation
             if pending.request.sampling.is_structured:
                 pending.restart()  # a server cannot continue a text that has to match something
             try:
@@ -124,11 +114,13 @@ class Server:
                     return evolve(pending.completion("error"), error=f"sent {failures + 1} times: {error}")
                 await asyncio.sleep(_WAITS[failures])
                 failures += 1
-                await self._recover(generation, error)
+                is_stalled = time.monotonic() - self._last_progress >= self._settings.stall_timeout
+                await self.recover(generation, str(error), is_stalled=is_stalled)
             except RefusedError as error:
                 return evolve(pending.completion("error"), error=str(error))
             else:
-                self._last_progress, self._failures = time.monotonic(), 0
+                self._last_progress = time.monotonic()
+                self._instance.succeed()
                 self._add(pending, answer)
                 if answer.finish != "interrupted" or not pending.remaining:
                     return pending.completion(_finish(answer, pending))
@@ -143,7 +135,7 @@ class Server:
     async def _ask(self, request: ServedRequest) -> Answer:
         """Send a request once. The server has failed if it finishes no request at all for a long time."""
         request.identity = f"{os.getpid()}-{next(_IDENTITIES)}"
-        call = self.api.request(request.pending, request.identity, self._adapter)
+        call = self.api.request(request.pending, request.identity, self.adapter)
         task = asyncio.ensure_future(self._http.generate(*call))
         self._sent.add(request)
         try:
@@ -193,26 +185,29 @@ class Server:
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
-    @property
-    def _adapter(self) -> str | None:
-        weights = self._weights
-        return weights.name if isinstance(weights, WeightFiles) and weights.is_adapter else None
+    async def interrupt(self) -> None:
+        """Abort all requests, and send none, until `resume`."""
+        self._is_open.clear()
+        await self._interrupt_all()
+
+    def resume(self, adapter: str | None) -> None:
+        """Send requests again, after another rank has loaded weights: those of `adapter`, or of the model."""
+        self.adapter = adapter
+        self._is_open.set()
 
     async def update(self, weights: WeightFiles | WeightBuckets) -> None:
         """Load weights. A server that fails to is started again with them."""
         async with self._lock:
-            is_adapter = isinstance(weights, WeightFiles) and weights.is_adapter
-            keeps_requests = self.api.keeps_requests(is_adapter=is_adapter)
-            if not keeps_requests:
-                self._is_open.clear()
+            adapter = weights.name if isinstance(weights, WeightFiles) and weights.is_adapter else None
             try:
                 async with self._deadline():
-                    if not keeps_requests:
-                        await self._interrupt_all()
-                    self._weights = weights
+                    if not self.api.keeps_requests(is_adapter=adapter is not None):
+                        await self.interrupt()
+                    self._weights, self.adapter = weights, adapter
                     await self._load(weights)
+                self._instance.succeed()
             except (UnreachableError, RefusedError, TransferError) as error:
-                self._weights = weights
+                self._weights, self.adapter = weights, adapter
                 await self._restart(f"it did not load weights: {error}")
             finally:
                 self._is_open.set()
@@ -250,7 +245,7 @@ class Server:
         weights.attach()
         if self._sender is None:
             receivers = await self.api.processes(self._http, timeout=_HEALTH_TIMEOUT)
-            self._sender = Sender(urlparse(self.url).hostname or _HOST, receivers, timeout=limit)
+            self._sender = Sender(urlparse(self.url).hostname or "127.0.0.1", receivers, timeout=limit)
         stream = WeightStream(self._sender.address, weights.version)
         sending = asyncio.ensure_future(asyncio.to_thread(self._sender.send, weights))
         loading = asyncio.ensure_future(self.api.update(self._http, stream, timeout=limit))
@@ -282,96 +277,55 @@ class Server:
         except TimeoutError as error:
             raise UnreachableError(f"no end after {self._settings.update_timeout:g} seconds") from error
 
-    # --- life of the process -----------------------------------------------------------------------------------------
+    # --- start, failure and end --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Start the server, or connect to it, and wait until it is ready. Raises EngineError."""
         async with self._lock:
-            await self._start()
+            await self._instance.open()
+            self._last_progress = time.monotonic()
+
+    def announce(self) -> None:
+        """Let the other ranks that share the server use it."""
+        self._instance.announce()
 
     async def close(self) -> None:
         """End the process, if it is ours."""
         self._end_sender()
-        await self._http.close()
-        if self._process is not None:
-            await asyncio.to_thread(self._process.end)
-            self._process = None
+        await self._instance.close()
 
-    async def _start(self) -> None:
-        if self._is_owner:
-            port = free_port()
-            command = on_devices(self.api.command(_HOST, port), self._devices)
-            number = f"-{self._generation}" if self._generation else ""
-            log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
-            self._http = Http(f"http://{_HOST}:{port}", connections=self._connections)
-            self._process = ServerProcess(command.arguments, command.environment, log)
-        await self._wait_until_ready()
-        problem = await self.api.check(self._http, timeout=_HEALTH_TIMEOUT)
-        if problem:
-            await self.close()
-            raise EngineError(f"{self.name} cannot be used", got=problem)
-        self._generation += 1
-        self._last_progress = time.monotonic()
+    async def answer_report(self) -> None:
+        """Start the server again if another rank has reported that it has failed."""
+        failure = self._instance.failure()
+        if failure is not None:
+            why, is_stalled = failure
+            await self.recover(self.generation, why, is_stalled=is_stalled)
 
-    async def _wait_until_ready(self) -> None:
-        start, limit = time.monotonic(), self._settings.start_timeout
-        while not await self._is_healthy():
-            ended = self._process is not None and not self._process.is_running
-            if ended or time.monotonic() - start > limit:
-                await self._fail_to_start(None if ended else limit)
-            await asyncio.sleep(_POLL)
-
-    async def _fail_to_start(self, limit: float | None) -> None:
-        """Raise EngineError, after all processes have ended. `limit`: how many seconds it had; None: it has ended."""
-        if self._process is None:
-            need, do = f"an answer within {limit:g} seconds", "start the server, or correct server.urls"
-            raise EngineError(f"{self.name} does not answer", need=need, do=do)
-        log, status = self._process.log, await asyncio.to_thread(self._process.end)
-        self._process = None
-        got = f"exit status {status}" if limit is None else f"not ready after {limit:g} seconds (server.start_timeout)"
-        raise EngineError(f"{self.name} did not start", got=f"{got}\n{reason(log)}", do=f"see its log, {log}")
-
-    async def _is_healthy(self) -> bool:
-        try:
-            await self._http.get("/health", timeout=_HEALTH_TIMEOUT)
-        except (UnreachableError, RefusedError):
-            return False
-        return True
-
-    async def _recover(self, generation: int, error: UnreachableError) -> None:
+    async def recover(self, generation: int, error: str, *, is_stalled: bool) -> None:
         """Make sure that the server works, after a request that was sent to the server of `generation` has failed."""
         async with self._lock:
-            if generation != self._generation:
+            if generation != self._instance.generation:
                 return
-            is_stalled = time.monotonic() - self._last_progress >= self._settings.stall_timeout
-            is_running = self._process is None or self._process.is_running
-            if not is_stalled and is_running and await self._is_healthy():
+            if not is_stalled and self._instance.is_running and await is_healthy(self._http):
                 return
-            await self._restart(str(error))
+            await self._restart(error, is_stalled=is_stalled)
 
-    async def _restart(self, why: str) -> None:
+    async def _restart(self, why: str, *, is_stalled: bool = False) -> None:
         """Start the server again with the current weights. Raises EngineError if that has happened too often.
 
         Requests wait until the weights are loaded.
         """
-        if not self._is_owner or self._failures >= self._settings.max_restarts:
-            log = f"see its log, {self._process.log}; " if self._process is not None else ""
-            need = "a server that works" if self._is_owner else "a server that works; purerl has not started it"
-            loader = "" if self._is_owner else "; if it cannot receive weights, set server.weight_transfer=directory"
-            do = f"{log}the run can be resumed from its last checkpoint{loader}"
-            raise EngineError(f"{self.name} has failed", got=why, need=need, do=do)
-        log = self._process.log if self._process is not None else self._log
-        await self.close()
-        self._failures += 1
-        self.restarts += 1
-        _LOG.warning("%s is started again: %s\n%s", self.name, why, reason(log))
+        self._end_sender()
         self._is_open.clear()
         self._is_asleep = False
         try:
-            await self._start()
+            await self._instance.restart(why, is_stalled=is_stalled)
+            self.restarts += 1
+            self._last_progress = time.monotonic()
             if self._weights is not None:
                 async with self._deadline():
                     await self._load(self._weights)
+            self.announce()
         except (UnreachableError, RefusedError, TransferError) as error:
             await self._restart(f"it did not load weights: {error}")
         finally:

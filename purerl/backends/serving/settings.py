@@ -34,7 +34,10 @@ class ServerSettings:
         may_change="rounding",
     )
     number: int = setting(
-        "servers that are started; each has a copy of the model", default=1, may_change="rounding", **at_least(1)
+        "servers that are started on each host; each has a copy of the model",
+        default=1,
+        may_change="rounding",
+        **at_least(1),
     )
     python: str | None = setting(
         "the Python interpreter of the environment in which the engine is installed; by default that of purerl",
@@ -46,9 +49,8 @@ class ServerSettings:
     )
     device: str = setting("cuda or cpu; auto: cuda if torch finds one", default="auto", **one_of("auto", "cuda", "cpu"))
     devices: tuple[str, ...] = setting(
-        "CUDA devices of the servers, named as in CUDA_VISIBLE_DEVICES: each server of each rank of a host gets "
-        "tensor_parallel_size of them, in order; empty: those that purerl sees, so that a server of rank 0 begins with "
-        "the trainer's device",
+        "CUDA devices of the servers, named as in CUDA_VISIBLE_DEVICES: each server gets tensor_parallel_size of them, "
+        "in order; empty: those that purerl sees, beginning with that of the first rank",
         default=(),
         may_change="rounding",
     )
@@ -136,6 +138,11 @@ class ServerSettings:
                 raise ConfigError(f"{name} has no effect", got=getattr(self, name), need=need, do=f"leave {name} out")
         if "CUDA_VISIBLE_DEVICES" in self.environment:
             raise ConfigError("environment.CUDA_VISIBLE_DEVICES", got="a variable that purerl sets", do="set devices")
+
+    @property
+    def longest_update(self) -> float:
+        """Seconds until all servers have new weights, also if they are started again as often as they may be."""
+        return (self.update_timeout + self.start_timeout) * (1 + self.max_restarts)
 
     @property
     def transfer(self) -> str:

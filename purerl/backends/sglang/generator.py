@@ -25,6 +25,7 @@ from purerl.settings import Model, at_least, setting
 if TYPE_CHECKING:
     from purerl.backends.serving.api import Command
     from purerl.backends.serving.generator import ServedGenerator
+    from purerl.backends.serving.shared import SharedGenerator
     from purerl.backends.sglang.api import SGLangApi
 
 __all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
@@ -93,14 +94,14 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     return evolve(capabilities(), max_sequence_length=limit, sleeps=config.server.sleep_level > 0)
 
 
-def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
+def build(config: Config, *, model: Model, seed: int) -> ServedGenerator | SharedGenerator:
     """Start the servers, and wait until they are ready. `seed` determines what they sample, together with their load.
 
     Raises: ConfigError if there is no such model; EngineError if a server does not start.
     """
-    from purerl.backends.serving.generator import ServedGenerator
+    from purerl.backends.serving.shared import open_servers
 
-    return ServedGenerator(
+    return open_servers(
         _api(config, model, seed),
         config.server,
         preview(config, model=model),

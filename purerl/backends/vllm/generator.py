@@ -24,6 +24,7 @@ from purerl.settings import Model, at_least, setting
 if TYPE_CHECKING:
     from purerl.backends.serving.api import Command
     from purerl.backends.serving.generator import ServedGenerator
+    from purerl.backends.serving.shared import SharedGenerator
     from purerl.backends.vllm.api import VLLMApi
 
 __all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
@@ -92,14 +93,14 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     )
 
 
-def build(config: Config, *, model: Model, seed: int) -> ServedGenerator:
+def build(config: Config, *, model: Model, seed: int) -> ServedGenerator | SharedGenerator:
     """Start the servers, and wait until they are ready. `seed` has no effect: each request has its own.
 
     Raises: ConfigError if there is no such model; EngineError if a server does not start.
     """
-    from purerl.backends.serving.generator import ServedGenerator
+    from purerl.backends.serving.shared import open_servers
 
-    return ServedGenerator(
+    return open_servers(
         _api(config, model),
         config.server,
         preview(config, model=model),
