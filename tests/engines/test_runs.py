@@ -20,6 +20,7 @@ from purerl.settings import Model
 from tests.backends.generators import weights_in_files
 from tests.engines.conftest import KIND, PYTHON, build, processes, settings
 from tests.loop.runs import records
+from tests.placement.worlds import run_world
 from tests.recipes import made
 
 
@@ -36,6 +37,18 @@ def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path, max_steps: int 
     largest = [record["mismatch/logp_abs_diff_max"] for record in records(tmp_path / "run")[1:]]
     assert max(largest) < 1e-3
     assert processes(tmp_path) == []
+
+
+@pytest.mark.soak
+def test_ranks_share_a_server(tmp_path: Path) -> None:
+    """Two ranks train with one server, and agree with it in every step."""
+    config = evolve(addition(max_steps=3), evaluate=None, generator=settings(tmp_path / "servers"))
+    assert [rank.status for rank in run_world(config, tmp_path / "run")] == [0, 0]
+    largest = [record["mismatch/logp_abs_diff_max"] for record in records(tmp_path / "run")[1:]]
+    assert len(largest) == 3
+    assert max(largest) < 1e-3
+    assert len(list((tmp_path / "servers").glob("*.log"))) == 1
+    assert processes(tmp_path / "servers") == []
 
 
 @pytest.mark.skipif(KIND != "vllm", reason="the recipe uses vLLM")

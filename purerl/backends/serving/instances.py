@@ -58,8 +58,8 @@ class Instance(Protocol):
         """It works: restarts are counted anew."""
         ...
 
-    def announce(self) -> None:
-        """It is ready for the requests of other ranks."""
+    def announce(self, error: str | None = None) -> None:
+        """It is ready for the requests of other ranks; with an `error`, it will never be."""
         ...
 
     def failure(self) -> tuple[str, bool] | None:
@@ -81,12 +81,14 @@ class ServerLink:
     def __init__(self, store: Any, number: int) -> None:
         self._store, self._number = store, number
 
-    def publish(self, generation: int, url: str) -> None:
-        self._store.set(f"server/{self._number}", json.dumps([generation, url]))
+    def publish(self, generation: int, url: str, error: str | None) -> None:
+        self._store.set(f"server/{self._number}", json.dumps([generation, url, error]))
 
     def current(self) -> tuple[int, str]:
-        """The generation and the address that were published last."""
-        generation, url = json.loads(self._store.get(f"server/{self._number}"))
+        """The generation and the address that were published last. Raises EngineError if it has failed for good."""
+        generation, url, error = json.loads(self._store.get(f"server/{self._number}"))
+        if error is not None:
+            raise EngineError("a server that another rank has started has failed", got=error)
         return generation, url
 
     def report(self, generation: int, why: str, *, is_stalled: bool) -> None:
@@ -170,9 +172,9 @@ class StartedInstance:
     def succeed(self) -> None:
         self._failures = 0
 
-    def announce(self) -> None:
+    def announce(self, error: str | None = None) -> None:
         if self._link is not None:
-            self._link.publish(self.generation, self.http.url)
+            self._link.publish(self.generation, self.http.url, error)
 
     def failure(self) -> tuple[str, bool] | None:
         return None if self._link is None else self._link.failure(self.generation)
@@ -213,7 +215,7 @@ class GivenInstance:
     def succeed(self) -> None:
         """Nothing is counted."""
 
-    def announce(self) -> None:
+    def announce(self, error: str | None = None) -> None:
         """The other ranks have the address."""
 
     def failure(self) -> tuple[str, bool] | None:
@@ -251,7 +253,7 @@ class RemoteInstance:
     def succeed(self) -> None:
         """The rank that starts it counts."""
 
-    def announce(self) -> None:
+    def announce(self, error: str | None = None) -> None:
         """The rank that starts it does."""
 
     def failure(self) -> tuple[str, bool] | None:

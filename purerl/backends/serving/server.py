@@ -26,6 +26,7 @@ from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.weights import WeightFiles, WeightStream
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.transfer.sender import Sender, TransferError
+from purerl.errors import EngineError
 from purerl.protocols import Completion, FinishReason
 
 __all__ = ["ServedRequest", "Server"]
@@ -328,6 +329,9 @@ class Server:
             self.announce()
         except (UnreachableError, RefusedError, TransferError) as error:
             await self._restart(f"it did not load weights: {error}")
+        except EngineError as error:
+            self._instance.announce(str(error))
+            raise
         finally:
             self._is_open.set()
 
