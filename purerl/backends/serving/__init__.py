@@ -1,7 +1,10 @@
 """Engines that are servers: vLLM and SGLang run in processes and environments of their own, and speak HTTP.
 
+    shared      `open_servers`: the generator of an engine; ranks share its servers
     generator   `ServedGenerator`: a `Generator` whose requests are answered by one or several servers
-    server      `Server`: one server; it is started, watched, restarted and stopped, or only used
+    server      `Server`: the requests and the weights of one server
+    instances   its process, which is started and restarted; or a server of another rank, or one that runs already
+    devices     the CUDA devices of servers
     api         `EngineApi`: what differs between engines
     http        requests with deadlines
     process     a server as a process that ends with this one, with everything that it has started

@@ -187,9 +187,12 @@ class Server:
     # --- weights -----------------------------------------------------------------------------------------------------
 
     async def interrupt(self) -> None:
-        """Abort all requests, and send none, until `resume`."""
+        """Abort all requests, wait until they are answered, and send none until `resume`."""
         self._is_open.clear()
-        await self._interrupt_all()
+        for request in self._sent:
+            self._interrupt(request)
+        while self._sent:
+            await asyncio.sleep(_SHORT_POLL)
 
     def resume(self, adapter: str | None) -> None:
         """Send requests again, after another rank has loaded weights: those of `adapter`, or of the model."""
@@ -199,16 +202,15 @@ class Server:
     async def update(self, weights: WeightFiles | WeightBuckets) -> None:
         """Load weights. A server that fails to is started again with them."""
         async with self._lock:
-            adapter = weights.name if isinstance(weights, WeightFiles) and weights.is_adapter else None
+            self._weights = weights
+            self.adapter = weights.name if isinstance(weights, WeightFiles) and weights.is_adapter else None
             try:
                 async with self._deadline():
-                    if not self.api.keeps_requests(is_adapter=adapter is not None):
+                    if not self.api.keeps_requests(is_adapter=self.adapter is not None):
                         await self.interrupt()
-                    self._weights, self.adapter = weights, adapter
                     await self._load(weights)
                 self._instance.succeed()
             except (UnreachableError, RefusedError, TransferError) as error:
-                self._weights, self.adapter = weights, adapter
                 await self._restart(f"it did not load weights: {error}")
             finally:
                 self._is_open.set()
@@ -219,10 +221,9 @@ class Server:
         async with self._lock:
             level, limit = self._settings.sleep_level, self._settings.update_timeout
             while not self._is_asleep:
-                self._is_open.clear()
                 try:
                     async with self._deadline():
-                        await self._interrupt_all()
+                        await self.interrupt()
                         await self.api.sleep(self._http, level=level, timeout=limit)
                         self._is_asleep = True
                 except (UnreachableError, RefusedError) as error:
@@ -261,13 +262,6 @@ class Server:
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
-
-    async def _interrupt_all(self) -> None:
-        """Abort all requests, and wait until they are answered. No other is sent meanwhile."""
-        for request in self._sent:
-            self._interrupt(request)
-        while self._sent:
-            await asyncio.sleep(_SHORT_POLL)
 
     @asynccontextmanager
     async def _deadline(self) -> AsyncIterator[None]:
