@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -41,7 +42,8 @@ def test_sections_of_all_packages_are_part_of_the_schema() -> None:
 
 @pytest.mark.parametrize("recipe", recipes.names())
 def test_every_recipe_passes_the_checks_and_toml_gives_the_same_run(recipe: str) -> None:
-    config = recipes.resolve(recipe, recipes.required_settings(recipe))
+    engine = [f"python={sys.executable}"] if recipe == "gsm8k_vllm" else []  # vLLM has an environment of its own
+    config = recipes.resolve(recipe, [*recipes.required_settings(recipe), *engine])
     check(config)
     same = from_dict(RunConfig, tomllib.loads(dumps(config)))
     assert same == config
