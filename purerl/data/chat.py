@@ -14,6 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from attrs import evolve, field, frozen
 
 from purerl.data.columns import PromptFormat
@@ -32,6 +33,7 @@ __all__ = [
     "TokenizedExample",
     "add_system_prompt",
     "check_settings",
+    "decode",
     "encode_continuation",
     "encode_rendered",
     "open_chat",
@@ -79,6 +81,11 @@ class Chat:
     def stop_strings(self) -> tuple[str, ...]:
         """The texts of `stop_tokens`."""
         return tuple(self.tokenizer.decode([token]) for token in self.stop_tokens)
+
+    @cached_property
+    def line_break_tokens(self) -> tuple[int, ...]:
+        """The tokens of a text that is a line break."""
+        return tuple(encode_rendered(self, ["\n"])[0])
 
 
 class Prompt(NamedTuple):
@@ -283,9 +290,15 @@ def encode_continuation(chat: Chat, text: str) -> list[int]:
     Some tokenizers add a space at the start of a text. It is avoided by a line break before it, whose tokens are
     removed again.
     """
-    before, joined = encode_rendered(chat, ["\n", "\n" + text])
-    is_prefix = joined[: len(before)] == before
+    before, joined = chat.line_break_tokens, encode_rendered(chat, ["\n" + text])[0]
+    is_prefix = joined[: len(before)] == [*before]
     return joined[len(before) :] if is_prefix else encode_rendered(chat, [text])[0]
+
+
+def decode(chat: Chat, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
+    """The text of `tokens`."""
+    # transformers checks the type of each element of a list, which takes longer than decoding.
+    return chat.tokenizer.decode(np.asarray(tokens, dtype=np.int64), skip_special_tokens=skip_special_tokens)
 
 
 # --- prompts with answers ----------------------------------------------------------------------------------------

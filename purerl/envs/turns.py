@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from attrs import evolve, frozen
 
-from purerl.data.chat import Chat, Messages, Prompt
+from purerl.data.chat import Chat, Messages, Prompt, decode
 from purerl.data.turns import Tools, Turns, open_turns, without_stop_tokens
 from purerl.envs.protocol import Message, ToolCall
 from purerl.envs.tool_formats import ToolFormat, find_tool_format, parse_calls
@@ -149,7 +149,7 @@ class TemplateRenderer:
 
 def text_of(chat: Chat, tokens: Sequence[int]) -> str:
     """What was written in a turn: its text with special tokens, but without the stop tokens at its end."""
-    return chat.tokenizer.decode(without_stop_tokens(chat, tokens), skip_special_tokens=False)
+    return decode(chat, without_stop_tokens(chat, tokens), skip_special_tokens=False)
 
 
 def turn_of(
@@ -162,4 +162,4 @@ def turn_of(
     message = {"role": "assistant", **contents}
     if calls and not any(call.error for call in calls):
         message["tool_calls"] = [{"name": call.name, "arguments": call.arguments, "id": call.id} for call in calls]
-    return Turn(chat.tokenizer.decode(list(tokens), skip_special_tokens=True), tuple(calls), message)
+    return Turn(decode(chat, tokens, skip_special_tokens=True), tuple(calls), message)
