@@ -78,10 +78,9 @@ class PrefixCache:
         lengths = [sequence.length for sequence in stored]
         slots, positions = self.slots(list(stored), lengths)
         columns = positions + (table.now - self._tensor(lengths)[:, None])
-        index = self._tensor(list(stored.values()))
-        for name in names:
-            values = table.gather(name, index, columns)
-            self._plane(name, values)[slots] = values
+        for name, values in table.gather(names, self._tensor(list(stored.values())), columns):
+            # `index_copy_` is faster than an index of two dimensions, and accepts that a slot has the same value twice.
+            self._plane(name, values).index_copy_(0, slots.flatten(), values.flatten(0, 1))
 
     def find(self, tokens: Sequence[int]) -> CachedSequence | None:
         """The longest sequence with which `tokens` begin."""

@@ -14,7 +14,7 @@ happens at most once in as many steps as there are columns in use. When no row i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -55,12 +55,17 @@ class Table:
         """The plane `name` from column `start` to column `stop`, which is not included."""
         return self._columns(self._planes[name], rows, start, stop)
 
-    def gather(self, name: Hashable, rows: Tensor, columns: Tensor) -> Tensor:
-        """The plane `name` in the columns [n, columns] of `rows` [n]: [n, columns, heads, width]."""
-        plane = self._planes[name]
-        heads = rows[:, None] * plane.shape[1] + torch.arange(plane.shape[1], device=rows.device)
-        index = heads[:, None, :] * plane.shape[2] + (columns - self._origin)[:, :, None]
-        return plane.flatten(0, 2).index_select(0, index.flatten()).unflatten(0, index.shape)
+    def gather(self, names: Iterable[Hashable], rows: Tensor, columns: Tensor) -> Iterator[tuple[Hashable, Tensor]]:
+        """Each of the planes `names` in the columns [n, columns] of `rows` [n]: [n, columns, heads, width]."""
+        indices: dict[int, Tensor] = {}  # by the number of heads, which most planes have in common
+        for name in names:
+            plane = self._planes[name]
+            heads = plane.shape[1]
+            if heads not in indices:
+                number = rows[:, None] * heads + torch.arange(heads, device=rows.device)
+                indices[heads] = number[:, None, :] * plane.shape[2] + (columns - self._origin)[:, :, None]
+            index = indices[heads]
+            yield name, plane.flatten(0, 2).index_select(0, index.flatten()).unflatten(0, index.shape)
 
     def add_rows(self, count: int, before: int) -> slice:
         """Add `count` rows with `before` columns before `now`, which the caller writes. Returns their indices.
