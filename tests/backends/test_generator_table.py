@@ -123,10 +123,23 @@ def test_planes_grow_one_after_the_other(monkeypatch):
     monkeypatch.setattr(
         Table,
         "_resized",
-        lambda table, plane: (rows.append([len(each) for each in table._planes.values()]), resized(table, plane))[1],
+        lambda *args: (rows.append([len(each) for each in table._planes.values()]), resized(*args))[1],
     )
     table.add_rows(8, before=0)
     assert rows == [[1, 1, 1], [9, 1, 1], [9, 9, 1]]
+
+
+def test_longer_rows_are_added_without_moving_the_window(monkeypatch):
+    """The window has free columns on both sides, because rows that return after a turn are longer."""
+    table = Table(9)
+    table.add_plane("a", LIKE)
+    table.add_rows(9, before=16)
+    for _ in range(20):
+        table.add_column()
+    table.remove_rows([], [], rows=8, start=table.start)
+    monkeypatch.setattr(Table, "_resized", None)
+    table.add_rows(1, before=42)
+    assert table.now - table.start == 42
 
 
 @given(st.integers(1, 12), st.data())

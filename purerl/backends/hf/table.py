@@ -8,8 +8,9 @@
 A decoding step writes one column, `now`, for all rows, although their sequences have different lengths. Attention reads
 a view, without a copy. The cost: every row is as wide as the longest row that is decoded beside it.
 
-Column numbers only grow. The tensors store a window of columns. When the window is full, it is moved or widened; this
-happens at most once in as many steps as there are columns in use. When no row is in use, `release` frees the memory.
+Column numbers only grow. The tensors store a window of columns. When the window is full, it is moved or widened. After
+that it has at least as many free columns as columns in use: a quarter of them before, for longer rows that are added,
+and the others for the next steps. When no row is in use, `release` frees the memory.
 """
 
 from __future__ import annotations
@@ -117,19 +118,21 @@ class Table:
             return
         more_rows = max(rows, min(2 * all_rows, self._max_rows))
         self._size = (all_rows if rows <= all_rows else more_rows, max(2 * needed, all_columns))
+        # A quarter of the free columns is before `start`, for rows that return after a turn and are longer.
+        origin = self.start - (self._size[1] - needed) // 4
         for name, plane in self._planes.items():  # one by one, so that only one plane exists twice at any time
-            self._planes[name] = self._resized(plane)
-        self._origin = self.start
+            self._planes[name] = self._resized(plane, origin)
+        self._origin = origin
 
-    def _resized(self, plane: Tensor) -> Tensor:
-        """`plane` in the current size, with `start` as its first column."""
+    def _resized(self, plane: Tensor, origin: int) -> Tensor:
+        """`plane` in the current size, with `origin` as its first column."""
         (rows, columns), (_, heads, _, width) = self._size, plane.shape
         is_same_size = plane.shape[0] == rows and plane.shape[2] == columns
         new = plane if is_same_size else plane.new_empty(rows, heads, columns, width)
         if self.rows:
             first = max(self.start, self._origin)
             used = self._columns(plane, slice(0, self.rows), first, self.now + 1)
-            new[: self.rows, :, first - self.start : self.now + 1 - self.start] = used.clone() if is_same_size else used
+            new[: self.rows, :, first - origin : self.now + 1 - origin] = used.clone() if is_same_size else used
         return new
 
 
