@@ -11,7 +11,7 @@ round, one process sends them to another one:
     shared memory  the same without a broadcast: the other process copies the buckets from shared memory
 
 Nothing is loaded into an engine. With `--engine`, a server of this engine loads the weights too, on the CPU, by each
-`weight_transfer`. Its time beyond that of the transfer is what the engine needs to load them.
+`weight_transfer`, one after the other. Its time beyond that of the transfer is what the engine needs to load them.
 
 The table has the median of the rounds in milliseconds, and the ratio to `broadcast`, of the medians and in each round.
 """
@@ -25,8 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -108,29 +108,27 @@ class Benchmark:
         filling.join()
 
 
-@contextmanager
-def engine_functions(engine: str, model: Any, weights: TensorWeights) -> Iterator[dict[str, Callable[[], object]]]:
-    """Loading `weights` by each `weight_transfer`, in one server of `engine`, kind=PYTHON."""
+def measure_engine(engine: str, model: Any, weights: TensorWeights, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each round in which a server of `engine`, kind=PYTHON, loads `weights`, by transport."""
     kind, _, python = engine.partition("=")
-    backend = find("generator", kind)
+    backend, times = find("generator", kind), {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         model.save_pretrained(Path(folder, "model"))
         write_tokenizer(Path(folder, "model"))
 
         def build(**settings: Any) -> Any:
             config = backend.Config(server=ServerSettings(**settings), max_num_seqs=8)
-            generator = backend.build(config, model=Model(str(Path(folder, "model")), dtype="bfloat16"), seed=0)
-            stack.callback(generator.close)
-            return generator
+            return backend.build(config, model=Model(str(Path(folder, "model")), dtype="bfloat16"), seed=0)
 
-        server = build(python=python or None, environment=ENVIRONMENT, logs=folder, device="cpu").servers[0]
-        generators = {
-            name: build(urls=(server.url,), weight_transfer=name) for name in ("gloo", "shared_memory", "directory")
-        }
-        yield {
-            f"{kind}, {name.replace('_', ' ')}": partial(generator.load_weights, weights, version=1)
-            for name, generator in generators.items()
-        }
+        owner = build(python=python or None, environment=ENVIRONMENT, logs=folder, device="cpu")
+        stack.callback(owner.close)
+        for name in ("gloo", "shared_memory", "directory"):
+            generator = build(urls=(owner.servers[0].url,), weight_transfer=name)
+            stack.callback(generator.close)
+            generator.load_weights(weights, version=0)  # connects
+            load = partial(generator.load_weights, weights, version=1)
+            times |= measure({f"{kind}, {name.replace('_', ' ')}": load}, rounds)
+    return times
 
 
 def measure(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
@@ -158,10 +156,9 @@ def main() -> None:
         "gloo": partial(benchmark.transfer, is_shared=False),
         "shared memory": partial(benchmark.transfer, is_shared=True),
     }
-    with ExitStack() as stack:
-        if options.engine:
-            functions |= stack.enter_context(engine_functions(options.engine, model, weights))
-        times = measure(functions, options.rounds)
+    times = measure(functions, options.rounds)
+    if options.engine:
+        times |= measure_engine(options.engine, model, weights, options.rounds)
     benchmark.connection.send(None)
     print(f"{benchmark.size / 2**20:.0f} MiB")
     base = times["broadcast"]
