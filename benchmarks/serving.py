@@ -64,6 +64,14 @@ def write_tokenizer(path: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0"))).save_pretrained(path)
 
 
+def start_engine(engine: str, model: Model, folder: str) -> ServedGenerator:
+    """A server of `engine`, kind=PYTHON, on the CPU; its log is in `folder`."""
+    kind, _, python = engine.partition("=")
+    server = ServerSettings(python=python or None, environment=ENVIRONMENT, logs=folder, device="cpu")
+    backend = find("generator", kind)
+    return backend.build(backend.Config(server=server, max_num_seqs=PROMPTS * SAMPLES), model=model, seed=0)
+
+
 def requests(attempt: int) -> list[Request]:
     """New prompts in each attempt, so that no cache has them."""
     rng = random.Random(attempt)
@@ -108,13 +116,10 @@ def main() -> None:
     parser.add_argument("engine", help="vllm=PYTHON or sglang=PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    kind, _, python = options.engine.partition("=")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder, "model"))
-        server = ServerSettings(python=python or None, environment=ENVIRONMENT, logs=folder, device="cpu")
-        engine = find("generator", kind)
-        served = engine.build(engine.Config(server=server, max_num_seqs=512), model=model, seed=0)
+        served = start_engine(options.engine, model, folder)
         embedded: Generator = hf.build(hf.Config(device="cpu", max_num_seqs=512), model=model, seed=0)
         functions: dict[str, Callable[[int], object]] = {
             "http": lambda attempt: over_http(served, attempt),
