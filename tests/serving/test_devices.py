@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ from attrs import evolve
 from purerl.backends.serving.api import Command
 from purerl.backends.serving.devices import devices_of_servers, on_devices
 from purerl.backends.serving.settings import ServerSettings, check_engine
+from purerl.backends.sglang import generator as sglang
+from purerl.backends.vllm import generator as vllm
+from purerl.config.check import check
 from purerl.errors import ConfigError
+from purerl.recipes.addition import addition
 
 
 @pytest.fixture
@@ -47,6 +52,14 @@ def test_too_few_devices_are_refused(cuda: Any) -> None:
     cuda(8)
     with pytest.raises(ConfigError, match=r"server.devices\n  got:  2: 6, 7\n  need: 3: 1 for each of 3 servers"):
         devices_of_servers(ServerSettings(devices=("6", "7"), number=3))
+
+
+@pytest.mark.parametrize("engine", [vllm, sglang])
+def test_too_few_devices_are_refused_before_the_run(cuda: Any, engine: Any) -> None:
+    cuda(1)
+    server = ServerSettings(python=sys.executable, number=2)
+    with pytest.raises(ConfigError, match=r"generator: devices that this process sees\n  got:  1: 0"):
+        check(evolve(addition(), generator=engine.Config(server=server)))
 
 
 def test_servers_that_need_no_device(cuda: Any) -> None:

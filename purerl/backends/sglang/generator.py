@@ -84,8 +84,11 @@ def capabilities() -> Capabilities:
 
 
 def check(config: Config) -> None:
-    """Raise ConfigError if the engine is not installed where `config` says."""
+    """Raise ConfigError if the engine is not installed where `config` says, or if there are not enough devices."""
+    from purerl.backends.serving.devices import devices_of_servers
+
     check_engine(config.server, "sglang")
+    devices_of_servers(config.server)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
