@@ -87,5 +87,5 @@ class EngineApi(Protocol):
         ...
 
     async def wake(self, http: Http, part: Literal["weights", "kv_cache"], *, timeout: float) -> None:
-        """Allocate the memory of `part` again: first that of the weights, which are loaded then, unless it fails."""
+        """Allocate the memory of `part` again: first "weights", and "kv_cache" after the weights are loaded."""
         ...

@@ -9,9 +9,9 @@ from purerl.backends.serving.api import Command
 from purerl.backends.serving.settings import ServerSettings, is_on_cpu
 from purerl.errors import ConfigError
 
-__all__ = ["VISIBLE", "devices_of_servers", "on_devices"]
+__all__ = ["devices_of_servers", "on_devices"]
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def devices_of_servers(server: ServerSettings) -> Sequence[str | None]:
@@ -26,7 +26,7 @@ def devices_of_servers(server: ServerSettings) -> Sequence[str | None]:
 
     if server.urls or is_on_cpu(server) or not (server.devices or torch.cuda.is_available()):
         return [None] * (len(server.urls) or server.number)
-    names = os.environ.get(VISIBLE)
+    names = os.environ.get(_VISIBLE)
     seen = names.split(",") if names else [*map(str, range(torch.cuda.device_count()))]
     devices, size = [*server.devices] or seen, server.tensor_parallel_size
     own = [devices[k * size : (k + 1) * size] for k in range(server.number)]
@@ -40,5 +40,5 @@ def devices_of_servers(server: ServerSettings) -> Sequence[str | None]:
 
 def on_devices(command: Command, devices: str | None) -> Command:
     """`command` with the variable that shows only `devices` to it."""
-    variables = {} if devices is None else {VISIBLE: devices}
+    variables = {} if devices is None else {_VISIBLE: devices}
     return command._replace(environment={**command.environment, **variables})

@@ -145,7 +145,7 @@ class StartedInstance:
             if not self._process.is_running or time.monotonic() > end:
                 await self._fail_to_start(self._process)
             await asyncio.sleep(_POLL)
-        await _check(self)
+        await _check(self._api, self)
         self.generation += 1
 
     async def _fail_to_start(self, process: ServerProcess) -> NoReturn:
@@ -203,7 +203,7 @@ class GivenInstance:
                 need, do = f"an answer within {limit:g} seconds", "start the server, or correct server.urls"
                 raise EngineError(f"{name_of(self._api, self.http)} does not answer", need=need, do=do)
             await asyncio.sleep(_POLL)
-        await _check(self)
+        await _check(self._api, self)
         self.generation += 1
 
     async def restart(self, why: str, *, is_stalled: bool) -> None:
@@ -277,9 +277,9 @@ async def is_healthy(http: Http) -> bool:
     return True
 
 
-async def _check(instance: StartedInstance | GivenInstance) -> None:
+async def _check(api: EngineApi, instance: Instance) -> None:
     """Raise EngineError, after the end of the server, if it is another one than is needed."""
-    problem = await instance._api.check(instance.http, timeout=_HEALTH_TIMEOUT)  # noqa: SLF001 - of this file
+    problem = await api.check(instance.http, timeout=_HEALTH_TIMEOUT)
     if problem:
         await instance.close()
-        raise EngineError(f"{name_of(instance._api, instance.http)} cannot be used", got=problem)  # noqa: SLF001
+        raise EngineError(f"{name_of(api, instance.http)} cannot be used", got=problem)
