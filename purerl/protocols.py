@@ -117,6 +117,11 @@ class Request:
     seed: int
     keep: bool = False
 
+    @property
+    def max_length(self) -> int:
+        """Tokens of the sequence with the longest completion."""
+        return len(self.tokens) + self.sampling.max_tokens
+
 
 @frozen
 class Completion:

@@ -39,7 +39,7 @@ def check_requests(
 
 def _check_request(request: Request, vocab_size: int, capabilities: Capabilities) -> None:
     sampling, tokens, max_sequence_length = request.sampling, request.tokens, capabilities.max_sequence_length
-    total, missing = len(tokens) + sampling.max_tokens, sorted(sampling.parameters - capabilities.sampling)
+    total, missing = request.max_length, sorted(sampling.parameters - capabilities.sampling)
     rules = (
         (len(tokens) > 0, "no tokens", "at least one token to continue"),
         (0 <= sampling.temperature < math.inf, f"temperature {sampling.temperature}", "0 or above, and finite"),

@@ -105,14 +105,23 @@ def test_new_and_continued_requests_are_read_separately(generator, blocks):
     assert blocks[:3] == [(1, 11), (1, 2), (2, 1)]
 
 
-def test_requests_that_continue_a_sequence_do_not_wait_for_new_ones(model):
-    generator = make_generator(model, max_num_seqs=1)
-    first = [request(number) for number in range(3)]
-    generator.submit(first)
-    (completion,) = generator.collect()
-    generator.submit([request(3), evolve(next_turn(first[0], completion), key="next")])
-    order = [done.key for _ in range(4) for done in generator.collect()]
-    assert order.index("next") < order.index("2") < order.index("3")
+@pytest.mark.parametrize(
+    ("max_cached_tokens", "order"),
+    [
+        pytest.param(10 * PAGE, ["1", "2", "3", "next", "long"], id="room for all: as they were submitted"),
+        pytest.param(2 * PAGE, ["long", "next", "1", "2", "3"], id="no room: the longest kept sequence first"),
+    ],
+)
+def test_waiting_requests_are_admitted_in_an_order_that_keeps_few_sequences(model, max_cached_tokens, order):
+    """One row at a time. The kept sequences have 8 and 12 tokens, and those of the waiting requests up to 17."""
+    generator = make_generator(model, max_num_seqs=1, max_cached_tokens=max_cached_tokens)
+    requests = [request(0, length=5), request(1, length=5), request(2), request(3)]
+    first = evolve(request(9), key="first")
+    generator.submit([requests[0], first])
+    done = {each.key: each for _ in range(2) for each in generator.collect()}
+    later = [evolve(next_turn(each, done[each.key]), key=key) for key, each in (("next", requests[0]), ("long", first))]
+    generator.submit([*requests[1:], *later])
+    assert [each.key for _ in range(5) for each in generator.collect()] == order
 
 
 def test_requests_that_continue_one_sequence_alike_are_read_once(generator, blocks):
@@ -257,7 +266,7 @@ def test_cache_has_the_numbers_of_all_sequences_that_were_not_dropped():
         assert len(pages) == len(set(pages)) <= 12
         assert sorted([*pages, *cache._free]) == list(range(cache._pages))
         for sequence in present:
-            slots, _ = cache.slots([sequence], [sequence.length])
+            slots = cache.slots([sequence], torch.arange(sequence.length)[None])
             assert torch.equal(cache.read("plane", slots)[0], expected[sequence.key])
             assert cache.find([*sequence.tokens, 8]) is sequence
         cache.drop_requests([sequence.key for sequence in present if rng.random() < 0.3])

@@ -1,4 +1,4 @@
-"""The key-value caches that transformers' attention uses on a `Table`: one for prefill, one for decoding.
+"""The key-value caches that transformers' attention uses on a `Table`: two for prefill, one for decoding.
 
 A cache object serves all layers. Layers with a sliding window also keep all columns; their mask hides the old ones.
 
@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache
 
 from purerl.backends.hf.table import Table
 
-__all__ = ["DecodeCache", "PastCache", "PrefillCache"]
+__all__ = ["ContinuedCache", "DecodeCache", "PastCache", "PrefillCache"]
 
 KeyValue = tuple[Tensor, Tensor]
 
@@ -40,13 +40,43 @@ class PrefillCache(PastCache):
 
     rows     the new rows of the table
     sources  [rows] the prompt of each row: an index into the block of prompts that the model reads
-    lengths  [rows] tokens of each prompt that are in the block; those before them are in `prefix`
-    past     columns of `prefix`
+    lengths  [rows] tokens of each prompt
     width    tokens of the longest prompt
-    prefix   name of a plane -> [prompts, heads, past, width], aligned to the right, with the first token in the
-             columns before; not called if `past` is 0
 
-    The tokens in the block are right-padded, so no token attends to padding under the causal mask.
+    The block is right-padded, so no token attends to padding under the causal mask.
+    """
+
+    def __init__(self, table: Table, rows: slice, sources: Tensor, lengths: Tensor, *, width: int) -> None:
+        super().__init__(past=0)
+        self.table, self.rows, self.width = table, rows, width
+        # Columns before a row starts hold its first token. It is masked, and finite unless the row itself is not.
+        columns = torch.arange(width, device=lengths.device) + (lengths - width)[:, None]
+        self.index = sources[:, None] * width + columns.clamp(min=0)
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
+        return self._store(("key", layer_idx), key_states), self._store(("value", layer_idx), value_states)
+
+    def _store(self, name: tuple[str, int], block: Tensor) -> Tensor:
+        tokens = block.transpose(1, 2).flatten(0, 1)
+        aligned = tokens.index_select(0, self.index.flatten()).unflatten(0, self.index.shape)
+        self.table.add_plane(name, block)
+        view = self.table.view(name, self.rows, self.table.now - self.width, self.table.now)
+        view.copy_(aligned.permute(0, 2, 1, 3))
+        return block
+
+
+class ContinuedCache(PastCache):
+    """Stores prompts that continue kept sequences in new rows of the table, which attention reads.
+
+    rows     the new rows of the table
+    sources  [rows] the prompt of each row: an index into the block of tokens that the model reads
+    firsts   [prompts] the first row of each prompt
+    is_new   [rows, columns of the block] which of its tokens belong to the prompt
+    width    tokens of the longest prompt, kept ones included
+    kept     name of a plane -> [rows, heads, columns, width of a head], aligned to the right; its values for new tokens
+             are replaced
+
+    The block is left-padded, so all prompts end in the column before `table.now`.
     """
 
     def __init__(
@@ -54,32 +84,27 @@ class PrefillCache(PastCache):
         table: Table,
         rows: slice,
         sources: Tensor,
-        lengths: Tensor,
+        firsts: Tensor,
+        is_new: Tensor,
         *,
-        past: int,
         width: int,
-        prefix: Callable[[Hashable], Tensor],
+        kept: Callable[[Hashable], Tensor],
     ) -> None:
-        super().__init__(past)
-        self.table, self.rows, self.width, self.prefix, self.sources = table, rows, width, prefix, sources[:, None]
-        # Columns before a row starts hold its first token. It is masked, and finite unless the row itself is not.
-        columns = torch.arange(width, device=lengths.device) + (past + lengths - width)[:, None]
-        self.columns = columns.clamp(min=0)
+        self.new = is_new.shape[1]
+        super().__init__(past=width - self.new)
+        self.table, self.rows, self.width, self.kept = table, rows, width, kept
+        self.sources, self.firsts, self.is_new = sources, firsts, is_new[:, None, :, None]
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
         return self._store(("key", layer_idx), key_states), self._store(("value", layer_idx), value_states)
 
     def _store(self, name: tuple[str, int], block: Tensor) -> Tensor:
-        if self.past:
-            # The layout in memory is [rows, columns, heads, width], so that `tokens` below is a view.
-            block = torch.cat((self.prefix(name).transpose(1, 2), block.transpose(1, 2)), 1).transpose(1, 2)
-        index = self.sources * block.shape[2] + self.columns
-        tokens = block.transpose(1, 2).flatten(0, 1)
-        aligned = tokens.index_select(0, index.flatten()).unflatten(0, index.shape)  # [rows, columns, heads, width]
         self.table.add_plane(name, block)
         view = self.table.view(name, self.rows, self.table.now - self.width, self.table.now)
-        view.copy_(aligned.permute(0, 2, 1, 3))
-        return block
+        view.copy_(self.kept(name))
+        new = view[:, :, -self.new :]
+        new.copy_(torch.where(self.is_new, block.index_select(0, self.sources), new))
+        return view if len(self.firsts) == len(view) else view.index_select(0, self.firsts)
 
 
 class DecodeCache(PastCache):

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import compress
+from typing import TYPE_CHECKING
 
 import torch
-from attrs import define, evolve, frozen
+from attrs import evolve, frozen
 from torch import Tensor
 
 from purerl.backends.hf.device import device_of
@@ -28,11 +28,13 @@ from purerl.backends.hf.limits import check_layers, limits_of
 from purerl.backends.hf.merge import AdapterMerger
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.prefix_cache import FinishedRow, PrefixCache
+from purerl.backends.hf.steps import STEPS_PER_DRAW, Slot, StepInputs
 from purerl.backends.hf.stop_strings import StopStrings, window
 from purerl.backends.hf.table import Table, moves
+from purerl.backends.hf.waiting import WaitingRequests
 from purerl.backends.logits import FILTERS, Filters, filter_logits
 from purerl.backends.requests import PendingRequest, check_requests
-from purerl.backends.sampling import choose, signed, uniform
+from purerl.backends.sampling import choose
 from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
 from purerl.settings import Model, at_least, setting
 
@@ -42,9 +44,6 @@ if TYPE_CHECKING:
     from purerl.resources.memory import MemoryUse, Workload
 
 __all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview"]
-
-_STEPS_PER_DRAW = 64
-"""Decoding steps for which random numbers are generated in one call."""
 
 _MAX_DELAY = 8
 """Decoding steps that a request waits for others, so that several are read in one forward pass."""
@@ -72,7 +71,7 @@ class Config:
     )
     max_cached_tokens: int = setting(
         "tokens of finished turns whose keys and values are kept for the next turns of their episodes; 0: none",
-        default=131072,
+        default=262144,
         unit="tokens",
         may_change="rounding",
         **at_least(0),
@@ -113,48 +112,6 @@ def memory(config: Config, *, model: Model, workload: Workload) -> MemoryUse:
     return memory_of_generator(config, model=model, workload=workload)
 
 
-@define(eq=False)
-class _Slot:
-    """A request in the table. It was admitted at column `admitted`, with `before` tokens already sampled."""
-
-    pending: PendingRequest
-    admitted: int
-    before: int
-
-    @property
-    def first(self) -> int:
-        """The column of its first token."""
-        return self.admitted + 1 - self.before - len(self.pending.request.tokens)
-
-    @property
-    def last(self) -> int:
-        """The column of the last token that it may have."""
-        return self.admitted + self.pending.request.sampling.max_tokens - self.before
-
-
-class _StepInputs(NamedTuple):
-    """Inputs of all steps from column `now` on, until a row is admitted or ends; tensors are [rows, ...].
-
-    first              the column of each row's first token
-    uniform            random numbers for the next tokens, one column per step
-    stop_tokens        padded with -1; None if no row has stop tokens
-    with_stop_strings  the slots of rows that have stop strings
-    next_last          the next column at which a row reaches its maximum length
-    is_padded          whether rows start in different columns
-    filters            what changes the logits before a token is sampled; None: nothing in any row
-    """
-
-    now: int
-    first: Tensor
-    uniform: Tensor
-    temperature: Tensor
-    stop_tokens: Tensor | None
-    with_stop_strings: tuple[int, ...]
-    next_last: int
-    is_padded: bool
-    filters: Filters | None
-
-
 class HFGenerator:
     """A `Generator` of `model`, which is moved to `config.device` and used in evaluation mode."""
 
@@ -170,10 +127,10 @@ class HFGenerator:
         decode_faster(self._model)
         self._merger = AdapterMerger(self._model)
         self._keys: set[str] = set()
-        self._waiting: deque[PendingRequest] = deque()
+        self._waiting = WaitingRequests()
         self._finished: list[Completion] = []
-        self._slots: list[_Slot] = []
-        self._inputs: _StepInputs | None = None
+        self._slots: list[Slot] = []
+        self._inputs: StepInputs | None = None
         self._delay = 0
         self._prefixes = PrefixCache(config.max_cached_tokens, self._device)
         self._table = Table(config.max_num_seqs)
@@ -185,11 +142,8 @@ class HFGenerator:
     def submit(self, requests: Sequence[Request]) -> None:
         check_requests(requests, self._keys, self.capabilities, vocab_size=self._limits.vocab_size)
         self._keys.update(request.key for request in requests)
-        new, continued = [], []
-        for request in requests:
-            (continued if self._prefixes.find(request.tokens) else new).append(PendingRequest(request))
-        self._waiting.extend(new)
-        self._waiting.extendleft(reversed(continued))  # first, so that few sequences are kept at the same time
+        continuing = [request.key for request in requests if self._prefixes.find(request.tokens)]
+        self._waiting.add(map(PendingRequest, requests), continuing)
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
@@ -207,10 +161,7 @@ class HFGenerator:
     def cancel(self, keys: Sequence[str]) -> None:
         cancelled = set(keys)
         self._finish({k: "cancelled" for k, slot in enumerate(self._slots) if slot.pending.request.key in cancelled})
-        self._finished += [
-            pending.completion("cancelled") for pending in self._waiting if pending.request.key in cancelled
-        ]
-        self._waiting = deque(pending for pending in self._waiting if pending.request.key not in cancelled)
+        self._finished += [pending.completion("cancelled") for pending in self._waiting.cancel(cancelled)]
         self._prefixes.drop_requests(cancelled)
 
     def load_weights(self, weights: Weights, *, version: int) -> None:
@@ -222,7 +173,7 @@ class HFGenerator:
 
         Raises: EngineError as `AdapterMerger.load`.
         """
-        self._waiting.extendleft(reversed(self._read(range(len(self._slots)))))
+        self._waiting.add_first(self._read(range(len(self._slots))))
         self._slots = []
         self._table.remove_rows([], [], rows=0, start=self._table.now)
         self._prefixes.clear()
@@ -240,8 +191,8 @@ class HFGenerator:
         from purerl.backends.hf.cache import DecodeCache
 
         table, now = self._table, self._table.now
-        if self._inputs is None or now - self._inputs.now == _STEPS_PER_DRAW:
-            self._inputs = self._gather_inputs()
+        if self._inputs is None or now - self._inputs.now == STEPS_PER_DRAW:
+            self._inputs = StepInputs.of(self._slots, now, self._gather_filters(), self._device)
         inputs, rows = self._inputs, slice(0, table.rows)
         logits = self._model(
             input_ids=table.view("ids", rows, now, now + 1)[:, 0, :, 0],
@@ -269,13 +220,13 @@ class HFGenerator:
         """The slots of rows that end with `token`, and why; "stop" has precedence over "length"."""
         inputs, now = self._inputs, self._table.now
         ended: dict[int, FinishReason] = {}
-        if now == inputs.next_last:
-            ended.update((k, "length") for k, slot in enumerate(self._slots) if slot.last == now)
+        ended.update((slot, "length") for slot, last in enumerate(inputs.last) if last == now)
         if inputs.stop_tokens is not None:
             stopped = (token[:, None] == inputs.stop_tokens).any(-1)
             ended.update((slot, "stop") for slot in stopped.nonzero()[:, 0].tolist())
-        if inputs.with_stop_strings:
-            ended.update((slot, "stop") for slot in self._with_stop_string(inputs.with_stop_strings))
+        if any(inputs.has_stop_strings):
+            slots = [*compress(range(len(self._slots)), inputs.has_stop_strings)]
+            ended.update((slot, "stop") for slot in self._with_stop_string(slots))
         return ended
 
     def _with_stop_string(self, slots: Sequence[int]) -> Iterator[int]:
@@ -299,11 +250,12 @@ class HFGenerator:
         if not self._is_worthwhile(count):
             self._delay += count > 0
             return
-        admitted = [self._waiting.popleft() for _ in range(count)]
+        kept = sum(slot.pending.request.max_length for slot in self._slots if slot.pending.request.keep)
+        admitted = self._waiting.take(count, self._prefixes.room - kept)
         prompts = [prompt_of(pending, self._prefixes) for pending in admitted]
         for batch in batches(prompts, self._config.max_prefill_tokens):
             rows = read(self._model, self._table, self._prefixes, [prompts[k] for k in batch])
-            self._slots += [_Slot(admitted[k], self._table.now, len(admitted[k].tokens)) for k in batch]
+            self._slots += [Slot(admitted[k], self._table.now, len(admitted[k].tokens)) for k in batch]
             last = self._tensor([(*admitted[k].request.tokens, *admitted[k].tokens)[-1] for k in batch])
             self._table.view("ids", rows, self._table.now, self._table.now + 1).copy_(last[:, None, None, None])
         self._prefixes.drop({prompt.cached for prompt in prompts if prompt.cached})
@@ -334,12 +286,13 @@ class HFGenerator:
         ]
         self._prefixes.store(self._table, [name for name in self._table.names if name not in _OWN_PLANES], rows)
         sources, holes = moves(list(ended), len(self._slots))
+        order = [*range(len(self._slots) - len(ended))]
         for source, hole in zip(sources, holes, strict=True):
-            self._slots[hole] = self._slots[source]
-        self._slots = self._slots[: len(self._slots) - len(ended)]
+            order[hole] = source
+        self._slots = [self._slots[row] for row in order]
         start = min((slot.first for slot in self._slots), default=self._table.now)
         self._table.remove_rows(sources, holes, rows=len(self._slots), start=start)
-        self._inputs = None
+        self._inputs = self._inputs.of_rows(order) if self._inputs and order else None
 
     def _read(self, slots: Sequence[int]) -> list[PendingRequest]:
         """The requests in `slots`, with the tokens sampled since they were admitted."""
@@ -357,26 +310,6 @@ class HFGenerator:
         first = max(min(starts, default=stop), -math.inf if last is None else stop - last)
         values = self._table.view(name, slice(0, self._table.rows), first, stop)[list(slots), 0, :, 0].tolist()
         return [row[max(0, start - first) :] for row, start in zip(values, starts, strict=True)]
-
-    def _gather_inputs(self) -> _StepInputs:
-        slots, now = self._slots, self._table.now
-        samplings = [slot.pending.request.sampling for slot in slots]
-        width = max(len(sampling.stop_tokens) for sampling in samplings)
-        stop_tokens = [[*sampling.stop_tokens, *[-1] * (width - len(sampling.stop_tokens))] for sampling in samplings]
-        first = [slot.first for slot in slots]
-        seed = self._tensor([[signed(slot.pending.request.seed)] for slot in slots])
-        sampled = self._tensor([[slot.before + now - slot.admitted] for slot in slots])
-        return _StepInputs(
-            now=now,
-            first=self._tensor(first),
-            uniform=uniform(seed, sampled + torch.arange(_STEPS_PER_DRAW, device=self._device)),
-            temperature=self._tensor([sampling.temperature for sampling in samplings], torch.float32),
-            stop_tokens=self._tensor(stop_tokens) if width else None,
-            with_stop_strings=tuple(k for k, sampling in enumerate(samplings) if sampling.stop_strings),
-            next_last=min(slot.last for slot in slots),
-            is_padded=len(set(first)) > 1,
-            filters=self._gather_filters(),
-        )
 
     def _gather_filters(self) -> Filters | None:
         if not any(slot.pending.request.sampling.parameters for slot in self._slots):

@@ -57,7 +57,8 @@ def _sampling(config: Config, causal: PreTrainedModel, model: Model, rows: int, 
         generator.sample(_requests(rows, workload, causal), tracker)
     keys, cached = generator.table_size(), 0
     if workload.turns > 1:
-        cached = min(config.max_cached_tokens, rows * workload.row_tokens) * generator.token_size()
+        all_tokens = -(-workload.rows // workload.ranks) * workload.row_tokens
+        cached = min(config.max_cached_tokens, all_tokens) * generator.token_size()
     return {KEYS: keys + cached, "activations and temporary tensors": tracker.peaks["sampling"]["other"] - keys}
 
 

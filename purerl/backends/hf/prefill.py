@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from purerl.backends.hf.cache import PrefillCache
+from purerl.backends.hf.cache import ContinuedCache, PrefillCache
 from purerl.backends.hf.prefix_cache import CachedSequence, PrefixCache
 from purerl.backends.hf.table import Table
 from purerl.backends.requests import PendingRequest
@@ -64,26 +64,61 @@ def batches(prompts: Sequence[Prompt], max_tokens: int) -> Iterator[list[int]]:
 
 
 def read(model: PreTrainedModel, table: Table, prefixes: PrefixCache, prompts: Sequence[Prompt]) -> slice:
-    """Read `prompts` into new rows of the table, and return these rows. Equal prompts are read once."""
-    numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
-    past, read_width = max(prompt.start for prompt in numbers), max(prompt.remaining for prompt in numbers)
-    width = max(len(prompt.tokens) for prompt in numbers)
+    """Read `prompts` into new rows of the table, and return these rows. Equal prompts are read once.
+
+    Either all of them continue a kept sequence, or none does.
+    """
+    width = max(len(prompt.tokens) for prompt in prompts)
     rows = table.add_rows(len(prompts), before=width)
-    if not width:
-        return rows
-    tensor = partial(torch.tensor, device=model.device)
-    slots = prefixes.slots([each.cached for each in numbers], [each.start for each in numbers])[0] if past else None
-    cache = PrefillCache(
+    if width:
+        arguments = (_continued if prompts[0].start else _new)(table, prefixes, rows, prompts, model.device)
+        model.base_model(use_cache=True, **arguments)
+    return rows
+
+
+def _new(
+    table: Table, prefixes: PrefixCache, rows: slice, prompts: Sequence[Prompt], device: torch.device
+) -> dict[str, Any]:
+    """The arguments of the model that reads whole prompts."""
+    numbers = _numbered(prompts)
+    width = max(len(prompt.tokens) for prompt in prompts)
+    sources = torch.tensor([numbers[prompt] for prompt in prompts], device=device)
+    lengths = torch.tensor([len(prompt.tokens) for prompt in prompts], device=device)
+    block = torch.tensor([[*prompt.tokens, *[0] * (width - len(prompt.tokens))] for prompt in numbers], device=device)
+    return {"input_ids": block, "past_key_values": PrefillCache(table, rows, sources, lengths, width=width)}
+
+
+def _continued(
+    table: Table, prefixes: PrefixCache, rows: slice, prompts: Sequence[Prompt], device: torch.device
+) -> dict[str, Any]:
+    """The arguments of the model that reads what follows kept sequences."""
+    numbers = _numbered(prompts)
+    width, new = max(len(prompt.tokens) for prompt in prompts), max(prompt.remaining for prompt in prompts)
+    tensor = partial(torch.tensor, device=device)
+    columns = torch.arange(width, device=device) - width
+    starts = tensor([[prompt.start] for prompt in prompts])
+    positions = columns + tensor([[len(prompt.tokens)] for prompt in prompts])
+    slots = prefixes.slots([prompt.cached for prompt in prompts], positions.clamp(min=0).minimum(starts - 1))
+    firsts = tensor([prompts.index(prompt) for prompt in numbers])
+    cache = ContinuedCache(
         table,
         rows,
         tensor([numbers[prompt] for prompt in prompts]),
-        tensor([prompt.remaining for prompt in prompts]),
-        past=past,
+        firsts,
+        (positions >= starts)[:, -new:],
         width=width,
-        prefix=partial(prefixes.read, slots=slots),
+        kept=partial(prefixes.read, slots=slots),
     )
-    block = [[*tokens[start:], *[0] * (read_width - len(tokens) + start)] for tokens, start, _ in numbers]
-    origin = torch.arange(past + read_width, device=model.device) - past + tensor([[start] for _, start, _ in numbers])
-    positions = {"attention_mask": origin >= 0, "position_ids": origin[:, past:]} if past else {}
-    model.base_model(input_ids=tensor(block), past_key_values=cache, use_cache=True, **positions)
-    return rows
+    block = [[*[0] * (new - prompt.remaining), *prompt.tokens[prompt.start :]] for prompt in numbers]
+    position = positions[firsts]
+    return {
+        "input_ids": tensor(block),
+        "past_key_values": cache,
+        "attention_mask": position >= 0,
+        "position_ids": position[:, -new:].clamp(min=0),
+    }
+
+
+def _numbered(prompts: Sequence[Prompt]) -> dict[Prompt, int]:
+    """The different ones of `prompts`, with their numbers."""
+    return {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}

@@ -65,6 +65,11 @@ class PrefixCache:
         self._pages = 0
         self._free: list[int] = []
 
+    @property
+    def room(self) -> int:
+        """Tokens that fit beside the sequences that are stored."""
+        return (self._max_pages - self._pages + len(self._free)) * PAGE
+
     def store(self, table: Table, names: Sequence[Hashable], rows: Sequence[FinishedRow]) -> None:
         """Copy the planes `names` of `rows`, which have read the columns before `table.now`.
 
@@ -75,9 +80,10 @@ class PrefixCache:
         stored = {sequence: row for row, sequence in added if sequence in present}
         if not stored:
             return
-        lengths = [sequence.length for sequence in stored]
-        slots, positions = self.slots(list(stored), lengths)
-        columns = positions + (table.now - self._tensor(lengths)[:, None])
+        lengths = self._tensor([[sequence.length] for sequence in stored])
+        # In the columns before a sequence its first token is repeated.
+        positions = (torch.arange(-int(lengths.max()), 0, device=self._device) + lengths).clamp(min=0)
+        slots, columns = self.slots(list(stored), positions), positions + table.now - lengths
         for name, values in table.gather(names, self._tensor(list(stored.values())), columns):
             # `index_copy_` is faster than an index of two dimensions, and accepts that a slot has the same value twice.
             self._plane(name, values).index_copy_(0, slots.flatten(), values.flatten(0, 1))
@@ -95,16 +101,11 @@ class PrefixCache:
         # `index_select` is several times as fast as an index of two dimensions.
         return self._planes[name].index_select(0, slots.flatten()).unflatten(0, slots.shape).transpose(1, 2)
 
-    def slots(self, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Where the first `lengths` tokens of `sequences` are in the planes, and their positions in the sequences.
-
-        Both are [rows, columns] and aligned to the right. In the columns before a row its first token is repeated.
-        """
-        most, width = max(len(sequence.pages) for sequence in sequences), max(lengths)
+    def slots(self, sequences: Sequence[CachedSequence], positions: Tensor) -> Tensor:
+        """Where the tokens at `positions` [sequences, columns] of `sequences` are in the planes."""
+        most = max(len(sequence.pages) for sequence in sequences)
         pages = self._tensor([[*sequence.pages, *[0] * (most - len(sequence.pages))] for sequence in sequences])
-        columns = torch.arange(width, device=self._device)
-        positions = (columns - width + self._tensor(lengths)[:, None]).clamp(min=0)
-        return pages.gather(1, positions // PAGE) * PAGE + positions % PAGE, positions
+        return pages.gather(1, positions // PAGE) * PAGE + positions % PAGE
 
     def drop(self, sequences: Collection[CachedSequence]) -> None:
         """Free the pages of `sequences`."""
@@ -128,7 +129,7 @@ class PrefixCache:
         if needed > self._max_pages:
             return None
         self.drop([each for each in (self._sequences.get(value),) if each])
-        while self._max_pages - self._pages + len(self._free) < needed:
+        while self.room < needed * PAGE:
             self.drop(list(islice(self._sequences.values(), 1)))
         self._reserve(needed)
         pages, self._free = self._free[:needed], self._free[needed:]
