@@ -44,7 +44,7 @@ def main() -> None:
         "one call after the other": lambda runner: asyncio.run(score_one_after_the_other(runner)),
     }
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
-    with RewardRunner({NAME: 1.0}, functions={}, timeout=60.0, num_workers=options.workers) as runner:
+    with RewardRunner([NAME], functions={}, timeout=60.0, num_workers=options.workers) as runner:
         runner.run(everything)  # the workers have started
         for _ in range(options.repetitions):
             for name, variant in variants.items():

@@ -113,7 +113,7 @@ def main() -> None:
     torch.set_num_threads(1)
     generator = HFGenerator(Config(max_num_seqs=ROWS, device="cpu"), tiny_model().eval(), StopStrings(Model("none")))
     tokenizer, name = character_tokenizer(), "benchmarks.rollouts:reward"
-    runner = RewardRunner({name: 1.0}, functions={name: reward}, timeout=60.0, num_workers=None)
+    runner = RewardRunner([name], functions={name: reward}, timeout=60.0, num_workers=None)
     runtime = Runtime(generator)
     workflow = SingleTurn(
         tokenizer=tokenizer,

@@ -303,7 +303,7 @@ def _score() -> str:
     from purerl.rewards.adapters import RewardInput
     from purerl.rewards.runner import RewardRunner
 
-    runner = RewardRunner({"purerl.rewards.exact:exact_match": 1.0}, functions={}, timeout=600, num_workers=1)
+    runner = RewardRunner(["purerl.rewards.exact:exact_match"], functions={}, timeout=600, num_workers=1)
     with runner:
         [result] = runner.run([RewardInput("0", "42", {"answer": "42"})])
     if result.reward != 1:

@@ -1,10 +1,10 @@
-"""Plugins: algorithms, their modifiers, trainers, generators and trackers, found by name.
+"""Plugins: algorithms, their modifiers, trainers, generators, trackers and kinds of rewards, found by name.
 
 A plugin is a module, or a class named as ``package.module:Class``, with two attributes:
 
     Config                                      a frozen attrs class: the settings and their defaults
-    algorithm(config), or build(config, ...)    creates the algorithm, or the trainer, generator or tracker;
-                                                of a modifier: modify(config, algorithm)
+    algorithm(config), or build(config, ...)    creates the algorithm, or the trainer, generator, tracker or reward
+                                                function; of a modifier: modify(config, algorithm)
 
 The arguments of these functions are
 
@@ -13,6 +13,7 @@ The arguments of these functions are
     build(config, *, model, role, outputs, updates, seed)       a trainer
     build(config, *, model, seed)                               a generator
     build(config, *, run_info)                                  a tracker
+    build(config)                                               a reward function, in a worker process
 
 `role` is the role of the model, such as "critic". `outputs` are the outputs that the run needs from the model.
 `updates` is the number of optimizer steps of the run, 0 for a model that is not trained.
@@ -21,8 +22,10 @@ A plugin may have further attributes:
 
     check(config, *, role, outputs, updates)    of a trainer: raises ConfigError if it does not fit the run, before a
                                                 model is loaded. `updates` is None if the number is not known yet
-    check(config)                               of a tracker or a generator: raises ConfigError if its library is not
-                                                installed, before a model is loaded
+    check(config)                               of a tracker, a generator or a kind of reward: raises ConfigError if its
+                                                library is not installed, before a model is loaded
+    columns(config)                             of a kind of reward: the columns of the data that it reads, see
+                                                `purerl.rewards.sources`
     depends_on_length(config)                   of a trainer: whether learning rates depend on the number of optimizer
                                                 steps of the run; without this function they are assumed to
     command(config, *, model, host, port)       of a generator that is a server: how one is started by itself, for
@@ -33,9 +36,9 @@ A plugin may have further attributes:
 
 The *kind* of a plugin is its name: the name of a module of purerl (``grpo``, ``hf``), a name that a distribution
 declares as an entry point in one of the groups ``purerl.algorithms``, ``purerl.modifiers``, ``purerl.trainers``,
-``purerl.generators`` and ``purerl.trackers``, or the address of a module or class: ``package.module``,
-``package.module:Class``, ``file.py``, ``file.py:Class``, or the name of a module in the working directory. No
-registration is needed.
+``purerl.generators``, ``purerl.trackers`` and ``purerl.rewards``, or the address of a module or class:
+``package.module``, ``package.module:Class``, ``file.py``, ``file.py:Class``, or the name of a module in the working
+directory. No registration is needed.
 """
 
 from __future__ import annotations
@@ -64,11 +67,13 @@ class Group(NamedTuple):
     files         pattern of purerl's modules of this group; `*` is the kind
     entry_points  group of the entry points of other distributions
     builder       name of the function that a plugin needs beside Config
+    reserved      names that no field of Config may have: they are written beside the settings of the plugin
     """
 
     files: str
     entry_points: str
     builder: str
+    reserved: tuple[str, ...] = ("kind",)
 
 
 GROUPS: Mapping[str, Group] = {
@@ -77,6 +82,7 @@ GROUPS: Mapping[str, Group] = {
     "trainer": Group("backends/*/trainer.py", "purerl.trainers", "build"),
     "generator": Group("backends/*/generator.py", "purerl.generators", "build"),
     "tracker": Group("tracking/*.py", "purerl.trackers", "build"),
+    "reward": Group("rewards/kinds/*.py", "purerl.rewards", "build", ("kind", "function", "weight", "name", "config")),
 }
 
 
@@ -97,14 +103,16 @@ def find(group: str, kind: str) -> Any:
         do = f"{nearest(kind, known)}; name a plugin of your own by its address, package.module or file.py"
         raise ConfigError(f"unknown {group} {kind!r}", do=do)
     plugin = locate(known.get(kind, kind))
-    builder = GROUPS[group].builder
+    _, _, builder, reserved = GROUPS[group]
     missing = [name for name in ("Config", builder) if not hasattr(plugin, name)]
     if missing:
         need = f"a frozen attrs class Config, and a function {builder}"
         raise ConfigError(f"invalid {group} {kind!r}", got=f"no attribute {', '.join(missing)}", need=need)
-    if not attrs.has(plugin.Config) or "kind" in attrs.fields_dict(plugin.Config):
-        need = "a frozen attrs class without a field called kind, because kind is the name of the plugin"
-        raise ConfigError(f"Config of {kind!r}", got=repr(plugin.Config), need=need)
+    if not attrs.has(plugin.Config):
+        raise ConfigError(f"Config of {kind!r}", got=repr(plugin.Config), need="a frozen attrs class")
+    if taken := [name for name in attrs.fields_dict(plugin.Config) if name in reserved]:
+        need = f"another name than {', '.join(reserved)}: these are settings of every {group}"
+        raise ConfigError(f"Config of {kind!r}", got=f"a field called {taken[0]}", need=need)
     return plugin
 
 
@@ -209,7 +217,7 @@ def addresses(group: str) -> Mapping[str, str]:
 
     A name of purerl cannot be overridden by an entry point.
     """
-    pattern, entry_point_group, builder = GROUPS[group]
+    pattern, entry_point_group, builder, _ = GROUPS[group]
     depth = pattern.removesuffix(".py").split("/").index("*")
     root = Path(__file__).parent
     modules = (path.relative_to(root).with_suffix("").parts for path in root.glob(pattern) if _defines(path, builder))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from purerl.loop.callbacks import OnCheckpoint, OnRecord
     from purerl.loop.train import Summary
     from purerl.rewards.adapters import RewardFunction
-    from purerl.rewards.settings import Reward
+    from purerl.rewards.settings import Gate, Reward
 
 __all__ = ["Settings", "run_config", "train"]
 
@@ -49,8 +49,8 @@ def train(
     config: RunConfig | str | Path,
     *,
     settings: Settings = (),
-    rewards: Sequence[RewardFunction | Reward] = (),
-    gates: Sequence[RewardFunction] = (),
+    rewards: Sequence[RewardFunction | Reward | Any] = (),
+    gates: Sequence[RewardFunction | Gate | Any] = (),
     directory: str | Path | None = None,
     fresh: bool = False,
     on_step: OnRecord | None = None,
@@ -63,8 +63,8 @@ def train(
 
     A finished run is not done again: its summary is returned.
 
-    rewards, gates  functions that replace those of `config`. They are called in this process, so a function that hangs
-                    cannot be stopped. A `Reward` gives its function a weight
+    rewards, gates  replace those of `config`. Functions are called in this process, so a function that hangs cannot be
+                    stopped. A `Reward` gives its function a weight, and the Config of a kind stands for this kind
     directory       the run directory; ``runs/<name>`` if not given
     fresh           discard the run in the directory
     on_step         called with the record of each step, a dict with `step` and the metrics

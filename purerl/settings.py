@@ -38,6 +38,7 @@ def setting(
     need: str = "",
     valid: Callable[[Any], bool] | None = None,
     plugin: str = "",
+    inline: bool = False,
     short: Any = False,
     may_change: bool | str = False,
     read: Callable[[Any], Any] | None = None,
@@ -48,6 +49,7 @@ def setting(
     need, valid  what a value must be, in words and as a function; a value for which `valid` is false or raises
                  TypeError is refused. None is always allowed if it is the default
     plugin       the field holds the Config of a plugin of this group
+    inline       its kind and settings are written beside the other fields of the class, which no Config may have
     short        a string in place of the whole section is the value of this field; with `list`, its only element
     may_change   whether a run may continue with another value, see `purerl.config.continuing`: True, or a condition:
                  "rounding": yes, results change only by rounding; "end": yes, it decides only when the run ends;
@@ -67,7 +69,8 @@ def setting(
             raise ConfigError(attribute.name, got=repr(value), need=need, do=do)
 
     metadata = {"help": help, "unit": unit, "need": need, "short": short, "may_change": may_change}
-    metadata |= ({"plugin": plugin} if plugin else {}) | ({"read": read} if read else {})
+    metadata |= ({"plugin": plugin} if plugin else {}) | ({"inline": True} if inline else {})
+    metadata |= {"read": read} if read else {}
     return field(metadata=metadata, validator=check if valid else None, **kwargs)
 
 

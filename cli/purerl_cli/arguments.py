@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from purerl.errors import ConfigError, nearest
 
@@ -17,10 +18,13 @@ __all__ = [
     "change_environment",
     "parse_arguments",
     "parse_environment",
+    "parse_kinds",
     "parse_rewards",
     "parse_sampling",
     "read_prompts",
 ]
+
+T = TypeVar("T")
 
 
 def parse_arguments(options: Iterable[str]) -> Mapping[str, Any]:
@@ -128,26 +132,47 @@ def read_prompts(options: Sequence[str] | None) -> list[str]:
 
 
 def parse_rewards(options: Sequence[str], settings: Sequence[str]) -> list[str]:
-    """``--reward`` as a setting, if it is given: each of `options` is NAME or NAME=WEIGHT.
+    """``--reward`` as a setting, if it is given: each of `options` is NAME, NAME=WEIGHT, or a table of a kind.
 
     `settings` are those of ``--set``, which must not set the rewards too.
 
-    >>> parse_rewards(["module:correct", "file.py:short=0.5"], [])
-    ['rewards=[{function="module:correct", weight=1.0}, {function="file.py:short", weight=0.5}]']
+    >>> parse_rewards(["module:correct", "file.py:short=0.5", '{kind = "format"}'], [])
+    ['rewards=[{function="module:correct", weight=1.0}, {function="file.py:short", weight=0.5}, {kind = "format"}]']
     """
     if options and any(setting.partition("=")[0].strip() == "rewards" for setting in settings):
         raise ConfigError("--reward and --set rewards", got="both", need="one of the two", do="leave out --set rewards")
-    rewards = [_parse_reward(option) for option in options]
-    tables = ", ".join(f"{{function={json.dumps(name)}, weight={weight}}}" for name, weight in rewards)
-    return [f"rewards=[{tables}]"] if rewards else []
+    return [f"rewards=[{', '.join(map(_reward_table, options))}]"] if options else []
 
 
-def _parse_reward(option: str) -> tuple[str, float]:
+def _reward_table(option: str) -> str:
+    """The table of a reward that ``--reward`` gives, as TOML."""
+    if option.startswith("{"):
+        _read_table("--reward", option)
+        return option
     name, equals, weight = option.rpartition("=")
-    if not equals:
-        return option, 1.0
     try:
-        return name, float(weight)
+        return f"{{function={json.dumps(name if equals else option)}, weight={float(weight) if equals else 1.0}}}"
     except ValueError as error:
         need, do = "NAME, or NAME=WEIGHT with a number", "write it as module:function=0.5"
         raise ConfigError(f"--reward {option!r}", got=f"the weight {weight!r}", need=need, do=do) from error
+
+
+def parse_kinds(option: str, names: Sequence[str], cls: type[T]) -> list[T]:
+    """The rewards or gates of the class `cls` that `names` describe: functions, or tables of kinds as TOML.
+
+    `option` is the name of the option. Raises: ConfigError for a table that is none, or with invalid settings.
+    """
+    from purerl.config.structure import from_dict
+    from purerl.settings import in_section
+
+    tables = [_read_table(option, name) if name.startswith("{") else name for name in names]
+    with in_section(option, cls):
+        return [from_dict(cls, table) for table in tables]  # pyright: ignore[reportArgumentType] - a string is short for a table
+
+
+def _read_table(option: str, text: str) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(f"table = {text}")["table"]
+    except tomllib.TOMLDecodeError as error:
+        do = f"""write it as {option} '{{kind = "format"}}'"""
+        raise ConfigError(f"{option} {text!r}", got=str(error), need="a table in TOML", do=do) from error

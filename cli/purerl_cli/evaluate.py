@@ -12,7 +12,14 @@ import typer
 from attrs import evolve
 
 from purerl.errors import ConfigError
-from purerl_cli.arguments import change_environment, parse_arguments, parse_environment, parse_sampling, read_prompts
+from purerl_cli.arguments import (
+    change_environment,
+    parse_arguments,
+    parse_environment,
+    parse_kinds,
+    parse_sampling,
+    read_prompts,
+)
 from purerl_cli.output import with_debug
 from purerl_cli.results import show_completions, show_scores
 
@@ -31,11 +38,15 @@ _Run = Annotated[
 ]
 _Data = Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE", help="File of problems; repeatable.")]
 _Reward = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Reward function, as module:function; repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Reward function, as module:function, or a kind with its settings, as '{kind = \"format\"}'; repeatable.",
+    ),
 ]
 _Gate = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Function that must return at least 1, or the reward is 0; repeatable."),
+    typer.Option(metavar="NAME", help="Function or kind that must return at least 1, or the reward is 0; repeatable."),
 ]
 _MaxExamples = Annotated[int | None, typer.Option(min=1, help="Number of problems of each file, from the first on.")]
 _SamplesPerPrompt = Annotated[int | None, typer.Option(min=1, help="Completions per problem.", show_default="1")]
@@ -330,6 +341,7 @@ def _prepare(
     from purerl.backends.hf import generator
     from purerl.evaluation.settings import Evaluate
     from purerl.loop.evaluation import change_generator, evaluation_of_model, evaluation_of_run
+    from purerl.rewards.settings import Gate, Reward
     from purerl.settings import Model
 
     if run is not None:
@@ -341,6 +353,8 @@ def _prepare(
     evaluate = Evaluate(**{"max_tokens": 1024} | settings)
     config = change_generator(generator.Config(), engine, generator_settings)
     others |= {"environment": parse_environment(**source, **turns), "prompts": prompts}
+    for name, cls in (("rewards", Reward), ("gates", Gate)):
+        others[name] = parse_kinds(_OPTIONS[name], others.get(name, ()), cls)
     return evaluation_of_model(Model(str(model), **of_model), evaluate, generator=config, **others)
 
 

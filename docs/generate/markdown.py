@@ -71,7 +71,8 @@ def _settings(config: Any) -> Iterator[list[str]]:
         metadata = field.metadata
         unit = f" ({metadata['unit']})" if metadata.get("unit") else ""
         help_text = metadata.get("help") or described.get(field.name, "")
-        yield [f"`{field.name}`", default(field.default), metadata.get("need", ""), help_text + unit]
+        name = "kind" if metadata.get("inline") else field.name
+        yield [f"`{name}`", default(field.default), metadata.get("need", ""), help_text + unit]
 
 
 def default(value: Any) -> str:

@@ -92,18 +92,18 @@ def _summary(module: str) -> str:
 
 # --- settings ----------------------------------------------------------------------------------------------------
 
-_PLUGINS = ("trainer", "generator", "tracker")
+_PLUGINS = ("trainer", "generator", "tracker", "reward")
 _INTRODUCTION = """\
 A recipe sets these settings. `purerl train RECIPE --set KEY=VALUE` changes them. A dot separates a section from its
 fields: `--set rollout.samples_per_prompt=8`. The settings of an algorithm are on
 [its own page](../algorithms/index.md), and those of its modifiers on [theirs](../modifiers.md).
 
-The settings of a trainer, a generator or a tracker depend on its `kind`. `trackers` is a list: each entry has a `kind`
-and the settings of that tracker."""
+The settings of a trainer, a generator, a tracker or a reward depend on its `kind`. `trackers`, `rewards` and `gates`
+are lists: each entry has a `kind` and the settings of that kind. A reward can also be a function."""
 
 
 def _settings() -> str:
-    """A table for `RunConfig`, for each of its sections, and for each kind of trainer, generator and tracker."""
+    """A table for `RunConfig`, for each of its sections, and for each kind of the plugins."""
     titles: dict[type, list[str]] = {RunConfig: ["A run"]}
     for key, section in _sections(RunConfig):
         titles.setdefault(section, []).append(f"`{key}`")

@@ -31,7 +31,8 @@ from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_evaluation
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction
-from purerl.rewards.settings import RewardWorkers, check_rewards, check_weights
+from purerl.rewards.check import check_rewards, check_weights
+from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.rollouts.custom import WORKFLOW, check_workflow_settings, requires_score
 from purerl.rollouts.rows import ENVIRONMENT
 from purerl.rollouts.settings import WorkflowSettings, check_rollout, with_length_penalty
@@ -75,7 +76,7 @@ def accuracy_reward_of(config: RunConfig) -> str | None:
 
     None without an evaluation or without any function. Raises: ConfigError as `select_accuracy_reward`.
     """
-    names = [*(reward.function for reward in config.rewards), *config.gates]
+    names = [*by_name(config.rewards, config.gates)]
     names += [ENVIRONMENT] if config.environment and config.environment.gives_rewards else []
     names += [WORKFLOW] if config.rollout and config.rollout.workflow else []
     return select_accuracy_reward(config.evaluate, names) if config.evaluate else None
@@ -236,7 +237,7 @@ def _check_workflow(config: RunConfig, signature: inspect.Signature | None) -> N
     if config.environment is not None:
         need = "rollout.workflow or environment, not both: each of them says what happens after a prompt"
         raise no_effect("environment", config.environment, need)
-    functions = [*(reward.function for reward in config.rewards), *config.gates]
+    functions = [*by_name(config.rewards, config.gates)]
     with in_section("rollout.workflow", WorkflowSettings):
         check_workflow_settings(workflow, signature, functions=functions)
 
@@ -247,8 +248,9 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
     has_workflow = config.rollout is not None and config.rollout.workflow is not None
     gives_rewards = config.environment is not None and config.environment.gives_rewards
     gives_rewards = not requires_rewards if has_workflow else gives_rewards
-    needed = {"generator": config.generator, **({} if gives_rewards else {"rewards": config.rewards})}
-    optional = {"rewards": config.rewards, "gates": config.gates, "environment": config.environment}
+    rewards, gates = (tuple(each.full_name for each in section) for section in (config.rewards, config.gates))
+    needed = {"generator": config.generator, **({} if gives_rewards else {"rewards": rewards})}
+    optional = {"rewards": rewards, "gates": gates, "environment": config.environment}
     for key, value in {**needed, **optional, "reward_workers": workers}.items():
         if value and not is_sampling:
             raise no_effect(key, value, "rollout or evaluate")

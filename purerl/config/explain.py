@@ -11,6 +11,7 @@ from attrs import frozen
 
 from purerl.composition import Composition
 from purerl.config.modifiers import key_of
+from purerl.config.structure import to_dict
 from purerl.plugins import kind_of
 
 __all__ = ["Setting", "explain", "leaves", "toml"]
@@ -82,7 +83,7 @@ def _leaves_at(key: str, value: Any, field: attrs.Attribute) -> Iterator[tuple[s
 def toml(value: Any) -> str:
     """`value` as it is written in `--set`."""
     if attrs.has(type(value)):
-        value = attrs.asdict(value, recurse=False)
+        value = to_dict(value)
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name} = {toml(part)}' for name, part in value.items() if part is not None)}}}"
     if isinstance(value, list | tuple):

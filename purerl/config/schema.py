@@ -25,7 +25,7 @@ from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.placement.settings import Placement
-from purerl.rewards.settings import Reward, RewardWorkers, to_rewards
+from purerl.rewards.settings import Gate, Reward, RewardWorkers, to_gates, to_rewards
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model, above_zero, at_least, check_alternatives, no_effect, setting, to_model
 from purerl.store.settings import Checkpoint
@@ -116,10 +116,10 @@ class RunConfig:
         "what the policy interacts with in several turns: an environment, or tools", default=None
     )
     rewards: tuple[Reward, ...] = setting(
-        "functions whose weighted sum is the reward", default=(), converter=to_rewards
+        "functions and kinds of rewards whose weighted sum is the reward", default=(), converter=to_rewards
     )
-    gates: tuple[str, ...] = setting(
-        "functions that must return at least 1, or the reward is 0, as module:function or file.py:function", default=()
+    gates: tuple[Gate, ...] = setting(
+        "functions and kinds that must return at least 1, or the reward is 0", default=(), converter=to_gates
     )
     reward_workers: RewardWorkers = setting("how reward functions are called", factory=RewardWorkers)
     evaluate: Evaluate | None = setting("how the policy is evaluated, by its completions", default=None)

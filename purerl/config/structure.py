@@ -6,6 +6,7 @@ only a field whose default is None may be None. Field metadata change how a fiel
     plugin   the field holds the Config of a plugin: a table with its `kind` and the fields of that Config; a string in
              place of a table is the kind alone. If the field is a tuple, it holds several. The field of an algorithm
              holds a `Composition`: the table may also have modifiers, see `split_modifiers`
+    inline   the `kind` and the settings of the plugin are in the table of the class itself, beside its other fields
     short    a string in place of the whole section is this field; with `list`, its only element
     read     a function that converts other ways to write the value
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import UnionType
@@ -169,6 +170,7 @@ def _is_section_or_string(kind: Any) -> bool:
 
 def _read_class(cls: type, converter: Converter) -> Any:
     known, prepare = attrs.fields_dict(attrs.resolve_types(cls)), getattr(cls, "_prepare_table", dict)
+    inline = _inline(cls)
     hooks = {name: override(struct_hook=hook) for name, field in known.items() if (hook := _hook(field))}
     read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **hooks)
     short = {name: field.metadata["short"] for name, field in known.items() if field.metadata.get("short")}
@@ -181,11 +183,34 @@ def _read_class(cls: type, converter: Converter) -> Any:
         if SHORT in table:
             string = table.pop(SHORT)
             table = {name: [string] if form is list else string for name, form in short.items()} | table
+        if inline:
+            table = _with_plugin(table, inline, cls)
         for name in table.keys() - known.keys():  # so that errors have the whole key
             table |= flat({name: table.pop(name)}) or {name: {}}
         return read(prepare(table), kind)
 
     return structure
+
+
+def _inline(cls: type) -> str | None:
+    """The name of the field of `cls` whose plugin is written beside the other fields."""
+    return next((field.name for field in attrs.fields(cls) if field.metadata.get("inline")), None)
+
+
+def _settings_of(cls: type) -> set[str]:
+    """The names of the settings of `cls`, without those of a plugin that are written beside them."""
+    return {*attrs.fields_dict(cls)} - {_inline(cls)}
+
+
+def _with_plugin(table: Table, inline: str, cls: type) -> Table:
+    """The table of `cls` with the kind and the settings of a plugin in a table of their own, the field `inline`."""
+    beside = _settings_of(cls)
+    if "kind" in table:
+        own = {key: item for key, item in table.items() if key in beside}
+        return {**own, inline: {key: item for key, item in table.items() if key not in beside}}
+    if inline in table:
+        raise ForbiddenExtraKeysError("", cls, {inline})
+    return table
 
 
 def _hook(field: attrs.Attribute) -> Any:
@@ -235,7 +260,7 @@ def _read_composition(value: Any, _: Any) -> Composition:
 
 
 def _write_class(cls: type, converter: Converter) -> Any:
-    fields = attrs.fields(attrs.resolve_types(cls))
+    fields, inline = attrs.fields(attrs.resolve_types(cls)), _inline(cls)
     hooks = {field.name: override(unstruct_hook=_write_plugin) for field in fields if "plugin" in field.metadata}
     write = make_dict_unstructure_fn(cls, converter, **hooks)
 
@@ -244,7 +269,8 @@ def _write_class(cls: type, converter: Converter) -> Any:
             if getattr(config, field.name) is None and field.default is not None:
                 need = "a value: TOML has no None, so only a field whose default is None may be None"
                 raise ConfigError(field.name, got=f"None in {cls.__qualname__}", need=need)
-        return {key: value for key, value in write(config).items() if value is not None}
+        table = {key: value for key, value in write(config).items() if value is not None}
+        return {**table.pop(inline, {}), **table} if inline else table
 
     return unstructure
 
@@ -275,19 +301,27 @@ _CONVERTER.register_unstructure_hook_factory(attrs.has, _write_class)
 # --- errors ------------------------------------------------------------------------------------------------------
 
 
-def _messages(error: BaseException, above: tuple[str, ...] = (), cls: Any = None) -> Iterator[str]:
-    """One message for each setting that `error` is about; it was raised at the key `above`, in `cls`."""
-    notes = getattr(error, "__notes__", ())
-    keys = above + tuple(note.name for note in notes if isinstance(note, AttributeValidationNote))
+def _messages(
+    error: BaseException, above: tuple[str, ...] = (), cls: Any = None, beside: Collection[str] = ()
+) -> Iterator[str]:
+    """One message for each setting that `error` is about; it was raised at the key `above`, in `cls`.
+
+    `beside` are settings that may be written beside those of `cls`.
+    """
+    notes = [note.name for note in getattr(error, "__notes__", ()) if isinstance(note, AttributeValidationNote)]
+    inline = _inline(cls) if attrs.has(cls) else None
+    keys = above + tuple(name for name in notes if name != inline)
+    if notes:
+        beside = _settings_of(cls) if inline in notes else ()
     key = ".".join(keys)
     match error:
         case BaseValidationError():
             for inner in error.exceptions:
-                yield from _messages(inner, keys, error.cl)
+                yield from _messages(inner, keys, error.cl, beside)
         case ForbiddenExtraKeysError():
             modifiers = {"modifiers", *names("modifier")} if keys[-1:] == ("algorithm",) else set()
             for name in sorted(error.extra_fields):
-                known = {*attrs.fields_dict(error.cl), *modifiers}
+                known = {*_settings_of(error.cl), *modifiers, *beside, *(["kind"] if _inline(error.cl) else [])}
                 yield str(unknown(".".join((*keys, name)), name.partition(".")[0], known))
         case KeyError() if keys != above:
             yield str(ConfigError(f"{key} is missing", need=attrs.fields_dict(cls)[keys[-1]].metadata.get("help")))

@@ -16,7 +16,7 @@ from purerl.config.structure import to_dict
 from purerl.envs.settings import functions_of, servers_of
 from purerl.errors import ConfigError
 from purerl.plugins import GROUPS, names
-from purerl.rewards.settings import RewardWorkers
+from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.source import definition, exists, find_source, signature_of
 
 __all__ = ["imported_plugins", "own_functions", "without_code"]
@@ -56,7 +56,9 @@ def without_code(config: RunConfig) -> tuple[RunConfig, Mapping[str, Callable[..
         reward_workers=RewardWorkers() if replaced else config.reward_workers,
         initial_run=initial,
     )
-    return config, {**functions, **replaced}
+    rewards = by_name(config.rewards, config.gates).items()
+    by_reward = {name: replaced[reward.function] for name, reward in rewards if reward.function in replaced}
+    return config, {**functions, **replaced, **by_reward}
 
 
 def _stand_in(name: str) -> Callable[..., Any]:
@@ -88,8 +90,8 @@ def _stand_in(name: str) -> Callable[..., Any]:
 
 def _functions(config: RunConfig) -> Iterator[tuple[str, str]]:
     """(key, name) of the functions that `config` names, without those of its initial run."""
-    yield from (("rewards", reward.function) for reward in config.rewards)
-    yield from (("gates", name) for name in config.gates)
+    yield from (("rewards", reward.function) for reward in config.rewards if reward.function)
+    yield from (("gates", gate.function) for gate in config.gates if gate.function)
     if config.evaluate and config.evaluate.answer_extractor:
         yield "evaluate.answer_extractor", config.evaluate.answer_extractor
     if config.prepare_data:

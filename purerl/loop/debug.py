@@ -24,8 +24,9 @@ from purerl.envs.turns import Turn, TurnRenderer
 from purerl.errors import ConfigError, DataError
 from purerl.loop.environments import OpenedEnvironment, open_renderer_of, open_workflow
 from purerl.loop.open import open_generator, open_run_data, resolve_paths, reward_runner
-from purerl.plugins import locate
 from purerl.protocols import FinishReason, Generator, Sampling
+from purerl.rewards.settings import by_name
+from purerl.rewards.sources import load, source_of
 from purerl.rollouts.debug import play
 from purerl.rollouts.environment import EnvironmentWorkflow
 from purerl.rollouts.scripted import ScriptedGenerator
@@ -94,8 +95,8 @@ def open_debug_workflow(config: RunConfig) -> tuple[EnvironmentWorkflow, RunData
     sampled = config.rollout or config.evaluate
     if config.environment is None or sampled is None:
         raise ConfigError("environment is missing", need="a run with an environment or tools", do="set environment")
-    names = [*(reward.function for reward in config.rewards), *config.gates]
-    runner = reward_runner(config, {name: locate(name) for name in names})
+    rewards = by_name(config.rewards, config.gates)
+    runner = reward_runner(config, {name: load(source_of(reward)).function for name, reward in rewards.items()})
     algorithm = algorithm_of(config)
     data = open_run_data(config, algorithm, model_roles(config, algorithm), runner)
     local = {} if config.environment.url else {"run_in": "event_loop", "num_workers": None, "max_memory": None}

@@ -40,9 +40,11 @@ from purerl.loop.origin import Origin, find_checkpoint, read_config
 from purerl.plugins import find, kind_of
 from purerl.process import frozen_objects
 from purerl.protocols import Capabilities, Trainer
-from purerl.rewards.adapters import RewardFunction, name_of
+from purerl.rewards.adapters import RewardFunction
+from purerl.rewards.check import check_rewards
 from purerl.rewards.runner import RewardRunner
-from purerl.rewards.settings import RewardWorkers
+from purerl.rewards.settings import Gate, Reward, RewardWorkers
+from purerl.rewards.sources import named_functions
 from purerl.rollouts.rows import ENVIRONMENT
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.settings import WorkflowSettings
@@ -97,8 +99,8 @@ def evaluation_of_model(
     settings: Evaluate,
     *,
     generator: Any,
-    rewards: Sequence[str | RewardFunction] = (),
-    gates: Sequence[str] = (),
+    rewards: Sequence[str | RewardFunction | Reward | Any] = (),
+    gates: Sequence[str | Gate | Any] = (),
     system_prompt: str | None = None,
     chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     environment: EnvironmentSettings | None = None,
@@ -107,7 +109,8 @@ def evaluation_of_model(
 ) -> Evaluation:
     """An evaluation of `model` on ``settings.data``, and on `prompts`.
 
-    `rewards` are names, as module:function, or functions of this process. `generator` is the Config of the engine.
+    `rewards` are names, as module:function, functions of this process, or Configs of kinds. `generator` is the Config
+    of the engine.
     Each completion is an episode in `environment`, if there is one; it may give rewards itself. A prompt is a message
     of the user if the tokenizer has a chat template, and otherwise plain text.
 
@@ -115,8 +118,6 @@ def evaluation_of_model(
     """
     if not settings.data and not prompts:
         raise ConfigError("data is missing", need="problems", do="name a file of problems")
-    if gates and not rewards:
-        raise ConfigError("gates has no effect", got=", ".join(gates), need="rewards", do="name a reward function")
     check_answer_extractor(settings)
     check_sampling(settings, generator)
     environment, workers = _checked(environment), RewardWorkers()
@@ -154,11 +155,14 @@ def evaluation_of_model(
     )
 
 
-def _runner(rewards: Sequence[str | RewardFunction], gates: Sequence[str], workers: RewardWorkers) -> RewardRunner:
-    functions = {name_of(reward): reward for reward in rewards if not isinstance(reward, str)}
-    names = [reward if isinstance(reward, str) else name_of(reward) for reward in rewards]
+def _runner(rewards: Sequence[Any], gates: Sequence[Any], workers: RewardWorkers) -> RewardRunner:
+    named, named_gates, functions = named_functions(rewards, gates)
+    if named_gates and not named:
+        got = ", ".join(gate.full_name for gate in named_gates)
+        raise ConfigError("gates has no effect", got=got, need="rewards", do="name a reward function")
+    check_rewards(named, named_gates, workers, functions)
     return RewardRunner(
-        dict.fromkeys(names, 1.0), gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
+        named, named_gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
     )
 
 

@@ -363,10 +363,9 @@ def reward_runner(
     config: RunConfig, functions: Mapping[str, RewardFunction], context: RankContext = SINGLE_PROCESS
 ) -> RewardRunner:
     """What calls the reward functions of `config`, with the share of the workers that a rank in `context` has."""
-    weights = {reward.function: reward.weight for reward in config.rewards}
     workers = config.reward_workers
     return RewardRunner(
-        weights,
+        config.rewards,
         config.gates,
         functions=functions,
         timeout=workers.timeout,

@@ -14,7 +14,7 @@ from purerl.config.check import check
 from purerl.config.continuing import Change, check_changes
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps, read_toml
-from purerl.errors import CheckpointError, ConfigError
+from purerl.errors import CheckpointError
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.open import check_inputs, max_steps_of, open_run, prepare, resolve_paths
@@ -27,8 +27,9 @@ from purerl.placement.join import RankContext, join_ranks
 from purerl.process import frozen_objects, torch_threads
 from purerl.ranks import Ranks
 from purerl.resources.process import peak_memory
-from purerl.rewards.adapters import RewardFunction, name_of
-from purerl.rewards.settings import Reward
+from purerl.rewards.adapters import RewardFunction
+from purerl.rewards.settings import Gate, Reward
+from purerl.rewards.sources import named_functions
 from purerl.seeds import derive_seed, restored_generators
 from purerl.store.checkpoint import saved_steps
 from purerl.store.directory import RunDirectory, claim, unlocked
@@ -40,8 +41,8 @@ __all__ = ["Summary", "changes_from", "claim_directory", "train"]
 def train(
     config: RunConfig,
     *,
-    rewards: Sequence[RewardFunction | Reward] = (),
-    gates: Sequence[RewardFunction] = (),
+    rewards: Sequence[RewardFunction | Reward | Any] = (),
+    gates: Sequence[RewardFunction | Gate | Any] = (),
     directory: str | Path | None = None,
     fresh: bool = False,
     resume_from: str | Path | None = None,
@@ -49,8 +50,8 @@ def train(
 ) -> Summary:
     """Do the run that `config` describes, or resume it. A finished run is not done again: its summary is returned.
 
-    rewards, gates  functions that replace those of `config`. They are called in this process, so a function that hangs
-                    cannot be stopped. A `Reward` gives its function a weight
+    rewards, gates  replace those of `config`. Functions are called in this process, so a function that hangs cannot be
+                    stopped. A `Reward` gives its function a weight, and the Config of a kind stands for this kind
     directory       the run directory; ``runs/<name>`` if not given
     fresh           discard the run in the directory
     resume_from     the run in the directory starts from a checkpoint of another run: RUN, RUN:STEP, RUN:best, or
@@ -75,18 +76,14 @@ def train(
 
 
 def _with_functions(
-    config: RunConfig, rewards: Sequence[RewardFunction | Reward], gates: Sequence[RewardFunction]
+    config: RunConfig, rewards: Sequence[Any], gates: Sequence[Any]
 ) -> tuple[RunConfig, dict[str, RewardFunction]]:
-    """`config` with the names of these functions, and the functions by name."""
-    weighted = [reward if isinstance(reward, Reward) else Reward(reward) for reward in rewards]
-    functions: dict[str, RewardFunction] = {}
-    for function in (*(reward.function for reward in weighted), *gates):
-        if callable(function) and functions.setdefault(name_of(function), function) is not function:
-            got, do = f"two functions called {name_of(function)!r}", "give them different names, with def"
-            raise ConfigError("rewards", got=got, do=do)
-    named = [evolve(r, function=name_of(r.function)) if callable(r.function) else r for r in weighted]
-    config = evolve(config, rewards=tuple(named)) if named else config
-    return evolve(config, gates=tuple(map(name_of, gates))) if gates else config, functions
+    """`config` with the names of functions among `rewards` and `gates`, and the functions by the name of their reward.
+
+    Raises: ConfigError if different functions have the same name.
+    """
+    named, named_gates, functions = named_functions(rewards, gates)
+    return evolve(config, rewards=named or config.rewards, gates=named_gates or config.gates), functions
 
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:

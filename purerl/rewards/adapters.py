@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from purerl.errors import ConfigError
+from purerl.plugins import locate, names
 
 __all__ = [
     "CONVENTIONS",
@@ -90,8 +91,9 @@ def load_reward(name: str) -> LoadedReward:
 
     Raises: ConfigError if there is no such function, or if it follows no convention.
     """
-    from purerl.plugins import locate
-
+    if name in names("reward"):
+        do = f"write it as a table, {{kind = {name!r}}}"
+        raise ConfigError(f"reward {name!r}", got="a kind", need="a function, as module:function", do=do)
     if name.startswith("__main__:"):
         got = "a function in __main__, which is another module in a worker process"
         do = "pass the function itself, rewards=[function], or name its file, file.py:function"

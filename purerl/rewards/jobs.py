@@ -152,15 +152,26 @@ class Task:
 class Queue:
     """Parts that wait for a worker, in the order of their jobs.
 
-    max_inputs  maximum number of inputs of one call of each function
-    jobs        the jobs whose outcomes somebody waits for, by number. Parts of other jobs are dropped
+    jobs  the jobs whose outcomes somebody waits for, by number. Parts of other jobs are dropped
     """
 
-    def __init__(self, max_inputs: Mapping[str, int], jobs: Mapping[int, Job]):
-        self._max_inputs, self._jobs = max_inputs, jobs
-        self._waiting: dict[str, list[tuple[int, int, Part]]] = {name: [] for name in max_inputs}
-        self._sizes = dict.fromkeys(max_inputs, _FIRST_TASK_SIZE)
+    def __init__(self, jobs: Mapping[int, Job]):
+        self._jobs = jobs
+        self._max_inputs: Mapping[str, int] = {}
+        self._waiting: dict[str, list[tuple[int, int, Part]]] = {}
+        self._sizes: dict[str, int] = {}
         self._counter = count()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether jobs can be added."""
+        return bool(self._max_inputs)
+
+    def open(self, max_inputs: Mapping[str, int]) -> None:
+        """Take jobs from now on: for the functions with these names, and maximum numbers of inputs of one call."""
+        self._max_inputs = max_inputs
+        self._waiting = {name: [] for name in max_inputs}
+        self._sizes = dict.fromkeys(max_inputs, _FIRST_TASK_SIZE)
 
     def add(self, parts: Iterable[Part]) -> None:
         for part in parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import math
 import resource
 import signal
@@ -41,6 +42,7 @@ INTERNAL_FILES = (
     *(f"purerl/workers/{name}.py" for name in ("guard", "status")),
 )
 """Files whose frames are removed from tracebacks, because they only call the reward functions."""
+_LOG = logging.getLogger(__name__)
 _MAX_TRACEBACK_CHARACTERS = 4000
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
@@ -207,6 +209,29 @@ def shorten(text: str, max_characters: int = _MAX_TRACEBACK_CHARACTERS) -> str:
     half = max_characters // 2
     removed = len(text) - 2 * half
     return text if len(text) <= max_characters else f"{text[:half]} [{removed} characters left out] {text[-half:]}"
+
+
+# --- closing -----------------------------------------------------------------------------------------------------
+
+
+def is_closable(function: Any) -> bool:
+    """Whether `function` is an object with a method `close` or `aclose`."""
+    return callable(getattr(function, "aclose", None)) or callable(getattr(function, "close", None))
+
+
+def close_reward(reward: LoadedReward, *, timeout: float) -> None:
+    """Call `aclose` of the reward function in the event loop of its calls, or `close`. An exception is a warning."""
+    close = getattr(reward.function, "aclose", None) or getattr(reward.function, "close", None)
+    if not callable(close):
+        return
+    try:
+        closed = close()
+        if inspect.isawaitable(closed):
+            closed = asyncio.run_coroutine_threadsafe(_await(reward.name, closed), _event_loop()).result(timeout)
+    except Exception as error:  # noqa: BLE001 -- nothing depends on it anymore
+        closed = failure_of_exception(reward.name, error)
+    if isinstance(closed, Failure):
+        _LOG.warning("the reward %s was not closed:\n%s", reward.name, closed.traceback)
 
 
 # --- awaiting ----------------------------------------------------------------------------------------------------

@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache, partial
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from attrs import field, frozen
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import (
-    LoadedReward,
-    RewardFunction,
-    RewardInput,
-    alternative_columns,
-    as_reward,
-    load_reward,
-    required_columns,
-)
+from purerl.rewards.adapters import LoadedReward, RewardFunction, RewardInput, as_reward
 from purerl.rewards.components import check_names, check_number, is_valid_number, short_name
 from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward, start_calls
+from purerl.rewards.settings import Gate, Reward, by_name, to_gates, to_rewards
+from purerl.rewards.sources import columns_of, columns_of_kind, load, source_of
 from purerl.rewards.worker import TIME_SLICE
 from purerl.rewards.workers import WorkerPool
 
@@ -167,10 +161,10 @@ class RewardRunner:
 
     Used as a context manager: the worker processes start on entry and stop on exit.
 
-    weights      weight of each reward function in the sum, by name
-    gates        names of the reward functions that must return at least 1
-    functions    functions that run in this process, by name. They cannot be terminated, so the timeout applies only to
-                 async functions. All other names are loaded and run in worker processes
+    rewards      the rewards that are added up. A string stands for a function, the Config of a kind for this kind
+    gates        what must return at least 1, in the same forms
+    functions    functions that run in this process, by the name of their reward. They cannot be terminated, so the
+                 timeout applies only to async functions. All others are loaded and run in worker processes
     timeout      time limit of one call, in seconds
     num_workers  number of worker processes; None for the default of `WorkerPool`
     max_memory   memory limit of each worker process, in MiB; None for no limit
@@ -178,22 +172,27 @@ class RewardRunner:
 
     def __init__(
         self,
-        weights: Mapping[str, float],
-        gates: Collection[str] = (),
+        rewards: Iterable[str | Reward | Any],
+        gates: Iterable[str | Gate | Any] = (),
         *,
         functions: Mapping[str, RewardFunction],
         timeout: float,
         num_workers: int | None,
         max_memory: int | None = None,
     ):
-        self._names = tuple(dict.fromkeys((*weights, *gates)))
-        check_names(self._names)
+        rewards, gates = to_rewards(rewards), to_gates(gates)
+        every = by_name(rewards, gates)
+        check_names(every)
+        self._names = tuple(every)
         self._components: set[str] = set()
-        self._weights, self._gates, self._timeout = weights, gates, timeout
-        self._local = [as_reward(name, functions[name]) for name in self._names if name in functions]
-        self._remote = [load_reward(name) for name in self._names if name not in functions]
+        self._weights = {reward.full_name: reward.weight for reward in rewards}
+        self._gates, self._timeout = [gate.full_name for gate in gates], timeout
+        self._local = [as_reward(name, functions[name]) for name in every if name in functions]
+        remote = {name: reward for name, reward in every.items() if name not in functions}
+        self._columns = {reward.name: columns_of(reward) for reward in self._local}
+        self._columns |= {name: _columns_of(reward) for name, reward in remote.items()}
         options = {"num_workers": num_workers, "timeout": timeout, "max_memory": max_memory}
-        self._pool = WorkerPool(self._remote, **options) if self._remote else None
+        self._pool = WorkerPool([*map(source_of, remote.values())], **options) if remote else None
         self._run_here: RunHere = _call_in_this_thread
 
     @property
@@ -203,14 +202,12 @@ class RewardRunner:
 
     def check_columns(self, columns: Collection[str]) -> None:
         """Raise ConfigError if a reward function requires a column that is not in `columns`."""
-        for reward in (*self._local, *self._remote):
-            missing = [name for name in required_columns(reward) if name not in columns]
-            alternatives = alternative_columns(reward)
-            if missing or (alternatives and not set(alternatives) & set(columns)):
-                what = f"reward {reward.name!r} reads columns that the data set does not have"
-                need = f"also {', '.join(missing)}" if missing else f"also {' or '.join(alternatives)}"
+        for name, needed in self._columns.items():
+            missing = [" or ".join(alternatives) for alternatives in needed if not {*alternatives} & {*columns}]
+            if missing:
+                what = f"reward {name!r} reads columns that the data set does not have"
                 do = "rename a column of the data set, or use another reward function"
-                raise ConfigError(what, got=", ".join(columns), need=need, do=do)
+                raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}", do=do)
 
     def start(self, run_here: RunHere | None = None) -> None:
         """Start the worker processes, unless they run already.
@@ -300,6 +297,10 @@ class RewardRunner:
         self._components.update(name for result in results for name in result.components)
         check_number(self._components)
         return results
+
+
+def _columns_of(reward: Reward | Gate) -> list[tuple[str, ...]]:
+    return columns_of(load(source_of(reward))) if reward.config is None else columns_of_kind(reward.config)
 
 
 def _call_in_time_slice(reward: LoadedReward, inputs: Sequence[RewardInput], timeout: float) -> list[CallOutcomes]:

@@ -1,41 +1,121 @@
-"""Settings of the sections `rewards`, `gates` and `reward_workers`, and their checks."""
+"""Settings of the sections `rewards`, `gates` and `reward_workers`."""
 
 from __future__ import annotations
 
 import math
 import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
+import attrs
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import RewardFunction, as_reward, is_async, load_reward
-from purerl.rewards.components import check_names
-from purerl.settings import at_least, no_effect, setting
+from purerl.plugins import find, kind_of
+from purerl.rewards.components import short_name
+from purerl.settings import at_least, setting
 
-if TYPE_CHECKING:
-    from purerl.algos.algebra import Algorithm
+__all__ = ["Gate", "Reward", "RewardWorkers", "by_name", "to_gates", "to_mib", "to_rewards"]
 
-__all__ = ["Reward", "RewardWorkers", "check_rewards", "check_weights", "to_mib", "to_rewards"]
+
+def _function_setting() -> Any:
+    return setting("the function, as module:function or file.py:function", short=True, default=None)
+
+
+def _config_setting() -> Any:
+    return setting(
+        "in place of a function: a kind, and its settings beside it", plugin="reward", inline=True, default=None
+    )
+
+
+def _name_setting() -> Any:
+    return setting(
+        "name of its component, if it should not be that of the function or kind",
+        default=None,
+        need="at most 100 letters, digits, spaces and characters of _ and -",
+        valid=lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]([\w -]{0,98}[\w-])?", value),
+    )
 
 
 @frozen
 class Reward:
-    """A reward function and its weight. In settings a string stands for the function with that name, with weight 1."""
+    """A reward: a function or a kind, and its weight.
 
-    function: str = setting("the function, as module:function or file.py:function", short=True)
+    In settings a string stands for the function with that name, with weight 1. In Python, the Config of a kind stands
+    for this kind.
+    """
+
+    function: str | None = _function_setting()
     weight: float = setting("factor of its value in the weighted sum; 0: the value is only logged", default=1.0)
+    name: str | None = _name_setting()
+    config: Any = _config_setting()
 
     def __attrs_post_init__(self) -> None:
+        _check_source(self)
         if not math.isfinite(self.weight):
             raise ConfigError("weight", got=self.weight, need="a finite number")
 
+    @property
+    def full_name(self) -> str:
+        """What identifies the reward in a run."""
+        return _full_name(self)
 
-def to_rewards(values: Iterable[str | Reward]) -> tuple[Reward, ...]:
-    """Names of functions as the rewards that they stand for."""
-    return tuple(Reward(value) if isinstance(value, str) else value for value in values)
+
+@frozen
+class Gate:
+    """A function or a kind that decides whether a completion has a reward other than 0."""
+
+    function: str | None = _function_setting()
+    name: str | None = _name_setting()
+    config: Any = _config_setting()
+
+    def __attrs_post_init__(self) -> None:
+        _check_source(self)
+
+    @property
+    def full_name(self) -> str:
+        """What identifies the gate in a run."""
+        return _full_name(self)
+
+
+def _check_source(reward: Reward | Gate) -> None:
+    if (reward.function is None) == (reward.config is None):
+        got = "both" if reward.function else "neither"
+        raise ConfigError("function or kind", got=got, need="exactly one of them")
+    if reward.config is not None:
+        find("reward", kind_of(reward.config))
+
+
+def _full_name(reward: Reward | Gate) -> str:
+    if reward.name is not None or reward.config is None:
+        return reward.name or str(reward.function)
+    return short_name(kind_of(reward.config).removesuffix(".py").replace("/", "."))
+
+
+def to_rewards(values: Iterable[Any]) -> tuple[Reward, ...]:
+    """Names of functions, and Configs of kinds, as the rewards that they stand for.
+
+    >>> to_rewards(["module:function"])
+    (Reward(function='module:function', weight=1.0, name=None, config=None),)
+    """
+    return tuple(value if isinstance(value, Reward) else Reward(**_source(value)) for value in values)
+
+
+def to_gates(values: Iterable[Any]) -> tuple[Gate, ...]:
+    """Names of functions, and Configs of kinds, as the gates that they stand for."""
+    return tuple(value if isinstance(value, Gate) else Gate(**_source(value)) for value in values)
+
+
+def _source(value: Any) -> dict[str, Any]:
+    return {"config" if attrs.has(type(value)) else "function": value}
+
+
+def by_name(rewards: Iterable[Reward], gates: Iterable[Gate]) -> dict[str, Reward | Gate]:
+    """All functions and kinds by what identifies them. One that is both a reward and a gate is there once."""
+    first: dict[str, Reward | Gate] = {}
+    for each in (*rewards, *gates):
+        first.setdefault(each.full_name, each)
+    return first
 
 
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
@@ -89,59 +169,3 @@ class RewardWorkers:
             raise ConfigError("timeout", got=self.timeout, need="above 0, and finite")
         if not 0 <= self.max_failure_rate <= 1:
             raise ConfigError("max_failure_rate", got=self.max_failure_rate, need="from 0 to 1")
-
-
-def check_rewards(
-    rewards: Sequence[Reward],
-    gates: Sequence[str],
-    workers: RewardWorkers,
-    functions: Mapping[str, RewardFunction],
-) -> None:
-    """Refuse functions that cannot be called, and settings of workers without effect.
-
-    `functions` are functions of this process, by name; all others run in worker processes.
-
-    Raises: ConfigError.
-    """
-    names = [reward.function for reward in rewards]
-    for key, group in (("rewards", names), ("gates", list(gates))):
-        for name in group:
-            if group.count(name) > 1:
-                got, do = f"{name!r} {group.count(name)} times", "list it once, with a weight"
-                raise ConfigError(key, got=got, need="each function once", do=do)
-    every = dict.fromkeys([*names, *gates])
-    check_names(every)
-    local = [as_reward(name, functions[name]) for name in every if name in functions]
-    remote = [load_reward(name) for name in every if name not in functions]
-    if workers.max_memory is not None and sys.platform != "linux":
-        raise no_effect("reward_workers.max_memory", workers.max_memory, "Linux, which limits the memory of a process")
-    if not every or remote:
-        return
-    do = "give the functions by name, as module:function"
-    for key in ("num_workers", "max_memory"):
-        if getattr(workers, key) is not None:
-            need = "a function that runs in a worker process; all functions are objects and run in this process"
-            raise ConfigError(f"reward_workers.{key} has no effect", got=getattr(workers, key), need=need, do=do)
-    if workers.timeout != RewardWorkers().timeout and not any(is_async(reward.function) for reward in local):
-        need = "a function that can be stopped; all functions run in this process, and none is async"
-        raise ConfigError("reward_workers.timeout has no effect", got=workers.timeout, need=need, do=do)
-
-
-def check_weights(rewards: Sequence[Reward], algorithm: Algorithm, kind: str, *, own: Sequence[float]) -> None:
-    """Refuse weights of rewards that have no effect with `algorithm`, which is called `kind`.
-
-    `own` are the weights in the settings of the algorithm.
-
-    Raises: ConfigError.
-    """
-    weights = [reward.weight for reward in rewards]
-    if "reward" in algorithm.reads:
-        if not any(weights):
-            need = "at least one weight that is not 0: otherwise every reward is 0"
-            raise ConfigError("rewards.weight", got="0 for each function", need=need, do="set a weight")
-    elif "components" in algorithm.reads and any(weight != 1 for weight in weights):
-        need = f"an algorithm that reads the weighted sum; {kind} reads each component"
-        raise no_effect("rewards.weight", weights, need, "set algorithm.weights instead")
-    elif 0 < len(own) < len(weights):
-        need = f"one for each component of the {len(weights)} rewards, or none"
-        raise ConfigError("algorithm.weights", got=own, need=need)

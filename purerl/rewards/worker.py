@@ -18,14 +18,25 @@ from multiprocessing.connection import Connection
 from threading import RLock
 from typing import NamedTuple
 
-from purerl.rewards.adapters import LoadedReward, RewardInput, load_reward
-from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, failure_of_exception, start_calls
+from purerl.rewards.adapters import LoadedReward, RewardInput
+from purerl.rewards.outcomes import (
+    CallOutcomes,
+    Failure,
+    Outcome,
+    close_reward,
+    failure_of_exception,
+    is_closable,
+    start_calls,
+)
+from purerl.rewards.sources import Source, load
 from purerl.workers.status import CALL, IDLE, Status
 
-__all__ = ["AWAITING", "AWAIT_GRACE", "TIME_SLICE", "Report", "WorkerTask", "work"]
+__all__ = ["AWAITING", "AWAIT_GRACE", "CLOSE", "CLOSE_TIMEOUT", "TIME_SLICE", "Loaded", "Report", "WorkerTask", "work"]
 
 TIME_SLICE = 0.02  # seconds after which a worker starts no further call of its task
 AWAIT_GRACE = 1.0  # seconds added to the watchdog while awaitables run, which have their own timeout
+CLOSE = None  # the message after which a worker closes its functions and ends
+CLOSE_TIMEOUT = 10.0  # seconds in which they must be closed
 AWAITING = -1  # in the status file, in place of the index of an input; IDLE is another such value
 
 
@@ -36,6 +47,17 @@ class WorkerTask(NamedTuple):
     function: str
     inputs: Sequence[RewardInput]
     timeout: float
+
+
+class Loaded(NamedTuple):
+    """What a worker sends when it has loaded the functions.
+
+    max_inputs  maximum number of inputs of one call, by the name of the reward
+    closes      whether a function is to be closed
+    """
+
+    max_inputs: Mapping[str, int]
+    closes: bool
 
 
 class Report(NamedTuple):
@@ -54,24 +76,27 @@ class Report(NamedTuple):
 def work(connection: int, status: int) -> None:
     """Score tasks until the run closes its end of the connection. Functions are loaded outside of any timeout.
 
-    connection  file descriptor of a socket. The first message is the names of the functions, all others are tasks. The
-                worker sends None when it has loaded the functions, and then a report of each task and of awaitables
+    connection  file descriptor of a socket. The first message is the sources of the functions, all others are tasks, or
+                `CLOSE`. The worker sends `Loaded`, and then a report of each task and of awaitables
     status      file descriptor of the status file
     """
     worker = _Worker(Connection(connection), Status(status))
     with suppress(EOFError, ConnectionError):
-        rewards = {name: _load(name) for name in worker.run.recv()}
-        worker.run.send(None)
-        while True:
-            task = worker.run.recv()
+        rewards = {source.name: _load(source) for source in worker.run.recv()}
+        loaded = [reward for reward in rewards.values() if isinstance(reward, LoadedReward)]
+        max_inputs = dict.fromkeys(rewards, 1) | {reward.name: reward.convention.max_inputs for reward in loaded}
+        worker.run.send(Loaded(max_inputs, any(is_closable(reward.function) for reward in loaded)))
+        while (task := worker.run.recv()) is not CLOSE:
             worker.score(rewards[task.function], task)
+        for reward in loaded:
+            close_reward(reward, timeout=CLOSE_TIMEOUT)
 
 
-def _load(name: str) -> LoadedReward | Failure:
+def _load(source: Source) -> LoadedReward | Failure:
     try:
-        return load_reward(name)
+        return load(source)
     except BaseException as error:  # noqa: BLE001 -- reported for each row, like an exception of the function
-        return failure_of_exception(name, error)
+        return failure_of_exception(source.name, error)
 
 
 class _Worker:

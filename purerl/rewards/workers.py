@@ -27,10 +27,20 @@ from multiprocessing.connection import wait
 from attrs import define, field
 
 from purerl.errors import RewardError
-from purerl.rewards.adapters import LoadedReward, RewardInput
+from purerl.rewards.adapters import RewardInput
 from purerl.rewards.jobs import Job, Outcomes, Part, Queue, Task
 from purerl.rewards.outcomes import INTERNAL_FILES, Failure, shorten
-from purerl.rewards.worker import AWAIT_GRACE, AWAITING, TIME_SLICE, Report, WorkerTask
+from purerl.rewards.sources import Source
+from purerl.rewards.worker import (
+    AWAIT_GRACE,
+    AWAITING,
+    CLOSE,
+    CLOSE_TIMEOUT,
+    TIME_SLICE,
+    Loaded,
+    Report,
+    WorkerTask,
+)
 from purerl.workers.processes import Death, Worker, end_all
 from purerl.workers.status import IDLE
 
@@ -47,10 +57,14 @@ _MAX_FAILED_STARTS = 3  # times the number of workers, without a start that succ
 
 @define
 class _Load:
-    """What a worker is doing: the task whose calls it makes, and the tasks whose awaitables run, by number."""
+    """What a worker is doing: the task whose calls it makes, and the tasks whose awaitables run, by number.
+
+    `closes` says whether it has functions that are to be closed.
+    """
 
     current: Task | None = None
     awaiting: dict[int, Task] = field(factory=dict)
+    closes: bool = False
 
     @property
     def tasks(self) -> list[Task]:
@@ -69,7 +83,7 @@ def default_num_workers() -> int:
 
 
 class WorkerPool:
-    """Worker processes that run the functions of `rewards`, as a service for any number of threads.
+    """Worker processes that load `sources` and run their functions, as a service for any number of threads.
 
     `num_workers` defaults to the number of CPU cores, but at most 8. `timeout` is the time limit of one call in
     seconds, `max_memory` the memory limit of each process in MiB. Call `start` before `submit`, and `close` at the end.
@@ -77,13 +91,13 @@ class WorkerPool:
 
     def __init__(
         self,
-        rewards: Sequence[LoadedReward],
+        sources: Sequence[Source],
         *,
         num_workers: int | None,
         timeout: float,
         max_memory: int | None = None,
     ):
-        self._max_inputs = {reward.name: reward.convention.max_inputs for reward in rewards}
+        self._sources = tuple(sources)
         self._num_workers = num_workers or default_num_workers()
         self._timeout, self._max_memory = timeout, max_memory
         self._thread: threading.Thread | None = None
@@ -95,7 +109,7 @@ class WorkerPool:
         self._loads: dict[Worker, _Load] = {}
         self._numbers = count()
         self._jobs: dict[int, Job] = {}  # those that have no outcomes yet, by their number
-        self._queue = Queue(self._max_inputs, self._jobs)
+        self._queue = Queue(self._jobs)
         self._submitted: deque[Job] = deque()  # those that the thread has not seen yet
         self._finished: deque[Job] = deque()  # those whose outcomes have not been delivered yet
         self._failed_starts = 0
@@ -115,11 +129,22 @@ class WorkerPool:
         self.wake()
         self._thread.join()
         self._thread = None
+        self._close_functions()
         end_all(self._loads)
         for job in [*self._jobs.values()]:
             job.future.cancel()
         os.close(self._wakeup)
         os.close(self._waker)
+
+    def _close_functions(self) -> None:
+        """Let the workers that make no call close their functions, and wait until they have ended."""
+        workers = [worker for worker, load in self._loads.items() if load.closes and load.current is None]
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        for worker in workers:
+            worker.send(CLOSE, seconds=CLOSE_TIMEOUT)
+        waiting = {worker.sentinel for worker in workers}
+        while waiting and (seconds := deadline - time.monotonic()) > 0:
+            waiting -= {*wait(waiting, timeout=seconds)}
 
     def submit(self, inputs: Sequence[RewardInput]) -> Future[Outcomes]:
         """Let every function be called on all `inputs`, as soon as `wake` is called.
@@ -149,9 +174,9 @@ class WorkerPool:
     def _serve(self) -> None:
         while not self._is_closing:
             try:
-                while self._submitted:
+                while self._submitted and self._queue.is_open:
                     self._queue.add_job(self._submitted.popleft())
-                if self._queue.head():
+                if self._submitted or self._queue.head():
                     self._start_workers()
                 self._assign()
                 while self._finished:  # after the workers have something to do
@@ -172,8 +197,7 @@ class WorkerPool:
             self._loads[self._new_worker()] = _Load()
 
     def _new_worker(self) -> Worker:
-        names = tuple(self._max_inputs)
-        return Worker(_WORK, names, max_memory=self._max_memory, internal_files=INTERNAL_FILES)
+        return Worker(_WORK, self._sources, max_memory=self._max_memory, internal_files=INTERNAL_FILES)
 
     def _assign(self) -> None:
         """Give the first parts that wait to the workers that have nothing to do."""
@@ -218,10 +242,13 @@ class WorkerPool:
         now = time.monotonic()
         for worker, load in [*self._loads.items()]:
             if worker.connection in ready:
-                report = worker.receive()
+                message = worker.receive()
                 self._failed_starts = 0 if worker.is_ready else self._failed_starts
-                if report is not None:
-                    self._finish(load, report)
+                if isinstance(message, Loaded):
+                    self._begin(load, message)
+                    continue
+                if message is not None:
+                    self._finish(load, message)
                     continue
             if worker.sentinel in ready:
                 self._replace(worker)
@@ -234,6 +261,12 @@ class WorkerPool:
         if not worker.is_ready:
             return worker.deadline
         return min((task.deadline for task in load.tasks), default=math.inf)
+
+    def _begin(self, load: _Load, loaded: Loaded) -> None:
+        """Take jobs, now that a worker has loaded the functions and their calling conventions are known."""
+        load.closes = loaded.closes
+        if not self._queue.is_open:
+            self._queue.open(loaded.max_inputs)
 
     def _finish(self, load: _Load, report: Report) -> None:
         """Set the outcomes of `report`, and distribute the inputs again that the worker has returned."""

@@ -60,7 +60,7 @@ def test_scores_run_in_reward_workers(tmp_path: Path) -> None:
     rows = _rows(tmp_path / "train.parquet")
     name = "purerl.adapters.reasoning_gym:score"
     inputs = [RewardInput(str(k), f"<answer>{row['answer']}</answer>", row) for k, row in enumerate(rows)]
-    with RewardRunner({name: 1.0}, functions={}, timeout=60.0, num_workers=1) as rewards:
+    with RewardRunner([name], functions={}, timeout=60.0, num_workers=1) as rewards:
         rewards.check_columns(rows[0].keys())
         assert [result.reward for result in asyncio.run(rewards.score(inputs))] == [1.0] * len(rows)
         with pytest.raises(ConfigError, match="reasoning_gym"):

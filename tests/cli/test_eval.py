@@ -89,6 +89,20 @@ def test_one_reward_decides_what_is_correct_and_every_component_is_a_column(prep
     assert (other["accuracy"], other["name"]) == (0, "tests.cli.rewards:brevity")
 
 
+def test_a_kind_of_reward_is_written_as_a_table(prepared: Path, tmp_path: Path) -> None:
+    result = _purerl(
+        "eval", prepared / "model", "--data", prepared / "held_out.parquet", "--max-tokens", 4, "--max-examples", 20,
+        "--reward", '{kind = "format", pattern = "[0-4].*", weight = 2.0}', "--reward", SMALL_DIGIT,
+        "--gate", '{kind = "format", name = "short", pattern = ".{0,3}"}', "--accuracy-reward", "format",
+        "--json", tmp_path / "all.json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    metrics = json.loads((tmp_path / "all.json").read_text())["data"]["held_out"]["metrics"]
+    assert metrics["accuracy"] == metrics["reward/format"] == metrics["reward/starts_with_small_digit"] > 0
+    assert metrics["reward"] <= 3 * metrics["accuracy"]
+    assert "reward/short" in metrics
+
+
 def test_sample_prints_completions_with_their_rewards(prepared: Path) -> None:
     data = prepared / "held_out.parquet"
     result = _purerl(
@@ -313,6 +327,8 @@ def test_invalid_arguments_are_refused_before_a_model_is_loaded(prepared: Path, 
     evaluation = ("eval", model, *data, "--reward", SMALL_DIGIT)
     for arguments, message in (
         (["eval", model, *data], "--reward is missing\n  need: a function that scores completions"),
+        (["eval", model, *data, "--reward", "{kind}"], "--reward '{kind}'\n  got:  Expected '=' after a key"),
+        (["eval", model, *data, "--reward", '{kind="fromat"}'], "--reward.kind: unknown reward 'fromat'\n  do:   did"),
         (["eval", *data, "--reward", SMALL_DIGIT], "what to evaluate\n  got:  nothing\n  need: MODEL, or --run DIR"),
         (["eval", model, *run], "what to evaluate\n  got:  both\n"),
         (["eval", *run, "--reward", SMALL_DIGIT], "--reward has no effect\n  got:  --run, which determines it\n"),

@@ -21,6 +21,7 @@ from purerl.config.structure import dumps, from_dict
 from purerl.errors import EngineError
 from purerl.loop.train import Summary
 from purerl.recipes.addition import addition
+from purerl.rewards.kinds import format as format_kind
 from purerl.rewards.settings import Reward
 from purerl.store.checkpoint import newest
 from purerl_cli.main import app
@@ -75,8 +76,12 @@ def test_reward_replaces_the_rewards_of_the_recipe(tmp_path: Path) -> None:
     exact, digits = "purerl.rewards.exact:exact_match", "tests.loop.rewards:digits"
     config = _read_config(_train("--dry-run", "--reward", digits, "--reward", f"{exact}=0.5"))
     assert config.rewards == (Reward(digits), Reward(exact, 0.5))
+    config = _read_config(_train("--dry-run", "--reward", digits, "--reward", '{kind = "format", weight = 0.5}'))
+    assert config.rewards == (Reward(digits), Reward(config=format_kind.Config(), weight=0.5))
     for arguments, message in (
         (["--reward", f"{exact}=much"], f"--reward '{exact}=much'\n  got:  the weight 'much'\n"),
+        (["--reward", '{kind="fromat"}'], "rewards.kind: unknown reward 'fromat'\n  do:   did you mean 'format'?"),
+        (["--reward", "{kind=format}"], "--reward '{kind=format}'\n  got:  Invalid value (at line 1, column 15)\n"),
         (["--reward", exact, "--set", "rewards=[]"], "--reward and --set rewards\n  got:  both\n"),
     ):
         result = _train("--dry-run", *arguments)

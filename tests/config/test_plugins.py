@@ -88,7 +88,7 @@ def test_names_does_not_import_torch() -> None:
         ("trainer", f"{HERE}:WithoutBuild", NO_BUILD),
         ("algorithm", HERE, f"invalid algorithm '{HERE}'\n  got:  no attribute algorithm\n"),
         ("tracker", "purerl.errors", "invalid tracker 'purerl.errors'\n  got:  no attribute Config, build\n"),
-        ("trainer", f"{HERE}:WithKind", "without a field called kind"),
+        ("trainer", f"{HERE}:WithKind", "got:  a field called kind\n  need: another name than kind: "),
         ("trainer", ".relative", "cannot find '.relative'"),
         ("trainer", ":Class", "cannot find ':Class'"),
     ],

@@ -16,6 +16,7 @@ from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, DataError, RewardError
 from purerl.loop.debug import open_debug_workflow, play_row
 from purerl.recipes import resolve
+from purerl.rewards.kinds import format as format_kind
 from purerl.rollouts import format_episode, play
 from purerl.rollouts.scripted import ScriptedGenerator
 from tests.envs.families import QWEN
@@ -105,6 +106,12 @@ def test_without_turns_the_model_samples_them(directory: Path) -> None:
     rows = [play_row(config, 3, directory=directory, sample=sample)[0] for sample in (0, 0, 1)]
     assert rows[0].fields == rows[1].fields
     assert rows[0].fields["tokens"] != rows[2].fields["tokens"]
+
+
+def test_a_kind_of_reward_is_built_in_this_process(directory: Path) -> None:
+    kind = format_kind.Config(pattern=r"\d", matched=2.0)
+    config = _config(environment=EnvironmentSettings(tools=(f"{MODULE}:add",)), rewards=(kind,))
+    assert [play_row(config, turns=[text], directory=directory)[0].result.reward for text in ("1", "a")] == [2, 0]
 
 
 def test_exceptions_are_raised(directory: Path) -> None:

@@ -16,7 +16,7 @@ from purerl.config.structure import from_dict, to_dict
 from purerl.errors import ConfigError
 from purerl.loop.train import train
 from purerl.recipes.addition import addition
-from purerl.rewards.settings import Reward, RewardWorkers
+from purerl.rewards.settings import Gate, Reward, RewardWorkers
 from purerl.rollouts.settings import Overlong
 
 from .small import fake
@@ -27,7 +27,7 @@ DIGITS, EXACT = "tests.loop.rewards:digits", "purerl.rewards.exact:exact_match"
 def test_reward_is_written_as_a_string_or_a_table() -> None:
     config = apply(addition(), ['rewards=["a:b", {function = "c:d", weight = 0.5}]', 'gates=["e:f"]'])
     assert config.rewards == (Reward("a:b"), Reward("c:d", weight=0.5))
-    assert config.gates == ("e:f",)
+    assert config.gates == (Gate("e:f"),)
     assert to_dict(config)["rewards"] == [{"function": "a:b", "weight": 1.0}, {"function": "c:d", "weight": 0.5}]
     assert from_dict(RunConfig, to_dict(config)) == config
 

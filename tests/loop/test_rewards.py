@@ -17,7 +17,8 @@ from purerl.algos import dapo, gdpo, grpo, remax
 from purerl.errors import ConfigError, RewardError
 from purerl.loop.failures import FailureLimit
 from purerl.loop.train import Summary, claim_directory, train
-from purerl.rewards.settings import Reward, RewardWorkers
+from purerl.rewards.kinds import format as format_kind
+from purerl.rewards.settings import Gate, Reward, RewardWorkers
 from purerl.rollouts.settings import Overlong
 from purerl.store.rollouts import read_rollouts
 from tests.rewards.processes import child_guards
@@ -59,6 +60,29 @@ def test_function_objects_have_weights_and_can_be_gates(tmp_path: Path) -> None:
     record = records(train(fake(), rewards=rewards, gates=[first_is_even], directory=tmp_path / "run"))[1]
     assert record["reward/constant"] == 0.5
     assert record["reward/mean"] == pytest.approx(2.0 * record["reward/first_is_even"])
+
+
+FORMAT = format_kind.Config(pattern="[0-4].*")
+
+
+def test_a_kind_is_a_reward_in_a_run_and_decides_what_is_correct(tmp_path: Path) -> None:
+    evaluate = evolve(fake().evaluate, temperature=1.0)
+    rewards, gates = (Reward(config=FORMAT, weight=3.0),), (Gate(config=FORMAT, name="gate"),)
+    config = fake(rewards=rewards, gates=gates, evaluate=evaluate)
+    summary = train(config, directory=tmp_path / "run")
+    for row in read_rollouts(summary.directory / "rollouts", 1):
+        assert sum(row["reward"]) == 3.0 * (row["completion"][:1] in set("01234"))
+    first, second = records(summary)[:2]
+    assert 0 < second["reward/format"] == second["reward/gate"] == second["reward/mean"] / 3 < 1
+    assert 0 < first["eval/accuracy"] == first["eval/reward/format"] < 1
+    assert 'kind = "format"' in (summary.directory / "config.toml").read_text()
+    assert train(config, directory=tmp_path / "run").was_finished, "the configuration that was written is the same"
+
+
+def test_kinds_can_be_mixed_with_function_objects(tmp_path: Path) -> None:
+    rewards = [constant, FORMAT, Reward(constant, name="again", weight=2.0)]
+    record = records(train(fake(), rewards=rewards, directory=tmp_path / "run"))[1]
+    assert record["reward/mean"] == pytest.approx(0.5 + record["reward/format"] + 2 * record["reward/again"])
 
 
 def sometimes(completion: str, example: Any) -> dict[str, float] | None:

@@ -11,6 +11,7 @@ from purerl.loop.metrics import reward_metrics
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.components import RESERVED_NAMES
 from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.settings import Reward
 
 INPUT = RewardInput("0/0", "abc", {"prompt": "p"})
 
@@ -22,7 +23,7 @@ def _result(value: Any, **options: Any) -> RewardResult:
 
 def _runner(*functions: Any, weight: float = 1.0) -> RewardRunner:
     named = {f"m:f{k}": function for k, function in enumerate(functions)}
-    return RewardRunner(dict.fromkeys(named, weight), functions=named, timeout=5.0, num_workers=None)
+    return RewardRunner([Reward(name, weight) for name in named], functions=named, timeout=5.0, num_workers=None)
 
 
 @pytest.mark.parametrize("name", RESERVED_NAMES)
@@ -31,7 +32,7 @@ def test_component_with_the_name_of_a_metric_is_a_failure(name: str) -> None:
     assert result.failure.kind == "returned an invalid value"
     assert f"returned a component {name!r}; reward/{name} is another metric" in result.failure.traceback
     with pytest.raises(ConfigError, match=f"would have the metric reward/{name}\n"):
-        RewardRunner({f"m:{name}": 1.0}, functions={f"m:{name}": lambda c, e: 1.0}, timeout=5.0, num_workers=None)
+        RewardRunner([f"m:{name}"], functions={f"m:{name}": lambda c, e: 1.0}, timeout=5.0, num_workers=None)
 
 
 def test_names_of_all_metrics_are_reserved() -> None:

@@ -101,7 +101,7 @@ def test_worker_that_cannot_start_ends_the_run_after_some_attempts(tmp_path: Pat
         f"import os\nif os.getpid() != {os.getpid()}:\n    os._exit(7)\n\ndef one(c, e):\n    return 1.0\n"
     )
     with (
-        RewardRunner({f"{module}:one": 1.0}, functions={}, timeout=1.0, num_workers=1) as runner,
+        RewardRunner([f"{module}:one"], functions={}, timeout=1.0, num_workers=1) as runner,
         pytest.raises(RewardError, match="3 starts in a row failed; the last one ended with exit code 7"),
     ):
         runner.run(make_inputs(3))
@@ -147,7 +147,7 @@ SCRIPT = """
 import os, time
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.runner import RewardResult, RewardRunner
-with RewardRunner({{"{module}:starts_daemon": 1.0}}, functions={{}}, timeout=60.0, num_workers=1) as runner:
+with RewardRunner(["{module}:starts_daemon"], functions={{}}, timeout=60.0, num_workers=1) as runner:
     if {forks} and os.fork() == 0:  # it inherits every connection, and keeps them open
         time.sleep(60)
         os._exit(0)
@@ -183,8 +183,7 @@ def test_no_file_is_left_when_the_run_is_killed(tmp_path: Path, monkeypatch: pyt
 
 
 def test_memory_limit_fails_the_row_that_exceeds_it_and_names_the_limit() -> None:
-    weights = {f"{MODULE}:uses_memory": 1.0}
-    with RewardRunner(weights, functions={}, timeout=30.0, num_workers=1, max_memory=256) as runner:
+    with RewardRunner([f"{MODULE}:uses_memory"], functions={}, timeout=30.0, num_workers=1, max_memory=256) as runner:
         results = runner.run(make_inputs(6, 2))
     assert failure_kinds(results) == {2: "ran out of memory"}
     assert results[2].failure.traceback.endswith("MemoryError\nthe process may use 256 MiB of memory\n")
@@ -193,8 +192,7 @@ def test_memory_limit_fails_the_row_that_exceeds_it_and_names_the_limit() -> Non
 
 
 def test_worker_that_dies_with_a_memory_limit_names_the_limit() -> None:
-    weights = {f"{MODULE}:aborts": 1.0}
-    with RewardRunner(weights, functions={}, timeout=30.0, num_workers=1, max_memory=256) as runner:
+    with RewardRunner([f"{MODULE}:aborts"], functions={}, timeout=30.0, num_workers=1, max_memory=256) as runner:
         (result,) = runner.run(make_inputs(1, 0))
     assert result.failure.traceback.endswith("exit code -6; it could use 256 MiB of memory\n")
 
@@ -204,9 +202,7 @@ def test_worker_that_dies_with_a_memory_limit_names_the_limit() -> None:
 
 def _call_here(function: Callable[..., float]) -> RewardResult:
     """The result of a function that is called in this process."""
-    (result,) = RewardRunner({"m:f": 1.0}, functions={"m:f": function}, timeout=5.0, num_workers=None).run(
-        make_inputs(1)
-    )
+    (result,) = RewardRunner(["m:f"], functions={"m:f": function}, timeout=5.0, num_workers=None).run(make_inputs(1))
     return result
 
 

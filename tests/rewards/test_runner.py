@@ -14,6 +14,7 @@ import torch
 from purerl.rewards.adapters import RewardInput, name_of
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult, RewardRunner, combine
+from purerl.rewards.settings import Reward
 
 from . import functions
 
@@ -25,9 +26,9 @@ def _runner(
 ) -> RewardRunner:
     """A runner that calls all functions in this process."""
     functions = {name_of(function): function for function in (*rewards, *gates)}
-    weights_by_name = {name_of(function): (weights or {}).get(function, 1.0) for function in rewards}
+    weighted = [Reward(name_of(function), (weights or {}).get(function, 1.0)) for function in rewards]
     gate_names = [name_of(gate) for gate in gates]
-    return RewardRunner(weights_by_name, gate_names, functions=functions, timeout=timeout, num_workers=None)
+    return RewardRunner(weighted, gate_names, functions=functions, timeout=timeout, num_workers=None)
 
 
 def test_components_are_named_after_functions_and_added_up_by_name() -> None:

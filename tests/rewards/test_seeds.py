@@ -30,7 +30,7 @@ def _components(
     """The components of each input, by row. Without `num_workers` the function runs in this process."""
     name = name_of(function)
     in_process = {} if num_workers else {name: function}
-    with RewardRunner({name: 1.0}, functions=in_process, timeout=60.0, num_workers=num_workers) as runner:
+    with RewardRunner([name], functions=in_process, timeout=60.0, num_workers=num_workers) as runner:
         results = runner.run(inputs)
     assert not any(result.failure for result in results)
     return {item.row: result.components for item, result in zip(inputs, results, strict=True)}

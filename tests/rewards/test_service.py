@@ -181,7 +181,7 @@ def test_workers_that_cannot_start_are_reported_to_every_call(tmp_path: Path) ->
         async with asyncio.timeout(SECONDS):
             return await asyncio.gather(*[runner.score(make_inputs(k)) for k in range(1, 6)], return_exceptions=True)
 
-    with RewardRunner({f"{module}:one": 1.0}, functions={}, timeout=1.0, num_workers=1) as runner:
+    with RewardRunner([f"{module}:one"], functions={}, timeout=1.0, num_workers=1) as runner:
         errors = asyncio.run(score(runner))
         assert [type(error) for error in errors] == [RewardError] * 5
         with pytest.raises(RewardError, match="ended with exit code 7"):
@@ -287,7 +287,7 @@ class _MainThread:
 
 
 def _local(function: Callable[..., Any], timeout: float = SECONDS) -> RewardRunner:
-    return RewardRunner({"m:f": 1.0}, functions={"m:f": function}, timeout=timeout, num_workers=None)
+    return RewardRunner(["m:f"], functions={"m:f": function}, timeout=timeout, num_workers=None)
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def open_runner(*names: str, timeout: float = 1.0, num_workers: int = 2) -> Iterator[RewardRunner]:
-    weights = {f"{MODULE}:{name}": 1.0 for name in names}
-    with RewardRunner(weights, functions={}, timeout=timeout, num_workers=num_workers) as runner:
+    with RewardRunner(
+        [f"{MODULE}:{name}" for name in names], functions={}, timeout=timeout, num_workers=num_workers
+    ) as runner:
         yield runner
 
 
@@ -161,8 +162,8 @@ def _interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
 SCRIPT = """
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.runner import RewardRunner
-weights = {{"{module}:process_id": 1.0, "{module}:{name}": 1.0}}
-with RewardRunner(weights, functions={{}}, timeout=2.0, num_workers=1) as runner:
+names = ["{module}:process_id", "{module}:{name}"]
+with RewardRunner(names, functions={{}}, timeout=2.0, num_workers=1) as runner:
     print(int(runner.run([RewardInput("0", "", {{}})])[0].components["process_id"]), flush=True)
     runner.run([RewardInput("0", "bad", {{}})])
 """

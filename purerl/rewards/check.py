@@ -1,0 +1,100 @@
+"""Checks of the sections `rewards`, `gates` and `reward_workers`, before a run starts."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from purerl.errors import ConfigError
+from purerl.plugins import find, kind_of
+from purerl.rewards.adapters import RewardFunction, as_reward, is_async
+from purerl.rewards.components import check_names
+from purerl.rewards.settings import Gate, Reward, RewardWorkers, by_name
+from purerl.rewards.sources import load, source_of
+from purerl.settings import in_section, no_effect
+
+if TYPE_CHECKING:
+    from purerl.algos.algebra import Algorithm
+
+__all__ = ["check_rewards", "check_weights"]
+
+
+def check_rewards(
+    rewards: Sequence[Reward],
+    gates: Sequence[Gate],
+    workers: RewardWorkers,
+    functions: Mapping[str, RewardFunction],
+) -> None:
+    """Refuse functions that cannot be called, kinds that cannot be used, and settings of workers without effect.
+
+    `functions` are functions of this process, by the name of their reward; all others run in worker processes.
+
+    Raises: ConfigError.
+    """
+    _check_names(rewards, gates)
+    every = by_name(rewards, gates)
+    local = [as_reward(name, functions[name]) for name in every if name in functions]
+    remote = [reward for name, reward in every.items() if name not in functions]
+    for reward in remote:
+        _check_source(reward)
+    if workers.max_memory is not None and sys.platform != "linux":
+        raise no_effect("reward_workers.max_memory", workers.max_memory, "Linux, which limits the memory of a process")
+    if not every or remote:
+        return
+    do = "give the functions by name, as module:function"
+    for key in ("num_workers", "max_memory"):
+        if getattr(workers, key) is not None:
+            need = "a function that runs in a worker process; all functions are objects and run in this process"
+            raise ConfigError(f"reward_workers.{key} has no effect", got=getattr(workers, key), need=need, do=do)
+    if workers.timeout != RewardWorkers().timeout and not any(is_async(reward.function) for reward in local):
+        need = "a function that can be stopped; all functions run in this process, and none is async"
+        raise ConfigError("reward_workers.timeout has no effect", got=workers.timeout, need=need, do=do)
+
+
+def _check_names(rewards: Sequence[Reward], gates: Sequence[Gate]) -> None:
+    """Refuse two rewards, or two gates, with one name, and names of metrics."""
+    for key, group in (("rewards", rewards), ("gates", gates)):
+        for name, count in Counter(reward.full_name for reward in group).items():
+            if count > 1:
+                got, do = f"{name!r} {count} times", 'list it once, with a weight; or give each a name: name = "..."'
+                raise ConfigError(key, got=got, need="each function or kind once", do=do)
+    every = by_name(rewards, gates)
+    for gate in gates:
+        other = every[gate.full_name]
+        if (other.function, other.config) != (gate.function, gate.config):
+            got, do = f"{gate.full_name!r}, which is also another reward", 'give one of them a name: name = "..."'
+            raise ConfigError("gates", got=got, need="names that differ from those of other rewards", do=do)
+    check_names(every)
+
+
+def _check_source(reward: Reward | Gate) -> None:
+    """Refuse a function that cannot be called, and a kind that cannot be used."""
+    if reward.config is None:
+        load(source_of(reward))
+        return
+    check = getattr(find("reward", kind_of(reward.config)), "check", None)
+    if check is not None:
+        with in_section(f"reward {reward.full_name!r}", type(reward.config)):
+            check(reward.config)
+
+
+def check_weights(rewards: Sequence[Reward], algorithm: Algorithm, kind: str, *, own: Sequence[float]) -> None:
+    """Refuse weights of rewards that have no effect with `algorithm`, which is called `kind`.
+
+    `own` are the weights in the settings of the algorithm.
+
+    Raises: ConfigError.
+    """
+    weights = [reward.weight for reward in rewards]
+    if "reward" in algorithm.reads:
+        if not any(weights):
+            need = "at least one weight that is not 0: otherwise every reward is 0"
+            raise ConfigError("rewards.weight", got="0 for each function", need=need, do="set a weight")
+    elif "components" in algorithm.reads and any(weight != 1 for weight in weights):
+        need = f"an algorithm that reads the weighted sum; {kind} reads each component"
+        raise no_effect("rewards.weight", weights, need, "set algorithm.weights instead")
+    elif 0 < len(own) < len(weights):
+        need = f"one for each component of the {len(weights)} rewards, or none"
+        raise ConfigError("algorithm.weights", got=own, need=need)

@@ -1,0 +1,98 @@
+"""Where rewards come from: functions by their address, and kinds with their settings.
+
+A kind is a plugin of the group "reward", a module with
+
+    Config             a frozen attrs class with its settings
+    build(config)      returns a reward function of any calling convention, sync or async. It is called once in each
+                       worker process, outside of any timeout. The function may be an object with a method `close`, or
+                       an async method `aclose`, which is called when the run ends
+    check(config)      optional; raises ConfigError for what can be seen before the run, such as a missing library
+    columns(config)    optional; the columns of the data that it reads: names, and tuples of names of which one is
+                       needed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from attrs import evolve
+
+from purerl.errors import ConfigError
+from purerl.plugins import find, kind_of
+from purerl.rewards.adapters import (
+    LoadedReward,
+    RewardFunction,
+    alternative_columns,
+    as_reward,
+    load_reward,
+    name_of,
+    required_columns,
+)
+from purerl.rewards.settings import Gate, Reward, to_gates, to_rewards
+
+__all__ = ["Source", "columns_of", "columns_of_kind", "load", "named_functions", "source_of"]
+
+
+class Source(NamedTuple):
+    """What a worker process loads.
+
+    name     of the reward
+    address  of a function, or the name of a kind
+    config   the settings of the kind; None for a function
+    """
+
+    name: str
+    address: str
+    config: Any = None
+
+
+def source_of(reward: Reward | Gate) -> Source:
+    """Where `reward` comes from."""
+    if reward.config is None:
+        return Source(reward.full_name, str(reward.function))
+    return Source(reward.full_name, kind_of(reward.config), reward.config)
+
+
+def load(source: Source) -> LoadedReward:
+    """The reward function of `source`. Of a kind, it is built.
+
+    Raises: ConfigError if there is no such function, or if it follows no convention; and what `build` raises.
+    """
+    if source.config is None:
+        return load_reward(source.address)._replace(name=source.name)
+    return as_reward(source.name, find("reward", source.address).build(source.config))
+
+
+def named_functions(
+    rewards: Iterable[Any], gates: Iterable[Any]
+) -> tuple[tuple[Reward, ...], tuple[Gate, ...], dict[str, RewardFunction]]:
+    """`rewards` and `gates` with names in place of functions, and these functions by the name of their reward.
+
+    Raises: ConfigError if different functions have the same name.
+    """
+    functions: dict[str, RewardFunction] = {}
+
+    def named(reward: Any) -> Any:
+        function = reward.function
+        if not callable(function):
+            return reward
+        reward = evolve(reward, function=name_of(function))
+        if functions.setdefault(reward.full_name, function) is not function:
+            do = "give them different names, with def, or with Reward(function, name=...)"
+            raise ConfigError("rewards", got=f"two functions called {reward.full_name!r}", do=do)
+        return reward
+
+    return tuple(map(named, to_rewards(rewards))), tuple(map(named, to_gates(gates))), functions
+
+
+def columns_of(reward: LoadedReward) -> list[tuple[str, ...]]:
+    """The columns that `reward` needs, as far as they are known: of each tuple at least one."""
+    alternatives = alternative_columns(reward)
+    return [*((name,) for name in required_columns(reward)), *([alternatives] if alternatives else [])]
+
+
+def columns_of_kind(config: Any) -> list[tuple[str, ...]]:
+    """The columns that the kind of reward with the Config `config` needs, as `columns_of`."""
+    columns: Iterable[str | tuple[str, ...]] = getattr(find("reward", kind_of(config)), "columns", lambda _: ())(config)
+    return [(name,) if isinstance(name, str) else name for name in columns]
