@@ -11,6 +11,7 @@
         ├── RewardError                  reward functions failed
         ├── RolloutError                 environments, workflows or the engine failed on requests, or cannot run
         ├── EngineError                  a trainer or a generator failed, or broke its protocol
+        ├── SandboxError                 a sandbox cannot be built, or failed; what a program does is a Result
         └── RunStoppedError                   the run was asked to stop, and can be resumed
 
 A message has up to four parts: what is wrong, what we got, what we need, what to do about it.
@@ -34,6 +35,7 @@ __all__ = [
     "RunDirectoryError",
     "RunError",
     "RunStoppedError",
+    "SandboxError",
     "nearest",
 ]
 
@@ -95,6 +97,10 @@ class RolloutError(RunError):
 
 class EngineError(RunError):
     """A trainer or a generator failed, or broke its protocol."""
+
+
+class SandboxError(RunError):
+    """A sandbox cannot be built on this computer, or it failed. Nothing is known about the program."""
 
 
 class RunStoppedError(RunError):

@@ -6,6 +6,7 @@ This module and all modules called `settings` import no torch, so that a mistake
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = [
     "no_effect",
     "one_of",
     "setting",
+    "to_mib",
     "to_model",
     "with_key",
 ]
@@ -147,6 +149,21 @@ def with_key(key: str, error: ConfigError, cls: type) -> ConfigError:
     first = message.split(maxsplit=1)[0].rstrip(":").partition(".")[0] if message[:1].strip() else ""
     joint = "." if first in {"kind", "modifiers", *fields_dict(cls)} else ": " if first else ""
     return ConfigError(f"{key}{joint}{message}" if key else message)
+
+
+_UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+
+
+def to_mib(value: Any) -> Any:
+    """A size with a unit in MiB; every other value is returned unchanged.
+
+    >>> to_mib("2GB"), to_mib("1.5 GiB"), to_mib(512)
+    (1907, 1536, 512)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\w+)", value) if isinstance(value, str) else None
+    if match is None or match[2] not in _UNITS:
+        return value
+    return int(float(match[1]) * _UNITS[match[2]]) // 2**20
 
 
 _DTYPES = ("auto", "float32", "bfloat16", "float64", "float16")

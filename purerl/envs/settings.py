@@ -9,8 +9,7 @@ from typing import Any, Literal
 from attrs import fields_dict, frozen
 
 from purerl.errors import ConfigError
-from purerl.rewards.settings import to_mib
-from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting
+from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting, to_mib
 
 __all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "servers_of", "written_fields"]
 

@@ -13,9 +13,9 @@ from attrs import frozen
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
 from purerl.rewards.components import short_name
-from purerl.settings import at_least, setting
+from purerl.settings import at_least, setting, to_mib
 
-__all__ = ["Gate", "Reward", "RewardWorkers", "by_name", "to_gates", "to_mib", "to_rewards"]
+__all__ = ["Gate", "Reward", "RewardWorkers", "by_name", "to_gates", "to_rewards"]
 
 
 def _function_setting() -> Any:
@@ -116,21 +116,6 @@ def by_name(rewards: Iterable[Reward], gates: Iterable[Gate]) -> dict[str, Rewar
     for each in (*rewards, *gates):
         first.setdefault(each.full_name, each)
     return first
-
-
-_UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
-
-
-def to_mib(value: Any) -> Any:
-    """A size with a unit in MiB; every other value is returned unchanged.
-
-    >>> to_mib("2GB"), to_mib("1.5 GiB"), to_mib(512)
-    (1907, 1536, 512)
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\w+)", value) if isinstance(value, str) else None
-    if match is None or match[2] not in _UNITS:
-        return value
-    return int(float(match[1]) * _UNITS[match[2]]) // 2**20
 
 
 @frozen(kw_only=True)

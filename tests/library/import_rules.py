@@ -38,7 +38,7 @@ LAYERS = (
     ("kernels",),
     ("algos",),
     ("protocols",),
-    ("workers",),
+    ("workers", "sandbox"),
     ("backends",),
     ("data", "rewards", "tracking", "debugging", "placement"),
     ("envs",),

@@ -1,0 +1,156 @@
+"""A control group for each run, which limits memory and processes of its whole tree, and measures them.
+
+Both versions of cgroups are used where this process may create groups: in version 1 below its own groups, in version 2
+below the nearest one that hands memory and pids on to its children. Elsewhere `purerl.sandbox.supervisor.sampling`
+takes their place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["Cgroup", "find_parents", "remove_stale"]
+
+_PREFIX = "purerl-sandbox-"
+_STALE_SECONDS = 60.0
+_REMOVAL_SECONDS = 2.0
+
+
+def find_parents(memberships: str, mounts: str) -> Mapping[str, Path] | None:
+    """The directories below which this process may create groups, by controller; None if there are none.
+
+    memberships, mounts  the contents of /proc/self/cgroup and /proc/self/mountinfo
+    """
+    groups = dict(_groups(memberships, mounts))
+    for parents in (_version_1(groups), _version_2(groups)):
+        if parents is not None and all(os.access(path, os.W_OK) for path in parents.values()):
+            return parents
+    return None
+
+
+def _groups(memberships: str, mounts: str) -> Iterator[tuple[str, tuple[Path, Path]]]:
+    """For each controller, "" in version 2: (the directory of the group of this process, where it is mounted)."""
+    own = [line.split(":", 2) for line in memberships.splitlines()]
+    paths = {controller: path for _, names, path in own for controller in names.split(",")}
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        (root, target), (kind, _, options) = before.split(" ")[3:5], after.split(" ", 2)
+        names = [""] if kind == "cgroup2" else options.split(",") if kind == "cgroup" else []
+        for name in names:
+            if name in paths and (path := _relative(paths[name], root)) is not None:
+                yield name, (Path(target, path), Path(target))
+
+
+def _relative(path: str, root: str) -> str | None:
+    """`path` below the root of a mount; None if it is not below it.
+
+    >>> _relative("/a/b", "/a"), _relative("/a/b", "/"), _relative("/ab", "/a")
+    ('b', 'a/b', None)
+    """
+    if root == "/":
+        return path.lstrip("/")
+    return path[len(root) :].lstrip("/") if path == root or path.startswith(f"{root}/") else None
+
+
+def _version_1(groups: Mapping[str, tuple[Path, Path]]) -> Mapping[str, Path] | None:
+    return {name: groups[name][0] for name in ("memory", "pids")} if {"memory", "pids"} <= groups.keys() else None
+
+
+def _version_2(groups: Mapping[str, tuple[Path, Path]]) -> Mapping[str, Path] | None:
+    """The nearest group, from the own one upwards, that hands both controllers on and in which groups can be made."""
+    if "" not in groups:
+        return None
+    own, top = groups[""]
+    for path in (own, *own.parents):
+        with suppress(OSError):
+            controllers = (path / "cgroup.subtree_control").read_text().split()
+            if {"memory", "pids"} <= set(controllers) and os.access(path / "cgroup.procs", os.W_OK):
+                return {"": path}
+        if path == top:
+            return None
+    return None
+
+
+class Cgroup:
+    """The group of one run. `memory` are bytes, `processes` the number of processes and threads.
+
+    version  of cgroups: 1 or 2
+
+    Raises: OSError if it cannot be created.
+    """
+
+    def __init__(self, parents: Mapping[str, Path], *, memory: int, processes: int):
+        self._paths = {controller: path / f"{_PREFIX}{os.getpid()}" for controller, path in parents.items()}
+        self.version = 2 if "" in parents else 1
+        names = _VERSION_2 if self.version == 2 else _VERSION_1
+        try:
+            for path in self._paths.values():
+                path.mkdir()
+            for name, text in ((names["memory"], memory), (names["swap"], names["no_swap"] or memory)):
+                if name in names["required"] or self._path(name).exists():
+                    self._path(name).write_text(str(text))
+            self._path("pids.max").write_text(str(processes))
+        except OSError:
+            self.close()
+            raise
+        self._names = names
+
+    def _path(self, name: str) -> Path:
+        return self._paths["" if self.version == 2 else name.partition(".")[0]] / name
+
+    def add(self, pid: int) -> None:
+        """Move the process `pid` into the group. Raises: OSError."""
+        for path in self._paths.values():
+            (path / "cgroup.procs").write_text(str(pid))
+
+    def memory(self) -> int:
+        """The largest memory that the group has used, in bytes; what it uses now, if the kernel does not keep this."""
+        for name in (self._names["peak"], self._names["usage"]):
+            with suppress(OSError):
+                return int(self._path(name).read_text())
+        return 0
+
+    def has_exceeded_memory(self) -> bool:
+        """Whether the kernel has killed a process because the group needed more than its memory."""
+        events = self._path(self._names["events"]).read_text()
+        return re.search(r"^oom_kill [1-9]", events, re.MULTILINE) is not None
+
+    def processes(self) -> int:
+        """How many processes and threads it has."""
+        return int(self._path("pids.current").read_text())
+
+    def close(self) -> None:
+        """Remove the group, whose processes have ended. What cannot be removed is left to `remove_stale`."""
+        end = time.monotonic() + _REMOVAL_SECONDS
+        for path in self._paths.values():
+            while path.exists() and time.monotonic() < end:
+                with suppress(OSError):
+                    path.rmdir()
+                    break
+                time.sleep(0.002)
+
+
+_VERSION_1 = {
+    "memory": "memory.limit_in_bytes", "swap": "memory.memsw.limit_in_bytes", "no_swap": None,
+    "peak": "memory.max_usage_in_bytes", "usage": "memory.usage_in_bytes", "events": "memory.oom_control",
+    "required": ("memory.limit_in_bytes",),
+}  # fmt: skip
+_VERSION_2 = {
+    "memory": "memory.max", "swap": "memory.swap.max", "no_swap": "0",
+    "peak": "memory.peak", "usage": "memory.current", "events": "memory.events", "required": ("memory.max",),
+}  # fmt: skip
+
+
+def remove_stale(parents: Mapping[str, Path]) -> None:
+    """Remove groups without processes whose supervisor was killed before it could remove them."""
+    for parent in parents.values():
+        for path in parent.glob(f"{_PREFIX}*"):
+            pid = path.name.removeprefix(_PREFIX)
+            with suppress(OSError):
+                if not Path("/proc", pid).exists() and time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                    path.rmdir()

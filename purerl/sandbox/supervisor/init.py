@@ -1,0 +1,241 @@
+"""Process 1 of a sandbox: it builds the sandbox, starts the program, and collects processes that end.
+
+When it ends, the kernel kills every process of the sandbox. The program cannot end, stop or read it: signals from
+inside do not reach process 1, and it is not dumpable. It ends when the supervisor does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fcntl import ioctl
+from typing import NamedTuple, NoReturn
+
+from purerl.sandbox.messages import Message, Task, receive, send
+from purerl.sandbox.supervisor import interpreter, landlock
+from purerl.sandbox.supervisor.program import (
+    confine,
+    drop_capabilities,
+    handle_signals_as_python,
+    limit,
+    take_descriptors,
+)
+from purerl.sandbox.supervisor.root import HOME, build_root, find_sources, open_sources, write_files
+from purerl.sandbox.supervisor.sampling import descendants
+from purerl.sandbox.supervisor.syscalls import prctl
+
+__all__ = ["CONTINUE", "INTERRUPT", "PAUSE", "USER", "Plan", "initialize"]
+
+USER = 1000
+"""The user and group of programs, in the sandbox."""
+PAUSE, CONTINUE, INTERRUPT = signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
+"""Signals of the supervisor: stop all processes of the sandbox, continue them, and SIGINT for the program."""
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _UP = 0x8913, 0x8914, 1
+
+
+class Plan(NamedTuple):
+    """What the supervisor has decided for a run.
+
+    is_private     whether it has namespaces; otherwise it runs in the directory `directory` of the host
+    is_privileged  whether the supervisor was root
+    has_cgroup     whether the kernel counts its memory
+    """
+
+    is_private: bool
+    is_privileged: bool
+    has_cgroup: bool
+    directory: str
+
+
+class _Failure(Exception):  # noqa: N818 -- a message to the supervisor
+    def __init__(self, step: str, error: OSError):
+        super().__init__(step, error)
+        self.step, self.error = step, error
+
+
+@contextmanager
+def _step(name: str) -> Iterator[None]:
+    """Say in which step an error occurred: the name of a layer."""
+    try:
+        yield
+    except OSError as error:
+        raise _Failure(name, error) from error
+
+
+def initialize(descriptors: Sequence[int]) -> Callable[[], None]:
+    """Build the sandbox in this process, and start the program.
+
+    It returns only in the process of the program, with the function that the program is.
+
+    descriptors  stdin, stdout and stderr of the program; in a session, the socket of its turns; and last, the socket
+                 of the supervisor, on which everything else is exchanged: what to run, what was built, how it ended
+    """
+    take_descriptors(descriptors)
+    report = socket.socket(fileno=len(descriptors) - 1)
+    report.set_inheritable(False)
+    try:
+        return _initialize(report, turns=3 if len(descriptors) > 4 else None)
+    except _Failure as failure:
+        _fail(report, failure.step, failure.error)
+    except BaseException as error:  # noqa: BLE001 -- this process must not return
+        _fail(report, "start", OSError(errno.EPROTO, repr(error)))
+
+
+def _fail(report: socket.socket, step: str, error: OSError) -> NoReturn:
+    with suppress(OSError):
+        send(report, Message({"error": {"step": step, "errno": error.errno, "text": str(error)}}))
+    os._exit(1)
+
+
+def _receive(report: socket.socket) -> Message:
+    message = receive(report)
+    if message is None:
+        os._exit(1)  # the supervisor has ended
+    return message
+
+
+def _initialize(report: socket.socket, turns: int | None) -> Callable[[], None]:
+    message = _receive(report)
+    task, plan = Task.from_message(message), Plan(**message.header["plan"])
+    if plan.is_private:
+        shown, score = _enter(task, plan)
+    else:
+        shown, score = _Shown(), None
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        signal.signal(signal.SIGHUP, lambda number, frame: _end_all())
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if plan.is_private else signal.SIGHUP)
+    send(report, Message({"has_proc": shown.has_proc, "landlock": shown.landlock}))
+    socket.send_fds(report, [b"d"], shown.descriptors)
+    for descriptor in shown.descriptors:
+        os.close(descriptor)
+    _receive(report)  # the supervisor has started its clock
+    pid = os.fork()
+    if pid == 0:
+        return _start(task, plan, report, turns)
+    if score is not None:
+        os.write(score, b"0")  # only the program is the first to be killed when the host has no memory
+    return _collect(pid, report, is_session=turns is not None)
+
+
+class _Shown(NamedTuple):
+    """What the supervisor gets to know. descriptors: of a private directory, and of /proc if `has_proc`."""
+
+    has_proc: bool = False
+    landlock: int = 0
+    descriptors: tuple[int, ...] = ()
+
+
+def _enter(task: Task, plan: Plan) -> tuple[_Shown, int | None]:
+    """Build the layers around this process."""
+    with _step("mount namespace"):
+        sources = find_sources(tuple(task.read_only), with_zero=plan.has_cgroup)
+        opened = open_sources(sources)
+        score = _raise_score()
+    with _step("user namespace"):
+        if plan.is_privileged:
+            os.setgroups([])
+        os.setresgid(USER, USER, USER)
+        os.setresuid(USER, USER, USER)
+    with _step("mount namespace"):
+        has_proc = build_root(sources, opened, size=task.bounds.disk, num_files=task.bounds.files)
+    with _step("uts namespace"):
+        socket.sethostname("sandbox")
+    with _step("network namespace"):
+        _start_loopback()
+    with _step("files"):
+        write_files(zip(task.files, task.contents, strict=True))
+    with _step("capabilities"):
+        drop_capabilities()
+        prctl(_PR_SET_DUMPABLE, 0)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptors = [os.open(path, flags) for path in (HOME, *(["/proc"] if has_proc else []))]
+    return _Shown(has_proc, landlock.version(), tuple(descriptors)), score
+
+
+def _raise_score() -> int | None:
+    """Let the kernel end this process first when memory runs out; a descriptor that changes this again."""
+    with suppress(OSError):
+        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(score, b"1000")
+        return score
+    return None
+
+
+def _start_loopback() -> None:
+    """Let programs connect to servers that they start themselves."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        name = struct.pack("16sh", b"lo", 0)
+        flags = struct.unpack("16sh", ioctl(control, _SIOCGIFFLAGS, name))[1]
+        ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh", b"lo", flags | _UP))
+
+
+def _start(task: Task, plan: Plan, report: socket.socket, turns: int | None) -> Callable[[], None]:
+    """Become the program, as far as it goes before its own code."""
+    is_python = task.kind != "command"
+    with _step("start"):
+        os.setsid()
+        if is_python:
+            handle_signals_as_python()
+        limit(task.bounds, is_alone=plan.is_private)
+        if not plan.is_private:
+            os.chdir(plan.directory)
+            os.environ.update(HOME=plan.directory, TMPDIR=plan.directory)
+            write_files(zip(task.files, task.contents, strict=True))
+    if plan.is_private:
+        with _step("seccomp"):
+            confine(with_landlock=task.layers != "without_landlock", shared_memory=plan.has_cgroup)
+    if is_python:
+        program = interpreter.prepare(task, turns)
+        report.close()
+        return program
+    with _step("command"):
+        os.execvpe(task.command[0], list(task.command), os.environ)  # noqa: S606 - no shell is meant
+    raise AssertionError
+
+
+def _collect(program: int, report: socket.socket, *, is_session: bool) -> NoReturn:
+    """Collect processes that have ended, until the program has. Then end all others."""
+    null = os.open("/dev/null", os.O_RDWR)
+    take_descriptors([null, null, null, report.detach()])
+    report = socket.socket(fileno=3)
+    if is_session:  # without a handler, a signal from inside does not reach process 1
+        signal.signal(PAUSE, lambda number, frame: _signal_all(signal.SIGSTOP))
+        signal.signal(CONTINUE, lambda number, frame: _signal_all(signal.SIGCONT))
+        signal.signal(INTERRUPT, lambda number, frame: os.kill(program, signal.SIGINT))
+    while True:
+        pid, status, usage = os.wait4(-1, 0)
+        if pid == program:
+            break
+    ended = {"exit": os.waitstatus_to_exitcode(status), "memory": usage.ru_maxrss * 1024}
+    ended["cpu_seconds"] = usage.ru_utime + usage.ru_stime
+    with suppress(OSError):
+        send(report, Message(ended))
+    _end_all()
+
+
+def _signal_all(number: int) -> None:
+    """Send a signal to all other processes of the sandbox."""
+    if os.getpid() == 1:
+        os.kill(-1, number)
+        return
+    for pid in descendants(os.getpid()):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _end_all() -> NoReturn:
+    """End this process, and with it the sandbox. Without a namespace, each process has to be killed."""
+    while os.getpid() != 1:
+        _signal_all(signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+    os._exit(0)

@@ -1,0 +1,186 @@
+"""Starting and ending a sandbox, in the process of its supervisor."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from functools import cache
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from purerl.sandbox.messages import Message, Task, receive, send
+from purerl.sandbox.supervisor.cgroups import Cgroup, find_parents
+from purerl.sandbox.supervisor.init import USER, Plan
+from purerl.sandbox.supervisor.monitor import Channels
+from purerl.sandbox.supervisor.sampling import Sampler, descendants
+from purerl.sandbox.supervisor.seccomp import MACHINES
+from purerl.sandbox.supervisor.spawner import NAMESPACES, Spawner
+
+__all__ = ["Refusal", "Sandbox", "cgroup_parents"]
+
+_OUTSIDE_USER = 65534  # what programs are outside of the sandbox, if the owner is root
+_START_SECONDS = 60
+_END_SECONDS = 10.0
+
+
+class Refusal(Exception):  # noqa: N818 -- a message to the owner, who raises an error
+    """The sandbox cannot be built: in which step, the number of the system's error, and a text."""
+
+    def __init__(self, step: str, errno: int | None, text: str):
+        super().__init__(step, errno, text)
+        self.message = {"step": step, "errno": errno, "text": text}
+
+
+@cache
+def cgroup_parents() -> Mapping[str, Path] | None:
+    """Where control groups can be created; None: nowhere."""
+    try:
+        return find_parents(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+    except OSError:
+        return None
+
+
+class Sandbox:
+    """The sandbox for `task`, seen from outside. It starts a process that waits for a message on `channels.report`.
+
+    channels  its sockets and pipes
+    cgroup    its control group, if it has one
+    sampler   measures its processes, if they can be seen
+    layers    which layers protect it
+
+    Raises: Refusal; OSError.
+    """
+
+    def __init__(self, task: Task, owner: socket.socket, spawner: Spawner):
+        self._is_private = task.layers != "none"
+        self._pid, self._directory = 0, ""
+        self._stack = ExitStack()
+        self.cgroup: Cgroup | None = None
+        self.sampler: Sampler | None = None
+        self.layers: Mapping[str, Any] = {}
+        try:
+            self._start(task, owner, spawner)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, task: Task, owner: socket.socket, spawner: Spawner) -> None:
+        if self._is_private and os.uname().machine not in MACHINES:
+            raise Refusal("seccomp", None, f"there is no filter for {os.uname().machine}")
+        self._open_cgroup(task)
+        if not self._is_private:
+            self._directory = tempfile.mkdtemp(prefix="purerl-sandbox-")
+        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = (os.pipe() for _ in range(3))
+        report, theirs = map(self._stack.enter_context, socket.socketpair())
+        turns, their_turns = socket.socketpair() if task.kind == "session" else (None, None)
+        pipes = FileIO(to_stdin, "wb"), FileIO(from_stdout), FileIO(from_stderr)
+        for end in (*pipes, *([turns] if turns else [])):
+            self._stack.enter_context(end)
+        self.channels = Channels(owner, report, *pipes, turns)
+        given = [stdin, stdout, stderr, *([their_turns.detach()] if their_turns else []), theirs.detach()]
+        try:
+            self._pid = spawner.spawn(sum(NAMESPACES.values()) if self._is_private else 0, given)
+        except ConnectionError:
+            raise
+        except OSError as error:
+            raise Refusal(spawner.missing_namespace() or "user namespace", error.errno, str(error)) from error
+        self._build(task, report)
+
+    def _open_cgroup(self, task: Task) -> None:
+        """Create a control group, if there should be one. In "auto", there is none if it cannot be created."""
+        if task.accounting == "sampling":
+            return
+        parents, bounds = cgroup_parents(), task.bounds
+        reason = OSError("this process may not create control groups of memory and pids")
+        if parents is not None:
+            try:
+                self.cgroup = Cgroup(parents, memory=bounds.memory, processes=bounds.processes + 2)
+            except OSError as error:
+                reason = error
+        if self.cgroup is None and task.accounting == "cgroups":
+            raise Refusal("cgroups", reason.errno, str(reason))
+
+    def _build(self, task: Task, report: socket.socket) -> None:
+        """Let process 1 build the sandbox, and learn what it has built."""
+        is_privileged = self._map_user() if self._is_private else False
+        if self.cgroup is not None:
+            self.cgroup.add(self._pid)
+        report.settimeout(_START_SECONDS)
+        plan = Plan(self._is_private, is_privileged, self.cgroup is not None, self._directory)
+        header, parts = task.to_message()
+        send(report, Message({**header, "plan": plan._asdict()}, parts))
+        message = receive(report)
+        if message is None:
+            raise Refusal("start", None, "process 1 of the sandbox has ended")
+        if "error" in message.header:
+            raise Refusal(**message.header["error"])
+        descriptors = socket.recv_fds(report, 1, 2)[1]
+        if not self._is_private:
+            descriptors = [os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+            self.sampler = Sampler(descriptors[0], None, lambda: descendants(self._pid))
+        elif message.header["has_proc"]:
+            self.sampler = Sampler(descriptors[1], descriptors[0])
+        elif self.cgroup is None:
+            raise Refusal(
+                "accounting", None, "processes can be measured neither by cgroups nor in a /proc of their own"
+            )
+        for descriptor in descriptors:
+            self._stack.callback(os.close, descriptor)
+        accounting = "sampling" if self.cgroup is None else f"cgroups, version {self.cgroup.version}"
+        self.layers = {"is_private": self._is_private, "accounting": accounting, **message.header}
+
+    def _map_user(self) -> bool:
+        """Make the user of the sandbox an unprivileged one outside. Returns whether its groups can be dropped."""
+        folder = Path("/proc", str(self._pid))
+        candidates = [(_OUTSIDE_USER, _OUTSIDE_USER, True)] if os.geteuid() == 0 else []
+        reason = OSError("no user can be mapped")
+        for user, group, is_privileged in [*candidates, (os.geteuid(), os.getegid(), False)]:
+            try:
+                (folder / "uid_map").write_text(f"{USER} {user} 1")
+                if not is_privileged:
+                    (folder / "setgroups").write_text("deny")
+                (folder / "gid_map").write_text(f"{USER} {group} 1")
+            except OSError as error:
+                reason = error
+            else:
+                return is_privileged
+        raise Refusal("user namespace", reason.errno, str(reason))
+
+    def signal(self, number: int) -> None:
+        """Send one of the signals of `purerl.sandbox.supervisor.init` to process 1."""
+        os.kill(self._pid, number)
+
+    def end(self) -> None:
+        """End all processes of the sandbox, and wait until they have ended."""
+        if self._pid:
+            _end_process(self._pid, signal.SIGKILL if self._is_private else signal.SIGHUP)
+            self._pid = 0
+
+    def close(self) -> None:
+        """End it, and release what belongs to it."""
+        self.end()
+        self._stack.close()
+        if self.cgroup is not None:
+            self.cgroup.close()
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _end_process(pid: int, number: int) -> None:
+    """Send a signal to a child, and wait for its end; after a while, kill it."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+    end = time.monotonic() + _END_SECONDS
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return
+        time.sleep(0.0005)

@@ -1,0 +1,195 @@
+"""Watching a running program: its input and output, its time, and what its processes use."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from io import RawIOBase
+from typing import Any, NamedTuple
+
+from purerl.sandbox.messages import Bounds, receive
+from purerl.sandbox.supervisor.cgroups import Cgroup
+from purerl.sandbox.supervisor.sampling import Sampler
+
+__all__ = ["Channels", "Monitor"]
+
+_INTERVAL_WITH_CGROUP, _INTERVAL = 0.05, 0.01  # seconds between two measurements
+_CHUNK = 2**16
+
+
+class Channels(NamedTuple):
+    """The supervisor's ends: of the owner's socket, of process 1, of the pipes of the program, of a session."""
+
+    owner: socket.socket
+    report: socket.socket
+    stdin: RawIOBase
+    stdout: RawIOBase
+    stderr: RawIOBase
+    turns: socket.socket | None
+
+
+class Monitor:
+    """Watches a sandbox.
+
+    output   what the program has written to stdout and stderr, as far as it is kept
+    message  the last message of process 1
+    code     the last answer of a session
+    memory   the largest memory that was seen, in bytes
+    """
+
+    def __init__(self, channels: Channels, bounds: Bounds, cgroup: Cgroup | None, sampler: Sampler | None):
+        self._channels, self._bounds = channels, bounds
+        self._cgroup, self._sampler = cgroup, sampler
+        self._interval = _INTERVAL if cgroup is None else _INTERVAL_WITH_CGROUP
+        self._poll = select.poll()
+        self._poll.register(channels.owner, select.POLLIN | select.POLLRDHUP)
+        self._poll.register(channels.report, select.POLLIN)
+        if channels.turns is not None:
+            self._poll.register(channels.turns, select.POLLIN)
+        self._outputs = {end.fileno(): bytearray() for end in (channels.stdout, channels.stderr)}
+        for descriptor in self._outputs:
+            os.set_blocking(descriptor, False)
+            self._poll.register(descriptor, select.POLLIN)
+        self._open = set(self._outputs)
+        self._waiting: dict[int, tuple[RawIOBase | socket.socket, memoryview]] = {}
+        self.message: Mapping[str, Any] = {}
+        self.code, self.memory, self._cpu_seconds = 0, 0, 0.0
+
+    @property
+    def output(self) -> tuple[bytes, bytes]:
+        stdout, stderr = self._outputs.values()
+        return bytes(stdout), bytes(stderr)
+
+    def forget_output(self) -> None:
+        """Start the output of the next turn."""
+        for kept in self._outputs.values():
+            kept.clear()
+
+    def feed(self, end: RawIOBase | socket.socket, data: bytes) -> None:
+        """Write `data` as fast as the program reads it; a pipe is closed after it."""
+        os.set_blocking(end.fileno(), False)
+        self._waiting[end.fileno()] = end, memoryview(data)
+        self._poll.register(end, select.POLLOUT | (0 if isinstance(end, RawIOBase) else select.POLLIN))
+
+    def wait(self, seconds: float, cpu_seconds: float, max_output: int | None) -> str:
+        """Wait until something ends the run, or a turn of it.
+
+        "exit": process 1 has sent a message; "turn": the session has answered; "gone": the owner has closed its end;
+        otherwise what was exceeded: "timeout", "memory", "processes", "output". With `max_output` None, output is read
+        and not kept.
+        """
+        now = time.monotonic()
+        end, measured, cpu_end = now + seconds, now, self._cpu_seconds + cpu_seconds
+        while True:
+            ready = self._poll.poll(max(0.0, min(end, measured + self._interval) - now) * 1000)
+            for descriptor, event in ready:
+                if outcome := self._handle(descriptor, event, max_output):
+                    return outcome
+            now = time.monotonic()
+            if now >= measured + self._interval:
+                if exceeded := self._measure(cpu_end):
+                    return exceeded
+                measured = now
+            if now >= end:
+                return "timeout"
+
+    def _handle(self, descriptor: int, event: int, max_output: int | None) -> str | None:
+        owner, report, turns = self._channels.owner, self._channels.report, self._channels.turns
+        if descriptor == owner.fileno():
+            return "gone"
+        if descriptor == report.fileno():
+            message = receive(report)
+            self.message = message.header if message else {}
+            return "exit"
+        if descriptor in self._outputs:
+            return self._read(descriptor, max_output)
+        if descriptor in self._waiting:
+            self._write(descriptor)
+        if turns is not None and descriptor == turns.fileno() and event & (select.POLLIN | select.POLLHUP):
+            return self._answer(turns)
+        return None
+
+    def _answer(self, turns: socket.socket) -> str | None:
+        data = b""
+        with suppress(OSError):
+            data = turns.recv(4)
+        if not data:
+            self._poll.unregister(turns)  # the program is ending; process 1 says how
+            return None
+        self.code = int.from_bytes(data, "big", signed=True)
+        return "turn"
+
+    def _write(self, descriptor: int) -> None:
+        end, data = self._waiting[descriptor]
+        try:
+            data = data[os.write(descriptor, data[: 2**20]) :] if data else data
+        except BlockingIOError:
+            return
+        except OSError:  # the program has closed its end
+            data = data[:0]
+        self._waiting[descriptor] = end, data
+        if data:
+            return
+        del self._waiting[descriptor]
+        if isinstance(end, RawIOBase):
+            self._poll.unregister(descriptor)
+            end.close()
+        else:
+            self._poll.modify(descriptor, select.POLLIN)
+
+    def _read(self, descriptor: int, max_output: int | None) -> str | None:
+        """Read output that is there, and keep as much of it as is allowed."""
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return None
+        if not data:
+            self._poll.unregister(descriptor)
+            self._open.discard(descriptor)
+            return None
+        if max_output is None:
+            return None
+        room = max_output - sum(map(len, self._outputs.values()))
+        self._outputs[descriptor] += data[:room]
+        return "output" if len(data) > room else None
+
+    def drain(self, max_output: int) -> str | None:
+        """Read the output that has been written already; "output" if it is too much."""
+        exceeded = None
+        for descriptor in sorted(self._open):
+            before = -1
+            while exceeded is None and descriptor in self._open and before != len(self._outputs[descriptor]):
+                before = len(self._outputs[descriptor])
+                exceeded = self._read(descriptor, max_output)
+        return exceeded
+
+    def _measure(self, cpu_end: float) -> str | None:
+        processes = 0
+        if self._sampler is not None:
+            usage = self._sampler.usage(with_memory=self._cgroup is None)
+            self._cpu_seconds, processes = max(self._cpu_seconds, usage.cpu_seconds), usage.processes
+            if self._cgroup is None and (exceeded := self._check_memory(self._sampler, usage.memory)):
+                return exceeded
+        if self._cgroup is not None:
+            processes = self._cgroup.processes() - 1
+            if self.has_exceeded_memory():
+                return "memory"
+        if processes > self._bounds.processes:
+            return "processes"
+        return "timeout" if self._cpu_seconds > cpu_end else None
+
+    def _check_memory(self, sampler: Sampler, rough: int) -> str | None:
+        """Compare memory with its limit; count pages that processes share once only if it matters."""
+        memory = rough if rough <= self._bounds.memory else sampler.exact_memory()
+        self.memory = max(self.memory, memory)
+        return "memory" if memory > self._bounds.memory else None
+
+    def has_exceeded_memory(self) -> bool:
+        if self._cgroup is None:
+            return False
+        self.memory = max(self.memory, self._cgroup.memory())
+        return self._cgroup.has_exceeded_memory()

@@ -1,0 +1,100 @@
+"""Turning a process into the program of a run: file descriptors, signals, limits, and the filters of its calls.
+
+After `confine` nothing of the sandbox is left in the process that the program could use, and nothing that it starts
+has more permissions than it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from fcntl import F_DUPFD, fcntl
+
+from purerl.sandbox.messages import Bounds
+from purerl.sandbox.supervisor import landlock, seccomp
+from purerl.sandbox.supervisor.root import DEVICES, WRITABLE
+from purerl.sandbox.supervisor.syscalls import capset_empty, close_from, prctl
+
+__all__ = ["confine", "drop_capabilities", "handle_signals_as_python", "limit", "restore_signals", "take_descriptors"]
+
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
+_PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
+_ABOVE = 16  # more descriptors than a program starts with
+_STACK = 2**23  # bytes; a program may raise it
+_KERNEL_THAT_COUNTS_PER_NAMESPACE = (5, 14)
+
+
+def take_descriptors(wanted: Sequence[int]) -> None:
+    """Make the descriptors `wanted` 0, 1, 2, and so on. All others are closed."""
+    copies = [fcntl(descriptor, F_DUPFD, _ABOVE) for descriptor in wanted]
+    for k, descriptor in enumerate(copies):
+        os.dup2(descriptor, k)
+    close_from(len(wanted))
+
+
+def restore_signals() -> None:
+    """Unblock all signals, and handle them as a new program does."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError):  # reserved by the C library
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def handle_signals_as_python() -> None:
+    """Handle signals as a new Python interpreter does, instead of a new program."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def limit(bounds: Bounds, *, is_alone: bool) -> None:
+    """Set the limits that the kernel keeps for each process.
+
+    is_alone  whether the run has a user namespace, in which the kernel counts its processes, with that of the sandbox.
+              One more than allowed can start, so that the supervisor sees that there are too many
+    """
+    values = {
+        resource.RLIMIT_CPU: int(bounds.cpu_seconds) + 2,
+        resource.RLIMIT_FSIZE: bounds.file_size,
+        resource.RLIMIT_NOFILE: bounds.open_files,
+        resource.RLIMIT_MEMLOCK: 0,
+    }
+    if is_alone and _kernel() >= _KERNEL_THAT_COUNTS_PER_NAMESPACE:
+        values[resource.RLIMIT_NPROC] = bounds.processes + 2
+    for number, value in values.items():
+        _, hard = resource.getrlimit(number)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (value, value))
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (_STACK if hard == resource.RLIM_INFINITY else min(_STACK, hard), hard))
+    for value in (1, 0):  # 1 also keeps the kernel from starting a program of the host for a core dump
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_CORE, (value, value))
+            break
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities for good, also for programs that this process starts. Raises: OSError."""
+    with suppress(OSError):  # until the kernel knows no more of them
+        for number in itertools.count():
+            prctl(_PR_CAPBSET_DROP, number)
+    with suppress(OSError):  # older than Linux 4.3
+        prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    capset_empty()
+
+
+def confine(*, with_landlock: bool, shared_memory: bool) -> None:
+    """Filter what this process, and all that it starts, can do from now on. Raises: OSError."""
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    prctl(_PR_SET_DUMPABLE, 1)  # otherwise it could not read its own files in /proc
+    if with_landlock:
+        landlock.restrict(WRITABLE, [path for path in DEVICES if os.path.exists(path)])
+    seccomp.install(seccomp.encode(os.uname().machine, shared_memory=shared_memory))

@@ -1,0 +1,144 @@
+"""A supervisor: it starts sandboxes, feeds and reads their programs, and ends them when a limit is exceeded.
+
+    owner  <-socket->  supervisor  <-socket->  process 1 of a sandbox  ->  program
+
+It is outside of the sandboxes. The kernel kills process 1 of a sandbox when the supervisor ends, and the supervisor
+when its owner ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from purerl.sandbox.messages import Message, Task, receive, send
+from purerl.sandbox.supervisor.init import CONTINUE, INTERRUPT, PAUSE
+from purerl.sandbox.supervisor.launch import Refusal, Sandbox
+from purerl.sandbox.supervisor.monitor import Monitor
+from purerl.sandbox.supervisor.spawner import Spawner
+
+__all__ = ["supervise"]
+
+_INTERRUPT_SECONDS = 1.0  # from KeyboardInterrupt in a session until it is killed
+_LENGTH = struct.Struct("!I")
+
+
+def supervise(owner: socket.socket, spawner: Spawner) -> NoReturn:
+    """Run one task after the other that the owner sends, and send their results, until it closes the connection."""
+    while (message := receive(owner)) is not None:
+        task = Task.from_message(message)
+        try:
+            sandbox = Sandbox(task, owner, spawner)
+        except Refusal as error:
+            _refuse(owner, error)
+            continue
+        except OSError as error:
+            _refuse(owner, Refusal("start", error.errno, str(error)))
+            continue
+        try:
+            (_serve_session if task.kind == "session" else _serve_run)(task, owner, sandbox)
+        except Refusal as error:
+            sandbox.end()
+            _refuse(owner, error)
+        finally:
+            sandbox.close()
+    os._exit(0)
+
+
+def _refuse(owner: socket.socket, error: Refusal) -> None:
+    """Tell the owner why there is no result."""
+    with suppress(OSError):
+        send(owner, Message({"error": error.message}))
+
+
+def _open_monitor(task: Task, sandbox: Sandbox) -> Monitor:
+    monitor = Monitor(sandbox.channels, task.bounds, sandbox.cgroup, sandbox.sampler)
+    monitor.feed(sandbox.channels.stdin, task.stdin)
+    send(sandbox.channels.report, Message({}))  # process 1 starts the program
+    return monitor
+
+
+def _serve_run(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
+    monitor, bounds, start = _open_monitor(task, sandbox), task.bounds, time.monotonic()
+    outcome = monitor.wait(bounds.seconds, bounds.cpu_seconds, bounds.output)
+    seconds = time.monotonic() - start
+    sandbox.end()
+    exceeded = monitor.drain(bounds.output)
+    status, code = _status(task, monitor, exceeded if outcome == "exit" and exceeded else outcome)
+    with suppress(OSError):
+        send(owner, _result(sandbox, monitor, status, code, seconds))
+
+
+def _status(task: Task, monitor: Monitor, outcome: str) -> tuple[str, int | None]:
+    """The status of a run that has ended, and its exit code if it ended by itself."""
+    if monitor.has_exceeded_memory():
+        return "memory", None
+    if outcome == "gone":
+        return "killed", None  # nobody reads this
+    if outcome != "exit":
+        return outcome, None
+    if "error" in monitor.message:
+        raise Refusal(**monitor.message["error"])
+    if "exit" not in monitor.message:
+        raise Refusal("start", None, "process 1 of the sandbox has ended")
+    code = monitor.message["exit"]
+    if code == -signal.SIGKILL and monitor.message["cpu_seconds"] >= task.bounds.cpu_seconds:
+        return "timeout", None
+    return "ok" if code == 0 else "error" if code > 0 else "killed", code
+
+
+def _result(sandbox: Sandbox, monitor: Monitor, status: str, code: int | None, seconds: float, **more: Any) -> Message:
+    memory = monitor.memory or monitor.message.get("memory", 0)
+    header = {"status": status, "exit_code": code, "seconds": seconds, "memory": memory, "layers": sandbox.layers}
+    return Message({**header, **more}, monitor.output)
+
+
+# --- sessions ----------------------------------------------------------------------------------------------------
+
+
+def _serve_session(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
+    """Run one turn after the other, until the owner closes the session or it ends itself.
+
+    Between two turns, the processes of the sandbox are stopped.
+    """
+    monitor = _open_monitor(task, sandbox)
+    send(owner, Message({"layers": sandbox.layers}))
+    is_alive = True
+    while is_alive and (message := receive(owner)) is not None:
+        sandbox.signal(CONTINUE)
+        is_alive = _serve_turn(message.header, message.parts[0], task, owner, sandbox, monitor)
+        if is_alive:
+            sandbox.signal(PAUSE)
+
+
+def _serve_turn(
+    limits: Mapping[str, Any], source: bytes, task: Task, owner: socket.socket, sandbox: Sandbox, monitor: Monitor
+) -> bool:
+    """Run one turn. Returns whether the session goes on."""
+    monitor.forget_output()
+    start = time.monotonic()
+    monitor.feed(sandbox.channels.turns, _LENGTH.pack(len(source)) + source)
+    outcome = monitor.wait(limits["seconds"], limits["cpu_seconds"], limits["output"])
+    is_alive = outcome == "turn"
+    if outcome in ("timeout", "output"):
+        sandbox.signal(INTERRUPT)
+        is_alive = monitor.wait(_INTERRUPT_SECONDS, _INTERRUPT_SECONDS, None) == "turn"
+    seconds = time.monotonic() - start
+    if not is_alive:
+        sandbox.end()
+    if monitor.drain(limits["output"]) and outcome == "turn":
+        outcome = "output"
+    if outcome == "turn":
+        monitor.has_exceeded_memory()
+        status, code = ("ok" if monitor.code == 0 else "error"), monitor.code
+    else:
+        status, code = _status(task, monitor, outcome)
+    with suppress(OSError):
+        send(owner, _result(sandbox, monitor, status, code, seconds, is_alive=is_alive))
+    return is_alive
