@@ -100,7 +100,12 @@ class EngineError(RunError):
 
 
 class SandboxError(RunError):
-    """A sandbox cannot be built on this computer, or it failed. Nothing is known about the program."""
+    """A sandbox cannot be built on this computer, or it failed. Nothing is known about the program.
+
+    layer  the layer that is missing, if one is
+    """
+
+    layer: str | None = None
 
 
 class RunStoppedError(RunError):

@@ -42,6 +42,9 @@ REMEDIES = {
 """What to do if a layer, or another part of a sandbox, cannot be had."""
 
 
-def failed(step: str, errno: int | None, text: str) -> SandboxError:  # noqa: A002, RUF100 -- as it is sent
+def failed(step: str, errno: int | None, text: str) -> SandboxError:
     """The exception for a step in which a sandbox could not be built."""
-    return SandboxError(f"the sandbox cannot be built: {step}", got=text, do=REMEDIES.get(step))
+    got = text if errno is None or text.startswith("[Errno") else f"[Errno {errno}] {text}"
+    error = SandboxError(f"the sandbox cannot be built: {step}", got=got, do=REMEDIES.get(step))
+    error.layer = step if step in LAYERS else None
+    return error

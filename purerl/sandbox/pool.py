@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, LifoQueue
 from typing import Self
@@ -61,6 +61,7 @@ class Pool:
         self._settings = evolve(settings, limits=limits, preload=preload)
         if settings.remote is not None:
             raise ConfigError("remote", got=settings.remote, need="a sandbox on this computer", do="use open_sandbox")
+        self._pid = os.getpid()
         number = settings.max_concurrent_runs or _RUNS_PER_CORE * (os.cpu_count() or 1)
         self._lock, self._zygote, self._is_closed = threading.Lock(), None, False
         self._supervisors: LifoQueue[socket.socket | None] = LifoQueue()  # None: not started yet
@@ -105,12 +106,17 @@ class Pool:
         return make_task(self._settings, command=command, files=files, stdin=stdin, limits=limits)
 
     def _run(self, task: Task) -> Result:
-        return self._runs.submit(self._exchange, task, _Cancellation()).result()
+        return self._submit(task, _Cancellation()).result()
+
+    def _submit(self, task: Task, cancellation: _Cancellation) -> Future[Result]:
+        if os.getpid() != self._pid:
+            raise SandboxError("a pool of sandboxes is used in a fork of its process", do="open one in each process")
+        return self._runs.submit(self._exchange, task, cancellation)
 
     async def _run_async(self, task: Task) -> Result:
         cancellation = _Cancellation()
         try:
-            return await asyncio.wrap_future(self._runs.submit(self._exchange, task, cancellation))
+            return await asyncio.wrap_future(self._submit(task, cancellation))
         except asyncio.CancelledError:
             cancellation.cancel()
             raise

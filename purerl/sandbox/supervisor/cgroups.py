@@ -146,11 +146,11 @@ _VERSION_2 = {
 }  # fmt: skip
 
 
-def remove_stale(parents: Mapping[str, Path]) -> None:
-    """Remove groups without processes whose supervisor was killed before it could remove them."""
+def remove_stale(parents: Mapping[str, Path], *, seconds: float = _STALE_SECONDS) -> None:
+    """Remove groups older than `seconds` whose supervisor was killed before it could remove them."""
     for parent in parents.values():
         for path in parent.glob(f"{_PREFIX}*"):
             pid = path.name.removeprefix(_PREFIX)
             with suppress(OSError):
-                if not Path("/proc", pid).exists() and time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                if not Path("/proc", pid).exists() and time.time() - path.stat().st_mtime > seconds:
                     path.rmdir()

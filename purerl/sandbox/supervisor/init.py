@@ -17,17 +17,17 @@ from fcntl import ioctl
 from typing import NamedTuple, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
-from purerl.sandbox.supervisor import interpreter, landlock
+from purerl.sandbox.supervisor import interpreter, landlock, seccomp
 from purerl.sandbox.supervisor.program import (
-    confine,
     drop_capabilities,
     handle_signals_as_python,
     limit,
+    refuse_privileges,
     take_descriptors,
 )
-from purerl.sandbox.supervisor.root import HOME, build_root, find_sources, open_sources, write_files
+from purerl.sandbox.supervisor.root import DEVICES, HOME, WRITABLE, build_root, find_sources, open_sources, write_files
 from purerl.sandbox.supervisor.sampling import descendants
-from purerl.sandbox.supervisor.syscalls import prctl
+from purerl.sandbox.supervisor.syscalls import close_from, prctl
 
 __all__ = ["CONTINUE", "INTERRUPT", "PAUSE", "USER", "Plan", "initialize"]
 
@@ -180,6 +180,7 @@ def _start(task: Task, plan: Plan, report: socket.socket, turns: int | None) -> 
     """Become the program, as far as it goes before its own code."""
     is_python = task.kind != "command"
     with _step("start"):
+        close_from(report.fileno() + 1)
         os.setsid()
         if is_python:
             handle_signals_as_python()
@@ -189,8 +190,13 @@ def _start(task: Task, plan: Plan, report: socket.socket, turns: int | None) -> 
             os.environ.update(HOME=plan.directory, TMPDIR=plan.directory)
             write_files(zip(task.files, task.contents, strict=True))
     if plan.is_private:
+        with _step("capabilities"):
+            refuse_privileges()
+        if task.layers != "without_landlock":
+            with _step("landlock"):
+                landlock.restrict(WRITABLE, [path for path in DEVICES if os.path.exists(path)])
         with _step("seccomp"):
-            confine(with_landlock=task.layers != "without_landlock", shared_memory=plan.has_cgroup)
+            seccomp.install(seccomp.filter_of(os.uname().machine, shared_memory=plan.has_cgroup))
     if is_python:
         program = interpreter.prepare(task, turns)
         report.close()

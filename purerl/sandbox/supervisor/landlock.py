@@ -6,6 +6,7 @@ devices. From version 6 on, signals and abstract unix sockets end at the border 
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterable
@@ -37,6 +38,8 @@ def restrict(writable: Iterable[str], devices: Iterable[str]) -> None:
     The process must have PR_SET_NO_NEW_PRIVS. Raises: OSError.
     """
     known = version()
+    if known == 0:
+        raise OSError(errno.EOPNOTSUPP, "the kernel has no landlock, or it is not enabled")
     rights = (1 << max(number for at, number in _RIGHTS.items() if at <= known)) - 1
     attributes = struct.pack("=QQQ", rights, 0, _SCOPES if known >= 6 else 0)
     ruleset = syscall(_CREATE, attributes, 24 if known >= 6 else 8, 0)

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
 from purerl.sandbox.supervisor.cgroups import Cgroup, find_parents
@@ -114,11 +114,11 @@ class Sandbox:
             self.cgroup.add(self._pid)
         report.settimeout(_START_SECONDS)
         plan = Plan(self._is_private, is_privileged, self.cgroup is not None, self._directory)
-        header, parts = task.to_message()
+        header, parts = task._replace(stdin=b"").to_message()
         send(report, Message({**header, "plan": plan._asdict()}, parts))
         message = receive(report)
         if message is None:
-            raise Refusal("start", None, "process 1 of the sandbox has ended")
+            self._refuse_start()
         if "error" in message.header:
             raise Refusal(**message.header["error"])
         descriptors = socket.recv_fds(report, 1, 2)[1]
@@ -135,6 +135,11 @@ class Sandbox:
             self._stack.callback(os.close, descriptor)
         accounting = "sampling" if self.cgroup is None else f"cgroups, version {self.cgroup.version}"
         self.layers = {"is_private": self._is_private, "accounting": accounting, **message.header}
+
+    def _refuse_start(self) -> NoReturn:
+        if self.cgroup is not None and self.cgroup.has_exceeded_memory():
+            raise Refusal("files", None, "the program and its files need more memory than the run may use")
+        raise Refusal("start", None, "process 1 of the sandbox has ended")
 
     def _map_user(self) -> bool:
         """Make the user of the sandbox an unprivileged one outside. Returns whether its groups can be dropped."""

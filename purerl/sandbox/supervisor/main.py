@@ -19,7 +19,7 @@ from purerl.sandbox.supervisor.cgroups import remove_stale
 from purerl.sandbox.supervisor.launch import cgroup_parents
 from purerl.sandbox.supervisor.program import restore_signals
 from purerl.sandbox.supervisor.root import find_sources
-from purerl.sandbox.supervisor.seccomp import MACHINES, encode
+from purerl.sandbox.supervisor.seccomp import MACHINES, filter_of
 from purerl.sandbox.supervisor.spawner import Spawner, serve_spawner
 from purerl.sandbox.supervisor.supervise import supervise
 from purerl.sandbox.supervisor.syscalls import prctl
@@ -78,7 +78,7 @@ def _prepare_caches(read_only: Sequence[str]) -> None:
     for has_cgroup in (False, True):
         find_sources(tuple(read_only), with_zero=has_cgroup)
         if os.uname().machine in MACHINES:
-            encode(os.uname().machine, shared_memory=has_cgroup)
+            filter_of(os.uname().machine, shared_memory=has_cgroup)
 
 
 def _supervise(owner: socket.socket) -> Callable[[], None]:

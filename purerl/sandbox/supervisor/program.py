@@ -1,7 +1,6 @@
 """Turning a process into the program of a run: file descriptors, signals, limits, and the filters of its calls.
 
-After `confine` nothing of the sandbox is left in the process that the program could use, and nothing that it starts
-has more permissions than it has.
+Nothing of the sandbox stays in the process that the program could use.
 """
 
 from __future__ import annotations
@@ -15,16 +14,22 @@ from contextlib import suppress
 from fcntl import F_DUPFD, fcntl
 
 from purerl.sandbox.messages import Bounds
-from purerl.sandbox.supervisor import landlock, seccomp
-from purerl.sandbox.supervisor.root import DEVICES, WRITABLE
 from purerl.sandbox.supervisor.syscalls import capset_empty, close_from, prctl
 
-__all__ = ["confine", "drop_capabilities", "handle_signals_as_python", "limit", "restore_signals", "take_descriptors"]
+__all__ = [
+    "drop_capabilities",
+    "handle_signals_as_python",
+    "limit",
+    "refuse_privileges",
+    "restore_signals",
+    "take_descriptors",
+]
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
 _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 _ABOVE = 16  # more descriptors than a program starts with
 _STACK = 2**23  # bytes; a program may raise it
+_SIGNALS = 1024  # that wait to be delivered, each of which is memory of the kernel
 _KERNEL_THAT_COUNTS_PER_NAMESPACE = (5, 14)
 
 
@@ -62,6 +67,7 @@ def limit(bounds: Bounds, *, is_alone: bool) -> None:
         resource.RLIMIT_FSIZE: bounds.file_size,
         resource.RLIMIT_NOFILE: bounds.open_files,
         resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_SIGPENDING: _SIGNALS,
     }
     if is_alone and _kernel() >= _KERNEL_THAT_COUNTS_PER_NAMESPACE:
         values[resource.RLIMIT_NPROC] = bounds.processes + 2
@@ -91,10 +97,7 @@ def drop_capabilities() -> None:
     capset_empty()
 
 
-def confine(*, with_landlock: bool, shared_memory: bool) -> None:
-    """Filter what this process, and all that it starts, can do from now on. Raises: OSError."""
+def refuse_privileges() -> None:
+    """Let no program that this process executes have more permissions than it. Raises: OSError."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     prctl(_PR_SET_DUMPABLE, 1)  # otherwise it could not read its own files in /proc
-    if with_landlock:
-        landlock.restrict(WRITABLE, [path for path in DEVICES if os.path.exists(path)])
-    seccomp.install(seccomp.encode(os.uname().machine, shared_memory=shared_memory))

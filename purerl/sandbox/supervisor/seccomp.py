@@ -16,7 +16,7 @@ from functools import cache
 from purerl.sandbox.supervisor.syscall_table import ALLOWED, REFUSED, numbers_of
 from purerl.sandbox.supervisor.syscalls import prctl
 
-__all__ = ["ALLOW", "KILL", "MACHINES", "Instruction", "build", "encode", "install", "refuse"]
+__all__ = ["ALLOW", "KILL", "MACHINES", "Instruction", "build", "encode", "filter_of", "install", "refuse"]
 
 Instruction = tuple[int, int, int, int]
 
@@ -72,9 +72,14 @@ def build(machine: str, *, shared_memory: bool) -> list[Instruction]:
 
 
 @cache
-def encode(machine: str, *, shared_memory: bool) -> bytes:
+def filter_of(machine: str, *, shared_memory: bool) -> bytes:
     """The filter of `build`, as the kernel reads it."""
-    return b"".join(struct.pack("=HBBI", *step) for step in build(machine, shared_memory=shared_memory))
+    return encode(build(machine, shared_memory=shared_memory))
+
+
+def encode(steps: Iterable[Instruction]) -> bytes:
+    """Instructions as the kernel reads them."""
+    return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
 def install(code: bytes) -> None:

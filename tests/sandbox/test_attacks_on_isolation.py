@@ -1,0 +1,450 @@
+"""Programs that try to reach the host, its files, network and processes, or to outlive their run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from purerl.sandbox import Pool, SandboxSettings, run
+
+from .attacks import LIMITS, PRELUDE, marked, marker, open_pool, processes_with, report, wait_until_gone
+
+SECRET = "purerl-secret-of-the-host"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_TOKEN", SECRET)
+        with open_pool("auto") as opened:
+            yield opened
+
+
+def _report(pool: Pool, source: str):
+    return report(pool.run_python(PRELUDE + source))
+
+
+# --- files, environment, /proc -----------------------------------------------------------------------------------
+
+
+def test_files_of_the_host_cannot_be_read(pool: Pool, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    shared = Path("/dev/shm", marker())
+    shared.write_text(SECRET)
+    try:
+        paths = [tmp_path / "secret", shared, Path(__file__), Path.home(), "/etc/shadow", "/etc/hostname", "/etc/ssh",
+                 "/var", "/home", "/run", "/sys", "/boot", "/opt", "/mnt", "/srv"]  # fmt: skip
+        read = "open(p).read() if not os.path.isdir(p) else os.listdir(p)"
+        found = _report(pool, f"print(json.dumps([attempt(lambda: {read}) for p in {[str(p) for p in paths]!r}]))")
+    finally:
+        shared.unlink()
+    homes = {str(Path.home())} & {"/root"}  # an empty directory, or the way to the interpreter
+    assert {path for path, outcome in zip(map(str, paths), found, strict=True) if outcome == "done"} <= homes
+
+
+def test_the_only_directories_are_those_of_the_system_and_of_python(pool: Pool) -> None:
+    top = set(_report(pool, "print(json.dumps(os.listdir('/')))"))
+    known = {"bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "root", "sandbox", "sbin", "tmp", "usr"}
+    prefixes = (sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve()))
+    assert top <= known | {prefix.split("/")[1] for prefix in prefixes} | {"nix", "gnu"}
+
+
+def test_nothing_of_the_owner_is_in_the_environment_or_in_memory(pool: Pool) -> None:
+    """Neither in the variables, nor anywhere in the memory of the process, which it was forked with."""
+    source = f"""
+wanted = bytes(reversed({SECRET.encode()[::-1]!r}))
+parts = [wanted, b"PYTEST_CURRENT_TEST"[:-1] + b"T"]
+found = []
+with open("/proc/self/mem", "rb", 0) as memory:
+    for line in open("/proc/self/maps"):
+        start, end = (int(part, 16) for part in line.split()[0].split("-"))
+        try:
+            memory.seek(start)
+            content = memory.read(end - start)
+        except (OSError, ValueError, OverflowError):
+            continue
+        found += [content.count(wanted)]
+print(json.dumps([sum(found), dict(os.environ)]))
+"""
+    count, variables = _report(pool, source)
+    assert count <= 3, "only this program's own copies of the word"
+    threads = {f"{library}_NUM_THREADS" for library in ("MKL", "OMP", "OPENBLAS")}
+    assert set(variables) == threads | {"HOME", "LANG", "PATH", "PYTHONHASHSEED", "TMPDIR"}
+
+
+def test_processes_of_the_host_and_of_other_runs_cannot_be_seen(pool: Pool) -> None:
+    source = """
+pids = [name for name in os.listdir("/proc") if name.isdigit()]
+own = [attempt(lambda: open(f"/proc/1/{name}", "rb").read()) for name in ("environ", "maps", "mem", "smaps")]
+links = [attempt(lambda: os.readlink(f"/proc/1/{name}")) for name in ("exe", "root", "cwd", "fd/0")]
+shown = [name for name in os.listdir("/proc") if not name.isdigit()]
+print(json.dumps([pids, own, links, sorted(shown), os.getpid(), os.getppid()]))
+"""
+    pids, files, links, shown, pid, parent = _report(pool, source)
+    assert (pids, pid, parent) == (["1", "2"], 2, 1)
+    assert set(files) <= {"EACCES", "EPERM"}
+    assert set(links) <= {"EACCES", "EPERM"}
+    assert shown == ["self", "thread-self"]
+
+
+def test_memory_of_earlier_runs_cannot_be_found(pool: Pool) -> None:
+    """The source, stdin and files of a run are never in a process from which another run is forked."""
+    words = [f"purerl-run-{kind}-{marker()}" for kind in ("source", "stdin", "file")]
+    for _ in range(4):  # every supervisor has seen it
+        pool.run_python(f"'{words[0]}'", stdin=words[1], files={"a": words[2]})
+    source = f"""
+words = [bytes(reversed(word)) for word in {[word.encode()[::-1] for word in words]!r}]
+counts = [0, 0, 0]
+with open("/proc/self/mem", "rb", 0) as memory:
+    for line in open("/proc/self/maps"):
+        start, end = (int(part, 16) for part in line.split()[0].split("-"))
+        try:
+            memory.seek(start)
+            content = memory.read(end - start)
+        except (OSError, ValueError, OverflowError):
+            continue
+        for k, word in enumerate(words):
+            counts[k] += content.count(word)
+print(json.dumps(counts))
+"""
+    assert max(_report(pool, source)) <= 3, "only this program's own copies of the words"
+
+
+def test_nothing_can_be_written_outside(pool: Pool) -> None:
+    source = f"""
+import glob
+folders = ["/", "/usr", "/usr/bin", "/etc", "/dev", "/proc", "/proc/self", "/root", sys.prefix, sys.base_prefix,
+           os.path.dirname(json.__file__)]
+created = [attempt(lambda: open(folder + "/x", "w")) for folder in folders]
+files = ["/etc/passwd", "/usr/bin/env", json.__file__, os.path.realpath(sys.executable), "/etc/ld.so.cache"]
+opened = [attempt(lambda: open(file, "r+b")) for file in files if os.path.exists(file)]
+proc = [attempt(lambda: open(f"/proc/{{name}}", "r+b")) for name in
+        ("self/oom_score_adj", "self/comm", "self/uid_map", "self/clear_refs", "1/oom_score_adj", "self/attr/current")]
+changed = [attempt(f) for f in (lambda: os.chmod("/usr", 0o777), lambda: os.rename("/etc/passwd", "/etc/x"),
+           lambda: os.unlink("/usr/bin/env"), lambda: os.symlink("a", "/x"), lambda: os.mkdir("/x"),
+           lambda: os.link("/usr/bin/env", "/tmp/env"), lambda: os.mknod("/tmp/null", 0o20666, os.makedev(1, 3)),
+           lambda: os.utime(json.__file__))]
+print(json.dumps([created, opened, proc, changed, {[list(p) for p in ()]!r}]))
+"""
+    refusals = {"EROFS", "EACCES", "EPERM", "ENOENT", "EXDEV", "EINVAL"}
+    for outcomes in _report(pool, source):
+        assert set(outcomes) <= refusals
+
+
+def test_private_directories_are_gone_after_the_run_and_not_shared(pool: Pool) -> None:
+    name = marker()
+    source = f"""
+for folder in ("/tmp", "/dev/shm", "."):
+    open(f"{{folder}}/{name}", "w").write("x")
+print(json.dumps([os.listdir(folder) for folder in ("/tmp", "/dev/shm", ".")]))
+"""
+    first, second, third = _report(pool, source)
+    assert (first, second, sorted(third)) == ([name], [name], sorted([name, "program.py"]))
+    assert _report(pool, f"print(json.dumps(os.path.exists('/tmp/{name}')))") is False
+    assert not Path("/tmp", name).exists()
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_directories_that_can_be_read_are_a_setting(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a").write_text("text")
+    settings = SandboxSettings(read_only=(str(folder),))
+    command = ["/bin/sh", "-c", f"cat {folder}/a; echo x > {folder}/a"]
+    result = run(command, settings=settings)
+    assert (result.stdout, result.status) == (b"text", "error")
+    assert (folder / "a").read_text() == "text"
+
+
+# --- network -----------------------------------------------------------------------------------------------------
+
+
+def test_servers_of_the_host_cannot_be_reached(pool: Pool, tmp_path: Path) -> None:
+    abstract, path = f"\0{marker()}", str(tmp_path / "socket")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as named,
+        socket.socket(socket.AF_UNIX) as unnamed,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+    ):
+        named.bind(path)
+        unnamed.bind(abstract)
+        udp.bind(("127.0.0.1", 0))
+        udp.settimeout(0.2)
+        for server in (named, unnamed):
+            server.listen()
+        source = f"""
+def connect(family, address):
+    with socket.socket(family) as client: client.connect(address)
+tcp, udp = {tcp.getsockname()[1]}, {udp.getsockname()[1]}
+print(json.dumps([attempt(connect, socket.AF_INET, ("127.0.0.1", tcp)),
+    attempt(connect, socket.AF_INET, ("8.8.8.8", 53)), attempt(connect, socket.AF_INET6, ("::1", tcp)),
+    attempt(connect, socket.AF_UNIX, {abstract!r}), attempt(connect, socket.AF_UNIX, {path!r}),
+    attempt(lambda: socket.getaddrinfo("example.com", 80))]))
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+    client.sendto(b"x", ("127.0.0.1", udp))
+"""
+        outcomes = _report(pool, source)
+        with pytest.raises(TimeoutError):
+            udp.recv(1)
+    assert outcomes[0] == "ECONNREFUSED"
+    assert outcomes[1] == "ENETUNREACH"
+    assert set(outcomes[2:5]) <= {"ECONNREFUSED", "ENETUNREACH", "EADDRNOTAVAIL", "ENOENT", "EPERM"}
+    assert outcomes[5] != "done"
+
+
+def test_other_families_of_sockets_do_not_exist(pool: Pool) -> None:
+    """A virtual machine's AF_VSOCK reaches its host from every network namespace."""
+    families = {"AF_NETLINK": 16, "AF_PACKET": 17, "AF_ALG": 38, "AF_VSOCK": 40, "AF_BLUETOOTH": 31, "AF_CAN": 29,
+                "AF_XDP": 44, "AF_RDS": 21, "AF_TIPC": 30, "AF_KEY": 15}  # fmt: skip
+    source = f"print(json.dumps([attempt(socket.socket, family, 3) for family in {list(families.values())}]))"
+    assert set(_report(pool, source)) == {"EAFNOSUPPORT"}
+    source = (
+        "print(json.dumps([attempt(socket.socket, 2, kind, p) for kind, p in ((3, 1), (1, 132), (2, 136), (2, 1))]))"
+    )
+    assert set(_report(pool, source)) == {"EPROTONOSUPPORT"}
+
+
+def test_a_program_can_use_its_own_loopback(pool: Pool) -> None:
+    source = """
+import threading
+server = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=lambda: server.accept()[0].sendall(b"hello")).start()
+with socket.create_connection(server.getsockname()) as client: answer = client.recv(9).decode()
+print(json.dumps(answer))
+"""
+    assert _report(pool, source) == "hello"
+
+
+# --- other processes, privileges ---------------------------------------------------------------------------------
+
+
+def test_signals_reach_only_processes_of_the_run(pool: Pool) -> None:
+    source = f"""
+sent = [attempt(os.kill, pid, number) for pid in (1, {os.getpid()}, {os.getppid()}) for number in
+        (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
+everyone = attempt(os.kill, -1, signal.SIGKILL)  # all but itself and process 1
+print(json.dumps([sent, everyone, attempt(os.killpg, {os.getpgid(0)}, 9), attempt(os.pidfd_open, {os.getpid()})]))
+"""
+    sent, *others = _report(pool, source)
+    assert {*sent[5:], *others} == {"ESRCH"}
+
+
+def test_session_cannot_be_ended_by_its_signals(pool: Pool) -> None:
+    """Process 1 of a session handles signals of its supervisor, which a program can send too: to its own harm only."""
+    from purerl.sandbox import Session
+
+    with Session(limits=evolve(LIMITS, timeout=5)) as session:
+        session.run("import os, signal")
+        for name in ("SIGINT", "SIGKILL", "SIGSTOP", "SIGHUP", "SIGCHLD", "SIGSEGV", "SIGUSR2"):
+            assert session.run(f"os.kill(1, signal.{name})").status in ("ok", "error"), name
+        assert session.run("print(1)").stdout == b"1\n"
+
+
+_CALLS = {
+    "ptrace": (101, 117, "0, 0, 0, 0"),
+    "ptrace of process 1": (101, 117, "16, 1, 0, 0"),
+    "process_vm_readv": (310, 270, "1, 0, 0, 0, 0, 0"),
+    "kcmp": (312, 272, "1, 2, 0, 0, 0"),
+    "pidfd_getfd": (438, 438, "0, 0, 0"),
+    "mount": (165, 40, "b'none', b'/tmp', b'tmpfs', 0, 0"),
+    "umount": (166, 39, "b'/proc', 2"),
+    "pivot_root": (155, 41, "b'/tmp', b'/tmp'"),
+    "chroot": (161, 51, "b'/tmp'"),
+    "open_tree": (428, 428, "-100, b'/', 1"),
+    "fsopen": (430, 430, "b'tmpfs', 0"),
+    "mount_setattr": (442, 442, "-100, b'/', 0, 0, 0"),
+    "unshare of a user namespace": (272, 97, "0x10000000"),
+    "unshare of mounts": (272, 97, "0x20000"),
+    "setns": (308, 268, "0, 0"),
+    "clone into a user namespace": (56, 220, "0x10000000 | 17, 0, 0, 0, 0"),
+    "keyctl": (250, 219, "0, -3, 1"),
+    "add_key": (248, 217, "b'user', b'a', b'b', 1, -3"),
+    "request_key": (249, 218, "b'user', b'a', 0, -3"),
+    "bpf": (321, 280, "0, 0, 0"),
+    "perf_event_open": (298, 241, "0, 0, -1, -1, 0"),
+    "userfaultfd": (323, 282, "0"),
+    "init_module": (175, 105, "0, 0, b''"),
+    "kexec_load": (246, 104, "0, 0, 0, 0"),
+    "reboot": (169, 142, "0xfee1dead, 672274793, 0x1234567, 0"),
+    "swapon": (167, 224, "b'/tmp/a', 0"),
+    "syslog": (103, 116, "3, 0, 0"),
+    "settimeofday": (164, 170, "0, 0"),
+    "sethostname": (170, 161, "b'a', 1"),
+    "open_by_handle_at": (304, 265, "-100, 0, 0"),
+    "name_to_handle_at": (303, 264, "-100, b'/', 0, 0, 0"),
+    "personality": (135, 92, "0x0400000"),
+    "splice": (275, 76, "0, 0, 1, 0, 1, 0"),
+    "sync": (162, 81, ""),
+    "mq_open": (240, 180, "b'a', 66, 0o600, 0"),
+}
+_UNKNOWN_CALLS = {
+    "clone3": (435, 435, "0, 0"),
+    "io_uring_setup": (425, 425, "8, 0"),
+    "landlock_create_ruleset": (444, 444, "0, 0, 1"),
+    "seccomp": (317, 277, "0, 0, 0"),
+    "a call of the future": (4000, 4000, ""),
+}
+
+
+def test_calls_that_change_the_system_are_refused(pool: Pool) -> None:
+    column = 0 if os.uname().machine == "x86_64" else 1
+    for table, refusal in ((_CALLS, "EPERM"), (_UNKNOWN_CALLS, "ENOSYS")):
+        calls = ", ".join(f"attempt(call, {entry[column]}, {entry[2]})" for entry in table.values())
+        outcomes = dict(zip(table, _report(pool, f"print(json.dumps([{calls}]))"), strict=True))
+        assert outcomes == dict.fromkeys(table, refusal)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls of 32 bits")
+def test_calls_of_another_architecture_kill_or_fail(pool: Pool) -> None:
+    assert _report(pool, "print(json.dumps(attempt(call, 0x40000000 + 39)))") == "ENOSYS"
+    code = "b8140000 00cd80c3"  # mov eax, 20 (getpid of 32-bit calls); int 0x80; ret
+    source = f"""
+import mmap
+area = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)
+area.write(bytes.fromhex("{code.replace(" ", "")}"))
+address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+ctypes.CFUNCTYPE(ctypes.c_int)(address)()
+"""
+    result = pool.run_python(PRELUDE + source)
+    assert (result.status, result.exit_code) == ("killed", -31), "SIGSYS"
+
+
+def test_no_privileges_can_be_gained(pool: Pool) -> None:
+    source = """
+state = dict(line.split(":\\t") for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+print(json.dumps([
+    [attempt(os.setuid, 0), attempt(os.setgid, 0), attempt(os.setresuid, 0, 0, 0), attempt(os.setgroups, [0])],
+    [state[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")],
+    [state["NoNewPrivs"], state["Seccomp"], state["Uid"].split(), os.getgroups()],
+]))
+"""
+    changes, capabilities, (no_new, seccomp, users, groups) = _report(pool, source)
+    assert set(changes) <= {"EPERM", "EINVAL"}
+    assert {int(value, 16) for value in capabilities} == {0}
+    assert (no_new, seccomp, set(users)) == ("1", "2", {"1000"})
+    assert os.geteuid() != 0 or groups in ([], [1000])
+
+
+def test_programs_are_not_root_outside(pool: Pool) -> None:
+    word = marker()
+    found: list[int] = []
+
+    def look() -> None:
+        while not found and not done.is_set():
+            found.extend(Path("/proc", str(pid)).stat().st_uid for pid in processes_with(word))
+
+    done = threading.Event()
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    pool.run(["/bin/sh", "-c", f"exec -a {word} sleep 1 || sleep 1 {word}"], limits=evolve(LIMITS, timeout=5))
+    pool.run(["/bin/sleep", "0.5", "0.5"], limits=LIMITS)
+    done.set()
+    watcher.join()
+    assert 0 not in found
+
+
+def test_set_user_id_programs_give_nothing(pool: Pool) -> None:
+    candidates = [Path("/usr/bin", name) for name in ("su", "mount", "passwd", "sudo", "newgrp")]
+    programs = [str(path) for path in candidates if path.exists() and path.stat().st_mode & stat.S_ISUID]
+    if not programs:
+        pytest.skip("no such programs here")
+    for program in programs:
+        result = pool.run(["/bin/sh", "-c", f"cp {program} /tmp/p; chmod u+s /tmp/p; {program} -c id root; id -u"])
+        assert result.stdout_text.splitlines()[-1:] == ["1000"]
+
+
+def test_descriptors_are_only_the_standard_ones(pool: Pool) -> None:
+    source = """
+names = sorted(os.listdir("/proc/self/fd"), key=int)
+junk = [attempt(os.write, descriptor, b"x" * 100) for descriptor in range(4, 1000)]
+print(json.dumps([names, sorted(set(junk)), [os.readlink(f"/proc/self/fd/{k}")[:5] for k in range(3)]]))
+"""
+    names, junk, links = _report(pool, source)
+    assert names == ["0", "1", "2", "3"], "3 is the list itself"
+    assert (junk, links) == (["EBADF"], ["pipe:"] * 3)
+
+
+# --- what stays ----------------------------------------------------------------------------------------------------
+
+_SURVIVORS = {
+    "thread": "import threading\nthreading.Thread(target=signal.pause, daemon=True).start()",
+    "child": "if os.fork() == 0: signal.pause()",
+    "daemon": """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for number in range(3): os.close(number)
+        for number in signal.valid_signals() - {9, 19}: signal.signal(number, signal.SIG_IGN)
+        while True: pass
+    os._exit(0)
+""",
+    "program": "os.posix_spawn('/bin/sleep', [MARKER, '1000'], {}, setsid=True)",
+    "zombies": "for _ in range(15): os.fork() or os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("name", _SURVIVORS)
+def test_nothing_outlives_a_run(name: str, pool: Pool) -> None:
+    word = marker()
+    result = pool.run_python(marked(_SURVIVORS[name], word))
+    assert result.status == "ok", result.stderr_text
+    assert processes_with(word) == []
+
+
+_OWNERS = {
+    "run": "run(['/bin/sh', '-c', ': ' + word + '; sleep 1000; :'], limits=limits)",
+    "run_python": "run_python(spawn + '; time.sleep(1000)', limits=limits)",
+    "pool": "Pool(limits=limits).run_python(spawn + '; time.sleep(1000)')",
+    "session": "Session(limits=limits).run(spawn + '; time.sleep(1000)')",
+    "idle session": "session = Session(limits=limits); session.run(spawn); time.sleep(1000)",
+}
+
+
+@pytest.mark.parametrize("name", _OWNERS)
+def test_everything_ends_when_its_owner_is_killed(name: str) -> None:
+    word = marker()
+    code = f"""
+import time
+from purerl.sandbox import Limits, Pool, Session, run, run_python
+word, limits = {word!r}, Limits(timeout=1000)
+spawn = f"import os, time; os.posix_spawn('/bin/sleep', [{{word!r}}, '1000'], {{{{}}}})"
+{_OWNERS[name]}
+"""
+    owner = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        end = time.monotonic() + 60
+        while owner.poll() is None and not set(processes_with(word)) - {owner.pid}:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert owner.poll() is None, "it waits for its program"
+    finally:
+        owner.kill()
+        owner.wait()
+    wait_until_gone(word)
+
+
+def test_pool_goes_on_after_its_zygote_was_killed() -> None:
+    with Pool(limits=LIMITS) as pool:
+        assert pool.run_python("print(1)").stdout == b"1\n"
+        assert pool._zygote is not None
+        pool._zygote._process.kill()
+        pool._zygote._process.wait()
+        outcomes = []
+        for _ in range(10):
+            try:
+                outcomes.append(pool.run_python("print(1)").stdout)
+            except Exception as error:  # noqa: BLE001
+                outcomes.append(type(error).__name__)
+        assert outcomes[-1] == b"1\n"
+        assert set(outcomes) <= {b"1\n", "SandboxError"}

@@ -1,0 +1,108 @@
+"""Control groups of both versions: which are found, what is written. Version 2 only in files that look like it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from purerl.sandbox.supervisor.cgroups import Cgroup, find_parents, remove_stale
+from purerl.sandbox.supervisor.launch import cgroup_parents
+
+
+def _mount(target: Path, kind: str, options: str, root: str = "/") -> str:
+    return f"29 23 0:26 {root} {target} rw,nosuid - {kind} {kind} {options}\n"
+
+
+def _version_1(folder: Path, *, root: str = "/") -> tuple[str, str]:
+    for name in ("memory", "pids"):
+        (folder / name / "docker/a").mkdir(parents=True)
+    mounts = [_mount(folder / name, "cgroup", f"rw,{name}", root) for name in ("memory", "pids")]
+    return "9:memory:/docker/a\n8:pids:/\n1:name=systemd:/\n0::/\n", "".join(mounts)
+
+
+def test_version_1_uses_the_groups_of_this_process(tmp_path: Path) -> None:
+    assert find_parents(*_version_1(tmp_path)) == {"memory": tmp_path / "memory/docker/a", "pids": tmp_path / "pids"}
+
+
+def test_version_1_of_a_container_that_sees_only_its_own_groups(tmp_path: Path) -> None:
+    """The mount shows the group /docker/a, in which the group of this process is the root."""
+    _version_1(tmp_path)
+    mounts = _mount(tmp_path / "memory", "cgroup", "rw,memory", "/docker") + _mount(
+        tmp_path / "pids", "cgroup", "rw,pids"
+    )
+    parents = find_parents("9:memory:/docker/docker/a\n8:pids:/\n", mounts)
+    assert parents == {"memory": tmp_path / "memory/docker/a", "pids": tmp_path / "pids"}
+    assert find_parents("9:memory:/elsewhere\n8:pids:/\n", mounts) is None
+
+
+def _version_2(folder: Path) -> tuple[str, str]:
+    own = folder / "user.slice/app.slice/scope"
+    own.mkdir(parents=True)
+    controllers = {folder: "cpu memory pids", own.parents[1]: "memory", own.parent: "cpu memory pids", own: ""}
+    for path, text in controllers.items():
+        (path / "cgroup.subtree_control").write_text(text)
+        (path / "cgroup.procs").write_text("")
+    return "0::/user.slice/app.slice/scope\n", _mount(folder, "cgroup2", "rw,nsdelegate")
+
+
+def test_version_2_uses_the_nearest_group_that_hands_on_its_controllers(tmp_path: Path) -> None:
+    files = _version_2(tmp_path)
+    assert find_parents(*files) == {"": tmp_path / "user.slice/app.slice"}
+    (tmp_path / "user.slice/app.slice/cgroup.subtree_control").write_text("memory")
+    assert find_parents(*files) == {"": tmp_path}
+    (tmp_path / "cgroup.subtree_control").write_text("memory")
+    assert find_parents(*files) is None
+
+
+def test_without_cgroups_there_are_no_parents(tmp_path: Path) -> None:
+    assert find_parents("", "") is None
+    assert find_parents("0::/\n", _mount(tmp_path, "cgroup2", "rw")) is None, "it has no controllers"
+
+
+class _Version2(Cgroup):
+    """The kernel creates the files of a group together with its directory; here they are ordinary files."""
+
+    def _path(self, name: str) -> Path:
+        path = super()._path(name)
+        if not path.exists():
+            path.write_text({"memory.events": "low 0\noom 0\noom_kill 0\n", "pids.current": "3\n"}.get(name, "4096\n"))
+        return path
+
+
+def test_version_2_limits_memory_without_swap_and_processes(tmp_path: Path) -> None:
+    find_parents(*_version_2(tmp_path))
+    cgroup = _Version2({"": tmp_path / "user.slice"}, memory=2**20, processes=7)
+    [folder] = [path for path in (tmp_path / "user.slice").iterdir() if path.name.startswith("purerl-sandbox-")]
+    cgroup.add(1234)
+    written = {
+        name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs")
+    }
+    assert written == {"memory.max": "1048576", "memory.swap.max": "0", "pids.max": "7", "cgroup.procs": "1234"}
+    assert (cgroup.version, cgroup.memory(), cgroup.processes()) == (2, 4096, 3)
+    assert not cgroup.has_exceeded_memory()
+    (folder / "memory.events").write_text("low 0\noom 2\noom_kill 1\n")
+    assert cgroup.has_exceeded_memory()
+
+
+@pytest.mark.skipif(cgroup_parents() is None, reason="no control groups can be created here")
+def test_groups_are_removed_also_if_a_supervisor_was_killed() -> None:
+    parents = cgroup_parents() or {}
+    cgroup = Cgroup(parents, memory=2**24, processes=5)
+    paths = [parent / f"purerl-sandbox-{os.getpid()}" for parent in parents.values()]
+    assert all(path.exists() for path in paths)
+    cgroup.close()
+    assert not any(path.exists() for path in paths)
+    stale = [parent / "purerl-sandbox-99999999" for parent in parents.values()]
+    for path in stale:
+        path.mkdir()
+    try:
+        remove_stale(parents)
+        assert all(path.exists() for path in stale), "they are too new: their supervisor may be about to fill them"
+        remove_stale(parents, seconds=-1.0)
+        assert not any(path.exists() for path in stale)
+    finally:
+        for path in stale:
+            if path.exists():
+                path.rmdir()
