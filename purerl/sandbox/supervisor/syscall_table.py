@@ -11,7 +11,7 @@ __all__ = ["ALLOWED", "REFUSED", "numbers_of"]
 
 ALLOWED = """
 read:0:63 write:1:64 open:2:- openat:257:56 openat2:437:437 creat:85:- close:3:57 close_range:436:436 stat:4:-
-fstat:5:80 lstat:6:- newfstatat:262:- statx:332:291 access:21:- faccessat:269:48 faccessat2:439:439 poll:7:-
+fstat:5:80 lstat:6:- newfstatat:262:79 statx:332:291 access:21:- faccessat:269:48 faccessat2:439:439 poll:7:-
 ppoll:271:73 select:23:- pselect6:270:72 lseek:8:62 pread64:17:67 pwrite64:18:68 readv:19:65 writev:20:66
 preadv:295:69 pwritev:296:70 preadv2:327:286 pwritev2:328:287 sendfile:40:71 copy_file_range:326:285 dup:32:23
 dup2:33:- dup3:292:24 pipe:22:- pipe2:293:59 fcntl:72:25 flock:73:32 fsync:74:82 fdatasync:75:83 syncfs:306:267
