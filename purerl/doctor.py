@@ -33,6 +33,7 @@ REQUIRED = {
     "httpx": "connections to the hub and to remote environments",
     "huggingface-hub": "uploading models",
     "jinja2": "chat templates",
+    "mpmath": "values of formulas in rewards for mathematics",
     "numpy": "arrays between libraries",
     "pyarrow": "data and rollouts as Parquet",
     "rich": "the console",
@@ -48,7 +49,6 @@ REQUIRED = {
 EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
     "lora": ("peft", "trains adapters"),
-    "math": ("math-verify", "scores answers that are formulas"),
     "mcp": ("mcp", "calls tools of MCP servers"),
     "gymnasium": ("gymnasium", "environments that are registered with it"),
     "reasoning-gym": ("reasoning-gym", "data sets and their scores"),

@@ -1,51 +1,45 @@
 """Rewards for mathematics: they compare the answer in a completion with the ground truth.
 
 Each function extracts the answer with rules of `purerl.rewards.extraction`. The ground truth is the column `answer`, or
-`reward_model.ground_truth` in verl's files. Numbers are compared exactly, which takes microseconds. All other answers,
-such as formulas, sets and intervals, are compared by math-verify, which gets half a second of CPU time. If it does not
-finish in this time, there is no reward.
+`reward_model.ground_truth` in verl's files. `purerl.rewards.numbers` reads numbers, and `purerl.rewards.answers`
+compares all other answers, such as formulas, sets and intervals.
+
+A ground truth that cannot be read is a failure, whatever the completion is. An answer that cannot be read scores 0.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-import signal
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import cache
-from types import FrameType
 from typing import Any
 
-from purerl.errors import ConfigError
 from purerl.rewards.adapters import needs_one_of
-from purerl.rewards.extraction import (
-    compact,
-    exact_number,
-    extract,
-    find_candidates,
-    first_number,
-    last_boxed,
-    number_with_units,
-)
+from purerl.rewards.answers import EXACT, Rules, is_correct, read_ground_truth
+from purerl.rewards.extraction import extract, find_candidates, last_boxed
 from purerl.rewards.ground_truth import get_ground_truth
+from purerl.rewards.numbers import compact, exact_number, first_number, has_alternatives, number_with_units
 
 __all__ = [
+    "NUMERIC",
+    "aime",
     "boxed",
     "extract_boxed",
     "extract_letter",
     "extract_number",
     "gsm8k",
     "has_boxed",
+    "math",
     "multiple_choice",
     "numeric",
 ]
 
-_MAX_VERIFY_SECONDS = 0.5
-_MAX_FORMULA_CHARACTERS = 300
-_RELATIVE_TOLERANCE = Fraction(1, 10**6)
+_MAX_LETTER_CHARACTERS = 300
+_MAX_AIME = 999
+NUMERIC = Rules(relative_tolerance=1e-6)
+"""The rules of `numeric`."""
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ANSWER_RULES = ("boxed", "answer tag", "hashes", "phrase")
 _NUMBER_RULES = ("answer tag", "hashes", "phrase", "A: prefix", "last number")
 _LETTER_RULES = ("boxed", "answer tag", "hashes", "phrase", "option", "single letter", "lettered line")
 
@@ -64,27 +58,61 @@ def gsm8k(completion: str, example: Mapping[str, Any]) -> float:
 
 
 @needs_one_of("answer", "reward_model")
-def numeric(completion: str, example: Mapping[str, Any]) -> float:
+def numeric(completion: str, example: Mapping[str, Any], *, rules: Rules = NUMERIC) -> float:
     r"""1 if the number in the completion equals the ground truth up to a relative error of 1e-6, 0 otherwise.
+
+    The kind of reward `numeric` has settings for the tolerance.
 
     >>> numeric(r"so \boxed{0.3333333}", {"answer": "1/3"}), numeric("about 0.33", {"answer": "1/3"})
     (1.0, 0.0)
     """
     answer, expected = _extract_number(completion), _ground_truth_number(example)
-    return float(answer is not None and abs(answer - expected) <= _RELATIVE_TOLERANCE * abs(expected))
+    return float(answer is not None and abs(answer - expected) <= rules.tolerance(expected))
 
 
 @needs_one_of("answer", "reward_model")
-def boxed(completion: str, example: Mapping[str, Any]) -> float | None:
-    r"""1 if the content of the last ``\boxed{...}`` equals the ground truth, 0 if it does not or if there is no box.
+def aime(completion: str, example: Mapping[str, Any]) -> float:
+    r"""1 if the answer of the completion is the integer from 0 to 999 that is the ground truth, 0 otherwise.
 
-    The ground truth may be a complete solution with a box. Returns None if math-verify exceeds its time limit.
+    Unlike `gsm8k`, it does not take the last number of a completion without an answer.
 
-    >>> boxed(r"so \boxed{0.5}", {"answer": r"\frac{1}{2}"}), boxed("so 0.5", {"answer": "0.5"})
+    >>> aime(r"Thus $m + n = \boxed{33}$.", {"answer": "033"}), aime("There are 33 of them.", {"answer": "033"})
     (1.0, 0.0)
     """
-    answer, expected = extract(completion, ["boxed"]), _ground_truth_formula(example)
-    return 0.0 if answer is None else _are_equal(answer, expected)
+    expected = _ground_truth_number(example)
+    if expected.denominator != 1 or not 0 <= expected <= _MAX_AIME:
+        raise ValueError(
+            f"the ground truth is not an integer from 0 to {_MAX_AIME}: {get_ground_truth(example)!r:.200}"
+        )
+    return float(_extract_number(completion, _ANSWER_RULES) == expected)
+
+
+@needs_one_of("answer", "reward_model")
+def math(completion: str, example: Mapping[str, Any], *, rules: Rules = EXACT) -> float:
+    r"""1 if the answer of the completion equals the ground truth, 0 otherwise.
+
+    The answer is in a box, in an answer tag, after `####`, or after a phrase such as "the answer is". It may be a
+    number, a formula, an equation, a list, a set, an interval, a vector, a quantity with units, a word, ... A page of
+    the documentation says which answers are equal. The kind of reward `math` has settings for the `rules`.
+
+    Raises: ValueError if the ground truth cannot be read.
+
+    >>> math(r"so \boxed{0.5}", {"answer": r"\frac{1}{2}"}), math("The answer is $(x+1)^2$.", {"answer": "x^2+2x+1"})
+    (1.0, 1.0)
+    >>> math(r"so \boxed{3.14}", {"answer": r"\pi"}, rules=Rules(absolute_tolerance=0.01))
+    1.0
+    """
+    return _compare(_extract_formula(completion), example, rules)
+
+
+@needs_one_of("answer", "reward_model")
+def boxed(completion: str, example: Mapping[str, Any], *, rules: Rules = EXACT) -> float:
+    r"""As `math`, but 0 if the completion has no ``\boxed{...}``.
+
+    >>> boxed(r"so \boxed{0.5}", {"answer": r"\frac{1}{2}"}), boxed("The answer is 0.5.", {"answer": "0.5"})
+    (1.0, 0.0)
+    """
+    return _compare(extract(completion, ["boxed"]), example, rules)
 
 
 @needs_one_of("answer", "reward_model")
@@ -147,12 +175,12 @@ def _ground_truth_number(example: Mapping[str, Any]) -> Fraction:
 
 
 def _ground_truth_formula(example: Mapping[str, Any]) -> str:
-    """The content of the last box of the ground truth, or all of it if there is no box.
+    """The content of the last box of the ground truth, or what follows ####, or all of it.
 
     Raises: ValueError if it is blank.
     """
     text = get_ground_truth(example).strip()
-    formula = last_boxed(text) or text
+    formula = last_boxed(text) or extract(text, ["hashes"]) or text
     if not formula:
         raise ValueError("the ground truth is blank")
     return formula
@@ -167,13 +195,37 @@ def _ground_truth_letter(example: Mapping[str, Any]) -> str:
     return letter
 
 
-def _extract_number(completion: str) -> Fraction | None:
-    """The number in the completion. If there is a box, it must contain a single number with optional units."""
+def _compare(answer: str | None, example: Mapping[str, Any], rules: Rules) -> float:
+    """Whether `answer` is equal to the ground truth, which must be readable even if there is no answer."""
+    expected = read_ground_truth(_ground_truth_formula(example))
+    return float(answer is not None and is_correct(answer, expected, rules))
+
+
+def _extract_number(completion: str, rules: Sequence[str] = _NUMBER_RULES) -> Fraction | None:
+    """The number in the completion. If there is a box, it must contain a single number with optional units.
+
+    An answer that offers a choice of numbers is none.
+    """
     box = extract(completion, ["boxed"])
     if box is not None:
         return number_with_units(box)
-    numbers = (first_number(candidate) for candidate in find_candidates(completion, _NUMBER_RULES))
-    return next((number for number in numbers if number is not None), None)
+    for candidate in find_candidates(completion, [rule for rule in rules if rule != "boxed"]):
+        if has_alternatives(candidate):
+            return None
+        if (number := first_number(candidate)) is not None:
+            return number
+    return None
+
+
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$)|,?\s(?:because|since|as|which|where|when|for)\b", re.IGNORECASE)
+
+
+def _extract_formula(completion: str) -> str | None:
+    """The answer of a completion, without the rest of its sentence; None if there is none."""
+    answer = extract(completion, _ANSWER_RULES)
+    if answer is None or extract(completion, ["boxed"]) is not None:
+        return answer
+    return _SENTENCE_END.split(answer, maxsplit=1)[0]
 
 
 _DECORATION = re.compile(r"\\(?:text|math)(?:bf|it|rm)?\{|[\\*_$`\"\[\]{}\u201c\u201d]")
@@ -205,86 +257,7 @@ def _parse_letter(answer: str) -> str | None:
 
     "A" as an article and "I" as a pronoun are not letters.
     """
-    match = _LETTER.match(_DECORATION.sub("", answer[:_MAX_FORMULA_CHARACTERS]))
+    match = _LETTER.match(_DECORATION.sub("", answer[:_MAX_LETTER_CHARACTERS]))
     if match is None:
         return None
     return "" if match["another"] else match["letter"].upper()
-
-
-# --- equality ----------------------------------------------------------------------------------------------------
-
-
-def _are_equal(answer: str, expected: str) -> float | None:
-    """Compare two answers as strings, then as numbers, then as formulas."""
-    if compact(answer) == compact(expected):
-        return 1.0
-    numbers = exact_number(answer), exact_number(expected)
-    if None not in numbers:
-        return float(numbers[0] == numbers[1])
-    if max(len(answer), len(expected)) > _MAX_FORMULA_CHARACTERS:
-        return 0.0
-    return _verify(answer, expected)
-
-
-def _verify(answer: str, expected: str) -> float | None:
-    """Compare two formulas with math-verify. Returns None if it exceeds the time limit."""
-    are_same = _load_math_verify()
-    return _run_with_time_limit(_MAX_VERIFY_SECONDS, lambda: are_same(answer, expected))
-
-
-@cache
-def _load_math_verify() -> Callable[[str, str], bool]:
-    """Load a function that compares two formulas.
-
-    It is called once here, because sympy imports modules during its first call. Their import time must not count
-    against the time limit.
-    """
-    try:
-        from math_verify import parse, verify
-    except ImportError as error:
-        raise ConfigError("math-verify is not installed", do="pip install 'purerl[math]'") from error
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-
-    def are_same(answer: str, expected: str) -> bool:
-        formulas = [parse(f"${text}$", parsing_timeout=None) for text in (expected, answer)]
-        return verify(*formulas, timeout_seconds=None)
-
-    are_same("x^2 + 2x + 1", "(x + 1)^2")
-    return are_same
-
-
-class _TimeLimitError(BaseException):
-    """Not an Exception, because sympy catches those."""
-
-
-def _run_with_time_limit(seconds: float, function: Callable[[], bool]) -> float | None:
-    """Return the result of `function` as 1 or 0, or None if it takes more than `seconds` of CPU time.
-
-    The limit is on CPU time, so the result does not depend on the load of the computer. A signal interrupts `function`,
-    so this works only in the main thread of a process. Python reports and ignores exceptions in finalizers. The signal
-    is therefore repeated every tenth of `seconds`, and its exceptions are not reported.
-    """
-    is_running = True
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if is_running:
-            raise _TimeLimitError
-
-    def report(unraisable: sys.UnraisableHookArgs) -> None:
-        if not isinstance(unraisable.exc_value, _TimeLimitError):
-            previous_hook(unraisable)
-
-    previous_hook, sys.unraisablehook = sys.unraisablehook, report
-    previous_handler = signal.signal(signal.SIGPROF, interrupt)
-    signal.setitimer(signal.ITIMER_PROF, seconds, seconds / 10)
-    try:
-        try:
-            return float(function())
-        finally:
-            is_running = False  # no interruption during the cleanup below
-    except _TimeLimitError:
-        return None
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, previous_handler)
-        sys.unraisablehook = previous_hook

@@ -1,4 +1,4 @@
-"""Formulas, scored by math-verify in worker processes. No completion is written like the answer in the data."""
+"""Formulas, scored in worker processes. No completion is written like the answer in the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.data.made import assistant, user, write
 
 from .made import records, train, write_model
 
-pytest.importorskip("math_verify")
 DIGITS = range(1, 9)
 STEPS = 3
 
