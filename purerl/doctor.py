@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 from attrs import evolve, frozen
 
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, SandboxError
 from purerl.plugins import find, names
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def check_installation() -> Iterator[Finding]:
     yield from (_required(name, purpose) for name, purpose in REQUIRED.items())
     yield from (_extra(extra, *package) for extra, package in EXTRAS.items())
     yield from (_engine(group, kind) for group in ("trainer", "generator") for kind in names(group))
+    yield from _sandbox()
     yield _timed("devices", "torch", _devices, do=_REINSTALL_TORCH)
     yield _timed("tests", "matrix product", lambda: _product("float32"), do=_OTHER_DEVICE)
     yield _timed("tests", "bfloat16", lambda: _product("bfloat16"), do=_OTHER_DEVICE)
@@ -224,6 +225,26 @@ def _describe(capabilities: Capabilities) -> str:
         ", ".join(name for name, value in values.items() if value is True),
     ]
     return "; ".join(filter(None, parts)) or "no optional capability"
+
+
+# --- sandbox -----------------------------------------------------------------------------------------------------
+
+
+def _sandbox() -> Iterator[Finding]:
+    """The layers of sandboxes. Most runs need no sandbox, so a missing one is no error here."""
+    from purerl.sandbox.layers import find_layers
+
+    try:
+        for layer in find_layers():
+            yield Finding(
+                "sandbox",
+                layer.name.removesuffix(" namespace"),
+                "good" if layer.is_active else "missing",
+                layer.text,
+                layer.do,
+            )
+    except SandboxError as error:
+        yield Finding("sandbox", "a program", "missing", " ".join(str(error).split()), "see docs/sandbox.md")
 
 
 # --- computations ------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from purerl_cli.options import Command
 from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
 from purerl_cli.plan import Recipe, Settings, plan
 from purerl_cli.report import report
+from purerl_cli.sandbox import sandbox
 from purerl_cli.serve import serve
 from purerl_cli.stopping import stop_signals
 
@@ -155,6 +156,7 @@ app.command(cls=Command)(sample)
 app.add_typer(data, name="data")
 
 app.add_typer(algo, name="algo")
+app.add_typer(sandbox, name="sandbox")
 app.command()(report)
 app.command()(export)
 app.command()(serve)

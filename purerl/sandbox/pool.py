@@ -25,6 +25,7 @@ from purerl.sandbox.messages import Task
 from purerl.sandbox.processes import FLAGS, Process, ask, find_interpreter
 from purerl.sandbox.results import Result
 from purerl.sandbox.running import ANSWER_SECONDS
+from purerl.sandbox.session import Session, Supervisor
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text, make_task, read_only, to_result
 
@@ -99,6 +100,28 @@ class Pool:
     ) -> Result:
         """`run_python`, for an event loop. A run whose task is canceled is ended."""
         return await self._run_async(make_task(self._settings, source=source, files=files, stdin=stdin, limits=limits))
+
+    def session(
+        self,
+        *,
+        files: Files | None = None,
+        limits: Limits | None = None,
+        total_timeout: float = 300.0,
+        total_output: int = 2**24,
+    ) -> Session:
+        """A session that is forked from the warm interpreter. It does not count as a run, and ends with the pool."""
+        return Session(
+            self._settings,
+            files=files,
+            limits=limits,
+            total_timeout=total_timeout,
+            total_output=total_output,
+            start=self._start_session,
+        )
+
+    def _start_session(self) -> Supervisor:
+        connection = self._start_supervisor()
+        return Supervisor(connection, self._last_words, connection.close)
 
     def _command(self, command: Sequence[str], files: Files | None, stdin: Text, limits: Limits | None) -> Task:
         if not command:

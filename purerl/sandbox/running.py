@@ -11,7 +11,7 @@ from purerl.sandbox.results import Result
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text, make_task, to_result
 
-__all__ = ["ANSWER_SECONDS", "execute", "run", "run_python"]
+__all__ = ["ANSWER_SECONDS", "answer", "execute", "run", "run_python"]
 
 ANSWER_SECONDS = 60.0
 """How much longer than a program a supervisor may take."""
@@ -73,10 +73,11 @@ def run_python(
 
 def execute(task: Task, settings: SandboxSettings) -> Result:
     """Run `task` with a supervisor of its own. Raises: SandboxError."""
-    return to_result(_answer(task, settings))
+    return to_result(answer(task, settings))
 
 
-def _answer(task: Task, settings: SandboxSettings) -> Message:
+def answer(task: Task, settings: SandboxSettings) -> Message:
+    """What a supervisor answers to `task`. Raises: SandboxError."""
     flags = FLAGS_WITHOUT_PACKAGES if task.kind == "command" else FLAGS
     process = Process(find_interpreter(settings.python).path, "start_supervisor", flags=flags)
     try:

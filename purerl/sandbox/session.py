@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import NamedTuple, Self
 
 from purerl.errors import ConfigError, SandboxError
 from purerl.sandbox.messages import Message
@@ -16,9 +18,17 @@ from purerl.sandbox.running import ANSWER_SECONDS
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text, make_task, to_bytes, to_result
 
-__all__ = ["Session"]
+__all__ = ["Session", "Supervisor"]
 
 _DEFAULT = SandboxSettings()
+
+
+class Supervisor(NamedTuple):
+    """A supervisor that serves one session: its socket, what it says when it fails, and how it is ended."""
+
+    connection: socket.socket
+    last_words: Callable[[], str]
+    close: Callable[[], None]
 
 
 class Session:
@@ -32,10 +42,11 @@ class Session:
     limits         in place of `settings.limits`; timeout, cpu_time and max_output are those of one turn
     total_timeout  duration of all turns together, in seconds
     total_output   bytes that all turns may write together
+    start          starts its supervisor; `Pool.session` has one that takes a tenth of the time
 
     The interpreter starts with the first turn. A turn that exceeds its time or its output is interrupted by
-    KeyboardInterrupt. If this does not end it within a second, or if it exceeds another limit, the session is over:
-    `is_alive` is false. Between two turns all its processes are stopped.
+    KeyboardInterrupt. If this does not end it within three seconds, or if it exceeds another limit, the session is
+    over: `is_alive` is false. Between two turns all its processes are stopped.
 
     Raises: ConfigError for remote sandboxes, which have no sessions.
     """
@@ -48,21 +59,21 @@ class Session:
         limits: Limits | None = None,
         total_timeout: float = 300.0,
         total_output: int = 2**24,
+        start: Callable[[], Supervisor] | None = None,
     ):
         if settings.remote is not None:
             do = "set no remote, or use a tool that keeps no variables"
             raise ConfigError("remote", got=settings.remote, need="a sandbox on this computer", do=do)
-        self._settings, self._limits = settings, limits or settings.limits
         self._task = make_task(settings, files=files, limits=limits)
-        self._seconds, self._output = total_timeout, total_output
-        self._lock, self._process, self.is_alive = threading.Lock(), None, True
-        self._starter: ThreadPoolExecutor | None = None
+        self._start = start or (lambda: _start_process(settings))
+        self._lock, self._supervisor, self.is_alive = threading.Lock(), None, True
+        self.remaining_seconds, self.remaining_output = total_timeout, total_output
 
     def run(self, code: Text) -> Result:
         """Run code, and print the value of its last line if that is an expression.
 
         The exit code is 1 after an exception, and what the code gives to `sys.exit`, which does not end the session.
-        The status of a turn for which no time is left is "timeout", and for which no output is left, "output".
+        The status of a turn for which no time is left is "timeout".
 
         Raises: SandboxError if the sandbox cannot be built, or the session is over.
         """
@@ -76,39 +87,34 @@ class Session:
                 raise
 
     async def run_async(self, code: Text) -> Result:
-        """`run`, for an event loop."""
+        """`run`, for an event loop. A turn whose task is canceled runs to its end."""
         return await asyncio.to_thread(self.run, code)
 
     def _turn(self, code: bytes) -> Result:
         bounds = self._task.bounds
-        seconds, output = min(bounds.seconds, self._seconds), min(bounds.output, self._output)
+        seconds, output = min(bounds.seconds, self.remaining_seconds), min(bounds.output, self.remaining_output)
         if seconds <= 0:
             return Result("timeout", None, b"", b"", 0.0, 0)
-        if self._process is None:
-            self._process = self._start()
+        supervisor = self._supervisor or self._open()
         limits = {"seconds": seconds, "cpu_seconds": min(bounds.cpu_seconds, seconds), "output": output}
-        process = self._process
-        answer = ask(process.connection, Message(limits, [code]), seconds + ANSWER_SECONDS, process.last_words)
+        answer = ask(supervisor.connection, Message(limits, [code]), seconds + ANSWER_SECONDS, supervisor.last_words)
         result = to_result(answer)
-        self._seconds -= result.seconds
-        self._output -= len(result.stdout) + len(result.stderr)
+        self.remaining_seconds -= result.seconds
+        self.remaining_output -= len(result.stdout) + len(result.stderr)
         if not answer.header["is_alive"]:
             self.close()
         return result
 
-    def _start(self) -> Process:
-        # The kernel ends the process with the thread that has started it, so this thread lives as long as the session.
-        self._starter = ThreadPoolExecutor(1, "purerl sandbox session")
-        path = find_interpreter(self._settings.python).path
-        process = self._starter.submit(Process, path, "start_supervisor", flags=FLAGS).result()
-        self._finalizer = weakref.finalize(self, _end, process, self._starter)
-        ask(process.connection, self._task.to_message(), ANSWER_SECONDS, process.last_words)
-        return process
+    def _open(self) -> Supervisor:
+        supervisor = self._supervisor = self._start()
+        self._finalizer = weakref.finalize(self, supervisor.close)
+        ask(supervisor.connection, self._task.to_message(), ANSWER_SECONDS, supervisor.last_words)
+        return supervisor
 
     def close(self) -> None:
         """End the session."""
         self.is_alive = False
-        if self._starter is not None:
+        if self._supervisor is not None:
             self._finalizer()
 
     def __enter__(self) -> Self:
@@ -118,6 +124,15 @@ class Session:
         self.close()
 
 
-def _end(process: Process, starter: ThreadPoolExecutor) -> None:
-    process.close()
-    starter.shutdown()
+def _start_process(settings: SandboxSettings) -> Supervisor:
+    """Start a supervisor in an interpreter of its own."""
+    # The kernel ends a process with the thread that has started it, so this thread lives as long as the session.
+    starter = ThreadPoolExecutor(1, "purerl sandbox session")
+    path = find_interpreter(settings.python).path
+    process = starter.submit(Process, path, "start_supervisor", flags=FLAGS).result()
+
+    def close() -> None:
+        process.close()
+        starter.shutdown()
+
+    return Supervisor(process.connection, process.last_words, close)

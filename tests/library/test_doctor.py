@@ -46,7 +46,7 @@ def test_doctor_finds_no_problem_in_the_test_environment() -> None:
     findings = list(check_installation())
     assert [finding for finding in findings if finding.state == "bad"] == []
     sections = list(dict.fromkeys(finding.section for finding in findings))
-    assert sections == ["machine", "packages", "extras", "engines", "devices", "tests"]
+    assert sections == ["machine", "packages", "extras", "engines", "sandbox", "devices", "tests"]
     assert findings[-1].text.startswith("1 step: sampled, scored, trained, evaluated, saved, ")
     engines = {finding.name: finding.text for finding in findings if finding.section == "engines"}
     kinds = {f"{group} {kind}" for group in ("trainer", "generator") for kind in names(group)}

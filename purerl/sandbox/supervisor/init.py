@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import ioctl
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
 from purerl.sandbox.supervisor import interpreter, landlock, seccomp
@@ -29,12 +30,10 @@ from purerl.sandbox.supervisor.root import DEVICES, HOME, WRITABLE, build_root, 
 from purerl.sandbox.supervisor.sampling import descendants
 from purerl.sandbox.supervisor.syscalls import close_from, prctl
 
-__all__ = ["CONTINUE", "INTERRUPT", "PAUSE", "USER", "Plan", "initialize"]
+__all__ = ["USER", "Plan", "initialize"]
 
 USER = 1000
 """The user and group of programs, in the sandbox."""
-PAUSE, CONTINUE, INTERRUPT = signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
-"""Signals of the supervisor: stop all processes of the sandbox, continue them, and SIGINT for the program."""
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _UP = 0x8913, 0x8914, 1
@@ -121,7 +120,7 @@ def _initialize(report: socket.socket, turns: int | None) -> Callable[[], None]:
         return _start(task, plan, report, turns)
     if score is not None:
         os.write(score, b"0")  # only the program is the first to be killed when the host has no memory
-    return _collect(pid, report, is_session=turns is not None)
+    return _collect(pid, report)
 
 
 class _Shown(NamedTuple):
@@ -206,32 +205,51 @@ def _start(task: Task, plan: Plan, report: socket.socket, turns: int | None) -> 
     raise AssertionError
 
 
-def _collect(program: int, report: socket.socket, *, is_session: bool) -> NoReturn:
-    """Collect processes that have ended, until the program has. Then end all others."""
+def _collect(program: int, report: socket.socket) -> NoReturn:
+    """Collect processes that have ended, until the program has, and obey the supervisor. Then end all others."""
     null = os.open("/dev/null", os.O_RDWR)
-    take_descriptors([null, null, null, report.detach()])
-    report = socket.socket(fileno=3)
-    if is_session:  # without a handler, a signal from inside does not reach process 1
-        signal.signal(PAUSE, lambda number, frame: _signal_all(signal.SIGSTOP))
-        signal.signal(CONTINUE, lambda number, frame: _signal_all(signal.SIGCONT))
-        signal.signal(INTERRUPT, lambda number, frame: os.kill(program, signal.SIGINT))
-    while True:
-        pid, status, usage = os.wait4(-1, 0)
-        if pid == program:
-            break
-    ended = {"exit": os.waitstatus_to_exitcode(status), "memory": usage.ru_maxrss * 1024}
-    ended["cpu_seconds"] = usage.ru_utime + usage.ru_stime
+    read, write = os.pipe()
+    take_descriptors([null, null, null, report.detach(), read, write])
+    report, read, write = socket.socket(fileno=3), 4, 5
+    for descriptor in (read, write):
+        os.set_blocking(descriptor, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # it only wakes this process up
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    while (ended := _reap(program)) is None:
+        ready, _, _ = select.select([read, report], [], [])
+        if read in ready:
+            os.read(read, 4096)
+        if report in ready:
+            _obey(_receive(report).header["order"], program)
     with suppress(OSError):
         send(report, Message(ended))
     _end_all()
 
 
+def _reap(program: int) -> dict[str, Any] | None:
+    """Collect all processes that have ended; how the program ended, if it has."""
+    while True:
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
+        if pid == program:
+            seconds = usage.ru_utime + usage.ru_stime
+            return {"exit": os.waitstatus_to_exitcode(status), "memory": usage.ru_maxrss * 1024, "cpu_seconds": seconds}
+        if pid == 0:
+            return None
+
+
+def _obey(order: str, program: int) -> None:
+    """Carry out an order of the supervisor of a session."""
+    if order == "interrupt":
+        with suppress(ProcessLookupError):
+            os.kill(program, signal.SIGINT)
+    else:
+        _signal_all({"pause": signal.SIGSTOP, "continue": signal.SIGCONT}[order])
+
+
 def _signal_all(number: int) -> None:
     """Send a signal to all other processes of the sandbox."""
-    if os.getpid() == 1:
-        os.kill(-1, number)
-        return
-    for pid in descendants(os.getpid()):
+    pids = [-1] if os.getpid() == 1 else descendants(os.getpid())  # in a namespace, -1 are all of its processes
+    for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 

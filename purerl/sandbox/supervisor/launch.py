@@ -158,9 +158,10 @@ class Sandbox:
                 return is_privileged
         raise Refusal("user namespace", reason.errno, str(reason))
 
-    def signal(self, number: int) -> None:
-        """Send one of the signals of `purerl.sandbox.supervisor.init` to process 1."""
-        os.kill(self._pid, number)
+    def order(self, order: str) -> None:
+        """Let process 1 "pause" or "continue" all processes of a session, or "interrupt" its program."""
+        with suppress(OSError):  # it has ended
+            send(self.channels.report, Message({"order": order}))
 
     def end(self) -> None:
         """End all processes of the sandbox, and wait until they have ended."""

@@ -18,7 +18,7 @@ from purerl.sandbox.supervisor.sampling import Sampler
 __all__ = ["Channels", "Monitor"]
 
 _INTERVAL_WITH_CGROUP, _INTERVAL = 0.05, 0.01  # seconds between two measurements
-_CHUNK = 2**16
+_CHUNK, _MAX_CHUNKS = 2**16, 32
 
 
 class Channels(NamedTuple):
@@ -36,6 +36,7 @@ class Monitor:
     """Watches a sandbox.
 
     output   what the program has written to stdout and stderr, as far as it is kept
+    has_overflowed  whether it has written more than is kept
     message  the last message of process 1
     code     the last answer of a session
     memory   the largest memory that was seen, in bytes
@@ -58,6 +59,7 @@ class Monitor:
         self._waiting: dict[int, tuple[RawIOBase | socket.socket, memoryview]] = {}
         self.message: Mapping[str, Any] = {}
         self.code, self.memory, self._cpu_seconds = 0, 0, 0.0
+        self.has_overflowed = False
 
     @property
     def output(self) -> tuple[bytes, bytes]:
@@ -68,6 +70,7 @@ class Monitor:
         """Start the output of the next turn."""
         for kept in self._outputs.values():
             kept.clear()
+        self.has_overflowed = False
 
     def feed(self, end: RawIOBase | socket.socket, data: bytes) -> None:
         """Write `data` as fast as the program reads it; a pipe is closed after it."""
@@ -75,19 +78,20 @@ class Monitor:
         self._waiting[end.fileno()] = end, memoryview(data)
         self._poll.register(end, select.POLLOUT | (0 if isinstance(end, RawIOBase) else select.POLLIN))
 
-    def wait(self, seconds: float, cpu_seconds: float, max_output: int | None) -> str:
+    def wait(self, seconds: float, cpu_seconds: float, max_output: int, *, is_ending: bool = False) -> str:
         """Wait until something ends the run, or a turn of it.
 
         "exit": process 1 has sent a message; "turn": the session has answered; "gone": the owner has closed its end;
-        otherwise what was exceeded: "timeout", "memory", "processes", "output". With `max_output` None, output is read
-        and not kept.
+        otherwise what was exceeded: "timeout", "memory", "processes", "output". If the turn `is_ending`, because it was
+        interrupted, more output is read and not kept.
         """
         now = time.monotonic()
         end, measured, cpu_end = now + seconds, now, self._cpu_seconds + cpu_seconds
         while True:
             ready = self._poll.poll(max(0.0, min(end, measured + self._interval) - now) * 1000)
             for descriptor, event in ready:
-                if outcome := self._handle(descriptor, event, max_output):
+                outcome = self._handle(descriptor, event, max_output)
+                if outcome and not (is_ending and outcome == "output"):
                     return outcome
             now = time.monotonic()
             if now >= measured + self._interval:
@@ -97,7 +101,7 @@ class Monitor:
             if now >= end:
                 return "timeout"
 
-    def _handle(self, descriptor: int, event: int, max_output: int | None) -> str | None:
+    def _handle(self, descriptor: int, event: int, max_output: int) -> str | None:
         owner, report, turns = self._channels.owner, self._channels.report, self._channels.turns
         if descriptor == owner.fileno():
             return "gone"
@@ -106,7 +110,8 @@ class Monitor:
             self.message = message.header if message else {}
             return "exit"
         if descriptor in self._outputs:
-            return self._read(descriptor, max_output)
+            self._read(descriptor, max_output)
+            return "output" if self.has_overflowed else None
         if descriptor in self._waiting:
             self._write(descriptor)
         if turns is not None and descriptor == turns.fileno() and event & (select.POLLIN | select.POLLHUP):
@@ -141,31 +146,26 @@ class Monitor:
         else:
             self._poll.modify(descriptor, select.POLLIN)
 
-    def _read(self, descriptor: int, max_output: int | None) -> str | None:
-        """Read output that is there, and keep as much of it as is allowed."""
+    def _read(self, descriptor: int, max_output: int) -> int:
+        """Read output that is there, and keep as much of it as is allowed. Returns the number of bytes."""
         try:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:
-            return None
+            return 0
         if not data:
             self._poll.unregister(descriptor)
             self._open.discard(descriptor)
-            return None
-        if max_output is None:
-            return None
         room = max_output - sum(map(len, self._outputs.values()))
         self._outputs[descriptor] += data[:room]
-        return "output" if len(data) > room else None
+        self.has_overflowed = self.has_overflowed or len(data) > room
+        return len(data)
 
-    def drain(self, max_output: int) -> str | None:
-        """Read the output that has been written already; "output" if it is too much."""
-        exceeded = None
+    def drain(self, max_output: int) -> None:
+        """Read the output that has been written already."""
         for descriptor in sorted(self._open):
-            before = -1
-            while exceeded is None and descriptor in self._open and before != len(self._outputs[descriptor]):
-                before = len(self._outputs[descriptor])
-                exceeded = self._read(descriptor, max_output)
-        return exceeded
+            for _ in range(_MAX_CHUNKS):  # more than a pipe holds: other processes may still write into it
+                if not self._read(descriptor, max_output):
+                    break
 
     def _measure(self, cpu_end: float) -> str | None:
         processes = 0

@@ -18,14 +18,13 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
-from purerl.sandbox.supervisor.init import CONTINUE, INTERRUPT, PAUSE
 from purerl.sandbox.supervisor.launch import Refusal, Sandbox
 from purerl.sandbox.supervisor.monitor import Monitor
 from purerl.sandbox.supervisor.spawner import Spawner
 
 __all__ = ["supervise"]
 
-_INTERRUPT_SECONDS = 1.0  # from KeyboardInterrupt in a session until it is killed
+_INTERRUPT_SECONDS = 3.0  # from KeyboardInterrupt in a session until it is killed
 _LENGTH = struct.Struct("!I")
 
 
@@ -69,28 +68,33 @@ def _serve_run(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
     outcome = monitor.wait(bounds.seconds, bounds.cpu_seconds, bounds.output)
     seconds = time.monotonic() - start
     sandbox.end()
-    exceeded = monitor.drain(bounds.output)
-    status, code = _status(task, monitor, exceeded if outcome == "exit" and exceeded else outcome)
+    monitor.drain(bounds.output)
+    status, code = _status(task, monitor, outcome)
     with suppress(OSError):
         send(owner, _result(sandbox, monitor, status, code, seconds))
 
 
 def _status(task: Task, monitor: Monitor, outcome: str) -> tuple[str, int | None]:
-    """The status of a run that has ended, and its exit code if it ended by itself."""
+    """The status of a run or a turn, and its exit code if it ended by itself."""
     if monitor.has_exceeded_memory():
         return "memory", None
-    if outcome == "gone":
-        return "killed", None  # nobody reads this
-    if outcome != "exit":
+    if outcome not in ("exit", "turn"):
         return outcome, None
-    if "error" in monitor.message:
-        raise Refusal(**monitor.message["error"])
-    if "exit" not in monitor.message:
-        raise Refusal("start", None, "process 1 of the sandbox has ended")
-    code = monitor.message["exit"]
+    if monitor.has_overflowed:
+        return "output", None
+    code = monitor.code if outcome == "turn" else _exit_code(monitor.message)
     if code == -signal.SIGKILL and monitor.message["cpu_seconds"] >= task.bounds.cpu_seconds:
-        return "timeout", None
+        return "timeout", None  # by the limit of the kernel for one process
     return "ok" if code == 0 else "error" if code > 0 else "killed", code
+
+
+def _exit_code(message: Mapping[str, Any]) -> int:
+    """The exit code of a program, as process 1 has reported it. Raises: Refusal if it could not be started."""
+    if "error" in message:
+        raise Refusal(**message["error"])
+    if "exit" not in message:
+        raise Refusal("start", None, "process 1 of the sandbox has ended")
+    return message["exit"]
 
 
 def _result(sandbox: Sandbox, monitor: Monitor, status: str, code: int | None, seconds: float, **more: Any) -> Message:
@@ -111,10 +115,10 @@ def _serve_session(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
     send(owner, Message({"layers": sandbox.layers}))
     is_alive = True
     while is_alive and (message := receive(owner)) is not None:
-        sandbox.signal(CONTINUE)
+        sandbox.order("continue")
         is_alive = _serve_turn(message.header, message.parts[0], task, owner, sandbox, monitor)
         if is_alive:
-            sandbox.signal(PAUSE)
+            sandbox.order("pause")
 
 
 def _serve_turn(
@@ -125,20 +129,15 @@ def _serve_turn(
     start = time.monotonic()
     monitor.feed(sandbox.channels.turns, _LENGTH.pack(len(source)) + source)
     outcome = monitor.wait(limits["seconds"], limits["cpu_seconds"], limits["output"])
-    is_alive = outcome == "turn"
+    is_alive = outcome == "turn" and not monitor.has_exceeded_memory()
     if outcome in ("timeout", "output"):
-        sandbox.signal(INTERRUPT)
-        is_alive = monitor.wait(_INTERRUPT_SECONDS, _INTERRUPT_SECONDS, None) == "turn"
+        sandbox.order("interrupt")
+        is_alive = monitor.wait(_INTERRUPT_SECONDS, _INTERRUPT_SECONDS, limits["output"], is_ending=True) == "turn"
     seconds = time.monotonic() - start
     if not is_alive:
         sandbox.end()
-    if monitor.drain(limits["output"]) and outcome == "turn":
-        outcome = "output"
-    if outcome == "turn":
-        monitor.has_exceeded_memory()
-        status, code = ("ok" if monitor.code == 0 else "error"), monitor.code
-    else:
-        status, code = _status(task, monitor, outcome)
+    monitor.drain(limits["output"])
+    status, code = _status(task, monitor, outcome)
     with suppress(OSError):
         send(owner, _result(sandbox, monitor, status, code, seconds, is_alive=is_alive))
     return is_alive

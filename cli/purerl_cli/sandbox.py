@@ -1,0 +1,110 @@
+"""`purerl sandbox`: run a program that nobody has read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from purerl_cli.options import Command
+from purerl_cli.output import with_debug
+
+if TYPE_CHECKING:
+    from purerl.sandbox import Limits, Result
+
+__all__ = ["sandbox"]
+
+sandbox = typer.Typer(help="Run programs in a sandbox.", no_args_is_help=True)
+
+
+@sandbox.callback()
+def _sandbox() -> None:
+    """Run programs in a sandbox."""
+
+
+@sandbox.command(cls=Command)
+@with_debug
+def run(
+    file: Annotated[Path, typer.Argument(help="The program.", show_default=False)],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Arguments of the program.", show_default=False)
+    ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(help="python, bash, javascript, c, c++, java or perl.", show_default="by the ending of FILE"),
+    ] = None,
+    stdin: Annotated[
+        Path | None, typer.Option(help="File that the program reads from stdin; -: stdin.", show_default="empty")
+    ] = None,
+    with_file: Annotated[
+        list[Path] | None, typer.Option(help="Another file in the working directory of the program; repeatable.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Maximum duration in seconds.", show_default="10")] = None,
+    cpu_time: Annotated[
+        float | None, typer.Option(help="Maximum CPU time of all processes in seconds.", show_default="as --timeout")
+    ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(metavar="MIB|SIZE", help="Maximum memory of all processes.", show_default="512MiB")
+    ] = None,
+    max_processes: Annotated[
+        int | None, typer.Option(help="Maximum number of processes and threads.", show_default="64")
+    ] = None,
+    max_output: Annotated[int | None, typer.Option(help="Maximum output in bytes.", show_default="1048576")] = None,
+    max_disk: Annotated[
+        str | None, typer.Option(metavar="MIB|SIZE", help="Maximum size of all files.", show_default="64MiB")
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Interpreter of Python programs.", show_default="that of purerl")
+    ] = None,
+    layers: Annotated[
+        Literal["all", "without_landlock", "none"],
+        typer.Option(help="What protects this computer; none: the program has all permissions of your user."),
+    ] = "all",
+) -> None:
+    """Run a program in a sandbox: without network, and without files but its own.
+
+    Its output is printed as it is, and how it ended after it, on stderr. Exits with status 0 if its exit code is 0.
+    """
+    from purerl.sandbox import SandboxSettings
+    from purerl.sandbox import run as run_command
+    from purerl.sandbox.languages import command_of, find_language
+
+    names = ("timeout", "cpu_time", "max_memory", "max_processes", "max_output", "max_disk")
+    values = (timeout, cpu_time, max_memory, max_processes, max_output, max_disk)
+    limits = _limits({name: value for name, value in zip(names, values, strict=True) if value is not None})
+    settings = SandboxSettings(layers=layers, python=python)
+    command = command_of(language or find_language(file.name), file.name, tuple(arguments or ()), settings)
+    files = {path.name: path.read_bytes() for path in (file, *(with_file or ()))}
+    data = sys.stdin.buffer.read() if str(stdin) == "-" else stdin.read_bytes() if stdin else b""
+    result = run_command(command, files=files, stdin=data, limits=limits, settings=settings)
+    for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+        stream.buffer.write(output)
+        stream.flush()
+    _show(result)
+    raise typer.Exit(0 if result.status == "ok" else 1)
+
+
+def _limits(values: dict[str, object]) -> Limits:
+    """Limits with the given options; a size may be a number of MiB."""
+    from purerl.sandbox import Limits
+
+    numbers = {
+        name: int(value) if str(value).isdigit() and name != "timeout" else value for name, value in values.items()
+    }
+    return Limits(**numbers)  # type: ignore[arg-type]
+
+
+_STYLES = {"ok": "green", "error": "red", "killed": "red"}
+
+
+def _show(result: Result) -> None:
+    from rich.console import Console
+
+    from purerl.resources.memory import format_bytes
+
+    parts = [f"[{_STYLES.get(result.status, 'yellow')}]{result.status}[/]"]
+    parts += [] if result.exit_code is None else [f"exit code {result.exit_code}"]
+    parts += [f"{result.seconds:.3f} s", format_bytes(result.memory)]
+    Console(stderr=True, highlight=False).print(", ".join(parts))

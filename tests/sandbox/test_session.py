@@ -1,0 +1,165 @@
+"""Sessions: budgets of one turn and of all, interruption, what ends them, and that they stand still between turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from purerl.errors import SandboxError
+from purerl.sandbox import Limits, Pool, Session
+
+from .attacks import ACCOUNTINGS, LIMITS, marked, marker, open_pool, processes_with, wait_until_gone
+
+
+@pytest.fixture(scope="module", params=ACCOUNTINGS)
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    with open_pool(request.param) as opened:
+        yield opened
+
+
+SHORT = evolve(LIMITS, timeout=0.5)
+
+
+def test_turn_that_takes_too_long_is_interrupted_and_keeps_the_variables(pool: Pool) -> None:
+    with pool.session(limits=SHORT) as session:
+        session.run("x = 1")
+        result = session.run("x = 2\nwhile True: pass")
+        assert (result.status, result.exit_code) == ("timeout", None)
+        assert b"KeyboardInterrupt" in result.stderr
+        assert session.is_alive
+        assert session.run("x").stdout == b"2\n"
+
+
+def test_turn_that_ignores_the_interruption_ends_the_session(pool: Pool) -> None:
+    source = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    with pool.session(limits=SHORT) as session:
+        assert session.run(source).status == "timeout"
+        assert not session.is_alive
+        with pytest.raises(SandboxError, match="the session is over"):
+            session.run("1")
+
+
+def test_turn_with_too_much_output_is_interrupted(pool: Pool) -> None:
+    with pool.session(limits=LIMITS) as session:
+        result = session.run("while True: print('x' * 100)")
+        assert result.status == "output"
+        assert len(result.stdout) + len(result.stderr) <= LIMITS.max_output
+        assert session.is_alive
+        assert session.run("print(1)").stdout == b"1\n"
+        assert session.run(f"print('x' * {LIMITS.max_output})").status == "output"
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        ("kept = []\nwhile True: kept.append(b'x' * 2**20)", "memory"),
+        ("while True:\n    try: os.fork()\n    except OSError: pass", "processes"),
+        ("os.kill(os.getpid(), 11)", "killed"),
+        ("os._exit(3)", "error"),
+        ("os._exit(0)", "ok"),
+    ],
+)
+def test_what_ends_a_session(source: str, status: str, pool: Pool) -> None:
+    word = marker()
+    with pool.session(limits=LIMITS) as session:
+        assert session.run(marked("", word)).status == "ok"
+        assert session.run(source).status == status
+        assert not session.is_alive
+        assert processes_with(word) == []
+
+
+def test_all_turns_together_have_budgets(pool: Pool) -> None:
+    with pool.session(limits=LIMITS, total_timeout=0.6, total_output=20) as session:
+        assert session.run("import time; time.sleep(0.4)").status == "ok"
+        start = time.monotonic()
+        assert session.run("time.sleep(20)").status == "timeout"
+        assert time.monotonic() - start < 15
+        assert session.run("1").status == "timeout"
+        assert session.remaining_seconds <= 0
+    with pool.session(limits=LIMITS, total_output=20) as session:
+        assert session.run("print('x' * 14)").status == "ok"
+        assert session.run("print('x' * 14)")[:3] == ("output", None, b"xxxxx")
+
+
+def test_cpu_time_is_that_of_one_turn(pool: Pool) -> None:
+    with pool.session(limits=evolve(LIMITS, cpu_time=0.5)) as session:
+        for _ in range(3):
+            code = "import time\nend = time.process_time() + .3\nwhile time.process_time() < end: pass"
+            assert session.run(code).status == "ok"
+        assert session.run("while True: pass").status == "timeout"
+
+
+def _ticks(word: str) -> int:
+    """CPU time of the processes with `word`."""
+    stats = [Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split() for pid in processes_with(word)]
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats)
+
+
+def test_between_two_turns_nothing_runs(pool: Pool) -> None:
+    word = marker()
+    source = """
+import threading
+def spin():
+    while True: count[0] += 1
+count = [0]
+threading.Thread(target=spin, daemon=True).start()
+if os.fork() == 0:
+    while True: pass
+"""
+    with pool.session(limits=LIMITS) as session:
+        assert session.run(marked(source, word)).status == "ok"
+        time.sleep(0.1)
+        before = _ticks(word)
+        time.sleep(0.5)
+        assert _ticks(word) == before
+        count = int(session.run("import time; time.sleep(.3); count[0]").stdout)
+        assert int(session.run("count[0]").stdout) >= count > 0
+    wait_until_gone(word)
+
+
+def test_files_stay_from_turn_to_turn_and_are_private(pool: Pool) -> None:
+    with pool.session(files={"a.txt": "text"}) as first, pool.session() as second:
+        assert first.run("open('b.txt', 'w').write(open('a.txt').read()); open('b.txt').read()").stdout == b"'text'\n"
+        assert second.run("import os; os.listdir()").stdout == b"[]\n"
+        assert first.run("import os; sorted(os.listdir())").stdout == b"['a.txt', 'b.txt']\n"
+
+
+def test_code_that_is_not_valid_is_an_error_of_its_turn(pool: Pool) -> None:
+    with pool.session() as session:
+        for code in ("print(1", b"\xff", "x" * 1000, "(" * 1000, "1\0"):
+            result = session.run(code)
+            assert result.status == "error", code[:9]
+            assert session.is_alive
+        assert session.run("raise SystemExit(7)")[:2] == ("error", 7)
+        assert session.run("input()").stderr_text.endswith("EOFError: EOF when reading a line\n")
+
+
+def test_answers_that_a_program_forges_do_not_end_its_limits(pool: Pool) -> None:
+    """The socket of the turns is descriptor 3. What a program writes to it changes only its own results."""
+    with pool.session(limits=evolve(LIMITS, timeout=3)) as session:
+        source = "import os, threading\nfor _ in range(20): os.write(3, b'\\0\\0\\0\\0')"
+        for code in (source, "1", "os.write(3, b'x' * 10**7)", "while True: pass", "kept = b'x' * 2**30"):
+            if session.is_alive:
+                assert session.run(code).status in ("ok", "error", "timeout", "memory", "killed")
+
+
+def test_session_without_a_pool_and_in_an_event_loop() -> None:
+    async def run() -> list[bytes]:
+        with Session(limits=Limits(timeout=20)) as session:
+            return [(await session.run_async(code)).stdout for code in ("x = 2", "x ** 10")]
+
+    assert asyncio.run(run()) == [b"", b"1024\n"]
+
+
+def test_session_that_is_dropped_ends() -> None:
+    word = marker()
+    session = Session(limits=LIMITS)
+    session.run(marked("", word))
+    assert processes_with(word)
+    del session
+    wait_until_gone(word)
