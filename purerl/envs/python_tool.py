@@ -1,30 +1,33 @@
-"""A tool that runs Python programs which the model writes: `python`.
+"""Tools that run Python code which the model writes, in a sandbox (docs/sandbox.md).
 
-Each call is a new process with a new interpreter, so no variables remain. It has a limit of time and a limit of memory,
-and starts in an empty directory, without the environment variables of the run. This protects a run from programs that
-do not end or that fill the memory. **It is no sandbox.** A program has all permissions of your user: it can read, write
-and delete files, and use the network. Use it where this is acceptable, for example in a container.
+    purerl.envs.python_tool:python       each call is a new interpreter: no variables remain
+    purerl.envs.python_tool:Interpreter  an interpreter for each episode, which keeps variables and files
 
-For other limits, name a function of your own as the tool, which calls `run_program`.
+Code cannot reach files, processes and networks of the host, and has limits of time, memory, processes, files and
+output. If a sandbox cannot be built on this computer, the tools raise SandboxError, whose message says what to do.
+
+For other limits or settings, name a function of your own as the tool, which calls `run_program`, or a class that
+extends `Interpreter`. `SandboxSettings(layers="none")` runs code without any protection.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import signal
-import subprocess
-import sys
-import tempfile
-from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from threading import Lock
+from typing import Self
 
-__all__ = ["python", "run_program"]
+from attrs import evolve
 
-_RUNNER = Path(__file__).with_name("python_runner.py")
-_INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # each thread of them reserves memory
+from purerl.sandbox import Limits, Pool, Result, Sandbox, SandboxSettings, Session, open_sandbox
+
+__all__ = ["Interpreter", "python", "run_program"]
+
+_CELL = Path(__file__).with_name("python_cell.py").read_text(encoding="utf-8")
+_SIGNALS = {number.value: number.name for number in signal.Signals}
+_DEFAULT = SandboxSettings(limits=Limits(max_memory=1024))
 
 
 def python(code: str) -> str:
@@ -36,53 +39,104 @@ def python(code: str) -> str:
     return run_program(code)
 
 
-def run_program(code: str, *, timeout: float = 10.0, max_memory: int = 1024, max_characters: int = 1000) -> str:
+def run_program(
+    code: str,
+    *,
+    timeout: float = 10.0,
+    max_memory: int = 1024,
+    max_characters: int = 1000,
+    settings: SandboxSettings = _DEFAULT,
+) -> str:
     """What the program `code` prints, with the value of its last line if that is an expression, and its traceback.
 
-    timeout         seconds after which it is killed, with the processes of its session. A process that has left the
-                    session ends with the worker process in which this function is called
-    max_memory      MiB of address space of each of its processes, on Linux. Other systems have no limit
+    timeout         seconds after which it is ended, with all processes that it has started
+    max_memory      MiB of memory of all of them together
     max_characters  of the result; the middle of a longer one is left out
+    settings        of the sandbox, which stays open in this process for further calls
+
+    Raises: SandboxError if nothing is known about the program.
     """
-    with tempfile.TemporaryDirectory(prefix="purerl-python-") as folder, tempfile.TemporaryFile() as output:
-        Path(folder, "program.py").write_text(code, encoding="utf-8", errors="replace")
-        # One second of CPU time more than wall time: a busy thread must not reach both limits at once.
-        limits = [str(max_memory), str(math.ceil(timeout) + 1)]
-        process = subprocess.Popen(  # noqa: S603 -- this interpreter
-            [sys.executable, "-I", "-u", str(_RUNNER), *limits],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=folder,
-            env=_environment(folder),
-            start_new_session=True,
-        )
-        end = _end(process, timeout)
-        text = "\n".join(filter(None, [_read(output), end]))
-    return _shortened(text, max_characters) or "(no output)"
+    limits = evolve(settings.limits, timeout=timeout, max_memory=max_memory)
+    result = _sandbox(settings).run_python(_CELL, files={"code.py": code}, limits=limits)
+    return _answer(result, limits, max_characters)
 
 
-def _environment(folder: str) -> dict[str, str]:
-    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    return {**inherited, **_ONE_THREAD, "HOME": folder, "TMPDIR": folder}
+class Interpreter:
+    """A Python interpreter in a sandbox, for one episode. Name the class as a tool: its method is what the model calls.
+
+    settings        of the sandbox; its limits are those of one call
+    total_timeout   duration of all calls of an episode together, in seconds
+    max_characters  of the answer to a call; the middle of a longer one is left out
+
+    Code that takes too long is interrupted. If that does not end it, or if another limit is exceeded, the interpreter
+    starts again without its variables, and the answer says so.
+    """
+
+    def __init__(
+        self, settings: SandboxSettings = _DEFAULT, *, total_timeout: float = 300.0, max_characters: int = 1000
+    ):
+        self._settings, self._max_characters = settings, max_characters
+        self._session = _open_session(settings, total_timeout)
+
+    def python(self, code: str) -> str:
+        """Run Python code, and return what it prints and the value of its last line. Variables and files are kept.
+
+        Args:
+            code: the code
+        """
+        if self._session.remaining_seconds <= 0:
+            return "Error: no time is left for further code"
+        answer = _answer(self._session.run(code), self._settings.limits, self._max_characters)
+        if self._session.is_alive:
+            return answer
+        self._session = _open_session(self._settings, self._session.remaining_seconds)
+        return f"{answer}\nThe interpreter has started again, without variables and files."
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
 
 
-def _end(process: subprocess.Popen[bytes], timeout: float) -> str:
-    """Wait for the end of `process`, and end its session. Returns an error if it was killed."""
-    try:
-        code = process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return f"Error: the program did not end within {timeout:g} seconds"
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return f"Error: the program was ended by {signal.Signals(-code).name}" if code < 0 else ""
+_OPENING = Lock()
 
 
-def _read(output: BinaryIO) -> str:
-    output.seek(0)
-    return output.read().decode(errors="replace").strip("\n")
+@cache
+def _opened(settings: SandboxSettings, process: int) -> Sandbox:
+    return open_sandbox(settings)
+
+
+def _sandbox(settings: SandboxSettings) -> Sandbox:
+    """The sandbox of this process with these settings, which is opened at the first call."""
+    with _OPENING:
+        return _opened(settings, os.getpid())
+
+
+def _open_session(settings: SandboxSettings, seconds: float) -> Session:
+    opened = _sandbox(settings) if settings.remote is None else None
+    if isinstance(opened, Pool):
+        return opened.session(total_timeout=seconds)
+    return Session(settings, total_timeout=seconds)
+
+
+def _answer(result: Result, limits: Limits, max_characters: int) -> str:
+    """A result as a model reads it."""
+    text = (result.stdout_text + result.stderr_text).strip("\n")
+    end = _end(result, limits)
+    return "\n".join(filter(None, [_shortened(text, max_characters), end])) or "(no output)"
+
+
+def _end(result: Result, limits: Limits) -> str:
+    """Why a program was ended; empty if it has ended by itself."""
+    reasons = {
+        "timeout": f"did not end within {limits.timeout:g} seconds",
+        "memory": f"used more than {limits.max_memory} MiB of memory",
+        "processes": f"had more than {limits.max_processes} processes and threads",
+        "output": f"wrote more than {limits.max_output} bytes",
+        "killed": f"was ended by {_SIGNALS.get(-(result.exit_code or 0), 'a signal')}",
+    }
+    return f"Error: the program {reasons[result.status]}" if result.status in reasons else ""
 
 
 def _shortened(text: str, length: int) -> str:

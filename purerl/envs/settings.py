@@ -28,8 +28,8 @@ class EnvironmentSettings:
     kwargs: Mapping[str, Any] = setting("arguments of each call of `factory`", factory=dict)
     tools: tuple[str, ...] = setting(
         "functions that the model can call, as module:function or file.py:function; of a class, the public methods of "
-        "an object of each episode. An episode ends with the first turn without a call, and the reward functions "
-        "score it",
+        "an object of each episode, which is closed with it if it is a context manager. An episode ends with the first "
+        "turn without a call, and the reward functions score it",
         default=(),
     )
     mcp: tuple[str, ...] = setting(

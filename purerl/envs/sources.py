@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -53,7 +54,16 @@ def _tool_source(settings: EnvironmentSettings, make: MakeCall) -> Source:
         created = [await call(0, one) if inspect.isclass(one) else one for one in located]
         tools = [tool for one in created for tool in _python_tools(one, call)]
         shared = await servers.open()
-        return ToolEnvironment([*tools, *(tool for one in shared for tool in one.tools)], partial(release, shared))
+
+        async def end() -> None:
+            try:
+                for one in created:
+                    if isinstance(one, AbstractContextManager):
+                        await call(0, one.__exit__, None, None, None)
+            finally:
+                await release(shared)
+
+        return ToolEnvironment([*tools, *(tool for one in shared for tool in one.tools)], end)
 
     return Source(name_of_source(settings), build, make(math.inf), servers.close)
 

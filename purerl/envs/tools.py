@@ -2,7 +2,8 @@
 
 A turn with calls is answered with a message of the role "tool" for each call. The first turn without a call ends the
 episode, which the environment does not score. What a tool raises is an answer to the model, because the model may have
-caused it. A tool that does not end in time, or whose process dies, is a failure: the sample is missing.
+caused it. A tool that does not end in time, whose process dies, or whose sandbox fails, is a failure: the sample is
+missing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from purerl.envs.calls import Call
 from purerl.envs.failures import CallTimeoutError, EnvironmentFailure, raised
 from purerl.envs.protocol import Message, Observation, ToolCall
 from purerl.envs.schema import convert_arguments, tool_schema
+from purerl.errors import SandboxError
 from purerl.seeds import derive_seed
 
 __all__ = ["Tool", "ToolEnvironment", "methods_of", "python_tool", "to_text"]
@@ -53,7 +55,7 @@ def python_tool(function: Callable[..., Any], call: Call) -> Tool:
             return f"Error: {converted.error}"
         try:
             return to_text(await call(seed, partial(function, **converted.values)))
-        except CallTimeoutError as error:
+        except (CallTimeoutError, SandboxError) as error:  # the model has caused neither
             raise raised(f"tool {name}", error) from error
 
     return Tool(schema, run)
