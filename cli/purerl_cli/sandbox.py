@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from purerl.errors import ConfigError
 from purerl_cli.options import Command
 from purerl_cli.output import with_debug
 
@@ -27,7 +28,7 @@ def _sandbox() -> None:
 @sandbox.command(cls=Command)
 @with_debug
 def run(
-    file: Annotated[Path, typer.Argument(help="The program.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The program.", exists=True, dir_okay=False, show_default=False)],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="Arguments of the program.", show_default=False)
     ] = None,
@@ -36,10 +37,14 @@ def run(
         typer.Option(help="python, bash, javascript, c, c++, java or perl.", show_default="by the ending of FILE"),
     ] = None,
     stdin: Annotated[
-        Path | None, typer.Option(help="File that the program reads from stdin; -: stdin.", show_default="empty")
+        Path | None,
+        typer.Option(help="File that the program reads from stdin; -: stdin.", show_default="empty"),
     ] = None,
     with_file: Annotated[
-        list[Path] | None, typer.Option(help="Another file in the working directory of the program; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            help="Another file in the working directory of the program; repeatable.", exists=True, dir_okay=False
+        ),
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="Maximum duration in seconds.", show_default="10")] = None,
     cpu_time: Annotated[
@@ -77,13 +82,22 @@ def run(
     settings = SandboxSettings(layers=layers, python=python)
     command = command_of(language or find_language(file.name), file.name, tuple(arguments or ()), settings)
     files = {path.name: path.read_bytes() for path in (file, *(with_file or ()))}
-    data = sys.stdin.buffer.read() if str(stdin) == "-" else stdin.read_bytes() if stdin else b""
-    result = run_command(command, files=files, stdin=data, limits=limits, settings=settings)
+    result = run_command(command, files=files, stdin=_read(stdin), limits=limits, settings=settings)
     for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
         stream.buffer.write(output)
         stream.flush()
     _show(result)
     raise typer.Exit(0 if result.status == "ok" else 1)
+
+
+def _read(stdin: Path | None) -> bytes:
+    if stdin is None:
+        return b""
+    if str(stdin) == "-":
+        return sys.stdin.buffer.read()
+    if not stdin.is_file():
+        raise ConfigError("--stdin", got=str(stdin), need="a file, or - for stdin")
+    return stdin.read_bytes()
 
 
 def _limits(values: dict[str, object]) -> Limits:
