@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import httpx
+from attrs import evolve
 
-from purerl.errors import InputError, SandboxError
+from purerl.errors import ConfigError, InputError, SandboxError
 from purerl.sandbox.results import Result, Status
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text, check_files, to_bytes
@@ -36,7 +37,9 @@ class Remote:
     """
 
     def __init__(self, settings: SandboxSettings):
-        self._url, self._limits = f"{(settings.remote or '').rstrip('/')}/run_code", settings.limits
+        if settings.remote is None:
+            raise ConfigError("remote", got="nothing", need="the URL of a server", do="use open_sandbox")
+        self._url, self._settings = f"{settings.remote.rstrip('/')}/run_code", settings
         number = settings.max_concurrent_runs or _MAX_CONCURRENT_RUNS
         self._client = httpx.Client(limits=httpx.Limits(max_connections=number))
         self._runs = ThreadPoolExecutor(number, "purerl remote sandbox")
@@ -45,13 +48,13 @@ class Remote:
         self, command: Sequence[str], *, files: Files | None = None, stdin: Text = b"", limits: Limits | None = None
     ) -> Result:
         """Run a program, by a shell on the server. See `purerl.sandbox.run`."""
-        return self._run("bash", shlex.join(command), files or {}, stdin, limits or self._limits)
+        return self._run("bash", shlex.join(command), files or {}, stdin, limits)
 
     def run_python(
         self, source: Text, *, files: Files | None = None, stdin: Text = b"", limits: Limits | None = None
     ) -> Result:
         """Run a Python program. See `purerl.sandbox.run_python`."""
-        return self._run("python", source, files or {}, stdin, limits or self._limits)
+        return self._run("python", source, files or {}, stdin, limits)
 
     async def run_async(
         self, command: Sequence[str], *, files: Files | None = None, stdin: Text = b"", limits: Limits | None = None
@@ -67,7 +70,8 @@ class Remote:
         future = self._runs.submit(self.run_python, source, files=files, stdin=stdin, limits=limits)
         return await asyncio.wrap_future(future)
 
-    def _run(self, language: str, code: Text, files: Files, stdin: Text, limits: Limits) -> Result:
+    def _run(self, language: str, code: Text, files: Files, stdin: Text, limits: Limits | None) -> Result:
+        limits = evolve(self._settings, limits=limits or self._settings.limits).limits  # refuses those without effect
         check_files(files)
         request = {
             "language": language,
@@ -80,7 +84,7 @@ class Remote:
         }
         return _to_result(self._post(request, limits.timeout + _ANSWER_SECONDS), limits)
 
-    def _post(self, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+    def _post(self, request: Mapping[str, Any], seconds: float) -> Any:
         """The answer of the server. It is asked again if it could not be reached or is busy."""
         problem: object = None
         for attempt in range(_ATTEMPTS):
@@ -119,22 +123,24 @@ def _to_text(name: str, text: Text) -> str:
         raise InputError(name, got=error, need="UTF-8: a remote sandbox takes text") from error
 
 
-def _to_result(answer: Mapping[str, Any], limits: Limits) -> Result:
+def _to_result(answer: Any, limits: Limits) -> Result:
     """A result as that of a sandbox on this computer. The server does not tell the memory.
 
     Raises: SandboxError if the server could not run the program, or its answer does not follow the interface.
     """
-    part = answer.get("run_result") or answer.get("compile_result") or {}
-    if answer.get("status") not in ("Success", "Failed") or part.get("status") not in ("Finished", "TimeLimitExceeded"):
-        message = answer.get("message") or part.get("stderr") or answer
-        raise SandboxError("the remote sandbox could not run a program", got=str(message)[:1000])
-    stdout, stderr = (to_bytes(part.get(name) or "") for name in ("stdout", "stderr"))
-    seconds = float(part.get("execution_time") or 0.0)
-    room = max(0, limits.max_output - len(stdout))
+    try:
+        part = answer.get("run_result") or answer.get("compile_result")
+        is_result = answer["status"] in ("Success", "Failed") and part["status"] in ("Finished", "TimeLimitExceeded")
+        stdout, stderr = (to_bytes(part.get(name) or "") for name in ("stdout", "stderr"))
+        seconds, code = float(part.get("execution_time") or 0.0), part.get("return_code")
+    except (AttributeError, KeyError, TypeError, ValueError):
+        is_result = False
+    if not is_result:
+        raise SandboxError("the remote sandbox could not run a program", got=str(answer)[:1000])
     if len(stdout) + len(stderr) > limits.max_output:
+        room = max(0, limits.max_output - len(stdout))
         return Result("output", None, stdout[: limits.max_output], stderr[:room], seconds, 0)
     if part["status"] == "TimeLimitExceeded":
         return Result("timeout", None, stdout, stderr, seconds, 0)
-    code = part.get("return_code")
     status: Status = "ok" if code == 0 else "killed" if code is not None and code < 0 else "error"
     return Result(status, code, stdout, stderr, seconds, 0)

@@ -28,7 +28,7 @@ class A { public static void main(String[] a) {
 _PROGRAMS = {
     "python": ("a.py", "import sys\nprint('hi', sys.argv[1:], sys.stdin.read())", "python"),
     "bash": ("a.sh", "echo \"hi ['$1'] $(cat)\"", "bash"),
-    "javascript": ("a.js", "console.log(`hi ['${result.argv[2]}'] ` + require('fs').readFileSync(0))", "node"),
+    "javascript": ("a.js", "console.log(`hi ['${process.argv[2]}'] ` + require('fs').readFileSync(0))", "node"),
     "c": ("a.c", _C, "cc"),
     "c++": ("a.cpp", _CPP, "c++"),
     "java": ("A.java", _JAVA, "java"),
