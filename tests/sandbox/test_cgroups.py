@@ -67,7 +67,9 @@ class _Version2(Cgroup):
     def _path(self, name: str) -> Path:
         path = super()._path(name)
         if not path.exists():
-            path.write_text({"memory.events": "low 0\noom 0\noom_kill 0\n", "pids.current": "3\n"}.get(name, "4096\n"))
+            path.write_text(
+                {"memory.events": "low 0\noom 0\noom_kill 0\n", "pids.events": "max 0\n"}.get(name, "4096\n")
+            )
         return path
 
 
@@ -80,21 +82,24 @@ def test_version_2_limits_memory_without_swap_and_processes(tmp_path: Path) -> N
         name: (folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs")
     }
     assert written == {"memory.max": "1048576", "memory.swap.max": "0", "pids.max": "7", "cgroup.procs": "1234"}
-    assert (cgroup.version, cgroup.memory(), cgroup.processes()) == (2, 4096, 3)
+    assert (cgroup.version, cgroup.memory()) == (2, 4096)
     assert not cgroup.has_exceeded_memory()
+    assert not cgroup.has_exceeded_processes()
     (folder / "memory.events").write_text("low 0\noom 2\noom_kill 1\n")
+    (folder / "pids.events").write_text("max 12\n")
     assert cgroup.has_exceeded_memory()
+    assert cgroup.has_exceeded_processes()
 
 
 @pytest.mark.skipif(cgroup_parents() is None, reason="no control groups can be created here")
 def test_groups_are_removed_also_if_a_supervisor_was_killed() -> None:
     parents = cgroup_parents() or {}
     cgroup = Cgroup(parents, memory=2**24, processes=5)
-    paths = [parent / f"purerl-sandbox-{os.getpid()}" for parent in parents.values()]
-    assert all(path.exists() for path in paths)
+    paths = [path for parent in parents.values() for path in parent.glob(f"purerl-sandbox-{os.getpid()}-*")]
+    assert len(paths) == len(parents)
     cgroup.close()
     assert not any(path.exists() for path in paths)
-    stale = [parent / "purerl-sandbox-99999999" for parent in parents.values()]
+    stale = [parent / "purerl-sandbox-99999999-0" for parent in parents.values()]
     for path in stale:
         path.mkdir()
     try:

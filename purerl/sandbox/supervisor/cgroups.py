@@ -7,6 +7,7 @@ takes their place.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 __all__ = ["Cgroup", "find_parents", "remove_stale"]
 
 _PREFIX = "purerl-sandbox-"
+_NUMBERS = itertools.count()
 _STALE_SECONDS = 60.0
 _REMOVAL_SECONDS = 2.0
 
@@ -85,7 +87,8 @@ class Cgroup:
     """
 
     def __init__(self, parents: Mapping[str, Path], *, memory: int, processes: int):
-        self._paths = {controller: path / f"{_PREFIX}{os.getpid()}" for controller, path in parents.items()}
+        name = f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
+        self._paths = {controller: path / name for controller, path in parents.items()}
         self.version = 2 if "" in parents else 1
         names = _VERSION_2 if self.version == 2 else _VERSION_1
         try:
@@ -117,12 +120,14 @@ class Cgroup:
 
     def has_exceeded_memory(self) -> bool:
         """Whether the kernel has killed a process because the group needed more than its memory."""
-        events = self._path(self._names["events"]).read_text()
-        return re.search(r"^oom_kill [1-9]", events, re.MULTILINE) is not None
+        return self._has_counted(self._names["events"], "oom_kill")
 
-    def processes(self) -> int:
-        """How many processes and threads it has."""
-        return int(self._path("pids.current").read_text())
+    def has_exceeded_processes(self) -> bool:
+        """Whether the kernel has refused to start a process or thread."""
+        return self._has_counted("pids.events", "max")
+
+    def _has_counted(self, name: str, event: str) -> bool:
+        return re.search(rf"^{event} [1-9]", self._path(name).read_text(), re.MULTILINE) is not None
 
     def close(self) -> None:
         """Remove the group, whose processes have ended. What cannot be removed is left to `remove_stale`."""
@@ -150,7 +155,7 @@ def remove_stale(parents: Mapping[str, Path], *, seconds: float = _STALE_SECONDS
     """Remove groups older than `seconds` whose supervisor was killed before it could remove them."""
     for parent in parents.values():
         for path in parent.glob(f"{_PREFIX}*"):
-            pid = path.name.removeprefix(_PREFIX)
+            pid = path.name.removeprefix(_PREFIX).partition("-")[0]
             with suppress(OSError):
                 if not Path("/proc", pid).exists() and time.time() - path.stat().st_mtime > seconds:
                     path.rmdir()

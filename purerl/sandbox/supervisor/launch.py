@@ -101,7 +101,7 @@ class Sandbox:
         reason = OSError("this process may not create control groups of memory and pids")
         if parents is not None:
             try:
-                self.cgroup = Cgroup(parents, memory=bounds.memory, processes=bounds.processes + 2)
+                self.cgroup = Cgroup(parents, memory=bounds.memory, processes=bounds.processes + 1)
             except OSError as error:
                 reason = error
         if self.cgroup is None and task.accounting == "cgroups":

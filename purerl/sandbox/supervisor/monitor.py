@@ -168,18 +168,15 @@ class Monitor:
                     break
 
     def _measure(self, cpu_end: float) -> str | None:
-        processes = 0
+        if exceeded := self.exceeded():
+            return exceeded
         if self._sampler is not None:
             usage = self._sampler.usage(with_memory=self._cgroup is None)
-            self._cpu_seconds, processes = max(self._cpu_seconds, usage.cpu_seconds), usage.processes
+            self._cpu_seconds = max(self._cpu_seconds, usage.cpu_seconds)
             if self._cgroup is None and (exceeded := self._check_memory(self._sampler, usage.memory)):
                 return exceeded
-        if self._cgroup is not None:
-            processes = self._cgroup.processes() - 1
-            if self.has_exceeded_memory():
-                return "memory"
-        if processes > self._bounds.processes:
-            return "processes"
+            if usage.processes > self._bounds.processes:
+                return "processes"
         return "timeout" if self._cpu_seconds > cpu_end else None
 
     def _check_memory(self, sampler: Sampler, rough: int) -> str | None:
@@ -188,8 +185,11 @@ class Monitor:
         self.memory = max(self.memory, memory)
         return "memory" if memory > self._bounds.memory else None
 
-    def has_exceeded_memory(self) -> bool:
+    def exceeded(self) -> str | None:
+        """What the control group has more of than allowed: "memory", "processes"; also after the end of the program."""
         if self._cgroup is None:
-            return False
+            return None
         self.memory = max(self.memory, self._cgroup.memory())
-        return self._cgroup.has_exceeded_memory()
+        if self._cgroup.has_exceeded_memory():
+            return "memory"
+        return "processes" if self._cgroup.has_exceeded_processes() else None

@@ -76,8 +76,8 @@ def _serve_run(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
 
 def _status(task: Task, monitor: Monitor, outcome: str) -> tuple[str, int | None]:
     """The status of a run or a turn, and its exit code if it ended by itself."""
-    if monitor.has_exceeded_memory():
-        return "memory", None
+    if exceeded := monitor.exceeded():
+        return exceeded, None
     if outcome not in ("exit", "turn"):
         return outcome, None
     if monitor.has_overflowed:
@@ -129,7 +129,7 @@ def _serve_turn(
     start = time.monotonic()
     monitor.feed(sandbox.channels.turns, _LENGTH.pack(len(source)) + source)
     outcome = monitor.wait(limits["seconds"], limits["cpu_seconds"], limits["output"])
-    is_alive = outcome == "turn" and not monitor.has_exceeded_memory()
+    is_alive = outcome == "turn" and not monitor.exceeded()
     if outcome in ("timeout", "output"):
         sandbox.order("interrupt")
         is_alive = monitor.wait(_INTERRUPT_SECONDS, _INTERRUPT_SECONDS, limits["output"], is_ending=True) == "turn"
