@@ -92,6 +92,7 @@ def test_cpu_time_is_that_of_one_turn(pool: Pool) -> None:
             code = "import time\nend = time.process_time() + .3\nwhile time.process_time() < end: pass"
             assert session.run(code).status == "ok"
         assert session.run("while True: pass").status == "timeout"
+        assert session.run("import resource; resource.getrlimit(resource.RLIMIT_CPU)[0]").stdout == b"-1\n"
 
 
 def _ticks(word: str) -> int:

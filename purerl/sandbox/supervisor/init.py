@@ -183,7 +183,7 @@ def _start(task: Task, plan: Plan, report: socket.socket, turns: int | None) -> 
         os.setsid()
         if is_python:
             handle_signals_as_python()
-        limit(task.bounds, is_alone=plan.is_private)
+        limit(task.bounds, is_alone=plan.is_private, is_session=turns is not None)
         if not plan.is_private:
             os.chdir(plan.directory)
             os.environ.update(HOME=plan.directory, TMPDIR=plan.directory)

@@ -56,19 +56,20 @@ def handle_signals_as_python() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def limit(bounds: Bounds, *, is_alone: bool) -> None:
-    """Set the limits that the kernel keeps for each process.
+def limit(bounds: Bounds, *, is_alone: bool, is_session: bool) -> None:
+    """Set the limits that the kernel keeps for each process. In a session, CPU time is limited turn by turn.
 
     is_alone  whether the run has a user namespace, in which the kernel counts its processes, with that of the sandbox.
               One more than allowed can start, so that the supervisor sees that there are too many
     """
     values = {
-        resource.RLIMIT_CPU: int(bounds.cpu_seconds) + 2,
         resource.RLIMIT_FSIZE: bounds.file_size,
         resource.RLIMIT_NOFILE: bounds.open_files,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_SIGPENDING: _SIGNALS,
     }
+    if not is_session:
+        values[resource.RLIMIT_CPU] = int(bounds.cpu_seconds) + 2  # should the supervisor not see it
     if is_alone and _kernel() >= _KERNEL_THAT_COUNTS_PER_NAMESPACE:
         values[resource.RLIMIT_NPROC] = bounds.processes + 2
     for number, value in values.items():
