@@ -54,8 +54,24 @@ def test_files_of_the_host_cannot_be_read(pool: Pool, tmp_path: Path) -> None:
 
 def test_the_only_directories_are_those_of_the_system_and_of_python(pool: Pool) -> None:
     top = set(_report(pool, "print(json.dumps(os.listdir('/')))"))
-    known = {"bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "root", "sandbox", "sbin", "tmp", "usr"}
+    known = {
+        ".private",
+        "bin",
+        "dev",
+        "etc",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "proc",
+        "root",
+        "sandbox",
+        "sbin",
+        "tmp",
+        "usr",
+    }
     prefixes = (sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve()))
+    assert _report(pool, "print(json.dumps(os.listdir('/.private')))") == []
     assert top <= known | {prefix.split("/")[1] for prefix in prefixes} | {"nix", "gnu"}
 
 

@@ -6,15 +6,15 @@ inside do not reach process 1, and it is not dumpable. It ends when the supervis
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from fcntl import ioctl
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
@@ -26,8 +26,9 @@ from purerl.sandbox.supervisor.program import (
     refuse_privileges,
     take_descriptors,
 )
-from purerl.sandbox.supervisor.root import DEVICES, HOME, WRITABLE, build_root, find_sources, open_sources, write_files
+from purerl.sandbox.supervisor.root import DEVICES, HOME, WRITABLE, add_private, write_files
 from purerl.sandbox.supervisor.sampling import descendants
+from purerl.sandbox.supervisor.steps import reporting, step
 from purerl.sandbox.supervisor.syscalls import close_from, prctl
 
 __all__ = ["USER", "Plan", "initialize"]
@@ -42,30 +43,13 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _UP = 0x8913, 0x8914, 1
 class Plan(NamedTuple):
     """What the supervisor has decided for a run.
 
-    is_private     whether it has namespaces; otherwise it runs in the directory `directory` of the host
-    is_privileged  whether the supervisor was root
-    has_cgroup     whether the kernel counts its memory
+    is_private  whether it has namespaces; otherwise it runs in the directory `directory` of the host
+    has_cgroup  whether the kernel counts its memory
     """
 
     is_private: bool
-    is_privileged: bool
     has_cgroup: bool
     directory: str
-
-
-class _Failure(Exception):  # noqa: N818 -- a message to the supervisor
-    def __init__(self, step: str, error: OSError):
-        super().__init__(step, error)
-        self.step, self.error = step, error
-
-
-@contextmanager
-def _step(name: str) -> Iterator[None]:
-    """Say in which step an error occurred: the name of a layer."""
-    try:
-        yield
-    except OSError as error:
-        raise _Failure(name, error) from error
 
 
 def initialize(descriptors: Sequence[int]) -> Callable[[], None]:
@@ -79,18 +63,9 @@ def initialize(descriptors: Sequence[int]) -> Callable[[], None]:
     take_descriptors(descriptors)
     report = socket.socket(fileno=len(descriptors) - 1)
     report.set_inheritable(False)
-    try:
+    with reporting(report):
         return _initialize(report, turns=3 if len(descriptors) > 4 else None)
-    except _Failure as failure:
-        _fail(report, failure.step, failure.error)
-    except BaseException as error:  # noqa: BLE001 -- this process must not return
-        _fail(report, "start", OSError(errno.EPROTO, repr(error)))
-
-
-def _fail(report: socket.socket, step: str, error: OSError) -> NoReturn:
-    with suppress(OSError):
-        send(report, Message({"error": {"step": step, "errno": error.errno, "text": str(error)}}))
-    os._exit(1)
+    raise AssertionError
 
 
 def _receive(report: socket.socket) -> Message:
@@ -104,7 +79,7 @@ def _initialize(report: socket.socket, turns: int | None) -> Callable[[], None]:
     message = _receive(report)
     task, plan = Task.from_message(message), Plan(**message.header["plan"])
     if plan.is_private:
-        shown, score = _enter(task, plan)
+        shown, score = _enter(task)
     else:
         shown, score = _Shown(), None
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -131,26 +106,22 @@ class _Shown(NamedTuple):
     descriptors: tuple[int, ...] = ()
 
 
-def _enter(task: Task, plan: Plan) -> tuple[_Shown, int | None]:
-    """Build the layers around this process."""
-    with _step("mount namespace"):
-        sources = find_sources(tuple(task.read_only), with_zero=plan.has_cgroup)
-        opened = open_sources(sources)
-        score = _raise_score()
-    with _step("user namespace"):
-        if plan.is_privileged:
-            os.setgroups([])
-        os.setresgid(USER, USER, USER)
-        os.setresuid(USER, USER, USER)
-    with _step("mount namespace"):
-        has_proc = build_root(sources, opened, size=task.bounds.disk, num_files=task.bounds.files)
-    with _step("uts namespace"):
+def _enter(task: Task) -> tuple[_Shown, int | None]:
+    """Build the layers around this process, which is in its new namespaces, with the mounts of a template."""
+    with step("user namespace"):
+        prctl(_PR_SET_DUMPABLE, 1)  # or its files in /proc would belong to root
+        for name, text in (("uid_map", f"{USER} {USER} 1"), ("setgroups", "deny"), ("gid_map", f"{USER} {USER} 1")):
+            Path("/proc/self", name).write_text(text)
+    score = _raise_score()
+    with step("mount namespace"):
+        has_proc = add_private(task.read_only, size=task.bounds.disk, num_files=task.bounds.files)
+    with step("uts namespace"):
         socket.sethostname("sandbox")
-    with _step("network namespace"):
+    with step("network namespace"):
         _start_loopback()
-    with _step("files"):
+    with step("files"):
         write_files(zip(task.files, task.contents, strict=True))
-    with _step("capabilities"):
+    with step("capabilities"):
         drop_capabilities()
         prctl(_PR_SET_DUMPABLE, 0)
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -178,7 +149,7 @@ def _start_loopback() -> None:
 def _start(task: Task, plan: Plan, report: socket.socket, turns: int | None) -> Callable[[], None]:
     """Become the program, as far as it goes before its own code."""
     is_python = task.kind != "command"
-    with _step("start"):
+    with step("start"):
         close_from(report.fileno() + 1)
         os.setsid()
         if is_python:
@@ -189,18 +160,18 @@ def _start(task: Task, plan: Plan, report: socket.socket, turns: int | None) -> 
             os.environ.update(HOME=plan.directory, TMPDIR=plan.directory)
             write_files(zip(task.files, task.contents, strict=True))
     if plan.is_private:
-        with _step("capabilities"):
+        with step("capabilities"):
             refuse_privileges()
         if task.layers != "without_landlock":
-            with _step("landlock"):
+            with step("landlock"):
                 landlock.restrict(WRITABLE, [path for path in DEVICES if os.path.exists(path)])
-        with _step("seccomp"):
+        with step("seccomp"):
             seccomp.install(seccomp.filter_of(os.uname().machine, shared_memory=plan.has_cgroup))
     if is_python:
         program = interpreter.prepare(task, turns)
         report.close()
         return program
-    with _step("command"):
+    with step("command"):
         os.execvpe(task.command[0], list(task.command), os.environ)  # noqa: S606 - no shell is meant
     raise AssertionError
 
@@ -220,7 +191,10 @@ def _collect(program: int, report: socket.socket) -> NoReturn:
         if read in ready:
             os.read(read, 4096)
         if report in ready:
-            _obey(_receive(report).header["order"], program)
+            message = receive(report)
+            if message is None:  # the supervisor has ended
+                _end_all()
+            _obey(message.header["order"], program)
     with suppress(OSError):
         send(report, Message(ended))
     _end_all()

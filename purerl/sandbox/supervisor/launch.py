@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from io import FileIO
@@ -17,25 +17,16 @@ from typing import Any, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
 from purerl.sandbox.supervisor.cgroups import Cgroup, find_parents
-from purerl.sandbox.supervisor.init import USER, Plan
+from purerl.sandbox.supervisor.init import Plan
 from purerl.sandbox.supervisor.monitor import Channels
 from purerl.sandbox.supervisor.sampling import Sampler, descendants
 from purerl.sandbox.supervisor.seccomp import MACHINES
-from purerl.sandbox.supervisor.spawner import NAMESPACES, Spawner
+from purerl.sandbox.supervisor.spawner import NAMESPACES, Refusal, Spawner
 
-__all__ = ["Refusal", "Sandbox", "cgroup_parents"]
+__all__ = ["Sandbox", "Spawners", "cgroup_parents"]
 
-_OUTSIDE_USER = 65534  # what programs are outside of the sandbox, if the owner is root
 _START_SECONDS = 60
 _END_SECONDS = 10.0
-
-
-class Refusal(Exception):  # noqa: N818 -- a message to the owner, who raises an error
-    """The sandbox cannot be built: in which step, the number of the system's error, and a text."""
-
-    def __init__(self, step: str, errno: int | None, text: str):
-        super().__init__(step, errno, text)
-        self.message = {"step": step, "errno": errno, "text": text}
 
 
 @cache
@@ -45,6 +36,29 @@ def cgroup_parents() -> Mapping[str, Path] | None:
         return find_parents(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
     except OSError:
         return None
+
+
+class Spawners:
+    """The spawners of a supervisor: `base`, for programs without layers, and a template for each kind of sandbox."""
+
+    def __init__(self, base: Spawner):
+        self.base = base
+        self._templates: dict[tuple[tuple[str, ...], bool], Spawner] = {}
+
+    def spawn(self, task: Task, descriptors: Sequence[int], *, has_cgroup: bool) -> int:
+        """Start process 1 of a sandbox for `task`. Raises: Refusal; OSError."""
+        if task.layers == "none":
+            return self.base.spawn(0, descriptors)
+        key = tuple(task.read_only), has_cgroup  # shared pages of /dev/zero are memory that only a cgroup counts
+        if key not in self._templates:
+            self._templates[key] = self.base.open_template(task.read_only, with_zero=has_cgroup)
+        try:
+            return self._templates[key].spawn(sum(NAMESPACES.values()), descriptors)
+        except ConnectionError:
+            del self._templates[key]
+            raise
+        except OSError as error:
+            raise Refusal(self.base.missing_namespace(), error.errno, str(error)) from error
 
 
 class Sandbox:
@@ -58,7 +72,7 @@ class Sandbox:
     Raises: Refusal; OSError.
     """
 
-    def __init__(self, task: Task, owner: socket.socket, spawner: Spawner):
+    def __init__(self, task: Task, owner: socket.socket, spawners: Spawners):
         self._is_private = task.layers != "none"
         self._pid, self._directory = 0, ""
         self._stack = ExitStack()
@@ -66,12 +80,12 @@ class Sandbox:
         self.sampler: Sampler | None = None
         self.layers: Mapping[str, Any] = {}
         try:
-            self._start(task, owner, spawner)
+            self._start(task, owner, spawners)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, task: Task, owner: socket.socket, spawner: Spawner) -> None:
+    def _start(self, task: Task, owner: socket.socket, spawners: Spawners) -> None:
         if self._is_private and os.uname().machine not in MACHINES:
             raise Refusal("seccomp", None, f"there is no filter for {os.uname().machine}")
         self._open_cgroup(task)
@@ -85,12 +99,7 @@ class Sandbox:
             self._stack.enter_context(end)
         self.channels = Channels(owner, report, *pipes, turns)
         given = [stdin, stdout, stderr, *([their_turns.detach()] if their_turns else []), theirs.detach()]
-        try:
-            self._pid = spawner.spawn(sum(NAMESPACES.values()) if self._is_private else 0, given)
-        except ConnectionError:
-            raise
-        except OSError as error:
-            raise Refusal(spawner.missing_namespace() or "user namespace", error.errno, str(error)) from error
+        self._pid = spawners.spawn(task, given, has_cgroup=self.cgroup is not None)
         self._build(task, report)
 
     def _open_cgroup(self, task: Task) -> None:
@@ -109,11 +118,10 @@ class Sandbox:
 
     def _build(self, task: Task, report: socket.socket) -> None:
         """Let process 1 build the sandbox, and learn what it has built."""
-        is_privileged = self._map_user() if self._is_private else False
         if self.cgroup is not None:
             self.cgroup.add(self._pid)
         report.settimeout(_START_SECONDS)
-        plan = Plan(self._is_private, is_privileged, self.cgroup is not None, self._directory)
+        plan = Plan(self._is_private, self.cgroup is not None, self._directory)
         header, parts = task._replace(stdin=b"").to_message()
         send(report, Message({**header, "plan": plan._asdict()}, parts))
         message = receive(report)
@@ -140,23 +148,6 @@ class Sandbox:
         if self.cgroup is not None and self.cgroup.has_exceeded_memory():
             raise Refusal("files", None, "the program and its files need more memory than the run may use")
         raise Refusal("start", None, "process 1 of the sandbox has ended")
-
-    def _map_user(self) -> bool:
-        """Make the user of the sandbox an unprivileged one outside. Returns whether its groups can be dropped."""
-        folder = Path("/proc", str(self._pid))
-        candidates = [(_OUTSIDE_USER, _OUTSIDE_USER, True)] if os.geteuid() == 0 else []
-        reason = OSError("no user can be mapped")
-        for user, group, is_privileged in [*candidates, (os.geteuid(), os.getegid(), False)]:
-            try:
-                (folder / "uid_map").write_text(f"{USER} {user} 1")
-                if not is_privileged:
-                    (folder / "setgroups").write_text("deny")
-                (folder / "gid_map").write_text(f"{USER} {group} 1")
-            except OSError as error:
-                reason = error
-            else:
-                return is_privileged
-        raise Refusal("user namespace", reason.errno, str(reason))
 
     def order(self, order: str) -> None:
         """Let process 1 "pause" or "continue" all processes of a session, or "interrupt" its program."""

@@ -1,8 +1,9 @@
 """The file system of a sandbox: what is mounted, and where.
 
-The root is a small read-only tmpfs. The directories of programs and libraries are mounted into it from the host,
-read-only, at their own paths. One tmpfs of limited size holds everything that can be written: the working directory,
-/tmp and /dev/shm. It vanishes with the sandbox.
+`build_template` makes what all runs of a supervisor have in common: a small read-only tmpfs, into which the directories
+of programs and libraries of the host are mounted, read-only, at their own paths. Each run has a copy of these mounts,
+and `add_private` adds what is its own: one tmpfs of limited size, which holds everything that can be written, the
+working directory, /tmp and /dev/shm; and /proc with its own processes. They vanish with the sandbox.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from typing import NamedTuple
 
 from purerl.sandbox.supervisor.syscalls import mount, pivot_root, umount
 
-__all__ = ["DEVICES", "HOME", "WRITABLE", "Sources", "build_root", "find_sources", "open_sources", "write_files"]
+__all__ = [
+    "DEVICES",
+    "HOME",
+    "WRITABLE",
+    "Sources",
+    "add_private",
+    "build_template",
+    "find_sources",
+    "open_sources",
+    "write_files",
+]
 
 HOME = "/sandbox"
 """The working directory of programs."""
@@ -44,6 +55,7 @@ _LINKS = {
     "/dev/stdout": "/proc/self/fd/1",
     "/dev/stderr": "/proc/self/fd/2",
 }
+_STAGE = "/.private"
 _MOUNT_POINTS = ("/tmp", "/mnt", "/usr")  # noqa: S108 - one of them exists everywhere; it is hidden for this process only
 
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
@@ -71,7 +83,7 @@ def find_sources(read_only: tuple[str, ...], *, with_zero: bool) -> Sources:
 
 
 def open_sources(sources: Sources) -> dict[str, int]:
-    """Open what will be mounted, in the mount namespace of the sandbox, with the permissions of the owner.
+    """Open what will be mounted, in the mount namespace of the template, with the permissions of the owner.
 
     Raises: OSError.
     """
@@ -82,41 +94,61 @@ def _is_below(path: str, parents: Iterable[str]) -> bool:
     return any(path == parent or path.startswith(f"{parent}/") for parent in parents)
 
 
-def build_root(sources: Sources, opened: Mapping[str, int], *, size: int, num_files: int) -> bool:
-    """Make the file system of the sandbox the root of this process. Returns whether /proc could be mounted.
-
-    size, num_files  limits of all files that can be written together: bytes, and number
+def build_template(sources: Sources, opened: Mapping[str, int]) -> None:
+    """Make a file system without anything private the root of this process. Its /proc is that of the host.
 
     Raises: OSError.
     """
-    point = os.path.realpath(next(path for path in _MOUNT_POINTS if os.path.isdir(path)))
+    base = os.path.realpath(next(path for path in _MOUNT_POINTS if os.path.isdir(path)))
     mount(None, "/", None, _REC | _PRIVATE)
-    mount("private", point, "tmpfs", _NOSUID | _NODEV, f"size={size},nr_inodes={num_files + 8},mode=755")
-    base = f"{point}/root"
-    os.mkdir(base)
     mount("sandbox", base, "tmpfs", _NOSUID | _NODEV, "size=1m,nr_inodes=4096,mode=755")
-    for path in ("/proc", "/dev", "/etc", "/root", "/.old"):
+    for path in ("/proc", "/dev", "/etc", "/root", "/.old", _STAGE, *WRITABLE):
         os.mkdir(base + path)
-    for k, path in enumerate(WRITABLE):
-        os.mkdir(f"{point}/{k}", 0o700)
-        os.mkdir(base + path)
-        mount(f"{point}/{k}", base + path, None, _BIND)
     for path, text in _FILES.items():
         _write(base + path, text.encode())
     for path, target in {**_LINKS, **sources.links}.items():
         os.symlink(target, base + path)
     for path, descriptor in opened.items():
         _bind(descriptor, base + path)
-    has_proc = _mount_proc(f"{base}/proc")
     _protect(base, [path for path in sources.mounts if path not in DEVICES])
+    mount("/proc", f"{base}/proc", None, _BIND | _REC)
     os.chdir(base)
     pivot_root(".", ".old")
     os.chdir("/")
     umount("/.old")
     os.rmdir("/.old")
     mount(None, "/", None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
+
+
+def add_private(read_only: Iterable[str], *, size: int, num_files: int) -> bool:
+    """Mount what belongs to one run, and enter its working directory. Returns whether it has a /proc of its own.
+
+    read_only        those that lie below a private directory are mounted again, on top of it
+    size, num_files  limits of all files that can be written together: bytes, and number
+
+    Raises: OSError.
+    """
+    covered = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in read_only if _is_below(path, WRITABLE)}
+    flags = _NOSUID | _NODEV
+    mount("private", _STAGE, "tmpfs", flags, f"size={size},nr_inodes={num_files + 4},mode=755")
+    for k, path in enumerate(WRITABLE):
+        os.mkdir(f"{_STAGE}/{k}", 0o700)
+        mount(f"{_STAGE}/{k}", path, None, _BIND)
+    _mount_nothing(_STAGE)  # so that the directories can be found only where they belong
+    for path, descriptor in covered.items():
+        _bind(descriptor, path)
     os.chdir(HOME)
-    return has_proc
+    for options in ("subset=pid", None):  # without what else the kernel shows in /proc, if it can be left out
+        with suppress(OSError):
+            mount("proc", "/proc", "proc", flags | _NOEXEC | _RDONLY, options)
+            return True
+    _mount_nothing("/proc")
+    return False
+
+
+def _mount_nothing(target: str) -> None:
+    """Cover a directory by an empty one."""
+    mount("nothing", target, "tmpfs", _NOSUID | _NODEV | _NOEXEC | _RDONLY, "size=4k,nr_inodes=1,mode=555")
 
 
 def _bind(descriptor: int, target: str) -> None:
@@ -128,15 +160,6 @@ def _bind(descriptor: int, target: str) -> None:
         _write(target, b"")
     mount(f"/proc/self/fd/{descriptor}", target, None, _BIND | _REC)
     os.close(descriptor)
-
-
-def _mount_proc(target: str) -> bool:
-    """Mount the processes of the sandbox; without what else the kernel shows in /proc, if it can be left out."""
-    for options in ("subset=pid", None):
-        with suppress(OSError):
-            mount("proc", target, "proc", _NOSUID | _NODEV | _NOEXEC | _RDONLY, options)
-            return True
-    return False
 
 
 def _protect(base: str, paths: Iterable[str]) -> None:

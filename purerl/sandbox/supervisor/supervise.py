@@ -18,9 +18,9 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
-from purerl.sandbox.supervisor.launch import Refusal, Sandbox
+from purerl.sandbox.supervisor.launch import Sandbox, Spawners
 from purerl.sandbox.supervisor.monitor import Monitor
-from purerl.sandbox.supervisor.spawner import Spawner
+from purerl.sandbox.supervisor.spawner import Refusal, Spawner
 
 __all__ = ["supervise"]
 
@@ -30,10 +30,11 @@ _LENGTH = struct.Struct("!I")
 
 def supervise(owner: socket.socket, spawner: Spawner) -> NoReturn:
     """Run one task after the other that the owner sends, and send their results, until it closes the connection."""
+    spawners = Spawners(spawner)
     while (message := receive(owner)) is not None:
         task = Task.from_message(message)
         try:
-            sandbox = Sandbox(task, owner, spawner)
+            sandbox = Sandbox(task, owner, spawners)
         except Refusal as error:
             _refuse(owner, error)
             continue
