@@ -27,7 +27,8 @@ def _status(pool: Pool, source: str, **changes: object) -> str:
     result = pool.run_python(marked(source, word), limits=limits)
     assert len(result.stdout) + len(result.stderr) <= limits.max_output
     assert result.seconds < limits.timeout + 10
-    assert result.memory < 2 * limits.max_memory * _MIB
+    is_exact = pool._settings.accounting == "cgroups"  # sampling is late on a busy computer
+    assert result.memory < (1.1 * limits.max_memory * _MIB if is_exact else 2**31)
     assert processes_with(word) == []
     assert pool.run_python("print('next')").stdout == b"next\n"
     return result.status

@@ -6,18 +6,15 @@ the outermost frame, so that tracebacks and the depth of recursion are those of 
 
 from __future__ import annotations
 
-import ast
 import atexit
 import gc
 import io
 import itertools
-import linecache
 import os
 import signal
 import struct
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -148,6 +145,10 @@ def _read(turns: int, size: int) -> bytes:
 
 def _run_cell(source: bytes, name: str, names: dict[str, Any]) -> int:
     """Run code, and print the value of its last line if that is an expression. Returns its exit code."""
+    import ast
+    import linecache
+    import traceback
+
     try:
         text = source.decode()
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)

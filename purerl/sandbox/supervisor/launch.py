@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -90,7 +88,7 @@ class Sandbox:
             raise Refusal("seccomp", None, f"there is no filter for {os.uname().machine}")
         self._open_cgroup(task)
         if not self._is_private:
-            self._directory = tempfile.mkdtemp(prefix="purerl-sandbox-")
+            self._directory = _make_directory()
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = (os.pipe() for _ in range(3))
         report, theirs = map(self._stack.enter_context, socket.socketpair())
         turns, their_turns = socket.socketpair() if task.kind == "session" else (None, None)
@@ -167,7 +165,19 @@ class Sandbox:
         if self.cgroup is not None:
             self.cgroup.close()
         if self._directory:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            _remove(self._directory)
+
+
+def _make_directory() -> str:
+    import tempfile  # these two modules are needed only here, and take a tenth of the start of a supervisor
+
+    return tempfile.mkdtemp(prefix="purerl-sandbox-")
+
+
+def _remove(directory: str) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _end_process(pid: int, number: int) -> None:
