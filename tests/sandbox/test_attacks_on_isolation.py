@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from attrs import evolve
 
+from purerl.errors import SandboxError
 from purerl.sandbox import Pool, SandboxSettings, run, run_python
+from purerl.sandbox.supervisor import landlock
+from purerl.sandbox.supervisor.sampling import descendants
 
 from .attacks import LIMITS, PRELUDE, marked, marker, open_pool, processes_with, report, wait_until_gone
 
@@ -171,15 +176,19 @@ print(json.dumps([os.listdir(folder) for folder in ("/tmp", "/dev/shm", ".")]))
     assert not Path("/dev/shm", name).exists()
 
 
-def test_directories_that_can_be_read_are_a_setting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layers", ["all", "without_landlock"])
+def test_directories_that_can_be_read_are_a_setting(layers: str, tmp_path: Path) -> None:
+    """They cannot be written, although their permissions allow it to everybody."""
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "a").write_text("text")
-    settings = SandboxSettings(read_only=(str(folder),))
-    command = ["/bin/sh", "-c", f"cat {folder}/a; echo x > {folder}/a"]
-    result = run(command, settings=settings)
+    for path in (folder, folder / "a"):
+        path.chmod(0o777)
+    settings = SandboxSettings(read_only=(str(folder),), layers=layers)  # type: ignore[arg-type]
+    result = run(["/bin/sh", "-c", f"cat {folder}/a; echo x > {folder}/a; echo x > {folder}/b"], settings=settings)
     assert (result.stdout, result.status) == (b"text", "error")
     assert (folder / "a").read_text() == "text"
+    assert not (folder / "b").exists()
 
 
 # --- network -----------------------------------------------------------------------------------------------------
@@ -352,20 +361,38 @@ print(json.dumps([
 
 def test_programs_are_not_root_outside(pool: Pool) -> None:
     word = marker()
-    found: list[int] = []
+    users: set[int] = set()
 
     def look() -> None:
-        while not found and not done.is_set():
-            found.extend(Path("/proc", str(pid)).stat().st_uid for pid in processes_with(word))
+        while not done.is_set():
+            with suppress(OSError):
+                users.update(Path("/proc", str(pid)).stat().st_uid for pid in processes_with(word))
 
     done = threading.Event()
     watcher = threading.Thread(target=look)
     watcher.start()
-    pool.run(["/bin/sh", "-c", f"exec -a {word} sleep 1 || sleep 1 {word}"], limits=evolve(LIMITS, timeout=5))
-    pool.run(["/bin/sleep", "0.5", "0.5"], limits=LIMITS)
+    while not users:
+        pool.run_python(marked("import time; time.sleep(.5)", word))
     done.set()
     watcher.join()
-    assert 0 not in found
+    assert users == {65534 if os.geteuid() == 0 else os.geteuid()}
+
+
+def test_every_namespace_is_a_new_one(pool: Pool) -> None:
+    names = ["user", "mnt", "pid", "net", "ipc", "uts"]
+    inside = _report(pool, f"print(json.dumps([os.readlink(f'/proc/self/ns/{{name}}') for name in {names}]))")
+    outside = [str(Path(f"/proc/self/ns/{name}").readlink()) for name in names]
+    assert [name for name, one, other in zip(names, inside, outside, strict=True) if one == other] == []
+
+
+def test_landlock_is_a_layer_of_its_own(pool: Pool) -> None:
+    """From version 6 on, it refuses signals to processes outside of it, even if they would be ignored."""
+    if landlock.version() < 6:
+        pytest.skip("an earlier version")
+    source = "print(json.dumps(attempt(os.kill, 1, 0)))"
+    assert _report(pool, source) == "EPERM"
+    settings = SandboxSettings(layers="without_landlock")
+    assert report(run_python(PRELUDE + source, settings=settings)) == "done"
 
 
 def test_set_user_id_programs_give_nothing(pool: Pool) -> None:
@@ -437,15 +464,60 @@ spawn = f"import os, time; os.posix_spawn('/bin/sleep', [{{word!r}}, '1000'], {{
 """
     owner = subprocess.Popen([sys.executable, "-c", code])
     try:
-        end = time.monotonic() + 60
-        while owner.poll() is None and not set(processes_with(word)) - {owner.pid}:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        _wait_for(lambda: owner.poll() is not None or set(processes_with(word)) - {owner.pid})
         assert owner.poll() is None, "it waits for its program"
     finally:
         owner.kill()
         owner.wait()
     wait_until_gone(word)
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent, and so on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+
+
+def test_the_kernel_ends_everything_even_if_no_process_of_the_sandbox_can_act() -> None:
+    """All of them are stopped when the owner is killed: only the kernel can end them."""
+    word = marker()
+    code = f"""
+from purerl.sandbox import Limits, Pool
+Pool(limits=Limits(timeout=1000), preload=()).run_python({marked("signal.pause()", word)!r})
+"""
+    owner = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        _wait_for(lambda: set(processes_with(word)) - {owner.pid})
+        processes = descendants(owner.pid)
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+    finally:
+        owner.kill()
+        owner.wait()
+    assert len(processes) >= 5, "zygote, supervisor, its spawners, process 1, the program"
+    wait_until_gone(word)
+    _wait_for(lambda: not any(Path(f"/proc/{pid}").exists() and _stat(pid)[0] != "Z" for pid in processes))
+
+
+def test_the_kernel_ends_a_sandbox_whose_supervisor_is_killed() -> None:
+    word = marker()
+    with Pool(SandboxSettings(max_concurrent_runs=1), limits=LIMITS) as pool, ThreadPoolExecutor(1) as threads:
+        run = threads.submit(pool.run_python, marked("signal.pause()", word))
+        _wait_for(lambda: processes_with(word))
+        [program] = processes_with(word)
+        process_1 = int(_stat(program)[1])
+        os.kill(process_1, signal.SIGSTOP)
+        os.kill(int(_stat(process_1)[1]), signal.SIGKILL)
+        with pytest.raises(SandboxError, match="has ended"):
+            run.result()
+        wait_until_gone(word)
+        assert pool.run_python("print(1)").stdout == b"1\n", "another supervisor has taken its place"
+
+
+def _wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_pool_goes_on_after_its_zygote_was_killed() -> None:

@@ -245,11 +245,23 @@ def test_huge_program_and_huge_input(pool: Pool) -> None:
     assert result.stdout == b"%d %d\n" % (10 * _MIB, 5 * _MIB)
 
 
-def test_limits_cannot_be_raised(pool: Pool) -> None:
+def test_limits_of_the_kernel_are_set_and_cannot_be_raised(pool: Pool) -> None:
     source = """
 import resource
-names = ["RLIMIT_NOFILE", "RLIMIT_FSIZE", "RLIMIT_CPU", "RLIMIT_CORE", "RLIMIT_NPROC"]
-limits = [(getattr(resource, name), resource.getrlimit(getattr(resource, name))[1]) for name in names]
-print(json.dumps([attempt(resource.setrlimit, name, (hard + 1, hard + 1)) for name, hard in limits if hard > 1]))
+names = ["NOFILE", "FSIZE", "CPU", "CORE", "NPROC", "MEMLOCK"]
+limits = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}")) for name in names}
+higher = [attempt(resource.setrlimit, getattr(resource, f"RLIMIT_{name}"), (hard + 1, hard + 1))
+          for name, (_, hard) in limits.items()]
+print(json.dumps([limits, higher]))
 """
-    assert set(report(pool.run_python(PRELUDE + source))) <= {"ValueError", "EPERM"}
+    limits, higher = report(pool.run_python(PRELUDE + source))
+    core = limits.pop("CORE")
+    assert core in ([0, 0], [1, 1])
+    assert limits == {
+        "NOFILE": [256] * 2,
+        "FSIZE": [8 * _MIB] * 2,
+        "CPU": [22] * 2,
+        "NPROC": [22] * 2,
+        "MEMLOCK": [0] * 2,
+    }
+    assert set(higher) <= {"ValueError", "EPERM"}

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -137,24 +135,6 @@ def test_a_pool_lives_longer_than_the_thread_that_opens_it() -> None:
         for _ in range(3):
             assert pool.run_python("print(1)").stdout == b"1\n"
             time.sleep(0.05)
-
-
-def test_a_supervisor_that_was_killed_is_a_failure_and_is_replaced() -> None:
-    word = marker()
-    with Pool(SandboxSettings(max_concurrent_runs=1), limits=LIMITS) as pool, ThreadPoolExecutor(1) as threads:
-        run = threads.submit(pool.run_python, marked("signal.pause()", word))
-        _wait_for(word)
-        [program] = processes_with(word)
-        supervisor = _parent(_parent(program))
-        os.kill(supervisor, 9)
-        with pytest.raises(SandboxError, match="has ended"):
-            run.result()
-        wait_until_gone(word)
-        assert pool.run_python("print(1)").stdout == b"1\n"
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()[1])
 
 
 def test_a_pool_in_a_fork_of_its_process_is_refused(pool: Pool) -> None:
