@@ -55,8 +55,9 @@ def _measure_memory(settings: SandboxSettings) -> None:
         time.sleep(1.5)
         busy = _memory()
         own = max(job.result().memory for job in sleeping) / 2**20
-    print(f"memory: pool with 16 idle supervisors {idle:.0f} MiB, each run at the same time {(busy - idle) / 16:.1f} MiB")
-    print(f"memory of a trivial program by its own account: {own:.1f} MiB")
+    print(
+        f"MiB: pool with 16 idle supervisors {idle:.0f}, each concurrent run {(busy - idle) / 16:.1f}, by itself {own:.1f}"
+    )
 
 
 def main() -> None:
