@@ -55,9 +55,8 @@ def _measure_memory(settings: SandboxSettings) -> None:
         time.sleep(1.5)
         busy = _memory()
         own = max(job.result().memory for job in sleeping) / 2**20
-    print(
-        f"MiB: pool with 16 idle supervisors {idle:.0f}, each concurrent run {(busy - idle) / 16:.1f}, by itself {own:.1f}"
-    )
+    each = (busy - idle) / 16
+    print(f"MiB: a pool with 16 idle supervisors {idle:.0f}, each concurrent run {each:.1f}, by itself {own:.1f}")
 
 
 def main() -> None:
