@@ -31,7 +31,7 @@ from purerl.sandbox.supervisor.sampling import descendants
 from purerl.sandbox.supervisor.steps import reporting, step
 from purerl.sandbox.supervisor.syscalls import close_from, prctl
 
-__all__ = ["USER", "Plan", "initialize"]
+__all__ = ["USER", "Setup", "initialize"]
 
 USER = 1000
 """The user and group of programs, in the sandbox."""
@@ -40,7 +40,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _UP = 0x8913, 0x8914, 1
 
 
-class Plan(NamedTuple):
+class Setup(NamedTuple):
     """What the supervisor has decided for a run.
 
     is_private  whether it has namespaces; otherwise it runs in the directory `directory` of the host
@@ -77,14 +77,14 @@ def _receive(report: socket.socket) -> Message:
 
 def _initialize(report: socket.socket, turns: int | None) -> Callable[[], None]:
     message = _receive(report)
-    task, plan = Task.from_message(message), Plan(**message.header["plan"])
-    if plan.is_private:
+    task, setup = Task.from_message(message), Setup(**message.header["setup"])
+    if setup.is_private:
         shown, score = _enter(task)
     else:
         shown, score = _Shown(), None
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGHUP, lambda number, frame: _end_all())
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if plan.is_private else signal.SIGHUP)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if setup.is_private else signal.SIGHUP)
     send(report, Message({"has_proc": shown.has_proc, "landlock": shown.landlock}))
     socket.send_fds(report, [b"d"], shown.descriptors)
     for descriptor in shown.descriptors:
@@ -92,7 +92,7 @@ def _initialize(report: socket.socket, turns: int | None) -> Callable[[], None]:
     _receive(report)  # the supervisor has started its clock
     pid = os.fork()
     if pid == 0:
-        return _start(task, plan, report, turns)
+        return _start(task, setup, report, turns)
     if score is not None:
         os.write(score, b"0")  # only the program is the first to be killed when the host has no memory
     return _collect(pid, report)
@@ -146,7 +146,7 @@ def _start_loopback() -> None:
         ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh", b"lo", flags | _UP))
 
 
-def _start(task: Task, plan: Plan, report: socket.socket, turns: int | None) -> Callable[[], None]:
+def _start(task: Task, setup: Setup, report: socket.socket, turns: int | None) -> Callable[[], None]:
     """Become the program, as far as it goes before its own code."""
     is_python = task.kind != "command"
     with step("start"):
@@ -154,19 +154,19 @@ def _start(task: Task, plan: Plan, report: socket.socket, turns: int | None) -> 
         os.setsid()
         if is_python:
             handle_signals_as_python()
-        limit(task.bounds, is_alone=plan.is_private, is_session=turns is not None)
-        if not plan.is_private:
-            os.chdir(plan.directory)
-            os.environ.update(HOME=plan.directory, TMPDIR=plan.directory)
+        limit(task.bounds, is_alone=setup.is_private, is_session=turns is not None)
+        if not setup.is_private:
+            os.chdir(setup.directory)
+            os.environ.update(HOME=setup.directory, TMPDIR=setup.directory)
             write_files(zip(task.files, task.contents, strict=True))
-    if plan.is_private:
+    if setup.is_private:
         with step("capabilities"):
             refuse_privileges()
         if task.layers != "without_landlock":
             with step("landlock"):
                 landlock.restrict(WRITABLE, [path for path in DEVICES if os.path.exists(path)])
         with step("seccomp"):
-            seccomp.install(seccomp.filter_of(os.uname().machine, shared_memory=plan.has_cgroup))
+            seccomp.install(seccomp.filter_of(os.uname().machine, shared_memory=setup.has_cgroup))
     if is_python:
         program = interpreter.prepare(task, turns)
         report.close()

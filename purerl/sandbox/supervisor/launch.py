@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
 from purerl.sandbox.supervisor.cgroups import Cgroup, find_parents
-from purerl.sandbox.supervisor.init import Plan
+from purerl.sandbox.supervisor.init import Setup
 from purerl.sandbox.supervisor.monitor import Channels
 from purerl.sandbox.supervisor.sampling import Sampler, descendants
 from purerl.sandbox.supervisor.seccomp import MACHINES
@@ -119,9 +119,9 @@ class Sandbox:
         if self.cgroup is not None:
             self.cgroup.add(self._pid)
         report.settimeout(_START_SECONDS)
-        plan = Plan(self._is_private, self.cgroup is not None, self._directory)
+        setup = Setup(self._is_private, self.cgroup is not None, self._directory)
         header, parts = task._replace(stdin=b"").to_message()
-        send(report, Message({**header, "plan": plan._asdict()}, parts))
+        send(report, Message({**header, "setup": setup._asdict()}, parts))
         message = receive(report)
         if message is None:
             self._refuse_start()
