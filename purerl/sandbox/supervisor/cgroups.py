@@ -7,7 +7,6 @@ takes their place.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import time
@@ -18,7 +17,6 @@ from pathlib import Path
 __all__ = ["Cgroup", "find_parents", "remove_stale"]
 
 _PREFIX = "purerl-sandbox-"
-_NUMBERS = itertools.count()
 _STALE_SECONDS = 60.0
 _REMOVAL_SECONDS = 2.0
 
@@ -87,7 +85,7 @@ class Cgroup:
     """
 
     def __init__(self, parents: Mapping[str, Path], *, memory: int, processes: int):
-        name = f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
+        name = f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"  # a process id alone may have been used before
         self._paths = {controller: path / name for controller, path in parents.items()}
         self.version = 2 if "" in parents else 1
         names = _VERSION_2 if self.version == 2 else _VERSION_1
