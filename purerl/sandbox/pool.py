@@ -15,8 +15,9 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from queue import Empty, LifoQueue
+from queue import LifoQueue
 from typing import Self
+from weakref import WeakSet
 
 from attrs import evolve
 
@@ -66,6 +67,7 @@ class Pool:
         number = settings.max_concurrent_runs or _RUNS_PER_CORE * (os.cpu_count() or 1)
         self._lock, self._zygote, self._is_closed = threading.Lock(), None, False
         self._supervisors: LifoQueue[socket.socket | None] = LifoQueue()  # None: not started yet
+        self._connections: WeakSet[socket.socket] = WeakSet()
         for _ in range(number):
             self._supervisors.put(None)
         # The kernel ends the zygote with the thread that has started it, so this thread lives as long as the pool.
@@ -171,6 +173,7 @@ class Pool:
                     break
                 with suppress(OSError):
                     socket.send_fds(self._zygote.connection, [b"r"], [theirs.fileno()])
+                    self._connections.add(ours)
                     return ours
                 self._zygote.close()
                 self._zygote = self._starter.submit(self._start_zygote).result()
@@ -196,14 +199,13 @@ class Pool:
         with self._lock:
             self._is_closed = True
             zygote, self._zygote = self._zygote, None
+        for connection in [*self._connections]:  # so supervisors end what they run, and then themselves
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         if zygote is not None:
             zygote.close()
         self._runs.shutdown(cancel_futures=True)
         self._starter.shutdown()
-        with suppress(Empty):
-            while True:
-                if connection := self._supervisors.get_nowait():
-                    connection.close()
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -55,7 +55,8 @@ def find_interpreter(path: str | None) -> Interpreter:
 
     Raises: ConfigError if it cannot be started, or is older than Python 3.11.
     """
-    path = path or sys.executable
+    if path is None:
+        return _interpreter(sys.executable, (sys.prefix, sys.base_prefix))
     try:
         output = subprocess.run([path, "-c", _FACTS], capture_output=True, check=True, timeout=60).stdout  # noqa: S603 -- of the user
         version, executable, *prefixes = json.loads(output)
@@ -64,9 +65,12 @@ def find_interpreter(path: str | None) -> Interpreter:
         raise ConfigError("python", got=f"{path}: {error}", need="a Python interpreter", do=do) from error
     if tuple(version) < (3, 11):
         raise ConfigError("python", got=f"{path}, version {version[0]}.{version[1]}", need="Python 3.11 or later")
-    real = Path(executable).resolve().parents[1]
-    folders = [str(folder) for folder in dict.fromkeys((*prefixes, str(real))) if str(folder) != "/"]
-    return Interpreter(executable, tuple(folders))
+    return _interpreter(executable, prefixes)
+
+
+def _interpreter(executable: str, prefixes: Iterable[str]) -> Interpreter:
+    folders = dict.fromkeys([*prefixes, str(Path(executable).resolve().parents[1])])
+    return Interpreter(executable, tuple(folder for folder in folders if folder != "/"))
 
 
 class Process:
@@ -76,6 +80,9 @@ class Process:
     """
 
     def __init__(self, interpreter: str, function: str, *arguments: Any, flags: tuple[str, ...]):
+        if sys.platform != "linux":
+            do = "use a remote sandbox: the setting remote"
+            raise SandboxError("there is no sandbox on this system", got=sys.platform, need="Linux", do=do)
         self.connection, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile(prefix="purerl-sandbox-")  # noqa: SIM115 -- closed with it
         code = _CODE.format(root=_ROOT, function=function, arguments=(os.getpid(), theirs.fileno(), *arguments))

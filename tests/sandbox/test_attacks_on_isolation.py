@@ -473,6 +473,26 @@ spawn = f"import os, time; os.posix_spawn('/bin/sleep', [{{word!r}}, '1000'], {{
     wait_until_gone(word)
 
 
+def test_no_zombies_are_left_to_a_process_that_does_not_collect_them() -> None:
+    """As in a container, whose first process gets all orphans."""
+    code = """
+import ctypes, time
+from purerl.sandbox import Pool, run, run_python
+from purerl.sandbox.supervisor.sampling import descendants
+import os
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+run(["/bin/true"]), run_python("pass")
+with Pool() as pool:
+    pool.run_python("pass")
+    with pool.session() as session: session.run("1")
+end = time.monotonic() + 20
+while descendants(os.getpid()) and time.monotonic() < end: time.sleep(0.01)
+print(descendants(os.getpid()))
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"
+
+
 def _stat(pid: int) -> list[str]:
     """State, parent, and so on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()

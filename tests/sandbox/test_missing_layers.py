@@ -53,6 +53,26 @@ def test_without_landlock_the_other_layers_hold() -> None:
     assert _run_where("seccomp", layers="without_landlock")[0] == "seccomp"
 
 
+def test_the_python_tool_says_what_to_do() -> None:
+    code = """
+from purerl.envs.python_tool import Interpreter, python
+from purerl.errors import SandboxError
+for tool in (python, Interpreter().python):
+    try:
+        tool("1")
+    except SandboxError as error:
+        print(error)
+"""
+    output = run_where("user namespaces", code)
+    assert output.count(f"do:   {REMEDIES['user namespace']}") == 2
+
+
+def test_other_systems_have_the_remote_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(SandboxError, match=r"(?s)no sandbox on this system.*darwin.*remote"):
+        run(["/bin/true"])
+
+
 def test_every_layer_has_a_remedy() -> None:
     assert set(LAYERS) <= set(REMEDIES)
 

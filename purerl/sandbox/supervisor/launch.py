@@ -53,10 +53,15 @@ class Spawners:
         try:
             return self._templates[key].spawn(sum(NAMESPACES.values()), descriptors)
         except ConnectionError:
-            del self._templates[key]
+            self._templates.pop(key).end()
             raise
         except OSError as error:
             raise Refusal(self.base.missing_namespace(), error.errno, str(error)) from error
+
+    def end(self) -> None:
+        """End all of them."""
+        for spawner in (self.base, *self._templates.values()):
+            spawner.end()
 
 
 class Sandbox:

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from purerl.sandbox.messages import Message, send
@@ -56,6 +57,7 @@ def start_zygote(owner: int, connection: int, preload: Sequence[str], read_only:
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not data:
+            _wait_for_children()
             os._exit(0)
         zygote = os.getpid()
         if os.fork() == 0:
@@ -64,6 +66,12 @@ def start_zygote(owner: int, connection: int, preload: Sequence[str], read_only:
             _end_with(zygote)
             return _supervise(socket.socket(fileno=descriptors[0]))
         os.close(descriptors[0])
+
+
+def _wait_for_children() -> None:
+    """The owner has closed all connections, so the supervisors end what they run, and then themselves."""
+    with suppress(ChildProcessError):
+        os.waitpid(-1, 0)  # because SIGCHLD is ignored, it returns when there are none
 
 
 def _import(names: Sequence[str]) -> None:
@@ -85,7 +93,8 @@ def _supervise(owner: socket.socket) -> Callable[[], None]:
     """Fork the spawner, before anything is known of a run, and supervise runs."""
     ours, theirs = socket.socketpair()
     supervisor = os.getpid()
-    if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0:
         ours.close()
         owner.close()
         _end_with(supervisor)
@@ -93,7 +102,7 @@ def _supervise(owner: socket.socket) -> Callable[[], None]:
     theirs.close()
     if parents := cgroup_parents():
         remove_stale(parents)
-    return supervise(owner, Spawner(ours))
+    return supervise(owner, Spawner(pid, ours))
 
 
 def _begin(owner: int) -> None:

@@ -51,10 +51,11 @@ class Refusal(Exception):  # noqa: N818 -- a message to the owner, who raises an
 
 
 class Spawner:
-    """The supervisor's side of a spawner: `connection` is its socket."""
+    """The supervisor's side of a spawner: its process id, and a socket to it."""
 
-    def __init__(self, connection: socket.socket):
-        self._connection = connection
+    def __init__(self, pid: int, connection: socket.socket):
+        self._pid, self._connection = pid, connection
+        connection.settimeout(_START_SECONDS)
 
     def spawn(self, flags: int, descriptors: Sequence[int], *, is_template: bool = False) -> int:
         """Start a process with new namespaces, which gets `descriptors`, and return its id.
@@ -104,8 +105,13 @@ class Spawner:
             os.waitpid(pid, 0)
             ended = {"step": "start", "errno": None, "text": "the template of sandboxes has ended"}
             raise Refusal(**(answer.header["error"] if answer else ended))
-        ours.settimeout(None)
-        return Spawner(ours)
+        return Spawner(pid, ours)
+
+    def end(self) -> None:
+        """End it, and collect it, so that no zombie is left to a process that does not expect it."""
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self._connection.close()
 
 
 def _map_user(pid: int) -> bool:

@@ -48,6 +48,7 @@ def supervise(owner: socket.socket, spawner: Spawner) -> NoReturn:
             _refuse(owner, error)
         finally:
             sandbox.close()
+    spawners.end()
     os._exit(0)
 
 
