@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,6 +25,24 @@ def _sandbox() -> None:
     """Run programs in a sandbox."""
 
 
+Timeout = Annotated[float | None, typer.Option(help="Maximum duration in seconds.", show_default="10")]
+CpuTime = Annotated[
+    float | None, typer.Option(help="Maximum CPU time of all processes in seconds.", show_default="as --timeout")
+]
+MaxMemory = Annotated[
+    str | None, typer.Option(metavar="MIB|SIZE", help="Maximum memory of all processes.", show_default="512MiB")
+]
+MaxProcesses = Annotated[int | None, typer.Option(help="Maximum number of processes and threads.", show_default="64")]
+MaxOutput = Annotated[int | None, typer.Option(help="Maximum output in bytes.", show_default="1048576")]
+MaxDisk = Annotated[
+    str | None, typer.Option(metavar="MIB|SIZE", help="Maximum size of all files.", show_default="64MiB")
+]
+WithFile = Annotated[
+    list[Path] | None,
+    typer.Option(help="Another file in the working directory of the program; repeatable.", exists=True, dir_okay=False),
+]
+
+
 @sandbox.command(cls=Command)
 @with_debug
 def run(
@@ -37,29 +55,15 @@ def run(
         typer.Option(help="python, bash, javascript, c, c++, java or perl.", show_default="by the ending of FILE"),
     ] = None,
     stdin: Annotated[
-        Path | None,
-        typer.Option(help="File that the program reads from stdin; -: stdin.", show_default="empty"),
+        Path | None, typer.Option(help="File that the program reads from stdin; -: stdin.", show_default="empty")
     ] = None,
-    with_file: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Another file in the working directory of the program; repeatable.", exists=True, dir_okay=False
-        ),
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Maximum duration in seconds.", show_default="10")] = None,
-    cpu_time: Annotated[
-        float | None, typer.Option(help="Maximum CPU time of all processes in seconds.", show_default="as --timeout")
-    ] = None,
-    max_memory: Annotated[
-        str | None, typer.Option(metavar="MIB|SIZE", help="Maximum memory of all processes.", show_default="512MiB")
-    ] = None,
-    max_processes: Annotated[
-        int | None, typer.Option(help="Maximum number of processes and threads.", show_default="64")
-    ] = None,
-    max_output: Annotated[int | None, typer.Option(help="Maximum output in bytes.", show_default="1048576")] = None,
-    max_disk: Annotated[
-        str | None, typer.Option(metavar="MIB|SIZE", help="Maximum size of all files.", show_default="64MiB")
-    ] = None,
+    with_file: WithFile = None,
+    timeout: Timeout = None,
+    cpu_time: CpuTime = None,
+    max_memory: MaxMemory = None,
+    max_processes: MaxProcesses = None,
+    max_output: MaxOutput = None,
+    max_disk: MaxDisk = None,
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="Interpreter of Python programs.", show_default="that of purerl")
     ] = None,
@@ -76,16 +80,18 @@ def run(
     from purerl.sandbox import run as run_command
     from purerl.sandbox.languages import command_of, find_language
 
-    names = ("timeout", "cpu_time", "max_memory", "max_processes", "max_output", "max_disk")
-    values = (timeout, cpu_time, max_memory, max_processes, max_output, max_disk)
-    limits = _limits({name: value for name, value in zip(names, values, strict=True) if value is not None})
+    limits = _limits(
+        timeout=timeout,
+        cpu_time=cpu_time,
+        max_memory=max_memory,
+        max_processes=max_processes,
+        max_output=max_output,
+        max_disk=max_disk,
+    )
     settings = SandboxSettings(layers=layers, python=python)
     command = command_of(language or find_language(file.name), file.name, tuple(arguments or ()), settings)
     files = {path.name: path.read_bytes() for path in (file, *(with_file or ()))}
     result = run_command(command, files=files, stdin=_read(stdin), limits=limits, settings=settings)
-    for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
-        stream.buffer.write(output)
-        stream.flush()
     _show(result)
     raise typer.Exit(0 if result.status == "ok" else 1)
 
@@ -100,24 +106,26 @@ def _read(stdin: Path | None) -> bytes:
     return stdin.read_bytes()
 
 
-def _limits(values: dict[str, object]) -> Limits:
-    """Limits with the given options; a size may be a number of MiB."""
+def _limits(**options: Any) -> Limits:
+    """Limits with the options that are given; a size may be a number of MiB."""
     from purerl.sandbox import Limits
 
-    numbers = {
-        name: int(value) if str(value).isdigit() and name != "timeout" else value for name, value in values.items()
-    }
-    return Limits(**numbers)  # type: ignore[arg-type]
+    given = {name: value for name, value in options.items() if value is not None}
+    return Limits(**{name: int(value) if str(value).isdigit() else value for name, value in given.items()})
 
 
 _STYLES = {"ok": "green", "error": "red", "killed": "red"}
 
 
 def _show(result: Result) -> None:
+    """Print the output of a program, and how it ended."""
     from rich.console import Console
 
     from purerl.resources.memory import format_bytes
 
+    for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+        stream.buffer.write(output)
+        stream.flush()
     parts = [f"[{_STYLES.get(result.status, 'yellow')}]{result.status}[/]"]
     parts += [] if result.exit_code is None else [f"exit code {result.exit_code}"]
     parts += [f"{result.seconds:.3f} s", format_bytes(result.memory)]

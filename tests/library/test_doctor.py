@@ -25,8 +25,10 @@ from purerl.doctor import EXTRAS, REQUIRED, Finding, check_installation
 from purerl.plugins import find, names
 from purerl.recipes import resolve
 from purerl.rewards.workers import WorkerPool
+from purerl.sandbox.failures import LAYERS, REMEDIES
 from purerl.settings import Model
 from purerl_cli.main import app
+from tests.sandbox.hosts import run_where
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -89,6 +91,19 @@ def test_plugin_without_capabilities_and_plugin_that_fails_are_reported(monkeypa
     silent, failing = (doctor._engine("trainer", kind) for kind in plugins)
     assert (silent.state, silent.text) == ("good", "its capabilities are known when it loads a model")
     assert (failing.name, failing.state, failing.text) == ("trainer failing", "bad", "RuntimeError: no driver")
+
+
+def test_layers_of_the_sandbox_are_listed_and_a_missing_one_is_no_error() -> None:
+    findings = {finding.name: finding for finding in doctor._sandbox()}
+    assert list(findings) == [name.removesuffix(" namespace") for name in LAYERS]
+    assert {finding.state for finding in findings.values()} == {"good"}
+    assert ", by " in findings["accounting"].text
+    code = "from purerl import doctor\nfor f in doctor._sandbox(): print(f.name, f.state, f.do, sep='|')"
+    outputs = {name: run_where(name, code).splitlines() for name in ("user namespaces", "landlock")}
+    assert outputs["user namespaces"] == [f"user|missing|{REMEDIES['user namespace']}"]
+    first, *others = outputs["landlock"]
+    assert first == f"landlock|missing|{REMEDIES['landlock']}"
+    assert others == [f"{name.removesuffix(' namespace')}|good|" for name in LAYERS if name != "landlock"]
 
 
 CASES = [("float32", 1.3e-7, True), ("float32", 1.5e-6, True), ("float32", 1e-4, False), ("bfloat16", 0.1, True)]

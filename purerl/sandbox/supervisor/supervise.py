@@ -126,7 +126,7 @@ def _serve_session(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
 def _serve_turn(
     limits: Mapping[str, Any], source: bytes, task: Task, owner: socket.socket, sandbox: Sandbox, monitor: Monitor
 ) -> bool:
-    """Run one turn. Returns whether the session goes on."""
+    """Run one turn. Returns whether there can be another one."""
     monitor.forget_output()
     start = time.monotonic()
     monitor.feed(sandbox.channels.turns, _LENGTH.pack(len(source)) + source)
