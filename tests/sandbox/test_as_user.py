@@ -16,6 +16,7 @@ import pytest
 from .as_user import USER, unreadable
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="these tests run as an ordinary user already"),
     pytest.mark.skipif(bool(unreadable()), reason=f"other users may not read {', '.join(unreadable())}"),
 ]

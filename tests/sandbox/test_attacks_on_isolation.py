@@ -310,6 +310,7 @@ _CALLS = {
     "personality": (135, 92, "0x0400000"),
     "splice": (275, 76, "0, 0, 1, 0, 1, 0"),
     "sync": (162, 81, ""),
+    "inotify_init": (294, 26, "0"),
     "mq_open": (240, 180, "b'a', 66, 0o600, 0"),
 }
 _UNKNOWN_CALLS = {

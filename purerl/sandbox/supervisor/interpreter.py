@@ -47,6 +47,7 @@ def prepare(task: Task, turns: int | None) -> Callable[[], None]:
     _open_streams()
     gc.enable()
     if turns is not None:
+        os.set_inheritable(turns, False)  # noqa: FBT003 -- has no keyword
         return partial(_serve, main.__dict__, turns)
     with open(path, "wb") as file:
         file.write(task.source)

@@ -6,9 +6,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import cache
+from functools import cache, partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -43,13 +43,16 @@ class Spawners:
         self.base = base
         self._templates: dict[tuple[tuple[str, ...], bool], Spawner] = {}
 
-    def spawn(self, task: Task, descriptors: Sequence[int], *, has_cgroup: bool) -> int:
-        """Start process 1 of a sandbox for `task`. Raises: Refusal; OSError."""
+    def prepare(self, task: Task, *, has_cgroup: bool) -> Callable[[Sequence[int]], int]:
+        """A function that starts process 1 of a sandbox for `task`, given its descriptors. Raises: Refusal."""
         if task.layers == "none":
-            return self.base.spawn(0, descriptors)
+            return partial(self.base.spawn, 0)
         key = tuple(task.read_only), has_cgroup  # shared pages of /dev/zero are memory that only a cgroup counts
         if key not in self._templates:
             self._templates[key] = self.base.open_template(task.read_only, with_zero=has_cgroup)
+        return partial(self._spawn, key)
+
+    def _spawn(self, key: tuple[tuple[str, ...], bool], descriptors: Sequence[int]) -> int:
         try:
             return self._templates[key].spawn(sum(NAMESPACES.values()), descriptors)
         except ConnectionError:
@@ -92,6 +95,7 @@ class Sandbox:
         if self._is_private and os.uname().machine not in MACHINES:
             raise Refusal("seccomp", None, f"there is no filter for {os.uname().machine}")
         self._open_cgroup(task)
+        spawn = spawners.prepare(task, has_cgroup=self.cgroup is not None)
         if not self._is_private:
             self._directory = _make_directory()
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = (os.pipe() for _ in range(3))
@@ -102,7 +106,7 @@ class Sandbox:
             self._stack.enter_context(end)
         self.channels = Channels(owner, report, *pipes, turns)
         given = [stdin, stdout, stderr, *([their_turns.detach()] if their_turns else []), theirs.detach()]
-        self._pid = spawners.spawn(task, given, has_cgroup=self.cgroup is not None)
+        self._pid = spawn(given)
         self._build(task, report)
 
     def _open_cgroup(self, task: Task) -> None:
@@ -139,13 +143,12 @@ class Sandbox:
         elif message.header["has_proc"]:
             self.sampler = Sampler(descriptors[1], descriptors[0])
         elif self.cgroup is None:
-            raise Refusal(
-                "accounting", None, "processes can be measured neither by cgroups nor in a /proc of their own"
-            )
+            text = "processes can be measured neither by cgroups nor in a /proc of their own"
+            raise Refusal("accounting", None, text)
         for descriptor in descriptors:
             self._stack.callback(os.close, descriptor)
         accounting = "sampling" if self.cgroup is None else f"cgroups, version {self.cgroup.version}"
-        self.layers = {"is_private": self._is_private, "accounting": accounting, **message.header}
+        self.layers = {"accounting": accounting, **message.header}
 
     def _refuse_start(self) -> NoReturn:
         if self.cgroup is not None and self.cgroup.has_exceeded_memory():

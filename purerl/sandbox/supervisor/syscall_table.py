@@ -21,8 +21,7 @@ linkat:265:37 unlink:87:- unlinkat:263:35 symlink:88:- symlinkat:266:36 readlink
 fchmod:91:52 fchmodat:268:53 fchmodat2:-:- chown:92:- fchown:93:55 lchown:94:- fchownat:260:54 umask:95:166
 utime:132:- utimes:235:- utimensat:280:88 futimesat:261:- mknod:133:- mknodat:259:33 fallocate:285:47
 fadvise64:221:223 readahead:187:213 statfs:137:43 fstatfs:138:44 getxattr:191:8 lgetxattr:192:9 fgetxattr:193:10
-listxattr:194:11 llistxattr:195:12 flistxattr:196:13 inotify_init:253:- inotify_init1:294:26
-inotify_add_watch:254:27 inotify_rm_watch:255:28 epoll_create:213:- epoll_create1:291:20 epoll_ctl:233:21
+listxattr:194:11 llistxattr:195:12 flistxattr:196:13 epoll_create:213:- epoll_create1:291:20 epoll_ctl:233:21
 epoll_wait:232:- epoll_pwait:281:22 epoll_pwait2:441:441 eventfd:284:- eventfd2:290:19 timerfd_create:283:85
 timerfd_settime:286:86 timerfd_gettime:287:87 signalfd:282:- signalfd4:289:74 brk:12:214 munmap:11:215 mremap:25:216
 mprotect:10:226 madvise:28:233 msync:26:227 mincore:27:232 mlock:149:228 munlock:150:229 mlock2:325:284
@@ -59,12 +58,12 @@ userfaultfd:323:282 init_module:175:105 finit_module:313:273 delete_module:176:1
 kexec_file_load:320:294 reboot:169:142 swapon:167:224 swapoff:168:225 syslog:103:116 acct:163:89 quotactl:179:60
 settimeofday:164:170 clock_settime:227:112 adjtimex:159:171 clock_adjtime:305:266 sethostname:170:161
 setdomainname:171:162 iopl:172:- ioperm:173:- open_by_handle_at:304:265 name_to_handle_at:303:264
-fanotify_init:300:262 fanotify_mark:301:263 vhangup:153:58 personality:135:92 modify_ldt:154:- memfd_create:319:279
-memfd_secret:447:447 shmget:29:194 shmat:30:196 shmctl:31:195 shmdt:67:197 semget:64:190 semop:65:193 semctl:66:191
-semtimedop:220:192 msgget:68:186 msgsnd:69:189 msgrcv:70:188 msgctl:71:187 mq_open:240:180 mq_unlink:241:181
-setxattr:188:5 lsetxattr:189:6 fsetxattr:190:7 removexattr:197:14 lremovexattr:198:15 fremovexattr:199:16
-sync:162:81 splice:275:76 tee:276:77 vmsplice:278:75 migrate_pages:256:238 move_pages:279:239 mbind:237:235
-set_mempolicy:238:237
+fanotify_init:300:262 fanotify_mark:301:263 vhangup:153:58 personality:135:92 modify_ldt:154:- inotify_init:253:-
+inotify_init1:294:26 inotify_add_watch:254:27 inotify_rm_watch:255:28 memfd_create:319:279 memfd_secret:447:447
+shmget:29:194 shmat:30:196 shmctl:31:195 shmdt:67:197 semget:64:190 semop:65:193 semctl:66:191 semtimedop:220:192
+msgget:68:186 msgsnd:69:189 msgrcv:70:188 msgctl:71:187 mq_open:240:180 mq_unlink:241:181 setxattr:188:5
+lsetxattr:189:6 fsetxattr:190:7 removexattr:197:14 lremovexattr:198:15 fremovexattr:199:16 sync:162:81 splice:275:76
+tee:276:77 vmsplice:278:75 migrate_pages:256:238 move_pages:279:239 mbind:237:235 set_mempolicy:238:237
 """
 """Calls that fail with EPERM: they change the system, look into other processes, or hold memory that no limit sees."""
 
