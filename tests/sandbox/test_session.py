@@ -97,8 +97,13 @@ def test_cpu_time_is_that_of_one_turn(pool: Pool) -> None:
 
 def _ticks(word: str) -> int:
     """CPU time of the processes with `word`."""
-    stats = [Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split() for pid in processes_with(word)]
+    stats = [_stat(pid) for pid in processes_with(word)]
     return sum(int(fields[11]) + int(fields[12]) for fields in stats)
+
+
+def _stat(pid: int) -> list[bytes]:
+    """State, parent, and so on."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
 
 
 def test_between_two_turns_nothing_runs(pool: Pool) -> None:
@@ -114,7 +119,10 @@ if os.fork() == 0:
 """
     with pool.session(limits=LIMITS) as session:
         assert session.run(marked(source, word)).status == "ok"
-        time.sleep(0.1)
+        end = time.monotonic() + 30
+        while any(_stat(pid)[0] != b"T" for pid in processes_with(word)):
+            assert time.monotonic() < end, "they are stopped"
+            time.sleep(0.01)
         before = _ticks(word)
         time.sleep(0.5)
         assert _ticks(word) == before
