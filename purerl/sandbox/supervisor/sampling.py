@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +17,7 @@ from typing import NamedTuple
 __all__ = ["Sampler", "Usage", "descendants"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_FIELDS = re.compile(rb"^(RssAnon|VmSwap|VmPTE):\s+(\d+)", re.MULTILINE)
-_SHARE = re.compile(rb"^(?:Pss_Anon|Pss|Swap):\s+(\d+)", re.MULTILINE)
+_ENTRIES = re.compile(rb"^(\w+):\s+(\d+)", re.MULTILINE)
 
 
 class Usage(NamedTuple):
@@ -45,19 +44,23 @@ class Sampler:
         self._pids = pids or self._all_pids
 
     def _all_pids(self) -> list[int]:
-        return [int(name) for name in os.listdir(self._proc) if name.isdigit() and name != "1"]
+        with suppress(OSError):  # process 1 has ended
+            return [int(name) for name in os.listdir(self._proc) if name.isdigit() and name != "1"]
+        return []
 
     def usage(self, *, with_memory: bool) -> Usage:
-        """Measure now. Without `with_memory`, the memory is 0."""
+        """Measure now. Without `with_memory`, the memory is 0. A process that has just ended uses nothing."""
         ticks = processes = kilobytes = 0
         for pid in self._pids():
-            with suppress(OSError):  # it has just ended
-                fields = self._read(pid, "stat").rpartition(b") ")[2].split()
+            with suppress(OSError):
+                fields = self._fields(pid)
                 ticks += sum(map(int, fields[11:15]))  # of the process, and of its children that have ended
                 processes += int(fields[17])
                 if with_memory:
-                    kilobytes += sum(int(value) for _, value in _FIELDS.findall(self._read(pid, "status")))
-        ticks += sum(map(int, self._read(1, "stat").rpartition(b") ")[2].split()[13:15])) if self._private else 0
+                    kilobytes += self._kilobytes(pid, (b"RssAnon", b"VmSwap", b"VmPTE"), "status")
+        if self._private is not None:
+            with suppress(OSError):
+                ticks += sum(map(int, self._fields(1)[13:15]))  # of orphans, which process 1 has collected
         return Usage(kilobytes * 1024 + self._written() if with_memory else 0, ticks / _TICKS, processes)
 
     def exact_memory(self) -> int:
@@ -65,13 +68,17 @@ class Sampler:
         kilobytes = 0
         for pid in self._pids():
             with suppress(OSError):
-                text = self._read(pid, "smaps_rollup")
-                shares = dict(re.findall(rb"^(\w+):\s+(\d+)", text, re.MULTILINE))
-                kilobytes += int(shares.get(b"Pss_Anon", shares[b"Pss"])) + int(shares.get(b"Swap", 0))
-                kilobytes += sum(
-                    int(value) for name, value in _FIELDS.findall(self._read(pid, "status")) if name == b"VmPTE"
-                )
+                kilobytes += self._kilobytes(pid, (b"Pss_Anon", b"Swap"), "smaps_rollup")
+                kilobytes += self._kilobytes(pid, (b"VmPTE",), "status")
         return kilobytes * 1024 + self._written()
+
+    def _fields(self, pid: int) -> list[bytes]:
+        """The fields of a process in `stat`, after its name, which may contain anything."""
+        return self._read(pid, "stat").rpartition(b") ")[2].split()
+
+    def _kilobytes(self, pid: int, names: Collection[bytes], file: str) -> int:
+        """The sum of some entries of a file; a process that is ending has none."""
+        return sum(int(value) for name, value in _ENTRIES.findall(self._read(pid, file)) if name in names)
 
     def _written(self) -> int:
         """The size of the files in the private tmpfs."""
