@@ -1,8 +1,8 @@
 """Broken algorithms (mutants), by the law that must detect each.
 
-Most mutants are bugs that other libraries have shipped, applied to GRPO or DPO. They show that a law detects what it is
-for. Each mutant has a part of the message that the law must raise, so that it is not detected for another reason. If
-the mutant crashes, this part contains the name of the exception.
+Most mutants are bugs that other libraries have shipped, applied to GRPO, DPO or a reward model. They show that a law
+detects what it is for. Each mutant has a part of the message that the law must raise, so that it is not detected for
+another reason. If the mutant crashes, this part contains the name of the exception.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import attrs
 import mutant_advantages as advantages
 import torch
 
-from purerl.algos import dpo, grpo
+from purerl.algos import dpo, grpo, reward_model
 from purerl.algos.algebra import Algorithm, Term, Weighted, of_fields, stateless, write_field
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.groups import prompt_weight
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_sum
+from purerl.algos.parts.rows import last_counted
 from purerl.algos.parts.whiten import whiten
 
 __all__ = ["MUTANTS", "OWN_POLICY_GRADIENT"]
 
 
-GRPO, DPO = grpo.algorithm(), dpo.algorithm()
+GRPO, DPO, REWARD_MODEL = grpo.algorithm(), dpo.algorithm(), reward_model.algorithm()
 (POLICY,) = GRPO.objectives
 
 
@@ -48,7 +49,22 @@ def _with_row_advantage(function, *reads: str) -> Algorithm:
     return _with_transform(write_field("advantage", lambda batch: advantages.broadcast(function(batch), batch)), *reads)
 
 
+def _with_score_loss(loss) -> Algorithm:
+    [objective] = REWARD_MODEL.objectives
+    term = objective.terms[0]._replace(loss=lambda batch: advantages.broadcast(loss(batch), batch))
+    return _with_objective(REWARD_MODEL, terms=(term,))
+
+
 # --- losses ------------------------------------------------------------------------------------------------------
+
+
+def score_at_padded_end(batch):
+    return torch.where(batch["chosen"], -1, 1) * batch["classifier_score"][..., -1]
+
+
+def mean_score_of_part_squared(batch):
+    score = last_counted(batch["classifier_score"], batch["mask"])
+    return score.mean(-1, keepdim=True).square().expand(score.shape)
 
 
 def unclamped_ratio(batch):
@@ -195,6 +211,7 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
         "mean_over_padding": (_with_row_advantage(advantages.centered_over_padding), "field advantage"),
         "numerator_without_mask": (_with_term(loss=softplus, reduce=numerator_without_mask), "loss"),
         "division_by_padded_width": (_with_term(reduce=mean_over_padded_width), "gradient of logp"),
+        "score_at_padded_end": (_with_score_loss(score_at_padded_end), "gradient of classifier_score"),
     },
     "compaction_invariance": {
         "tool_rewards_lost": (_with_row_advantage(advantages.reward_of_last_action_token), "field advantage"),
@@ -231,6 +248,7 @@ MUTANTS: dict[str, dict[str, tuple[Algorithm, str]]] = {
         "division_by_tokens_of_part": (_with_term(reduce=mean_over_tokens_of_part), "gradient of logp"),
         "whitening_in_loss": (_with_term(loss=advantage_whitened_in_loss), "gradient of logp"),
         "pairs_split": (_with_objective(DPO, unit="row"), "gradient of logp"),
+        "scores_centered_over_part": (_with_score_loss(mean_score_of_part_squared), "gradient of classifier_score"),
     },
     "rank_invariance": {
         "max_over_empty_rank": (_with_term(reduce=divided_by_max_row_length), "RuntimeError: amax()"),

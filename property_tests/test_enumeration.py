@@ -223,6 +223,7 @@ NOT_COMPARED = {
     "opd": "does not use rewards; see test_opd_minimizes_the_kl_to_the_teacher",
     "opd_top_k": "does not use sampled tokens; see tests/algos/test_distillation.py",
     "pf_ppo": "selects rows with random noise",
+    "reward_model": "trains a classifier, not a policy",
     "sft": "does not learn from rows of the policy",
 }
 

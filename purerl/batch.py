@@ -98,6 +98,7 @@ SCHEMA: tuple[Field, ...] = (
     _observed("turn", _TOKEN, "index", "turn of the token, in its episode"),
     _observed("anchor", _TOKEN, "label", "state of the environment when the turn started"),
     Field("chosen", _ROW, _B, "", "data", "the preferred row of a pair", requires="pairs"),
+    Field("margin", _ROW, _F, "reward", "data", "how much higher the chosen row should score", requires="margins"),
     Field("reward", _TOKEN, _F, "reward", "rewards", "an outcome reward is on the last action token"),
     Field("components", "rows k", _F, "reward", "rewards", "value of each of k rewards", requires="several rewards"),
     Field("greedy_score", _ROW, _F, "reward", "rewards", "reward of the greedy completion of the row's prompt"),
@@ -134,6 +135,7 @@ SCHEMA: tuple[Field, ...] = (
     Field("topk_logp", _CHOICES, _F, "nats", "trainer", "of the same tokens, under the current model, with gradient"),
     Field("entropy", _TOKEN, _F, "nats", "trainer", "of the current model's next-token distribution"),
     Field("value", _TOKEN, _F, "reward", "trainer", "the critic's current estimate, with gradient"),
+    Field("classifier_score", _TOKEN, _F, "reward", "trainer", "a classifier's score at the token, with gradient"),
     Field("log_partition", _TOKEN, _F, "", "trainer", "FlowRL's log Z of the tokens before, with gradient"),
 )  # fmt: skip
 FIELDS: Mapping[str, Field] = {field.name: field for field in SCHEMA}

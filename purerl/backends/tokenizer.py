@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from purerl.errors import ConfigError
 from purerl.settings import Model
@@ -11,7 +11,7 @@ from purerl.settings import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["cannot_load", "check_same_ids", "end_tokens", "load_tokenizer"]
+__all__ = ["cannot_load", "check_same_ids", "end_tokens", "load_tokenizer", "pad_token_of", "set_pad_token"]
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -81,6 +81,42 @@ def _end_tokens_in(file: str, model: Model) -> int | list[int] | None:
     except (OSError, ValueError, TypeError):  # TypeError: no config.json. Loading the model reports the problem.
         return None
     return config.eos_token_id
+
+
+def pad_token_of(model: Model) -> int | None:
+    """The padding token of a classifier made of `model`, as `set_pad_token` chooses it; None without a tokenizer."""
+    try:
+        tokenizer: Any = load_tokenizer(model)
+    except ConfigError:
+        return None
+    set_pad_token(tokenizer)
+    return tokenizer.pad_token_id
+
+
+def set_pad_token(tokenizer: Any) -> None:
+    """Give `tokenizer` a padding token that never ends a text, if there is one.
+
+    transformers takes the score of a sequence classifier at the last token that is not padding. If the padding token is
+    also the token that ends a turn or a text, as in some chat models, that is the token before it.
+    """
+    ends = {tokenizer.eos_token, _last_token_of_turn(tokenizer)}
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    named = [text for text in special if "pad" in text.lower()]
+    candidates = [tokenizer.pad_token, *named, tokenizer.unk_token, *special]
+    tokenizer.pad_token = next((text for text in candidates if text and text not in ends), tokenizer.pad_token)
+
+
+def _last_token_of_turn(tokenizer: Any) -> str | None:
+    """The last special token in a conversation, as the chat template writes it; None if there is none."""
+    from jinja2 import TemplateError
+
+    turns = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}]
+    try:
+        tokens = tokenizer.apply_chat_template(turns, return_dict=True)["input_ids"] if tokenizer.chat_template else []
+    except (TemplateError, TypeError, ValueError):  # what a template may raise about such turns
+        return None
+    added = [token for token in tokens if token in tokenizer.added_tokens_decoder]
+    return tokenizer.added_tokens_decoder[added[-1]].content if added else None
 
 
 def cannot_load(what: str, model: Model, error: Exception) -> ConfigError:

@@ -51,7 +51,7 @@ __all__ = [
 
 _MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"}
-_LOOP_FIELDS = {"tokens", "example", "temperature", "chosen", "noise", *_ROLLOUT_FIELDS}
+_LOOP_FIELDS = {"tokens", "example", "temperature", "chosen", "margin", "noise", *_ROLLOUT_FIELDS}
 
 
 def algorithm_of(config: RunConfig) -> Algorithm:

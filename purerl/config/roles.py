@@ -14,7 +14,7 @@ from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of
 from purerl.settings import Model, in_section, no_effect
 
-__all__ = ["ModelRole", "check_roles", "model_roles", "models_of", "teacher_names"]
+__all__ = ["ModelRole", "check_roles", "model_roles", "models_of", "teacher_names", "trains_classifier"]
 
 _TEACHERS = "teachers"
 
@@ -54,6 +54,11 @@ def teacher_names(config: RunConfig) -> tuple[str, ...]:
     """The names of several teachers; empty if there is at most one."""
     teachers = config.roles.get(_TEACHERS)
     return tuple(teachers) if isinstance(teachers, Mapping) else ()
+
+
+def trains_classifier(algorithm: Algorithm) -> bool:
+    """Whether the model that `algorithm` trains is a classifier, which scores a whole conversation."""
+    return "classifier_score" in outputs_of(algorithm, "policy", FIELDS)
 
 
 def _settings_of(config: RunConfig, role: str) -> dict[str, Role]:

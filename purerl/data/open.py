@@ -5,6 +5,7 @@ First files and their columns, which is cheap; then the tokenizer. Engines are o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RunData",
     "check_first_rows",
+    "check_margins",
     "check_sources",
     "file_digests",
     "notes",
@@ -109,6 +111,23 @@ def check_sources(data: DataSet, names: Sequence[str]) -> None:
         if unknown:
             need = f"in every row one of: {', '.join(names)}, the names of roles.teachers"
             raise DataError(f"column 'data_source' of {path!r}", got=", ".join(unknown[:5]), need=need)
+
+
+def check_margins(data: DataSet) -> None:
+    """Raise DataError unless every row has a finite number in the column `margin`."""
+    import pyarrow as pa
+
+    for path, table in zip(data.paths, data.tables, strict=True):
+        kind = table.schema.field("margin").type if "margin" in table.column_names else pa.null()
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            got = "no such column" if pa.types.is_null(kind) else f"type {kind}"
+            do = "set algorithm.margin to a constant, and leave algorithm.margin_coef out"
+            raise DataError(f"column 'margin' of {path!r}", got=got, need="a number in every row", do=do)
+        values = table["margin"].to_pylist()
+        invalid = [row for row, value in enumerate(values) if value is None or not math.isfinite(value)]
+        if invalid:
+            got, need = f"{values[invalid[0]]} in row {invalid[0]}", "a finite number in every row"
+            raise DataError(f"column 'margin' of {path!r}", got=got, need=need, do="remove the row")
 
 
 def open_data(

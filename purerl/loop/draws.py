@@ -9,6 +9,7 @@ from attrs import frozen
 
 from purerl.data.chat import Chat, Prompt, TokenizedExample
 from purerl.data.examples import DataSet, Example, indices_of_draws, prompts_at, rows_at, tokenized_at
+from purerl.rollouts.examples import scored_at_end
 from purerl.rollouts.types import Draw
 
 __all__ = ["Sampler"]
@@ -48,6 +49,14 @@ class Sampler:
         teacher = {"teacher_index": self.teachers.index(draw.example["data_source"])} if self.teachers else {}
         return {"group": draw.number, "example": draw.index, **teacher}
 
+    def pair_fields(self, draw: Draw) -> dict[str, Any]:
+        """The fields of the rows of a preference pair that has a margin."""
+        return {**self.row_fields(draw), "margin": float(draw.example["margin"])}
+
     def answers(self, draw: Draw) -> list[TokenizedExample]:
         """The prompt of `draw` with each of its answers."""
         return tokenized_at(self.chat, self.data, draw.index, draw.example)
+
+    def scored_answers(self, draw: Draw) -> list[TokenizedExample]:
+        """The same for a classifier, which is scored at the last token."""
+        return [scored_at_end(answer) for answer in self.answers(draw)]

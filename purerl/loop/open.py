@@ -12,16 +12,17 @@ from typing import Any
 import torch
 from attrs import evolve, fields, frozen, has
 
-from purerl.algos.algebra import Algorithm
-from purerl.backends.tokenizer import check_same_ids, load_tokenizer
+from purerl.algos.algebra import Algorithm, reads_of
+from purerl.backends.tokenizer import check_same_ids, load_tokenizer, set_pad_token
 from purerl.config.check import accuracy_reward_of, algorithm_of, updates_of
 from purerl.config.paths import RUN, is_created_by_run
-from purerl.config.roles import ModelRole, model_roles, models_of, teacher_names
+from purerl.config.roles import ModelRole, model_roles, models_of, teacher_names, trains_classifier
 from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import (
     RunData,
     check_first_rows,
+    check_margins,
     check_sources,
     file_digests,
     open_data,
@@ -284,7 +285,11 @@ def open_run_data(
     check_columns(runner, [*([examples] if config.rollout else []), *problems.values()])
     for learned in (examples, *([held_out] if held_out else [])):
         check_sources(learned, teacher_names(config))
+        if "margin" in reads_of(algorithm):
+            check_margins(learned)
     tokenizer = load_tokenizer(config.model)
+    if trains_classifier(algorithm):
+        set_pad_token(tokenizer)
     for name, role in roles.items():
         if role.settings.model != config.model:
             check_same_ids(tokenizer, role.settings.model, name)

@@ -7,7 +7,7 @@ from functools import partial
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of
-from purerl.config.roles import teacher_names
+from purerl.config.roles import teacher_names, trains_classifier
 from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
 from purerl.data.open import RunData
@@ -80,5 +80,7 @@ def open_source(
 
 def examples_workflow(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:
     """The workflow of an algorithm that learns from `sampler`'s data."""
-    kind = Preferences if purpose_of(config, algorithm) == "preferences" else Demonstrations
-    return kind(sampler.answers, sampler.row_fields)
+    if purpose_of(config, algorithm) == "demonstrations":
+        return Demonstrations(sampler.answers, sampler.row_fields)
+    answers = sampler.scored_answers if trains_classifier(algorithm) else sampler.answers
+    return Preferences(answers, sampler.pair_fields if "margin" in reads_of(algorithm) else sampler.row_fields)

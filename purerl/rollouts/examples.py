@@ -11,10 +11,22 @@ from purerl.data.chat import TokenizedExample
 from purerl.rollouts.single_turn import RowFields
 from purerl.rollouts.types import Draw, Generate, Trajectory
 
-__all__ = ["Answers", "Demonstrations", "Preferences"]
+__all__ = ["Answers", "Demonstrations", "Preferences", "scored_at_end"]
 
 Answers = Callable[[Draw], list[TokenizedExample]]
 """The prompt of a draw with each of its answers."""
+
+
+def scored_at_end(answer: TokenizedExample) -> TokenizedExample:
+    """`answer` for a classifier: its last token, which may come after the answer, is an action token too.
+
+    A classifier is scored at the last token of a conversation as the chat template writes it. Many templates add a line
+    break after the token that ends a turn.
+
+    >>> scored_at_end(TokenizedExample([5, 6, 2, 9], [False, True, True, False])).action
+    [False, True, True, True]
+    """
+    return answer._replace(action=[*answer.action[:-1], True])
 
 
 @frozen

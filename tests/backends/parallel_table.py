@@ -25,8 +25,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from purerl.algos import dpo, grpo, gspo, kl_cov, ppo
-from purerl.algos.algebra import Algorithm, compute_advantages, outputs_of, prepare_step, roles
+from purerl.algos import dpo, grpo, gspo, kl_cov, ppo, reward_model
+from purerl.algos.algebra import Algorithm, Objective, compute_advantages, outputs_of, prepare_step, roles
 from purerl.backends.hf import load, module
 from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.gather import full_tensors
@@ -37,6 +37,8 @@ from purerl.ranks import Ranks, current_ranks
 from purerl.testing.batches import example_batch, fields_of
 from purerl.testing.trainer.reference import assert_close
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
+from tests.backends.training import POLICY, make_step, regression
+from tests.backends.training import train as take_steps
 from tests.ranks import run_cases
 
 MESHES = {
@@ -66,6 +68,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "gspo": gspo.algorithm(gspo.Config()),
     "kl_cov": kl_cov.algorithm(kl_cov.Config()),
     "dpo": dpo.algorithm(dpo.Config()),
+    "reward_model": reward_model.algorithm(reward_model.Config(centering_coef=0.1)),
 }
 
 # Pairs of rows with a common prompt, of uneven lengths; one row has no counted token.
@@ -257,17 +260,21 @@ def check(
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-def check_files(directory: Path, path: str, mesh: Mesh, dtype: str) -> None:
+def check_files(
+    directory: Path,
+    path: str,
+    mesh: Mesh,
+    dtype: str,
+    outputs: tuple[str, ...] = ("logp", "value"),
+    objective: Objective = POLICY,
+) -> None:
     """Weights, a checkpoint and an export of a divided trainer are those of the same model in one process."""
 
     def build(source: str, **settings: Any) -> HFTrainer:
-        return make_trainer(source, outputs=("logp", "value"), dtype=dtype, **ADAMW, **settings)
-
-    from tests.backends.training import make_step
-    from tests.backends.training import train as take_steps
+        return make_trainer(source, outputs=outputs, dtype=dtype, **ADAMW, **settings)
 
     ranks, trainer = current_ranks(), build(path, mesh=mesh)
-    take_steps(trainer, 1)
+    take_steps(trainer, 1, objective)
     weights = {name: weight.clone() for name, weight in trainer.weights()}
     assert {name: (tuple(w.shape), w.dtype) for name, w in weights.items()} == dict(trainer.weights().metadata)
     folders = [directory / f"{name}-{time.monotonic_ns()}" for name in ("checkpoint", "export")]
@@ -278,7 +285,7 @@ def check_files(directory: Path, path: str, mesh: Mesh, dtype: str) -> None:
     loaded = build(path, mesh=mesh)
     loaded.load(folders[0])
     for each in (trainer, loaded):
-        each.step(*make_step(7))
+        each.step(*make_step(7, objective))
     assert_close("after a resume", dict(loaded.weights()), dict(trainer.weights()), 0)
     with mock.patch("purerl.ranks.current_ranks", Ranks):
         exported = build(str(folders[1]))
@@ -311,6 +318,9 @@ def checks(which: str, directory: Path) -> Iterator[tuple[str, Callable[[], None
             "head": functools.partial(check_head, phi, mesh),
             "tied head": functools.partial(check_head, tied, mesh),
             "files": functools.partial(check_files, directory, phi, mesh, "float64"),
+            "files of a classifier": functools.partial(
+                check_files, directory, phi, mesh, "float64", ("classifier_score",), regression("classifier_score")
+            ),
             "files of experts": functools.partial(check_files, directory, experts, mesh, "float32"),
         }
         for what, run in others.items():

@@ -14,13 +14,13 @@ from purerl.algos.algebra import Objective, Term, prepare_step
 from purerl.algos.parts.reductions import token_sum
 from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.module import HEADS, LANGUAGE_OUTPUTS
-from purerl.backends.hf.trainer import OUTPUTS
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
 from tests.backends.training import make_batch, parameters_of, regression
 
 TOLERANCES = {"gpt2": 1e-9, "cohere": 1e-5, "gemma2": 1e-5}  # the norms of the last two round to float32
+OUTPUTS = (*LANGUAGE_OUTPUTS, *HEADS)  # those of a language model
 FLOATS = tuple(name for name in OUTPUTS if name != "topk_tokens")
 TOP_K = 3
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from purerl.backends.tokenizer import check_same_ids, end_tokens, load_tokenizer
+from purerl.backends.tokenizer import check_same_ids, end_tokens, load_tokenizer, pad_token_of, set_pad_token
 from purerl.errors import ConfigError
 from purerl.settings import Model
 from tests.backends.tiny import write_model
+from tests.data.made import CHATML, tokenizer
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,26 @@ def test_message_names_the_model_of_a_run_directory(tmp_path: Path) -> None:
     (tmp_path / "final" / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match=f"do:   did you mean '{tmp_path}/final'"):
         load_tokenizer(Model(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("template", "pad", "eos", "expected"),
+    [
+        (CHATML, "<pad>", "<eos>", "<pad>"),
+        (CHATML, "<|im_end|>", "<|im_end|>", "<pad>"),  # the token that ends a turn is not padding
+        (CHATML, "<|im_end|>", "<eos>", "<pad>"),
+        (CHATML, None, "<eos>", "<pad>"),
+        (None, "<eos>", "<eos>", "<pad>"),
+        (None, "<bos>", "<eos>", "<bos>"),
+    ],
+)
+def test_the_padding_token_of_a_classifier_never_ends_a_text(template, pad, eos, expected) -> None:
+    chosen = tokenizer(template, eos=eos)
+    chosen.add_special_tokens({"additional_special_tokens": ["<pad>", *chosen.extra_special_tokens]})
+    chosen.pad_token = pad
+    set_pad_token(chosen)
+    assert chosen.pad_token == expected
+
+
+def test_without_a_tokenizer_a_classifier_has_no_padding_token(tmp_path: Path) -> None:
+    assert pad_token_of(Model(write_model(tmp_path))) is None

@@ -32,7 +32,7 @@ def test_algorithms_without_a_ratio_are_found_by_their_loss():
     algorithms = {name: find("algorithm", name).algorithm() for name in names("algorithm")}
     gradients = {name: algorithm for name, algorithm in algorithms.items() if is_policy_gradient(algorithm)}
     assert {name for name, algorithm in gradients.items() if not has_policy_ratio(algorithm)} == ONE_STEP
-    assert algorithms.keys() - gradients.keys() == {"dpo", "ipo", "opd_top_k", "sft", "spin"}
+    assert algorithms.keys() - gradients.keys() == {"dpo", "ipo", "opd_top_k", "reward_model", "sft", "spin"}
     assert {name for name, algorithm in algorithms.items() if weights_rollouts(algorithm)} == CORRECTED
 
 

@@ -9,7 +9,14 @@ import torch
 
 from purerl.algos import dpo_loss, gvpo_loss, ipo_loss, pair_margin, sppo_loss
 from purerl.algos.flowrl import balance_loss, clipped_row_weight
-from purerl.algos.parts.preferences import pair_mask, robust_dpo_loss, smoothed_dpo_loss
+from purerl.algos.parts.preferences import (
+    bradley_terry_loss,
+    centering_loss,
+    pair_difference,
+    pair_mask,
+    robust_dpo_loss,
+    smoothed_dpo_loss,
+)
 from purerl.algos.parts.rows import at_last_action
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
 from tests.golden.helpers import assert_values, f64, gradient_of, ints, mask_of
@@ -26,6 +33,23 @@ def test_pair_mask_clears_incomplete_pairs():
     chosen, group = mask_of("x.xxxx.")[0], ints(1, 1, 2, 2, 3, 4, 4)
     mask = mask_of("x", "x", "x", "x", "x", "x", ".")
     assert pair_mask(chosen, group, mask)[:, 0].tolist() == [True, True, False, False, False, False, False]
+
+
+def test_pair_difference_is_that_of_the_chosen_row_minus_that_of_the_rejected_row():
+    actual = pair_difference(f64(1, 4, 2, -1), mask_of("x..x")[0], ints(5, 5, 3, 3))
+    assert_values(actual, -3, -3, -3, -3)
+
+
+def test_bradley_terry_loss_with_a_margin():
+    # sigmoid(log 3) = 3/4, and its derivative of -log is -(1 - 3/4).
+    assert_values(bradley_terry_loss(f64(math.log(3) + 2, 2 - math.log(3)), 2.0), -math.log(3 / 4), -math.log(1 / 4))
+    gradient = gradient_of(lambda x: bradley_terry_loss(x, 2.0), f64(math.log(3) + 2, 2 - math.log(3)))
+    assert_values(gradient, -0.25, -0.75)
+
+
+def test_centering_loss_is_the_squared_sum_of_the_scores():
+    assert_values(centering_loss(f64(3, -0.5)), 9, 0.25)
+    assert_values(gradient_of(centering_loss, f64(3, -0.5)), 6, -1)
 
 
 def test_gvpo_loss_of_two_rows():

@@ -28,7 +28,7 @@ from purerl.algos import (
 )
 from purerl.algos.parts.episodes import join_episodes, rows_in_part, rows_of_episodes
 from purerl.algos.parts.groups import group_index, group_std, group_std_of_others
-from purerl.algos.parts.rows import first_counted, row_mean
+from purerl.algos.parts.rows import first_counted, last_counted, row_mean
 from purerl.algos.parts.whiten import center, standard_deviation
 from purerl.batch import collate
 from tests.golden.helpers import assert_values, f64, gradient_of, ints, mask_of
@@ -119,6 +119,7 @@ def test_row_statistics():
     x, mask = f64([9, 1, 3, 9], [7, 9, 5, 5]), mask_of(".xx.", "....")
     assert_values(row_mean(x, mask), 2, 0)
     assert_values(first_counted(x, mask), 1, 0)
+    assert_values(last_counted(x, mask), 3, 0)
     assert_values(broadcast_to_tokens(f64(4, 5), mask), [0, 4, 4, 0], [0, 0, 0, 0])
 
 

@@ -23,7 +23,7 @@ WORDS = {
     r"(un|over)?heard": "logged, or a callback",
     r"exam(s|in(e|es|ed|ing))?": "evaluation, evaluate",
     r"verdicts?": "reward result",
-    r"judg(e|es|ed|ing)(?! model)": "score, scored, reward runner",
+    r"judg(ed|ing)": "score, scored, reward runner",  # a judge is a model that is asked for a score
     r"mend(s|ed|ing)?": "fix",
     r"seams?": "interface",
     r"storeys?": "layer",

@@ -31,7 +31,7 @@ class Result(NamedTuple):
     gradient: Tensor
 
 
-_ROLES = {"policy": ("advantage", "logp"), "critic": ("returns", "value")}
+_TARGETS = {"policy": "advantage", "critic": "returns"}
 
 
 @functools.cache
@@ -75,11 +75,11 @@ def _with_outliers(log_ratio: Tensor) -> Tensor:
 
 
 def result_of(algorithm: Algorithm, batch: TensorDict, role: str = "policy") -> Result:
-    """Run `algorithm` with one optimizer step of the model `role`."""
-    target, output = _ROLES[role]
+    """Run `algorithm` with one optimizer step of the model `role`; the gradient is that of its first output."""
     inputs = batch.select(*STRUCTURE, *algorithm.reads)
     _, after = compute_advantages(algorithm, algorithm.advantage.init(), inputs)
     [objective] = (objective for objective in algorithm.objectives if objective.role == role)
+    target, output = _TARGETS[role], objective.outputs[0]
     written = {name: value for name, value in after.items() if name not in batch.keys() or name == "mask"}
     step, counts = prepare_step(objective, with_fields(batch, **written))
     values = step[output].clone().requires_grad_()

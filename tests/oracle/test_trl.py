@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from purerl.algos import reward_model
 from purerl.algos.parts.divergences import k1
 from purerl.batch import with_fields
 from purerl.presets import presets
@@ -165,6 +166,44 @@ def test_preset_of_pairs_has_the_value_and_gradient_of_trl(name: str, seed: int)
     batch = completions(seed, prompts=6, samples=2)
     batch = with_fields(batch, chosen=batch["row"] % 2 == seed % 2)
     assert_agree("TRL", result_of(algorithm_of(f"{name}@trl"), batch), _trl_preference(batch, PREFERENCE_CASES[name]))
+
+
+# settings of `reward_model`, and those of TRL's RewardTrainer
+REWARD_MODEL_CASES: dict[str, tuple[dict[str, float], dict[str, Any]]] = {
+    "default": ({}, {"center_rewards_coefficient": None}),
+    "margin": ({"margin_coef": 1.0}, {"center_rewards_coefficient": None}),
+    "centering": ({"centering_coef": 0.01}, {"center_rewards_coefficient": 0.01}),
+}
+
+
+def _trl_reward_model(batch: TensorDict, settings: dict[str, Any], columns: dict[str, Tensor]) -> Result:
+    """TRL's loss of the scores at the last tokens, of all chosen rows before all rejected ones."""
+    order = torch.cat([batch["chosen"].nonzero(), (~batch["chosen"]).nonzero()]).squeeze(-1)
+    score, last = batch["classifier_score"].clone().requires_grad_(), batch["mask"].sum(-1)
+    logits = score.gather(1, last[:, None])[order]
+    stub = SimpleNamespace(
+        args=SimpleNamespace(**settings),
+        accelerator=SimpleNamespace(gather=lambda x: x, gather_for_metrics=lambda x: x),
+        model=SimpleNamespace(training=False),
+        _total_train_tokens=0,
+        _tp_size=1,
+        _metrics=defaultdict(lambda: defaultdict(list)),
+    )
+    loss = trl.RewardTrainer.compute_loss(stub, lambda **_: SimpleNamespace(logits=logits), columns)
+    [gradient] = torch.autograd.grad(loss, score)
+    return Result(score.new_zeros(0), loss.detach(), gradient)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", REWARD_MODEL_CASES)
+def test_loss_of_a_reward_model_has_the_value_and_gradient_of_trl(name: str, seed: int) -> None:
+    own, theirs = REWARD_MODEL_CASES[name]
+    batch = completions(seed, prompts=6, samples=2)
+    margin = batch["greedy_score"].abs()
+    batch = with_fields(batch, chosen=batch["row"] % 2 == seed % 2, classifier_score=batch["value"], margin=margin)
+    columns = {"margin": margin[batch["chosen"]]} if own.get("margin_coef") else {}
+    algorithm = reward_model.algorithm(reward_model.Config(**own))
+    assert_agree("TRL", result_of(algorithm, batch), _trl_reward_model(batch, theirs, columns))
 
 
 def test_every_executed_preset_of_trl_is_compared() -> None:

@@ -10,6 +10,8 @@ of the pair: the log-ratio of the chosen row minus the log-ratio of the rejected
 and one counted rejected row. The rows of other groups have no effect on the value, the gradient or the denominator.
 
 Metrics: `accuracy`, the fraction of pairs with D > 0, and `margin`, the mean of beta * D.
+
+A reward model scores each row instead. Its loss is a function of the difference and the sum of the two scores.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ from purerl.kernels.masks import any_true
 from purerl.types import RowBool, RowFloat, RowInt, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
+    "bradley_terry_loss",
+    "centering_loss",
     "dpo_loss",
     "ipo_loss",
+    "pair_difference",
     "pair_margin",
     "pair_mask",
     "preference_objective",
@@ -52,8 +57,18 @@ def pair_margin(logp: TokenFloat, anchor: TokenFloat, chosen: RowBool, group: Ro
     >>> pair_margin(logp, torch.zeros(2, 2), torch.tensor([True, False]), torch.tensor([4, 4]), mask)
     tensor([3., 3.])
     """
-    log_ratio = sequence_log_ratio(logp, anchor, mask)
-    return group_sum(torch.where(chosen, log_ratio, -log_ratio), group)
+    return pair_difference(sequence_log_ratio(logp, anchor, mask), chosen, group)
+
+
+def pair_difference(x: RowFloat, chosen: RowBool, group: RowInt) -> RowFloat:
+    """Compute x of the chosen row minus x of the rejected row, for the pair of each row.
+
+    Both rows of a pair get the same value. It is a difference only for rows that `pair_mask` keeps. Shapes: [rows].
+
+    >>> pair_difference(torch.tensor([3.0, 1.0]), torch.tensor([True, False]), torch.tensor([4, 4]))
+    tensor([2., 2.])
+    """
+    return group_sum(torch.where(chosen, x, -x), group)
 
 
 def pair_mask(chosen: RowBool, group: RowInt, mask: TokenBool) -> TokenBool:
@@ -118,6 +133,33 @@ def ipo_loss(margin: RowFloat, *, beta: float) -> RowFloat:
     tensor([0., 1.])
     """
     return (margin - 1 / (2 * beta)).square()
+
+
+def bradley_terry_loss(difference: RowFloat, margin: RowFloat | float) -> RowFloat:
+    """Compute the negative log-likelihood of each pair under the model of Bradley and Terry, with a margin.
+
+        l = -log sigmoid(d - margin)
+
+    `difference` d is the score of the chosen row minus that of the rejected row. With a margin m the difference must be
+    larger by m for the same loss. The loss is finite for any difference. Shapes: [rows] each.
+    Source: InstructGPT (2203.02155, eq. 1); the margin: Llama 2 (2307.09288, eq. 2).
+
+    >>> bradley_terry_loss(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 1.0]))
+    tensor([0.6931, 0.1269])
+    """
+    return -logsigmoid(difference - margin)
+
+
+def centering_loss(total: RowFloat) -> RowFloat:
+    """Compute the square of the sum of both scores of each pair.
+
+        l = (s_chosen + s_rejected)^2
+
+    The loss of Bradley and Terry does not change if a constant is added to all scores. This one has its minimum where
+    the mean of the two scores is 0. `total` is the sum of both scores. Shapes: [rows].
+    Source: Eisenstein et al. 2023 (2312.09244, section 2).
+    """
+    return total.square()
 
 
 def preference_objective(loss: Callable, *, beta: float, anchor: str) -> Objective:

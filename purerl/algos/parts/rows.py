@@ -10,7 +10,7 @@ import torch
 from purerl.kernels.masks import any_true, count_true
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
-__all__ = ["at_last_action", "broadcast_to_tokens", "first_counted", "row_max", "row_mean", "row_sum"]
+__all__ = ["at_last_action", "broadcast_to_tokens", "first_counted", "last_counted", "row_max", "row_mean", "row_sum"]
 
 
 def row_sum(x: TokenFloat, mask: TokenBool) -> RowFloat:
@@ -43,6 +43,16 @@ def first_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
     tensor([2.])
     """
     return torch.where(mask & (mask.cumsum(-1) == 1), x, 0).sum(-1)
+
+
+def last_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
+    """Return `x` at the last counted token of each row, 0 without any: [rows, time] -> [rows].
+
+    >>> last_counted(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, True, False]]))
+    tensor([2.])
+    """
+    count = mask.cumsum(-1)
+    return torch.where(mask & (count == count[..., -1:]), x, 0).sum(-1)
 
 
 def broadcast_to_tokens(x: RowFloat, mask: TokenBool) -> TokenFloat:

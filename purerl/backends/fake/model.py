@@ -3,8 +3,9 @@
 logits after token k          row k of ``model.bigram.weight`` [vocab, vocab]
 value before a token          entry k of ``value_head.weight`` [vocab], where k is the token before it
 log_partition before a token  entry k of ``log_partition_head.weight`` [vocab], likewise
+classifier_score at token k   entry k of ``score.weight`` [vocab]
 
-The two heads exist only if their output is requested.
+The three heads exist only if their output is requested.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from purerl.settings import Model
 __all__ = ["BIGRAM", "OUTPUTS", "compute_outputs", "export_weights", "initial_weights", "text_of"]
 
 BIGRAM = "model.bigram.weight"
-_HEADS = {"value": "value_head.weight", "log_partition": "log_partition_head.weight"}
+_SCORE = "classifier_score"
+_HEADS = {"value": "value_head.weight", "log_partition": "log_partition_head.weight", _SCORE: "score.weight"}
 OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", *_HEADS)
 _MODEL_TYPE = "purerl_bigram"
 
@@ -32,28 +34,29 @@ _MODEL_TYPE = "purerl_bigram"
 def initial_weights(model: Model, vocab_size: int, outputs: Sequence[str] = ()) -> dict[str, Tensor]:
     """The weights that `export_weights` wrote into the directory `model.path`, or else weights drawn from its name.
 
-    Two models whose paths have the same last part are equal, wherever their run directories are. Heads start at 0.
+    Two models whose paths have the same last part are equal, wherever their run directories are. Heads that are not in
+    the files are 0.
 
     Raises: ConfigError for weights with another vocabulary.
     """
-    table = _exported(Path(model.path))
-    if table is None:
-        generator = torch.Generator().manual_seed(zlib.crc32(f"bigram{Path(model.path).name}".encode()))
-        table = torch.randn(vocab_size, vocab_size, generator=generator)
+    exported = _exported(Path(model.path))
+    generator = torch.Generator().manual_seed(zlib.crc32(f"bigram{Path(model.path).name}".encode()))
+    table = exported[BIGRAM] if exported else torch.randn(vocab_size, vocab_size, generator=generator)
     if table.shape != (vocab_size, vocab_size):
         raise ConfigError("vocab_size", got=vocab_size, need=f"{len(table)}, as in {model.path!r}")
-    table = table.to(torch.float64 if model.dtype == "float64" else torch.float32)
-    heads = {name: table.new_zeros(vocab_size) for output, name in _HEADS.items() if output in outputs}
-    return {BIGRAM: table, **heads}
+    heads = {name: exported.get(name, torch.zeros(vocab_size)) for output, name in _HEADS.items() if output in outputs}
+    dtype = torch.float64 if model.dtype == "float64" else torch.float32
+    return {name: value.to(dtype) for name, value in {BIGRAM: table, **heads}.items()}
 
 
-def _exported(path: Path) -> Tensor | None:
+def _exported(path: Path) -> dict[str, Tensor]:
+    """The weights in the directory `path`; empty if it has none of this model."""
     from safetensors.torch import load_file
 
     config = path / "config.json"
     if not config.is_file() or json.loads(config.read_text()).get("model_type") != _MODEL_TYPE:
-        return None
-    return load_file(path / "model.safetensors")[BIGRAM]
+        return {}
+    return load_file(path / "model.safetensors")
 
 
 def export_weights(weights: Mapping[str, Tensor], path: Path) -> None:
@@ -83,7 +86,11 @@ def compute_outputs(
         "sum_pi_squared": (2 * logp).exp().sum(-1),
         "topk_logp": logp.gather(-1, top),
         "topk_tokens": top,
-        **{output: weights[name][before] for output, name in _HEADS.items() if name in weights},
+        **{
+            output: weights[name][batch["tokens"] if output == _SCORE else before]
+            for output, name in _HEADS.items()
+            if name in weights
+        },
     }
     for name in names:
         if name not in outputs:

@@ -35,7 +35,7 @@ def add_adapter(module: TokenModel, lora: Lora, *, path: str, device: torch.devi
     """Add an adapter to the model in `module`, which was loaded from `path`, and freeze its other weights.
 
     A is initialized at random from `seed`, and B with 0, so that the model does not change; or both from
-    `lora.initial`. Heads of `module` stay as they are.
+    `lora.initial`. Heads of `module` stay as they are, and that of a classifier is trained.
 
     Raises: ConfigError if `lora.target_modules` names no layers, or others than linear ones, or the output head; and
     if the adapter at `lora.initial` does not fit.
@@ -50,7 +50,7 @@ def add_adapter(module: TokenModel, lora: Lora, *, path: str, device: torch.devi
         use_rslora=lora.rank_stabilized,
         target_modules=targets,
         base_model_name_or_path=path,
-        task_type="CAUSAL_LM",
+        task_type="SEQ_CLS" if module.is_classifier else "CAUSAL_LM",
         inference_mode=False,
     )
     module.model.requires_grad_(requires_grad=False)
@@ -64,6 +64,8 @@ def add_adapter(module: TokenModel, lora: Lora, *, path: str, device: torch.devi
         do = "set lora.target_modules to the projections of attention, such as q_proj, k_proj, v_proj and o_proj"
         raise _no_target(lora, "experts that share one tensor, in which a layer has no name", do)
     cast_adapter_dtype(module.model, _NAME)
+    if module.is_classifier:
+        module.classifier.requires_grad_(requires_grad=True)
     _check_targets(module, lora)
     adapter = Adapter(module, lora, config.to_dict())
     for parameter in adapter.tensors.values():
@@ -104,6 +106,7 @@ def _layers(module: TokenModel) -> dict[str, Any]:
 
 def _check_targets(module: TokenModel, lora: Lora) -> None:
     head = module.model.get_output_embeddings() if module.has_vocabulary else None
+    head = module.classifier if module.is_classifier else head
     for name, layer in _layers(module).items():
         if type(layer.base_layer) is not nn.Linear:
             raise _no_target(lora, f"{name}, a {type(layer.base_layer).__name__}")

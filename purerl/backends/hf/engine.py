@@ -144,6 +144,8 @@ class HFTrainer:
     def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[MicroBatch]:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.module.limits)
+        tokens, action = self.module.read_positions(batch["tokens"], batch["action"])
+        batch = with_fields(batch.select("group"), tokens=tokens, action=action)
         options: dict[str, Any] = {"unit": unit, "budget": self.config.max_tokens_per_microbatch}
         if self.config.packing:
             return arrange_packs(batch, **options, ranks=self.mesh.data)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from purerl.backends.hf.architecture import Architecture, architecture_of, initialize_head
 from purerl.backends.hf.limits import unsupported_layers
 from purerl.backends.hf.mesh import Mesh, RankMesh
 from purerl.backends.hf.model import load_model
-from purerl.backends.hf.module import LANGUAGE_OUTPUTS, TokenModel
+from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.parallel import parallelize
 from purerl.backends.hf.preview import without_weights
+from purerl.backends.tokenizer import pad_token_of
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
@@ -72,14 +74,14 @@ def _refused(name: str, size: int, got: str, need: str) -> ConfigError:
 
 
 def load(
-    config: HFTrainerConfig, model: Model, mesh: RankMesh, *, outputs: Sequence[str], seed: int
+    config: HFTrainerConfig, model: Model, mesh: RankMesh, *, outputs: Sequence[str], is_trained: bool, seed: int
 ) -> tuple[PreTrainedModel, TokenModel]:
     """`model` as transformers' class and as the `TokenModel` made of it, parallel as `config` says, on its device.
 
-    Raises: ConfigError if the model cannot be loaded, or not be divided.
+    Raises: ConfigError as `architecture_of`, and if the model cannot be loaded, or not be divided.
     """
     autocast = None if config.mixed_precision == "off" else torch.bfloat16
-    headless = not set(outputs) & set(LANGUAGE_OUTPUTS)
+    architecture = architecture_of(model, outputs, is_trained=is_trained)
 
     def wrap(causal: PreTrainedModel) -> TokenModel:
         torch.manual_seed(seed)  # heads are the same for every mesh
@@ -89,11 +91,16 @@ def load(
 
     with torch.random.fork_rng():
         if mesh.parameters is not None:
-            return _load_part(config, model, mesh, wrap, headless=headless)
-        causal = load_model(model, headless=headless).to(mesh.device).eval()
-        if config.packing:
-            check_packing(causal, model)
-        return causal, wrap(causal).to(mesh.device)
+            causal, module = _load_part(config, model, mesh, wrap, architecture)
+        else:
+            causal = load_model(model, architecture).to(mesh.device).eval()
+            if config.packing:
+                check_packing(causal, model)
+            module = wrap(causal).to(mesh.device)
+    if architecture.is_classifier and architecture.may_miss_head:
+        initialize_head(architecture.head_of(causal), seed)
+        causal.config.get_text_config().pad_token_id = pad_token_of(model)
+    return causal, module
 
 
 def _load_part(
@@ -101,13 +108,12 @@ def _load_part(
     model: Model,
     mesh: RankMesh,
     wrap: Callable[[PreTrainedModel], TokenModel],
-    *,
-    headless: bool,
+    architecture: Architecture,
 ) -> tuple[PreTrainedModel, TokenModel]:
     """This rank's part of `model`. `wrap` is called before weights are loaded, and shards the module that it makes."""
     from transformers.distributed.configuration_utils import DistributedConfig
 
-    shapes = without_weights(model, device=str(mesh.device))
+    shapes = without_weights(model, device=str(mesh.device), architecture=architecture)
     check_divisible(shapes, model, config.mesh)
     if config.packing:
         check_packing(shapes, model)
@@ -130,7 +136,7 @@ def _load_part(
             return model
 
     size = mesh.tensor.size() if mesh.tensor else 1
-    causal = load_model(model, headless=headless, cls=Divided, distributed_config=DistributedConfig(tp_size=size))
+    causal = load_model(model, architecture, cls=Divided, distributed_config=DistributedConfig(tp_size=size))
     # save_pretrained would otherwise take part in collective calls; it gets full tensors, on one rank.
     del causal.config.__dict__["distributed_config"]
     for name, buffer in causal.named_buffers():

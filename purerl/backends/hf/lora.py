@@ -58,13 +58,18 @@ class Lora:
     )
 
 
-def check_lora(lora: Lora, *, role: str) -> None:
+def check_lora(lora: Lora, *, role: str, outputs: Sequence[str]) -> None:
     """Refuse `lora` if peft is missing, if its adapter does not exist or differs, and for a reference with `initial`.
+
+    The adapter of a classifier cannot be written alone, because its head is trained too.
 
     Raises: ConfigError.
     """
     if find_spec("peft") is None:
         raise ConfigError("lora", got="peft is not installed", need="peft", do="pip install 'purerl[lora]'")
+    if lora.export == "adapter" and "classifier_score" in outputs:
+        need = "merged: the head of a classifier is trained too, and is no part of an adapter"
+        raise ConfigError("lora.export", got="adapter", need=need, do="leave it out")
     if lora.initial is None:
         return
     if role == "reference":

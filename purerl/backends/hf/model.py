@@ -1,18 +1,20 @@
-"""Loading a causal language model, from a directory or from the hub."""
+"""Loading a causal language model or a classifier, from a directory or from the hub."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
+from purerl.backends.hf.architecture import CAUSAL, Architecture
 from purerl.backends.tokenizer import cannot_load
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 __all__ = ["load_model", "no_progress_bars"]
@@ -22,24 +24,25 @@ _MAX_LISTED = 3
 _ATTENTION_ERROR = "attn_implementation|attention implementation|FlashAttention|flash_attn|`kernels`"
 
 
-def load_model(model: Model, *, headless: bool = False, cls: Any = None, **options: Any) -> PreTrainedModel:
-    """Load the causal language model `model`, with all weights from its files.
+def load_model(
+    model: Model, architecture: Architecture = CAUSAL, *, cls: Any = None, **options: Any
+) -> PreTrainedModel:
+    """Load `model`, with all weights from its files, except for a head that `architecture` allows to be missing.
 
-    headless  the output head may be missing in the files, as in those of a critic; it is then initialized at random
     cls       the class of the model; if not given, transformers' class for it
     options   further arguments of transformers' from_pretrained
 
     Raises: ConfigError if the model cannot be loaded, and if weights are missing or have another shape in the files.
     """
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
 
-    cls = cls or AutoModelForCausalLM
-    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code, **options}
+    cls = cls or architecture.auto
+    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    kwargs |= {**architecture.options, **options}
     # Weights of another shape are reported like missing ones. Otherwise transformers' error would not name them.
     kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        with no_progress_bars():
+        with no_progress_bars(), _no_report_of_new_heads(architecture):
             loaded: Any = cls.from_pretrained(
                 model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
             )
@@ -48,7 +51,8 @@ def load_model(model: Model, *, headless: bool = False, cls: Any = None, **optio
             raise _attention_error(model, error) from error
         raise cannot_load("model", model, error) from error
     causal, info = loaded
-    _check_complete(model, causal, info, headless=headless)
+    head = architecture.head_of(causal) if architecture.may_miss_head else None
+    _check_complete(model, causal, info, optional=[] if head is None else [*head.parameters()])
     return causal
 
 
@@ -58,15 +62,17 @@ def _attention_error(model: Model, error: Exception) -> ConfigError:
     return ConfigError("model.attention", got=got, need=need, do="leave it out for sdpa, or set it to eager")
 
 
-def _check_complete(model: Model, causal: PreTrainedModel, info: Mapping[str, Any], *, headless: bool) -> None:
+def _check_complete(
+    model: Model, causal: PreTrainedModel, info: Mapping[str, Any], *, optional: Sequence[Tensor]
+) -> None:
     """Refuse a model if transformers initialized some of its weights: they would differ between roles and runs."""
     shapes = {
         name: f"is {list(saved)} in the files and {list(needed)} in the model"
         for name, saved, needed in info["mismatched_keys"]
     }
-    head = {id(weight) for weight in causal.get_output_embeddings().parameters()} if headless else set()
-    optional = {name for name, weight in causal.named_parameters(remove_duplicate=False) if id(weight) in head}
-    problems = [f"no {name}" for name in sorted(info["missing_keys"] - shapes.keys() - optional)]
+    ids = {id(weight) for weight in optional}
+    names = {name for name, weight in causal.named_parameters(remove_duplicate=False) if id(weight) in ids}
+    problems = [f"no {name}" for name in sorted(info["missing_keys"] - shapes.keys() - names)]
     problems += [f"{name} {shape}" for name, shape in sorted(shapes.items())]
     if problems:
         more = f"; and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
@@ -76,6 +82,20 @@ def _check_complete(model: Model, causal: PreTrainedModel, info: Mapping[str, An
             need=f"all weights of {type(causal).__name__}, in its shapes; others would be initialized at random",
             do="download the files again, or fix config.json if it describes another model",
         )
+
+
+@contextmanager
+def _no_report_of_new_heads(architecture: Architecture) -> Iterator[None]:
+    """Hide transformers' report of weights that are missing, if those of a head may be; all others are refused."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    if architecture.may_miss_head:
+        logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""From a causal language model to what objectives read: the outputs of the model at each action token.
+"""From a causal language model or a classifier to what objectives read: outputs of the model at each action token.
 
 `TokenModel` is a plain module; `parallel.py` makes it parallel from outside. The results of its `forward` are
-[rows, time], and 0 where `action` is false.
+[rows, time], and 0 where `action` is false. A language model predicts a token from the hidden state of the token before
+it. The score of a classifier at a token is from the hidden state of this token: it has read it.
 
 Padding is on the right and attention is causal, so no token attends to padding, and hidden states of padding are not
 used. The backbone therefore runs without an attention mask, which is the fastest path; `probe.py` verifies this for
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
+from purerl.backends.hf.architecture import CLASSIFIER_SCORE, HEAD_STD, scores_of_classes
 from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.hf.router import LOAD, load_of
@@ -43,14 +45,13 @@ __all__ = ["HEADS", "LANGUAGE_OUTPUTS", "TokenModel", "logit_shape", "output_hea
 HEADS = ("value", "log_partition")
 """Outputs that have a head of their own: one number per token, linear in the hidden state."""
 
-_HEAD_STD = 0.02  # the initialization that transformers uses for most weights
-
 
 class TokenModel(nn.Module):
-    """A causal language model with the heads that the requested `outputs` need.
+    """A causal language model with the heads that the requested `outputs` need, or a classifier.
 
     Without an output in `LANGUAGE_OUTPUTS` the vocabulary head is dropped. Heads are loaded from the directory `path`
-    if `export` has written them there, and otherwise drawn from the global random generator.
+    if `export` has written them there, and otherwise drawn from the global random generator. A classifier has the head
+    of its own class, and no other output.
     """
 
     def __init__(
@@ -68,22 +69,38 @@ class TokenModel(nn.Module):
         self.attention: Any = causal.config._attn_implementation  # noqa: SLF001 - transformers has no public attribute
         self.multiple_of = 1  # the number of tokens that are read of each row, for compiled layers
         self.has_vocabulary = any(name in LANGUAGE_OUTPUTS for name in outputs)
+        self.is_classifier = CLASSIFIER_SCORE in outputs
         self.limits, self.autocast = limits_of(causal), autocast
         self.shape, self.config = logit_shape(causal.config), causal.config.get_text_config(decoder=True)
-        vocabulary = causal.get_output_embeddings().weight
+        vocabulary: Any = (causal.get_output_embeddings() or causal.get_input_embeddings()).weight
         self.top_k = _top_k(top_k, vocabulary.shape[0])
-        self.model: Any = causal if self.has_vocabulary else causal.get_decoder()
+        self.model: Any = causal if self.has_vocabulary or self.is_classifier else causal.get_decoder()
         self.heads = nn.ModuleDict({name: _head(name, vocabulary, path) for name in outputs if name in HEADS})
 
     @property
     def decoder(self) -> Any:
         """The backbone, without any head."""
-        return self.model.get_decoder() if self.has_vocabulary else self.model
+        return self.model.get_decoder()
+
+    @property
+    def classifier(self) -> Any:
+        """The head of a classifier, in transformers' class of the model."""
+        return self.model.score if hasattr(self.model, "score") else self.model.classifier
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """What `forward` can compute."""
-        return (*(LANGUAGE_OUTPUTS if self.has_vocabulary else ()), *self.heads)
+        own = [CLASSIFIER_SCORE] if self.is_classifier else []
+        return (*(LANGUAGE_OUTPUTS if self.has_vocabulary else ()), *self.heads, *own)
+
+    def read_positions(self, tokens: TokenInt, action: TokenBool) -> tuple[TokenInt, TokenBool]:
+        """`tokens`, and `action` at the token after each one whose hidden state is read.
+
+        Of a language model that is `action`. A classifier reads the action tokens themselves, so both get a column.
+        """
+        return (
+            (functional.pad(tokens, (0, 1)), functional.pad(action, (1, 0))) if self.is_classifier else (tokens, action)
+        )
 
     def split_sequences(self, group: ProcessGroup) -> None:
         """Compute a part of the positions of each sequence on each rank of `group`."""
@@ -115,7 +132,7 @@ class TokenModel(nn.Module):
         if self.sequence is not None:
             probe_split(causal, self)
             return False
-        probe(causal, self.shape)
+        probe(causal, self)
         return share and can_share(causal)
 
     def forward(
@@ -132,11 +149,12 @@ class TokenModel(nn.Module):
         """The `outputs` at the action tokens, at the row's `temperature` (0 counts as 1).
 
         outputs   names; with those in `router.LOAD`, the load of experts [experts]
-        prefixes  how prefixes are shared; None: each row is read on its own
-        pack      the line in which all rows are read; None: they are padded
+        prefixes  how prefixes of what `read_positions` returns are shared; None: each row is read on its own
+        pack      the line in which all rows are read, likewise; None: they are padded
         choices   [rows, time, k] the tokens of `topk_logp`; None: the k most likely tokens
         """
         load = [name for name in outputs if name in LOAD]
+        tokens, action = self.read_positions(tokens, action)
         with torch.autocast(tokens.device.type, dtype=self.autocast, enabled=self.autocast is not None):
             action, hidden, routers = self._read(tokens, action, prefixes, pack, router=bool(load))
         results = {
@@ -160,7 +178,11 @@ class TokenModel(nn.Module):
                 shard=shard,
                 **self.shape,
             )
+        if self.is_classifier:
+            results[CLASSIFIER_SCORE] = scores_of_classes(self.classifier, hidden)
         results = {name: _at_action(value, action) for name, value in results.items()}
+        if self.is_classifier:
+            results[CLASSIFIER_SCORE] = results[CLASSIFIER_SCORE][:, 1:].clone()  # FSDP2 wants no view
         results |= load_of(routers, self.config.num_experts_per_tok) if load else {}
         return {name: self._sum(results[name]) for name in outputs}
 
@@ -261,7 +283,7 @@ def _top_k(top_k: int | None, vocab_size: int) -> int:
 
 def _head(name: str, vocabulary: Tensor, path: Path) -> nn.Linear:
     head = nn.Linear(vocabulary.shape[1], 1, dtype=compute_dtype(vocabulary.dtype))
-    nn.init.normal_(head.weight, std=_HEAD_STD)
+    nn.init.normal_(head.weight, std=HEAD_STD)
     nn.init.zeros_(head.bias)
     if _head_file(path, name).exists():
         from safetensors.torch import load_file

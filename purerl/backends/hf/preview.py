@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from purerl.backends.hf.architecture import CAUSAL, Architecture
 from purerl.backends.hf.device import device_of
 from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.tokenizer import cannot_load
@@ -20,21 +21,21 @@ __all__ = ["without_weights"]
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
-def without_weights(model: Model, *, device: str) -> PreTrainedModel:
+def without_weights(model: Model, *, device: str, architecture: Architecture = CAUSAL) -> PreTrainedModel:
     """The module of `model` with its shapes and no weights.
 
     Raises: ConfigError if there is no such model, if a directory has no file with weights, if transformers has no such
-    causal language model or attention implementation, and for a `device` that torch cannot use.
+    model of this `architecture` or attention implementation, and for a `device` that torch cannot use.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     device_of(device)
     kwargs = {"trust_remote_code": model.trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs)
+        config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs, **architecture.options)
         _check_files(Path(model.path))
         with torch.device("meta"), no_progress_bars(), torch.random.fork_rng(devices=[]):
-            return AutoModelForCausalLM.from_config(config, attn_implementation=model.attention, **kwargs)
+            return architecture.auto.from_config(config, attn_implementation=model.attention, **kwargs)
     except (OSError, ValueError, ImportError) as error:
         raise cannot_load("model", model, error) from error
 

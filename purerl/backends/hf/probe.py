@@ -30,7 +30,15 @@ _MAX_LOGIT = 100.0
 
 
 @torch.no_grad()
-def probe(causal: PreTrainedModel, shape: Mapping[str, Any]) -> None:
+def probe(causal: PreTrainedModel, module: TokenModel) -> None:
+    """Compare what `causal` computes with what `module`, which was made of it, computes; as the next two functions."""
+    if module.is_classifier:
+        _probe_classifier(causal, module)
+    else:
+        _probe_language_model(causal, module.shape)
+
+
+def _probe_language_model(causal: PreTrainedModel, shape: Mapping[str, Any]) -> None:
     """Compare the logits of the model with the computation in `module.py`, step by step.
 
     1. The input of the output head is the output of the decoder, without an attention mask and with padding after the
@@ -62,6 +70,29 @@ def probe(causal: PreTrainedModel, shape: Mapping[str, Any]) -> None:
     _compare(causal, "logits, from that product", shape_logits(recorded["ramp"], **shape), logits)
 
 
+def _probe_classifier(causal: Any, module: TokenModel) -> None:
+    """Compare the classes' logits with the computation in `module.py`.
+
+    1. The input of the head is the output of the decoder, without an attention mask and with padding after the tokens.
+    2. The logits of a token are the output of the head, and those of a sequence its output at the last token.
+
+    Raises: ConfigError that names the first difference.
+    """
+    weight, pad = causal.get_input_embeddings().weight, causal.config.get_text_config().pad_token_id
+    ids = torch.arange(_PADDED_TOKENS + 1, device=weight.device) % len(weight)
+    tokens, recorded = ids[ids != (-1 if pad is None else pad)][None, :_PADDED_TOKENS], dict[str, Tensor]()
+
+    def record(_: Any, inputs: tuple[Tensor, ...], product: Tensor) -> None:
+        recorded.update(hidden=inputs[0], product=product)
+
+    logits = _with_hook(module.classifier, record, lambda: causal(input_ids=tokens[:, :_TOKENS]).logits)
+    padded = module.decoder(input_ids=tokens, use_cache=False).last_hidden_state[:, :_TOKENS]
+    _compare(causal, "hidden states of its decoder, with padding to the right", padded, recorded.get("hidden"))
+    _compare(
+        causal, "logits of the last token", recorded["product"][:, -1], logits[:, -1] if logits.ndim > 2 else logits
+    )
+
+
 @torch.no_grad()
 def probe_split(causal: PreTrainedModel, module: TokenModel) -> None:
     """Compare the hidden states of `module`, which was made of `causal`, with and without sequence parallelism.
@@ -76,7 +107,7 @@ def probe_split(causal: PreTrainedModel, module: TokenModel) -> None:
     width = _TOKENS * dist.get_world_size(group)
     tokens = torch.arange(width, device=weight.device)[None] % len(weight)
     with attention_as(causal, module.attention):
-        probe(causal, module.shape)
+        probe(causal, module)
         expected = decoder(input_ids=tokens, use_cache=False).last_hidden_state
     start, size = own_positions(width, group)
     position_ids = torch.arange(start, start + size, device=weight.device)[None]
@@ -98,7 +129,7 @@ def probe_pack(causal: PreTrainedModel, module: TokenModel) -> None:
     tokens = torch.arange(len(size) * len(time), device=weight.device).reshape(len(size), -1) % len(weight)
     action = (time > 0) & (time <= size[:, None])
     with attention_as(causal, module.attention):
-        probe(causal, module.shape)
+        probe(causal, module)
         padded = module.decoder(input_ids=tokens, use_cache=False).last_hidden_state
     try:
         own, states, index = read_pack(module.decoder, pack(action), tokens, action, multiple=1, group=module.sequence)
@@ -142,8 +173,9 @@ def equal_up_to_rounding(computed: Tensor, expected: Tensor) -> bool:
 
 def _difference(causal: PreTrainedModel, got: str) -> ConfigError:
     return ConfigError(
-        f"{type(causal).__name__} cannot be trained: its logits are computed in a way that purerl does not support",
+        f"{type(causal).__name__} cannot be used: its logits are computed in a way that purerl does not support",
         got=got,
-        need="a causal decoder and a linear output head, whose output may be scaled and soft-capped",
+        need="a causal decoder and a linear output head, whose output may be scaled and soft-capped; of a classifier, "
+        "logits that are linear in the last hidden state",
         do="use another model, or write a trainer: a class that satisfies purerl.protocols.Trainer",
     )

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from purerl.backends.hf.architecture import CAUSAL, Architecture
 from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.tokenizer import cannot_load
 from purerl.settings import Model
@@ -35,22 +36,22 @@ _SIMULATED = ("eager", "sdpa")
 _INDEXED = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_unsafe_index_put"})
 
 
-def fake_model(model: Model, *, num_layers: int | None = None) -> Any:
+def fake_model(model: Model, *, num_layers: int | None = None, architecture: Architecture = CAUSAL) -> Any:
     """`model` as transformers' class, with fake weights in `model.dtype`; only its config.json is read.
 
     num_layers  how many of its layers it has, from the first on; None: all
 
-    Raises: ConfigError if there is no configuration of a causal language model.
+    Raises: ConfigError if there is no configuration of a model of this `architecture`.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     kwargs = {"trust_remote_code": model.trust_remote_code}
     attention = model.attention if model.attention in _SIMULATED else "sdpa"
     try:
-        config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs)
+        config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs, **architecture.options)
         _shorten(config.get_text_config(decoder=True), num_layers)
         with torch.device("meta"), no_progress_bars(), torch.random.fork_rng(devices=[]):
-            causal = AutoModelForCausalLM.from_config(config, attn_implementation=attention, **kwargs)
+            causal = architecture.auto.from_config(config, attn_implementation=attention, **kwargs)
     except (OSError, ValueError, ImportError) as error:
         raise cannot_load("config.json", model, error) from error
     dtype = config.dtype or torch.float32 if model.dtype == "auto" else getattr(torch, model.dtype)

@@ -37,7 +37,10 @@ __all__ = [
 ]
 
 LRScheduler = Literal["constant", "linear", "cosine"]
-OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition")
+OUTPUTS = (
+    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
+    "classifier_score",
+)
 """Outputs that a trainer can be built for."""
 
 
@@ -239,11 +242,15 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     as `check_lora`.
     """
     if config.lora is not None:
-        check_lora(config.lora, role=role)
+        check_lora(config.lora, role=role, outputs=outputs)
     for name in outputs:
         if name not in OUTPUTS:
             got = f"the algorithm needs the output {name!r} of the {role}"
             raise ConfigError("kind", got=got, need=f"one of: {', '.join(OUTPUTS)}", do=nearest(name, OUTPUTS))
+    others = [name for name in outputs if name != "classifier_score"]
+    if others and len(others) < len(outputs):
+        need = "no other output of the same model: a classifier has no log-probabilities"
+        raise ConfigError("classifier_score", got=f"also {', '.join(others)}", need=need)
     if updates and config.warmup_steps and updates <= config.warmup_steps:
         need = f"less than the {updates} optimizer steps of the run"
         do = "lower it, use warmup_ratio, or make the run longer"
@@ -299,7 +306,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     mesh = open_mesh(config.mesh, device)
     if device.type == "cpu":
         keep_freed_memory()
-    causal, module = load(config, model, mesh, outputs=outputs, seed=seed)
+    causal, module = load(config, model, mesh, outputs=outputs, is_trained=updates > 0, seed=seed)
     _check_dtype(str(causal.dtype).removeprefix("torch."), model, updates)  # "auto" is now known
     coefficient = coefficient_of(config.router_aux_loss_coef, causal.config) if updates else 0.0
     module, adapter = module.requires_grad_(updates > 0), None

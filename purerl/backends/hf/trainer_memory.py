@@ -22,6 +22,7 @@ from torch import Tensor
 from purerl.algos.algebra import Objective, Term, of_fields, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.adapter import add_adapter
+from purerl.backends.hf.architecture import architecture_of
 from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.limits import unsupported_layers
@@ -112,7 +113,8 @@ def _simulated_trainer(
     is_trained: bool,
 ) -> _SimulatedTrainer:
     """As `trainer.build` and `load.load`, without values, compilation and ranks."""
-    causal = fake_model(model, num_layers=num_layers)
+    architecture = architecture_of(model, outputs, is_trained=is_trained)
+    causal = fake_model(model, num_layers=num_layers, architecture=architecture)
     autocast = None if config.mixed_precision == "off" else torch.bfloat16
     module = TokenModel(causal, outputs, path=Path(model.path), autocast=autocast, top_k=config.top_k)
     if config.recompute != "none":
