@@ -11,7 +11,15 @@ from purerl.settings import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["cannot_load", "check_same_ids", "end_tokens", "load_tokenizer", "pad_token_of", "set_pad_token"]
+__all__ = [
+    "cannot_load",
+    "check_same_ids",
+    "declared_pad_token",
+    "end_tokens",
+    "load_tokenizer",
+    "pad_token_of",
+    "set_pad_token",
+]
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
@@ -50,14 +58,23 @@ def check_same_ids(tokenizer: PreTrainedTokenizerBase, model: Model, role: str) 
 
 def _vocab_size(model: Model) -> int | None:
     """The vocabulary size in the configuration of `model`; None if transformers does not know the configuration."""
+    return getattr(_text_config(model), "vocab_size", None)
+
+
+def declared_pad_token(model: Model) -> int | None:
+    """The padding token in the configuration of `model`; None if it has none."""
+    return getattr(_text_config(model), "pad_token_id", None)
+
+
+def _text_config(model: Model) -> Any:
+    """The configuration of the decoder of `model`; None if transformers does not know the configuration."""
     from transformers import AutoConfig
 
     kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(model.path, **kwargs)
+        return AutoConfig.from_pretrained(model.path, **kwargs).get_text_config(decoder=True)
     except (OSError, ValueError, ImportError):
         return None
-    return getattr(config.get_text_config(decoder=True), "vocab_size", None)
 
 
 def end_tokens(model: Model) -> tuple[int, ...]:

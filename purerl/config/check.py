@@ -19,7 +19,7 @@ from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
-from purerl.config.roles import check_roles, model_roles
+from purerl.config.roles import check_roles, model_roles, reward_weights
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.debugging.settings import check_debug
@@ -248,8 +248,9 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
     has_workflow = config.rollout is not None and config.rollout.workflow is not None
     gives_rewards = config.environment is not None and config.environment.gives_rewards
     gives_rewards = not requires_rewards if has_workflow else gives_rewards
+    models = reward_weights(config)
     rewards, gates = (tuple(each.full_name for each in section) for section in (config.rewards, config.gates))
-    needed = {"generator": config.generator, **({} if gives_rewards else {"rewards": rewards})}
+    needed = {"generator": config.generator, **({} if gives_rewards or models else {"rewards": rewards})}
     optional = {"rewards": rewards, "gates": gates, "environment": config.environment}
     for key, value in {**needed, **optional, "reward_workers": workers}.items():
         if value and not is_sampling:
@@ -264,8 +265,12 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             with in_section("evaluate", Evaluate):
                 check_sampling(config.evaluate, config.generator)
     if config.rollout is not None:
-        if config.rewards:
-            check_weights(config.rewards, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))
+        if config.rewards or models:
+            weights = [*(reward.weight for reward in config.rewards), *models.values()]
+            check_weights(weights, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))
+        if models and "greedy_score" in reads_of(algorithm):
+            need = f"reward functions only: {kind} compares with a greedy completion, which models do not score"
+            raise ConfigError("roles.rewards", got=", ".join(models), need=need, do="use another algorithm")
         check_rollout(config.rollout, algorithm, kind)
         if config.rollout.overlong and config.environment:
             need = "completions of one turn; environment.max_episode_tokens limits an episode"

@@ -12,11 +12,22 @@ from purerl.batch import FIELDS
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of
+from purerl.rewards.components import check_component, short_name
 from purerl.settings import Model, in_section, no_effect
 
-__all__ = ["ModelRole", "check_roles", "model_roles", "models_of", "teacher_names", "trains_classifier"]
+__all__ = [
+    "ModelRole",
+    "check_roles",
+    "is_reward",
+    "model_roles",
+    "models_of",
+    "reward_roles",
+    "reward_weights",
+    "teacher_names",
+    "trains_classifier",
+]
 
-_TEACHERS = "teachers"
+_TEACHERS, _REWARDS = "teachers", "rewards"
 
 
 class ModelRole(NamedTuple):
@@ -33,7 +44,10 @@ class ModelRole(NamedTuple):
 
 
 def model_roles(config: RunConfig, algorithm: Algorithm) -> dict[str, ModelRole]:
-    """Every model of the run by its role: "policy", "critic", ..., "teachers.NAME" if there are several teachers."""
+    """Every model of the run by its role: "policy", "critic", ...
+
+    Several teachers are "teachers.NAME", and models whose scores are rewards "rewards.NAME".
+    """
     trained = {objective.role for objective in (*algorithm.before, *algorithm.objectives)}
     table = {}
     for role in roles(algorithm, FIELDS):
@@ -41,7 +55,26 @@ def model_roles(config: RunConfig, algorithm: Algorithm) -> dict[str, ModelRole]
         for name, own in _settings_of(config, role).items():
             settings = evolve(own, model=own.model or config.model, trainer=own.trainer or config.trainer)
             table[name] = ModelRole(settings, outputs, role in trained)
+    for name, own in reward_roles(config).items():
+        settings = evolve(own, trainer=own.trainer or config.trainer)
+        table[f"{_REWARDS}.{name}"] = ModelRole(settings, ("classifier_score",), is_trained=False)
     return table
+
+
+def reward_roles(config: RunConfig) -> Mapping[str, Role]:
+    """The settings of the models whose scores are rewards, by the names of the rewards."""
+    models = config.roles.get(_REWARDS, {})
+    return models if isinstance(models, Mapping) else {}
+
+
+def reward_weights(config: RunConfig) -> dict[str, float]:
+    """The weight of each model whose scores are rewards, by the name of the reward."""
+    return {name: 1.0 if role.weight is None else role.weight for name, role in reward_roles(config).items()}
+
+
+def is_reward(role: str) -> bool:
+    """Whether `role`, a name in `model_roles`, is that of a model whose scores are rewards."""
+    return role.startswith(f"{_REWARDS}.")
 
 
 def models_of(config: RunConfig, algorithm: Algorithm) -> list[Model]:
@@ -76,6 +109,7 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
     """
     kind = kind_of(config.algorithm.base)
     _check_names(config, algorithm, kind)
+    _check_reward_roles(config)
     for name, (settings, outputs, is_trained) in model_roles(config, algorithm).items():
         teacher = _settings_of(config, "teacher").get(name) or settings
         if teacher.update_every is None and teacher.model in ((None, config.model) if name == "teacher" else (None,)):
@@ -108,6 +142,8 @@ def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
         key = f"roles.{name}"
         if name == "policy":
             raise ConfigError(key, got="settings of the policy", need="other models", do="set model and trainer")
+        if name == _REWARDS:
+            continue
         if name not in known and not (name == _TEACHERS and "teacher" in known):
             need = f"a model that {kind} uses" if known else f"an algorithm that uses it; {kind} uses only the policy"
             do = nearest(name, known) if known else f"leave {key} out"
@@ -116,5 +152,32 @@ def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
             raise ConfigError(key, got="no names", need="teachers by name", do=f"set {key}.NAME.model")
         if name != _TEACHERS and not isinstance(settings, Role):
             raise ConfigError(key, got=f"several models: {', '.join(settings)}", need="one model")
+        for part, own in _settings_of(config, name.removesuffix("s") if name == _TEACHERS else name).items():
+            if own.weight is not None:
+                need = "a model whose scores are rewards, in roles.rewards"
+                raise no_effect(f"roles.{part}.weight", own.weight, need)
     if {"teacher", _TEACHERS} <= config.roles.keys():
         raise ConfigError("roles.teacher and roles.teachers", got="both", need="one of the two")
+
+
+def _check_reward_roles(config: RunConfig) -> None:
+    """Refuse models in `roles.rewards` that are not named, without a model, or with settings of other roles."""
+    models, key = config.roles.get(_REWARDS), f"roles.{_REWARDS}"
+    if models is None:
+        return
+    if isinstance(models, Role) or not models:
+        raise ConfigError(key, got="no names", need="classifiers by name", do=f"set {key}.NAME.model")
+    if config.rollout is None and config.evaluate is None:
+        raise no_effect(key, ", ".join(models), "rollout or evaluate")
+    functions = {short_name(reward.full_name) for reward in (*config.rewards, *config.gates)}
+    for name, settings in models.items():
+        check_component(name)
+        if name in functions:
+            got, do = "also the name of a reward function", f"use another name than {name!r}"
+            raise ConfigError(f"{key}.{name}", got=got, need="a name of its own", do=do)
+        if settings.model is None:
+            need, do = "a classifier, such as purerl train reward_model makes", f"set {key}.{name}.model"
+            raise ConfigError(f"{key}.{name}.model is missing", need=need, do=do)
+        if settings.update_every is not None:
+            need = "a model that may follow the policy; a classifier has other weights"
+            raise no_effect(f"{key}.{name}.update_every", settings.update_every, need)

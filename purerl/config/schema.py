@@ -38,7 +38,7 @@ class Role:
     """A model other than the policy: critic, reference, reward model or teacher.
 
     A model that is not trained may follow the policy: every `update_every` steps its weights become
-    (1 - update_mix) * own + update_mix * policy.
+    (1 - update_mix) * own + update_mix * policy. A model in ``roles.rewards`` is a classifier that scores completions.
     """
 
     model: Model | None = setting(
@@ -57,6 +57,14 @@ class Role:
         default=1.0,
         need="above 0 and at most 1",
         valid=lambda value: 0 < value <= 1,
+    )
+
+    weight: float | None = setting(
+        "only in roles.rewards: factor of the score in the weighted sum of rewards; if not given, 1; 0: the score is "
+        "only logged",
+        default=None,
+        need="a finite number",
+        valid=math.isfinite,
     )
 
     def __attrs_post_init__(self) -> None:
@@ -104,7 +112,7 @@ class RunConfig:
     )
     roles: Mapping[str, Role | Mapping[str, Role]] = setting(
         "other models by role: critic, reference, reward_model, teacher; several teachers are teachers.NAME, and the "
-        "column data_source has the name of each row's teacher",
+        "column data_source has the name of each row's teacher. Classifiers whose scores are rewards are rewards.NAME",
         factory=dict,
     )
     critic_warmup: int = setting(

@@ -10,7 +10,7 @@ from pathlib import Path
 from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.check import algorithm_of, check, updates_of
 from purerl.config.paths import is_created_by_run
-from purerl.config.roles import model_roles, models_of
+from purerl.config.roles import is_reward, model_roles, models_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
@@ -19,6 +19,7 @@ from purerl.errors import RunDirectoryError
 from purerl.loop.base_models import identify_models
 from purerl.loop.environments import open_interaction
 from purerl.loop.lengths import check_row_lengths
+from purerl.loop.model_rewards import reward_chats
 from purerl.loop.open import (
     check_files,
     first_example,
@@ -130,11 +131,13 @@ def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, 
             load_tokenizer(model)
     previews = _preview(config, unreadable)
     if data is not None:
+        reward_chats(config, data.chat)
         if runs_code:
             _start_episode(config, data)
         max_steps, generator = max_steps_of(config, len(data.examples.indices)), previews.pop("", None)
         updates_of(config, algorithm, max_steps)
-        check_row_lengths(config, data, max_steps=max_steps, trainers=previews.values(), generator=generator)
+        trainers = [preview for name, preview in previews.items() if not is_reward(name)]
+        check_row_lengths(config, data, max_steps=max_steps, trainers=trainers, generator=generator)
     return missing
 
 

@@ -14,6 +14,7 @@ from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
 from purerl.loop.custom_workflow import close_workflow
 from purerl.loop.environments import Interaction, open_workflow
+from purerl.loop.model_rewards import ModelRewards, OnMissing
 from purerl.plugins import locate
 from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.ground_truth import find_ground_truth
@@ -27,6 +28,7 @@ from purerl.rollouts.types import Draw, Group
 __all__ = ["OnGroup", "attempt_problems", "num_attempts"]
 
 OnGroup = Callable[[str, Group], object]
+_NO_MODELS = ModelRewards()
 
 _LOG = logging.getLogger(__name__)
 _COUNTS = {name: f"environment/{name}" for name in ("turns", "tool_calls", "tool_errors")}
@@ -44,13 +46,16 @@ def attempt_problems(
     seed: int,
     on_group: OnGroup = lambda name, group: None,
     ranks: Ranks = ONE_RANK,
+    model_rewards: ModelRewards = _NO_MODELS,
+    on_missing: OnMissing = lambda missing: None,
 ) -> dict[str, list[Problem]]:
     """Attempts at every problem of every data set. The function `accuracy_reward` decides which ones are correct.
 
     The seed of an attempt depends only on `seed`, the index of the problem and the number of the attempt. So the same
     model makes the same attempts inside and outside of a run. The weights of the engine must not change meanwhile.
     All `ranks` call it: each makes a share of the attempts, and gets all of them. `on_group` is called with the name of
-    the data set and the group of each problem, as soon as it is finished.
+    the data set and the group of each problem, as soon as it is finished, before `model_rewards` scores it;
+    `on_missing` with each sample that a model could not score.
     """
     sampling = sampling_of(settings, chat.stop_tokens)
     extract, results = _extractor(settings.answer_extractor), {}
@@ -66,7 +71,8 @@ def attempt_problems(
         )
         draws = _draws(name, data, chat, seed)
         rollouts = distributed(Rollouts(runtime, workflow), ranks)
-        groups = {group.draw: group for group in _all_groups(rollouts, draws, partial(on_group, name))}
+        finished = sorted(_all_groups(rollouts, draws, partial(on_group, name)), key=lambda group: group.draw)
+        groups = {group.draw: group for group in model_rewards(finished, data, on_missing)}
         results[name] = [
             Problem(
                 draw.index,

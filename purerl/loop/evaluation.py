@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -34,7 +34,8 @@ from purerl.loop.base_models import pin_recorded
 from purerl.loop.environments import Interaction, OpenedEnvironment, open_interaction, with_limit
 from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
-from purerl.loop.failures import FailureLimit, describe_failure, fix, missing_samples
+from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, fix, missing_samples
+from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
 from purerl.loop.open import check_columns, open_generator, open_run_data, resolve_paths, reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
 from purerl.plugins import find, kind_of
@@ -76,6 +77,7 @@ class Evaluation:
     is_rewarded      whether completions have rewards, of reward functions or of the environment
     checkpoint       of an unfinished run, whose policy replaces `model`
     policy           opens this policy
+    model_rewards    opens the models whose scores are rewards
     """
 
     model: Model
@@ -92,6 +94,7 @@ class Evaluation:
     is_rewarded: bool = True
     checkpoint: Path | None = None
     policy: Callable[[], Trainer] | None = None
+    model_rewards: Callable[[], AbstractContextManager[ModelRewards]] = partial(nullcontext, ModelRewards())
 
 
 def evaluation_of_model(
@@ -217,8 +220,11 @@ def evaluation_of_run(
     runner = reward_runner(config, {})
     opened = open_run_data(evolve(config, model=model), algorithm_of(config), {}, runner)
     problems = opened.problems
+    models = {}
     if prompts:
         problems = {"prompt": prompts_as_data(prompts, prompt_format_of([opened.examples, *problems.values()]))}
+    elif chats := reward_chats(config, opened.chat):
+        models = {"model_rewards": partial(model_rewards_of, config, chats)}
     return Evaluation(
         model=model,
         settings=config.evaluate,
@@ -234,6 +240,7 @@ def evaluation_of_run(
         is_rewarded=not (prompts and config.rewards),
         checkpoint=checkpoint,
         policy=checkpoint and partial(load_policy, config, checkpoint, len(opened.examples.indices)),
+        **models,
     )
 
 
@@ -309,7 +316,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
                 policy = evaluation.policy()
                 runtime.load_weights(policy.weights(), version=0)
                 policy.close()
-            with evaluation.rewards, restored_generators(), frozen_objects():
+            with evaluation.model_rewards() as models, evaluation.rewards, restored_generators(), frozen_objects():
                 evaluation.rewards.start(runtime.run_here)
                 results = attempt_problems(
                     evaluation.problems,
@@ -321,6 +328,8 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
                     accuracy_reward=evaluation.accuracy_reward,
                     seed=evaluation.seed,
                     on_group=count_and_report,
+                    model_rewards=models,
+                    on_missing=failures.add_missing,
                 )
     if failures.limit.count:
         _LOG.warning("%d of %d completions failed, and are left out", failures.limit.count, failures.limit.scored)
@@ -358,10 +367,13 @@ class _Failures:
     def add(self, group: Group) -> None:
         self.limit.scored += len(group.trajectories) or self.samples
         for missing in missing_samples(group, self.samples):
-            if self.limit.count == 0:
-                what = "a completion failed, and is left out; the first failure:\n%s"
-                _LOG.warning(what, describe_failure(missing.failure))
-            self.limit.add(missing.failure)
+            self.add_missing(missing)
+
+    def add_missing(self, missing: MissingSample) -> None:
+        if self.limit.count == 0:
+            what = "a completion failed, and is left out; the first failure:\n%s"
+            _LOG.warning(what, describe_failure(missing.failure))
+        self.limit.add(missing.failure)
 
 
 def write_json(path: Path, evaluation: Evaluation, results: Mapping[str, Sequence[Problem]]) -> None:

@@ -149,9 +149,13 @@ class RunFailures:
         """Count and log the failures of `group`. Raises RewardError or RolloutError as soon as there are too many."""
         self._limit.scored += len(group.trajectories) or self.samples
         for missing in missing_samples(group, self.samples):
-            if self._limit.count < _MAX_LOGGED:
-                self._write(missing)
-            self._limit.add(missing.failure)
+            self.add_missing(missing)
+
+    def add_missing(self, missing: MissingSample) -> None:
+        """Count and log a sample of a group that `add` has counted already. Raises as `add`."""
+        if self._limit.count < _MAX_LOGGED:
+            self._write(missing)
+        self._limit.add(missing.failure)
 
     def _write(self, missing: MissingSample) -> None:
         """Log a failure; the first one of the run is also a warning."""

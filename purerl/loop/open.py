@@ -16,7 +16,7 @@ from purerl.algos.algebra import Algorithm, reads_of
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer, set_pad_token
 from purerl.config.check import accuracy_reward_of, algorithm_of, updates_of
 from purerl.config.paths import RUN, is_created_by_run
-from purerl.config.roles import ModelRole, model_roles, models_of, teacher_names, trains_classifier
+from purerl.config.roles import ModelRole, is_reward, model_roles, models_of, teacher_names, trains_classifier
 from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import (
@@ -38,10 +38,11 @@ from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
 from purerl.loop.lengths import check_row_lengths
+from purerl.loop.model_rewards import ModelRewards, open_model_rewards, reward_chats
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.sources import Source
 from purerl.loop.step import Learner
-from purerl.loop.trainers import open_trainers
+from purerl.loop.trainers import check_role_model, open_trainers
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.loop.validation import Validator, read_held_out, select_held_out
 from purerl.loop.workflows import examples_workflow, open_source, purpose_of
@@ -239,12 +240,14 @@ def _open(
     )
     size, local = context.ranks.size, context.local_size
     context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
+    chats = reward_chats(config, data.chat)
     trainers = open_trainers(config, roles, updates)
+    model_rewards = open_model_rewards(config, chats, trainers)
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
     if generator is not None:
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
     learner = _learner(config, algorithm, trainers)
-    capabilities = [trainer.capabilities for trainer in trainers.values()]
+    capabilities = [trainer.capabilities for name, trainer in trainers.items() if not is_reward(name)]
     sampling = [generator.capabilities] if generator else []
     trained, evaluated = (with_limit(interaction, *each) for each in ([*capabilities, *sampling], sampling))
     run = Run(
@@ -252,8 +255,8 @@ def _open(
         max_steps=max_steps,
         learner=learner,
         roles=roles,
-        source=open_source(config, algorithm, data, runtime, trained, runner, directory, context.ranks),
-        evaluate=partial(_evaluate, config, data, runtime, evaluated, runner, directory, context.ranks),
+        source=open_source(config, algorithm, data, runtime, trained, runner, directory, context.ranks, model_rewards),
+        evaluate=partial(_evaluate, config, data, runtime, evaluated, runner, directory, context.ranks, model_rewards),
         validate=_validator(config, algorithm, data, learner),
         rewards=runner,
         data=data,
@@ -291,7 +294,8 @@ def open_run_data(
     if trains_classifier(algorithm):
         set_pad_token(tokenizer)
     for name, role in roles.items():
-        if role.settings.model != config.model:
+        check_role_model(name, role)
+        if role.settings.model != config.model and not is_reward(name):
             check_same_ids(tokenizer, role.settings.model, name)
     sampled = [section for section in (config.rollout, evaluate) if section]
     needs_stop_token = any(not section.stop_strings for section in sampled)
@@ -332,6 +336,7 @@ def _evaluate(
     runner: RewardRunner,
     directory: RunDirectory,
     ranks: Ranks,
+    model_rewards: ModelRewards,
     *,
     step: int,
 ) -> dict[str, float]:
@@ -352,6 +357,8 @@ def _evaluate(
         seed=config.seed,
         on_group=lambda name, group: failures.add(group),
         ranks=ranks,
+        model_rewards=model_rewards,
+        on_missing=failures.add_missing,
     )
     if directory.is_owner:
         write_evaluation(directory.evaluations, step, as_rows(results))

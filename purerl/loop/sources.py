@@ -15,9 +15,11 @@ from attrs import evolve, frozen
 from purerl.algos.algebra import Algorithm, keep_all, reads_of, select_rows
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
+from purerl.data.examples import DataSet
 from purerl.loop.distributions import reward_spread
 from purerl.loop.failures import RunFailures
 from purerl.loop.metrics import mean_metrics, reward_metrics
+from purerl.loop.model_rewards import ModelRewards
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.window import Window
 from purerl.rollouts.rows import episodes_of, results_of_episodes
@@ -54,7 +56,7 @@ class RolloutSource:
     """Rows of `batch_size` groups that the policy has sampled and that the algorithm selects.
 
     Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. If no completion has a
-    reward, none is kept.
+    reward, none is kept. `model_rewards` scores groups before the algorithm selects; their examples are rows of `data`.
     """
 
     window: Window
@@ -62,21 +64,27 @@ class RolloutSource:
     settings: Rollout
     algorithm: Algorithm
     batch_size: int
+    data: DataSet
+    model_rewards: ModelRewards
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         groups: list[Group] = []
         kept: list[Trajectory] = []
         self.failures.start(state.step + 1)
-        with clock("rollout"):
-            for _ in range(1 + self.settings.max_resample_rounds):
-                num_kept = _number_of_groups(kept)
-                count = self.batch_size - num_kept
-                self.failures.expect(count * self.settings.samples_per_prompt)
+        for _ in range(1 + self.settings.max_resample_rounds):
+            num_kept = _number_of_groups(kept)
+            count = self.batch_size - num_kept
+            self.failures.expect(count * self.settings.samples_per_prompt)
+            with clock("rollout"):
                 taken = self.window.take(count, state.step, num_kept=num_kept)
-                groups += taken
-                kept += self._selected([trajectory for group in taken for trajectory in group.trajectories])
-                if _number_of_groups(kept) == self.batch_size:
-                    break
+            if self.model_rewards.models:
+                with clock("reward"):
+                    taken = self.model_rewards(taken, self.data, self.failures.add_missing)
+            groups += taken
+            kept += self._selected([trajectory for group in taken for trajectory in group.trajectories])
+            if _number_of_groups(kept) == self.batch_size:
+                break
+        with clock("rollout"):
             num_cancelled = self.window.cancel_surplus(state.step)
         if all(trajectory.result.reward is None for trajectory in kept):
             kept = []

@@ -10,8 +10,9 @@ from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities, SupportsBase, Trainer
 from purerl.seeds import derive_seed
+from purerl.settings import Model, in_section
 
-__all__ = ["open_trainer", "open_trainers"]
+__all__ = ["check_role_model", "open_trainer", "open_trainers"]
 
 
 def open_trainer(config: RunConfig, name: str, role: ModelRole, updates: int) -> Trainer:
@@ -25,6 +26,18 @@ def open_trainer(config: RunConfig, name: str, role: ModelRole, updates: int) ->
         need = f"an engine that computes {', '.join(missing)}: the algorithm needs it of the {name}"
         raise ConfigError(f"trainer of the {name}", got=", ".join(sorted(trainer.capabilities.outputs)), need=need)
     return trainer
+
+
+def check_role_model(name: str, role: ModelRole) -> None:
+    """Refuse a model that does not have what the run needs of the `role` called `name`, before any model is loaded.
+
+    Raises: ConfigError.
+    """
+    settings = role.settings
+    check_model = getattr(find("trainer", kind_of(settings.trainer)), "check_model", None)
+    if check_model is not None:
+        with in_section("model" if name == "policy" else f"roles.{name}.model", Model):
+            check_model(settings.trainer, model=settings.model, outputs=role.outputs, is_trained=role.is_trained)
 
 
 def open_trainers(

@@ -14,6 +14,7 @@ from purerl.data.open import RunData
 from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_workflow
 from purerl.loop.failures import RunFailures
+from purerl.loop.model_rewards import ModelRewards
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
 from purerl.protocols import Sampling
@@ -45,6 +46,7 @@ def open_source(
     runner: RewardRunner,
     directory: RunDirectory,
     ranks: Ranks,
+    model_rewards: ModelRewards,
 ) -> Source:
     """What makes the rows of each step: completions of the policy, or examples."""
     sampler = Sampler(data.examples, data.chat, config.seed, teacher_names(config))
@@ -75,7 +77,15 @@ def open_source(
         num_extra=rollout.num_extra_groups,
         on_group=failures.add,
     )
-    return RolloutSource(window=window, failures=failures, settings=rollout, algorithm=algorithm, batch_size=size)
+    return RolloutSource(
+        window=window,
+        failures=failures,
+        settings=rollout,
+        algorithm=algorithm,
+        batch_size=size,
+        data=data.examples,
+        model_rewards=model_rewards,
+    )
 
 
 def examples_workflow(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:

@@ -80,18 +80,17 @@ def _check_source(reward: Reward | Gate) -> None:
             check(reward.config)
 
 
-def check_weights(rewards: Sequence[Reward], algorithm: Algorithm, kind: str, *, own: Sequence[float]) -> None:
-    """Refuse weights of rewards that have no effect with `algorithm`, which is called `kind`.
+def check_weights(weights: Sequence[float], algorithm: Algorithm, kind: str, *, own: Sequence[float]) -> None:
+    """Refuse `weights` of rewards that have no effect with `algorithm`, which is called `kind`.
 
     `own` are the weights in the settings of the algorithm.
 
     Raises: ConfigError.
     """
-    weights = [reward.weight for reward in rewards]
     if "reward" in algorithm.reads:
         if not any(weights):
             need = "at least one weight that is not 0: otherwise every reward is 0"
-            raise ConfigError("rewards.weight", got="0 for each function", need=need, do="set a weight")
+            raise ConfigError("rewards.weight", got="0 for each reward", need=need, do="set a weight")
     elif "components" in algorithm.reads and any(weight != 1 for weight in weights):
         need = f"an algorithm that reads the weighted sum; {kind} reads each component"
         raise no_effect("rewards.weight", weights, need, "set algorithm.weights instead")

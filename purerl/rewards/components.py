@@ -14,7 +14,15 @@ from typing import Any
 
 from purerl.errors import ConfigError, RewardError
 
-__all__ = ["RESERVED_NAMES", "check_names", "check_number", "is_valid_number", "short_name", "to_components"]
+__all__ = [
+    "RESERVED_NAMES",
+    "check_component",
+    "check_names",
+    "check_number",
+    "is_valid_number",
+    "short_name",
+    "to_components",
+]
 
 RESERVED_NAMES = (
     *("mean", "std", "min", "max", "zero_std_fraction"),
@@ -70,6 +78,15 @@ def to_components(function: str, value: Any) -> dict[str, float]:
     for name in numbers:
         _check_name(name)
     return {name: float(number) for name, number in numbers.items()}
+
+
+def check_component(name: str) -> None:
+    """Raise ConfigError if a component cannot have the `name`, which a user has chosen."""
+    if name in RESERVED_NAMES:
+        need = f"a name that is not one of: {', '.join(RESERVED_NAMES)}"
+        raise ConfigError(f"reward {name!r} would have the metric reward/{name}", got="another metric", need=need)
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"reward {name!r:.200}", got="other characters, or too many", need=_NAME_NEED)
 
 
 @lru_cache(maxsize=10 * _MAX_COMPONENTS)

@@ -37,7 +37,7 @@ def error_of(*settings: str, recipe: str = "addition") -> str:
             ("stop_when.metric=eval/accuracy", "stop_when.at_least=nan"),
             "stop_when.at_least\n  got:  nan\n  need: a finite number",
         ),
-        ((NO_WEIGHT,), "rewards.weight\n  got:  0 for each function\n  need: at least one weight that is not 0"),
+        ((NO_WEIGHT,), "rewards.weight\n  got:  0 for each reward\n  need: at least one weight that is not 0"),
         (
             ("model=.", "model.revision=v2"),
             "model.revision has no effect\n  got:  'v2'\n  need: the name of a model on",

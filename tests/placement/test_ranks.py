@@ -10,12 +10,15 @@ from attrs import evolve
 
 from purerl.algos import grpo, ppo
 from purerl.algos.modifiers import bypass, kl_reward
+from purerl.backends.hf.mesh import Mesh
 from purerl.composition import Composition
-from purerl.config.schema import RunConfig
+from purerl.config.schema import Role, RunConfig
 from purerl.loop.train import train
 from purerl.placement.settings import Placement
+from purerl.recipes.addition import character_tokenizer
 from purerl.settings import Model
 from purerl.store.checkpoint import saved_steps
+from tests.loop.classifiers import write_classifier
 from tests.loop.runs import records, without_times
 from tests.loop.small import fake, small_real
 from tests.placement.worlds import Action, assert_close, run_world
@@ -53,6 +56,22 @@ def test_two_ranks_equal_one_process_in_every_metric(name: str, tmp_path: Path) 
     assert ended[0].console.startswith("addition: step 0")
     assert ended[1].console == ""
     assert (tmp_path / "two/ranks/1.log").read_text().count("begins, process") == 1
+
+
+def test_reward_models_score_on_two_ranks_as_in_one_process(tmp_path: Path) -> None:
+    """One is whole on both ranks, and one is divided."""
+    path = write_classifier(tmp_path / "classifier", own=character_tokenizer())
+    sharded = small_real(model=EXACT).trainer
+    roles = {
+        "whole": Role(model=Model(path, dtype="float64")),
+        "part": Role(model=Model(path, dtype="float64"), weight=0.5, trainer=evolve(sharded, mesh=Mesh(shard=2))),
+    }
+    one = {name: evolve(role, trainer=None) for name, role in roles.items()}
+    train(small_real(3, model=EXACT, rewards=(), roles={"rewards": one}), directory=tmp_path / "one")
+    ended = run_world(small_real(3, model=EXACT, rewards=(), roles={"rewards": roles}), tmp_path / "two")
+    assert [rank.status for rank in ended] == [0, 0], ended
+    assert_close(tmp_path / "two", tmp_path / "one")
+    assert len(records(tmp_path / "two")) == 4
 
 
 def test_groups_are_trained_in_the_order_in_which_they_finish(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "build",
     "capabilities",
     "check",
+    "check_model",
     "depends_on_length",
     "memory",
     "preview",
@@ -242,7 +243,7 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     as `check_lora`.
     """
     if config.lora is not None:
-        check_lora(config.lora, role=role, outputs=outputs)
+        check_lora(config.lora, role=role, outputs=outputs if updates != 0 else ())
     for name in outputs:
         if name not in OUTPUTS:
             got = f"the algorithm needs the output {name!r} of the {role}"
@@ -258,6 +259,13 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     if config.top_k is not None and outputs and "topk_tokens" not in outputs:
         need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"
         raise ConfigError("top_k has no effect", got=config.top_k, need=need, do=do)
+
+
+def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
+    """Refuse a model of which no trainer can compute `outputs`, from its configuration alone. Raises ConfigError."""
+    from purerl.backends.hf.architecture import architecture_of
+
+    architecture_of(model, outputs, is_trained=is_trained)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
