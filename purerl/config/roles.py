@@ -111,6 +111,8 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
     _check_names(config, algorithm, kind)
     _check_reward_roles(config)
     for name, (settings, outputs, is_trained) in model_roles(config, algorithm).items():
+        if not is_reward(name):
+            _check_not_reward(name, settings)
         teacher = _settings_of(config, "teacher").get(name) or settings
         if teacher.update_every is None and teacher.model in ((None, config.model) if name == "teacher" else (None,)):
             need, do = f"a model other than the policy: {kind} learns from it", f"set roles.{name}.model"
@@ -152,12 +154,16 @@ def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
             raise ConfigError(key, got="no names", need="teachers by name", do=f"set {key}.NAME.model")
         if name != _TEACHERS and not isinstance(settings, Role):
             raise ConfigError(key, got=f"several models: {', '.join(settings)}", need="one model")
-        for part, own in _settings_of(config, name.removesuffix("s") if name == _TEACHERS else name).items():
-            if own.weight is not None:
-                need = "a model whose scores are rewards, in roles.rewards"
-                raise no_effect(f"roles.{part}.weight", own.weight, need)
     if {"teacher", _TEACHERS} <= config.roles.keys():
         raise ConfigError("roles.teacher and roles.teachers", got="both", need="one of the two")
+
+
+def _check_not_reward(name: str, role: Role) -> None:
+    """Refuse settings of `role`, called `name`, that only models in `roles.rewards` have."""
+    for setting in ("weight", "steps"):
+        if (value := getattr(role, setting)) is not None:
+            need = "a model whose scores are rewards, in roles.rewards"
+            raise no_effect(f"roles.{name}.{setting}", value, need)
 
 
 def _check_reward_roles(config: RunConfig) -> None:

@@ -26,6 +26,7 @@ from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.placement.settings import Placement
 from purerl.rewards.settings import Gate, Reward, RewardWorkers, to_gates, to_rewards
+from purerl.rewards.steps import Steps
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model, above_zero, at_least, check_alternatives, no_effect, setting, to_model
 from purerl.store.settings import Checkpoint
@@ -65,6 +66,11 @@ class Role:
         default=None,
         need="a finite number",
         valid=math.isfinite,
+    )
+
+    steps: Steps | None = setting(
+        "only in roles.rewards: the model scores each step of a completion; if not given, the whole completion",
+        default=None,
     )
 
     def __attrs_post_init__(self) -> None:

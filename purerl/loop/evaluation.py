@@ -224,7 +224,7 @@ def evaluation_of_run(
     if prompts:
         problems = {"prompt": prompts_as_data(prompts, prompt_format_of([opened.examples, *problems.values()]))}
     elif chats := reward_chats(config, opened.chat):
-        models = {"model_rewards": partial(model_rewards_of, config, chats)}
+        models = {"model_rewards": partial(model_rewards_of, config, opened.chat, chats)}
     return Evaluation(
         model=model,
         settings=config.evaluate,

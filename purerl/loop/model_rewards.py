@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from itertools import accumulate
 from typing import Any, TypeGuard
 
 from attrs import evolve, frozen
@@ -20,7 +21,7 @@ from purerl.config.check import algorithm_of
 from purerl.config.roles import model_roles, reward_roles, reward_weights
 from purerl.config.schema import Role, RunConfig
 from purerl.data.chat import Chat, Messages, TextOrMessages, open_chat
-from purerl.data.conversations import ReadConversation, read_conversation
+from purerl.data.conversations import ReadConversation, read_conversation, read_steps
 from purerl.data.examples import DataSet, extract_prompt, rows_at
 from purerl.data.special_tokens import mark
 from purerl.errors import DataError
@@ -30,7 +31,9 @@ from purerl.protocols import Trainer
 from purerl.rewards.components import is_valid_number
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
+from purerl.rewards.steps import Steps, aggregate, split_steps
 from purerl.rollouts.rows import episodes_of
+from purerl.rollouts.step_ends import step_ends
 from purerl.rollouts.types import Group, Trajectory
 from purerl.settings import in_section
 
@@ -51,6 +54,7 @@ class ScoringModel:
     weight     factor of the score in the weighted sum
     chat       how it reads conversations
     pad_token  is no end of a conversation; None: every token may be one
+    steps      how the last turn is divided, if each step has a score
     """
 
     name: str
@@ -58,11 +62,16 @@ class ScoringModel:
     trainer: Trainer
     chat: Chat
     pad_token: int | None
+    steps: Steps | None = None
 
-    def read(self, prompt: TextOrMessages, answer: Messages) -> ReadConversation | Failure:
-        """The tokens of a conversation; a failure if it cannot be rendered, or is too long."""
+    def read(self, prompt: TextOrMessages, answer: Messages, completion: str) -> ReadConversation | Failure:
+        """The tokens of a conversation that ends with `completion`; a failure if they cannot be scored."""
         try:
-            read = read_conversation(self.chat, prompt, answer, pad_token=self.pad_token)
+            if self.steps is None:
+                read = read_conversation(self.chat, prompt, answer, pad_token=self.pad_token)
+            else:
+                content, ends = _with_markers(self.chat, completion, self.steps)
+                read = read_steps(self.chat, prompt, [*answer[:-1], {**answer[-1], "content": content}], ends=ends)
         except DataError as error:
             return Failure(self.name, "raised", f"{error}\n")
         limit = self.trainer.capabilities.max_sequence_length
@@ -99,6 +108,13 @@ class ScoringModel:
             yield scores[row, read.ends].tolist()
 
 
+def _with_markers(chat: Chat, completion: str, steps: Steps) -> tuple[str, list[int]]:
+    """`completion` with the marker after each step, and the positions of the ends of the markers."""
+    marker = steps.separator if steps.marker is None else steps.marker
+    parts = [mark(chat.tokenizer, step.text) + marker for step in split_steps(completion, steps.separator)]
+    return "".join(parts), [*accumulate(map(len, parts))]
+
+
 def _at(positions: Sequence[int], length: int) -> list[bool]:
     chosen = {*positions}
     return [position in chosen for position in range(length)]
@@ -108,11 +124,13 @@ def _at(positions: Sequence[int], length: int) -> list[bool]:
 class ModelRewards:
     """Adds the scores of `models` to the rewards of groups.
 
+    policy         the tokenizer of the policy
     gates          names of the reward functions that must return at least 1
     has_functions  whether something else gives rewards: then a row without one is not scored
     """
 
     models: Sequence[ScoringModel] = ()
+    policy: Any = None
     gates: Collection[str] = ()
     has_functions: bool = True
 
@@ -149,7 +167,10 @@ class ModelRewards:
         last = [episode[-1] for episode in episodes]
         examples = rows_at(data, [row.fields["example"] for row in last])
         reads: list[ReadConversation | Failure] = [
-            row.result.failure or model.read(*_conversation(model.chat, extract_prompt(data.example_format, each), row))
+            row.result.failure
+            or model.read(
+                *_conversation(model.chat, extract_prompt(data.example_format, each), row), row.texts["completion"]
+            )
             for row, each in zip(last, examples, strict=True)
         ]
         pairs = [(read, row.fields["group"]) for read, row in zip(reads, last, strict=True) if _is_read(read)]
@@ -163,8 +184,19 @@ class ModelRewards:
         *others, last = episode
         weight = 0.0 if _is_blocked(last.result, self.gates) else model.weight
         kept = [_with_component(row, model.name, {}, 0.0) for row in others]
-        position = max(k for k, action in enumerate(last.fields["action"]) if action)
-        return [*kept, _with_component(last, model.name, {position: values[0]}, weight)]
+        return [*kept, _with_component(last, model.name, self._placed(model.steps, last, values), weight)]
+
+    def _placed(self, steps: Steps | None, row: Trajectory, values: Sequence[float]) -> dict[int, float]:
+        """The rewards of tokens of `row`, by their positions."""
+        end = max(k for k, action in enumerate(row.fields["action"]) if action)
+        if steps is None:
+            return {end: values[0]}
+        if steps.aggregate != "none":
+            return {end: aggregate(values, steps.aggregate)}
+        placed = dict[int, float]()
+        for position, value in zip(step_ends(self.policy, row, steps.separator), values, strict=True):
+            placed[position] = placed.get(position, 0.0) + value
+        return placed
 
 
 def _is_read(read: ReadConversation | Failure) -> TypeGuard[ReadConversation]:
@@ -200,21 +232,30 @@ def reward_chats(config: RunConfig, policy: Chat) -> dict[str, Chat]:
     return chats
 
 
-def open_model_rewards(config: RunConfig, chats: Mapping[str, Chat], trainers: Mapping[str, Trainer]) -> ModelRewards:
+def open_model_rewards(
+    config: RunConfig, policy: Chat, chats: Mapping[str, Chat], trainers: Mapping[str, Trainer]
+) -> ModelRewards:
     """What adds the scores of the models of `roles.rewards`; `chats` are those of `reward_chats`."""
     weights, roles = reward_weights(config), reward_roles(config)
     models = [
-        ScoringModel(name, weights[name], trainers[f"rewards.{name}"], chat, declared_pad_token(roles[name].model))
+        ScoringModel(
+            name,
+            weights[name],
+            trainers[f"rewards.{name}"],
+            chat,
+            declared_pad_token(roles[name].model),
+            roles[name].steps,
+        )
         for name, chat in chats.items()
     ]
     workflow, environment = config.rollout and config.rollout.workflow, config.environment
     gives_rewards = bool(workflow) or (environment is not None and environment.gives_rewards)
     gates = tuple(gate.full_name for gate in config.gates)
-    return ModelRewards(models, gates, bool(config.rewards or gates or gives_rewards))
+    return ModelRewards(models, policy.tokenizer, gates, bool(config.rewards or gates or gives_rewards))
 
 
 @contextmanager
-def model_rewards_of(config: RunConfig, chats: Mapping[str, Chat]) -> Iterator[ModelRewards]:
+def model_rewards_of(config: RunConfig, policy: Chat, chats: Mapping[str, Chat]) -> Iterator[ModelRewards]:
     """The same, with trainers that are opened here, and closed at the end of the block."""
     roles = model_roles(config, algorithm_of(config))
     with ExitStack() as stack:
@@ -222,7 +263,7 @@ def model_rewards_of(config: RunConfig, chats: Mapping[str, Chat]) -> Iterator[M
             name: stack.enter_context(closing(open_trainer(config, name, roles[name], 0)))
             for name in (f"rewards.{reward}" for reward in chats)
         }
-        yield open_model_rewards(config, chats, trainers)
+        yield open_model_rewards(config, policy, chats, trainers)
 
 
 # --- conversations -------------------------------------------------------------------------------------------------

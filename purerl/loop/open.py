@@ -242,7 +242,7 @@ def _open(
     context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
     chats = reward_chats(config, data.chat)
     trainers = open_trainers(config, roles, updates)
-    model_rewards = open_model_rewards(config, chats, trainers)
+    model_rewards = open_model_rewards(config, data.chat, chats, trainers)
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
     if generator is not None:
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)

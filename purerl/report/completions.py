@@ -9,8 +9,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from purerl.data.pieces import Decode
 from purerl.errors import DataError
-from purerl.report.decoding import Decode, decode_to_numbers, load_decoder
+from purerl.report.decoding import decode_to_numbers, load_decoder
 from purerl.report.groups import Candidate, evaluation_groups, rollout_groups
 from purerl.store.step_files import step_path, stored_steps
 

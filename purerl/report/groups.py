@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from purerl.report.decoding import Decode, decode_tokens
+from purerl.data.pieces import Decode, decode_tokens
 from purerl.report.episodes import (
     common_start,
     conversations,

@@ -16,6 +16,7 @@ from purerl.config.structure import dumps, from_dict, read_toml
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
 from purerl.recipes.addition import addition
+from purerl.rewards.steps import Steps
 from purerl.settings import Model
 
 from .test_check import error_of
@@ -178,6 +179,37 @@ def test_every_teacher_is_a_model_of_the_run() -> None:
             (PPO, "roles.critic.modl=m"),
             "roles.critic.modl\n  got:  no such setting\n  need: one that `purerl config` lis",
         ),
+        (
+            (PPO, "roles.critic.weight=2"),
+            "roles.critic.weight has no effect\n  got:  2.0\n  need: a model whose scores are rewards, in",
+        ),
+        (
+            (PPO, "roles.critic.steps.aggregate=min"),
+            "roles.critic.steps has no effect\n  got:  Steps(separator='\\n\\n', marker=None, aggregate='min')\n",
+        ),
+        (("roles.rewards={}",), "roles.rewards\n  got:  no names\n  need: classifiers by name\n"),
+        (("roles.rewards.model=m",), "roles.rewards\n  got:  no names\n  need: classifiers by name\n"),
+        (
+            ("roles.rewards.good.weight=2",),
+            "roles.rewards.good.model is missing\n  need: a classifier, such as purerl train reward_model makes\n  do: ",
+        ),
+        (
+            ("roles.rewards.good={model = 'm', update_every = 2}",),
+            "roles.rewards.good.update_every has no effect\n  got:  2\n  need: a model that may follow the policy",
+        ),
+        (
+            ("roles.rewards.exact_match.model=m",),
+            "roles.rewards.exact_match\n  got:  also the name of a reward function\n  need: a name of its own",
+        ),
+        (
+            ("roles.rewards.mean.model=m",),
+            "reward 'mean' would have the metric reward/mean\n  got:  another metric\n  need: a name that is not",
+        ),
+        (("roles.rewards.good={model = 'm', weight = 'a'}",), 'roles.rewards.good.weight\n  got:  "a"\n'),
+        (
+            ("roles.rewards.good={model = 'm', trainer = {warmup_steps = -1}}",),
+            "roles.rewards.good.trainer.warmup_steps\n  got:  -1\n",
+        ),
         ((PPO, "roles.critic=m"), 'roles.critic\n  got:  "m"\n  need: a section: keys and values'),
         (("roles=3",), "roles\n  got:  3\n  need: a section: keys and values"),
     ],
@@ -194,10 +226,30 @@ def test_invalid_roles_are_refused(settings: tuple[str, ...], message: str) -> N
         (OPD, "roles.teacher.update_every=5"),
         (*KL, "roles.reference.model=m"),
         (*KL, "roles.reference={update_every = 2, update_mix = 0.6}"),
+        ("roles.rewards.good={model = 'm', weight = 0.5}", "roles.rewards.short.model=m2"),
+        ("rewards=", "roles.rewards.good={model = 'm', steps = {marker = '<step>'}}"),
     ],
 )
 def test_roles_that_the_algorithm_uses_are_accepted(settings: tuple[str, ...]) -> None:
     check(resolve("addition", settings))
+
+
+def test_models_whose_scores_are_rewards_are_models_of_the_run(tmp_path: Path) -> None:
+    settings = ["roles.rewards.good.model=m", "roles.rewards.good.steps.aggregate=last", "roles.rewards.b.model=n"]
+    config = apply(addition(), settings)
+    roles = model_roles(config, algorithm_of(config))
+    assert list(roles) == ["policy", "rewards.good", "rewards.b"]
+    assert roles["rewards.good"].settings == Role(
+        model=Model("m"), steps=Steps(aggregate="last"), trainer=config.trainer
+    )
+    assert (roles["rewards.b"].outputs, roles["rewards.b"].is_trained) == (("classifier_score",), False)
+    (tmp_path / "run.toml").write_text(dumps(config))
+    assert read_toml(tmp_path / "run.toml", RunConfig) == config
+
+
+def test_a_run_that_samples_nothing_has_no_models_of_rewards() -> None:
+    with pytest.raises(ConfigError, match="^roles.rewards has no effect\n  got:  'good'\n  need: rollout or evaluate"):
+        check(resolve("chat", ["model=m", "data=d", "roles.rewards.good.model=m"]))
 
 
 def test_a_role_may_be_a_model_object() -> None:

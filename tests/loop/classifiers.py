@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,13 +36,15 @@ def parity(text: str) -> float:
     return float(text[-1] in "02468") if text[-1:].isdecimal() else -1.0
 
 
-def with_models(config: RunConfig, *, weight: float | None = None, trainer: Any = None, **models: str) -> RunConfig:
-    """`config` with models whose scores are rewards, by the names of the rewards."""
-    roles = {name: Role(model=path, weight=weight, trainer=trainer) for name, path in models.items()}
+def with_models(config: RunConfig, settings: Mapping[str, Any] = MappingProxyType({}), **models: str) -> RunConfig:
+    """`config` with models whose scores are rewards, by the names of the rewards; `settings` are those of each role."""
+    roles = {name: Role(model=path, **settings) for name, path in models.items()}
     return evolve(config, roles={"rewards": roles})
 
 
-def write_classifier(folder: Path, template: str | None = HEADERS, own: Any = None, **changes: Any) -> str:
+def write_classifier(
+    folder: Path, template: str | None = HEADERS, own: Any = None, kind: str = "Sequence", **changes: Any
+) -> str:
     """Write a random classifier with a chat template, and a tokenizer, that are not the policy's."""
     import transformers
 
@@ -51,6 +54,6 @@ def write_classifier(folder: Path, template: str | None = HEADERS, own: Any = No
     settings |= {"vocab_size": len(own), "pad_token_id": own.pad_token_id, **sizes, **changes}
     torch.manual_seed(0)
     config = transformers.Qwen3Config(**settings)
-    transformers.Qwen3ForSequenceClassification(config).save_pretrained(folder)
+    getattr(transformers, f"Qwen3For{kind}Classification")(config).save_pretrained(folder)
     own.save_pretrained(folder)
     return str(folder)

@@ -18,10 +18,11 @@ from purerl.loop.dry_run import dry_run
 from purerl.loop.evaluation import evaluation_of_run, run_evaluation
 from purerl.loop.train import train
 from purerl.rewards.settings import RewardWorkers
+from purerl.rewards.steps import Steps
 from purerl.rollouts.settings import Rollout
 from purerl.store.evaluations import read_evaluation
 from purerl.store.rollouts import read_batch, read_rollouts
-from tests.data.made import CHATML, user, write
+from tests.data.made import CHATML, tokenizer, user, write
 
 from . import dialogs
 from .classifiers import parity, with_models, write_classifier, write_scores
@@ -35,7 +36,7 @@ DIGITS, EVEN = "tests.loop.rewards:digits", "tests.loop.rewards:first_is_even"
 
 
 def test_the_score_is_a_component_of_the_reward_at_the_last_token(tmp_path: Path) -> None:
-    config = with_models(fake(rewards=(DIGITS,)), parity=write_scores(tmp_path / "model"), weight=0.5)
+    config = with_models(fake(rewards=(DIGITS,)), {"weight": 0.5}, parity=write_scores(tmp_path / "model"))
     summary = train(config, directory=tmp_path / "run")
     rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
     assert {row["reward/parity"] for row in rows} == {-1.0, 0.0, 1.0}
@@ -173,7 +174,7 @@ CONTENTS = "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
 def test_an_episode_is_scored_as_a_whole_and_the_score_is_at_its_end(history: str, tmp_path: Path) -> None:
     path = write_scores(tmp_path / "model", float, template=CONTENTS)
     config = dialogs.rerendered(max_steps=2, environment=dialogs.game(history=history))
-    summary = train(with_models(config, digit=path, weight=10.0, trainer=FAKE), directory=tmp_path / "run")
+    summary = train(with_models(config, {"weight": 10.0, "trainer": FAKE}, digit=path), directory=tmp_path / "run")
     rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
     assert history == "append" or len(rows) > len({row["episode"] for row in rows})
     for episode in {row["episode"] for row in rows}:
@@ -191,7 +192,7 @@ def test_two_players_are_scored_separately(tmp_path: Path) -> None:
     path = write_scores(tmp_path / "model", float, template=CONTENTS)
     game = dialogs.game(**dialogs.TWO_PLAYERS)
     summary = train(
-        with_models(dialogs.rerendered(environment=game), digit=path, trainer=FAKE), directory=tmp_path / "run"
+        with_models(dialogs.rerendered(environment=game), {"trainer": FAKE}, digit=path), directory=tmp_path / "run"
     )
     rows = read_rollouts(summary.directory / "rollouts", 1)
     assert {row["role"] for row in rows} == {0, 1}
@@ -199,6 +200,48 @@ def test_two_players_are_scored_separately(tmp_path: Path) -> None:
     assert len(spoken) > len(rows) / 2
     for row in spoken:
         assert row["reward/digit"] == (float(row["completion"][-1]) if row["completion"][-1].isdecimal() else -1.0)
+
+
+# --- process rewards -----------------------------------------------------------------------------------------------
+
+
+def step_scores(path: str, prompt: Any, completion: str, separator: str, marker: str) -> list[float]:
+    """The probability of the second label at the end of each marker, from a text that ends there."""
+    from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+    own, model = AutoTokenizer.from_pretrained(path), AutoModelForTokenClassification.from_pretrained(path).eval()
+    text, scores = own.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True), []
+    for step in completion.split(separator):
+        if step.strip() or not completion.strip():
+            text += step + marker
+            tokens = own(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+            with torch.inference_mode():
+                scores.append(model(input_ids=tokens).logits[0, -1].softmax(-1)[1].item())
+    return scores
+
+
+@pytest.mark.parametrize(("marker", "aggregation"), [(None, "none"), ("<think>", "none"), ("<think>", "min")])
+def test_the_score_of_a_step_is_the_reward_of_its_last_token(
+    tmp_path: Path, marker: str | None, aggregation: Any
+) -> None:
+    path = write_classifier(tmp_path / "classifier", CHATML, kind="Token", num_labels=2)
+    prompts, separator = [[user(f"{k} + {k}?")] for k in range(4)], "a"
+    rollout = Rollout(samples_per_prompt=8, max_tokens=100)
+    steps = Steps(separator=separator, marker=marker, aggregate=aggregation)
+    config = with_models(real(tmp_path, prompts, rollout=rollout), {"steps": steps, "weight": 2.0}, good=path)
+    summary = train(config, directory=tmp_path / "run")
+    rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
+    decode, counts = tokenizer(CHATML).decode, []
+    for k, row in enumerate(rows):
+        scores = step_scores(path, prompts[row["example"]], row["completion"], separator, marker or separator)
+        values = scores if aggregation == "none" else [min(scores)]
+        assert row["reward/good"] == pytest.approx(sum(values), abs=1e-4)
+        placed = batch["reward"][k].nonzero()[:, 0].tolist()
+        torch.testing.assert_close(batch["reward"][k][placed], 2 * torch.tensor(values), rtol=0, atol=1e-4)
+        assert placed[-1] == int(batch["action"][k].nonzero()[-1])
+        assert all(decode([int(batch["tokens"][k, position])]) == separator for position in placed[:-1])
+        counts.append(len(placed))
+    assert max(counts) > (1 if aggregation == "none" else 0)
 
 
 # --- failures and refusals -----------------------------------------------------------------------------------------

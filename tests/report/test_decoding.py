@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from purerl.report.decoding import decode_tokens, load_decoder
+from purerl.data.pieces import decode_tokens
+from purerl.report.decoding import load_decoder
 from tests.report.sample_runs import make_byte_tokenizer, make_run
 
 
