@@ -191,7 +191,7 @@ def test_every_teacher_is_a_model_of_the_run() -> None:
         (("roles.rewards.model=m",), "roles.rewards\n  got:  no names\n  need: classifiers by name\n"),
         (
             ("roles.rewards.good.weight=2",),
-            "roles.rewards.good.model is missing\n  need: a classifier, such as purerl train reward_model makes\n  do: ",
+            "roles.rewards.good.model is missing\n  need: a classifier, such as purerl train reward_model",
         ),
         (
             ("roles.rewards.good={model = 'm', update_every = 2}",),
