@@ -30,6 +30,7 @@ __all__ = [
     "FailedPart",
     "Failure",
     "FailureKind",
+    "Measured",
     "Outcome",
     "call_reward",
     "failure_of_exception",
@@ -70,7 +71,21 @@ class Failure:
     part: FailedPart = field(default="reward", eq=False)
 
 
-Outcome = Mapping[str, float] | None | Failure
+@frozen
+class Measured:
+    """A value that a reward function returns, with numbers that are logged, and have no effect on the reward.
+
+    An exception may have such `totals` too: what a call that failed has cost.
+
+    value   what the function could return without them; in an outcome, the outcome without them
+    totals  numbers that are added up over all completions of a step, by name
+    """
+
+    value: Any
+    totals: Mapping[str, float]
+
+
+Outcome = Mapping[str, float] | None | Failure | Measured
 
 CallOutcomes = list[Outcome] | Future[list[Outcome]]
 """The outcomes of one call, one per input; a Future, if the function has returned an awaitable."""

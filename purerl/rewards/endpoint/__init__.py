@@ -1,0 +1,1 @@
+"""Requests to an OpenAI-compatible server: retried, rate-limited, cached, counted."""

@@ -1,0 +1,95 @@
+"""The settings of an endpoint: where it is, how long it may take, how much may be asked, what it costs."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from attrs import frozen
+
+from purerl.errors import ConfigError
+from purerl.settings import above_zero, at_least, setting
+
+__all__ = ["Endpoint", "check_endpoint"]
+
+
+
+def _is_address(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.password is None and not parts.query
+
+
+_PRICE = {"need": "a finite number, at least 0", "valid": lambda value: 0 <= value < math.inf}
+
+
+@frozen(kw_only=True)
+class Endpoint:
+    """A model behind an OpenAI-compatible server."""
+
+    url: str = setting(
+        "address of the server up to the version of its interface, such as http://localhost:8000/v1",
+        need="an address that starts with http:// or https://, without a query and without a password",
+        valid=_is_address,
+    )
+    model: str = setting("name of the model at the server", need="a name", valid=bool)
+    api_key_variable: str | None = setting(
+        "name of the environment variable that contains the key of the server; if not given, no key is sent",
+        default=None,
+        need="the name of an environment variable, not the key itself",
+        valid=lambda name: re.fullmatch(r"[A-Za-z_]\w*", name) is not None,
+    )
+    timeout: float = setting(
+        "maximum duration of one attempt, until the whole answer is there", unit="s", default=60.0, **above_zero()
+    )
+    deadline: float = setting(
+        "maximum duration of a request with everything: waiting for its turn, all attempts, and the time between them",
+        unit="s",
+        default=300.0,
+        **above_zero(),
+    )
+    max_retries: int = setting(
+        "further attempts if the server does not answer, is overloaded or fails, or if its answer cannot be used",
+        default=5,
+        **at_least(0),
+    )
+    max_concurrency: int = setting(
+        "requests that each worker process has in flight at the same time", default=32, **at_least(1)
+    )
+    requests_per_minute: int | None = setting(
+        "maximum number of requests per minute, of all processes of a host", default=None, **at_least(1)
+    )
+    tokens_per_minute: int | None = setting(
+        "maximum number of tokens per minute, of prompts and answers, of all processes of a host",
+        default=None,
+        **at_least(1),
+    )
+    cache: str | None = setting(
+        "directory in which answers are kept, by the content of their requests; processes and runs may share it. If "
+        "not given, every request is sent",
+        default=None,
+    )
+    input_price: float = setting("price of a million tokens of prompts, for the metric cost", default=0.0, **_PRICE)
+    output_price: float = setting("price of a million tokens of answers, for the metric cost", default=0.0, **_PRICE)
+
+    def __attrs_post_init__(self) -> None:
+        if self.timeout > self.deadline:
+            raise ConfigError("timeout", got=self.timeout, need=f"at most deadline, {self.deadline:g}")
+
+
+def check_endpoint(endpoint: Endpoint) -> None:
+    """Refuse an endpoint whose key is not in the environment, or whose cache cannot be written. Raises ConfigError."""
+    name = endpoint.api_key_variable
+    if name is not None and not os.environ.get(name):
+        need, do = f"the key of {endpoint.url}", f"export {name}=..., or leave api_key_variable out"
+        raise ConfigError(f"endpoint.api_key_variable {name}", got="no such environment variable", need=need, do=do)
+    if endpoint.cache is not None:
+        directory = Path(endpoint.cache).expanduser()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=directory).close()
+        except OSError as error:
+            raise ConfigError("endpoint.cache", got=error, need="a directory that can be written") from error

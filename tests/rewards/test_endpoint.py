@@ -1,0 +1,426 @@
+"""Requests to a local server that misbehaves: attempts, waiting, deadlines, limits, the cache, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import multiprocessing
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purerl.errors import ConfigError
+from purerl.rewards.endpoint import client as module
+from purerl.rewards.endpoint.client import EndpointClient
+from purerl.rewards.endpoint.errors import EndpointError, Meter, UnusableAnswerError
+from purerl.rewards.endpoint.limits import RateLimit
+from purerl.rewards.endpoint.settings import Endpoint, check_endpoint
+
+from .servers import Server, answer, broken_off, dribble, drop, hang, raw, serve, status, text, together
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "?"}], "max_tokens": 8}
+
+
+@pytest.fixture(autouse=True)
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_DELAY", 0.01)
+
+
+def content(reply: Any) -> str:
+    if "choices" not in reply:
+        raise UnusableAnswerError("no choices")
+    return reply["choices"][0]["message"]["content"]
+
+
+def ask(
+    server: Server | str,
+    *,
+    accept: Callable[[Any], Any] = content,
+    meter: Meter | None = None,
+    key: str | None = None,
+    **settings,
+) -> Any:
+    """The content of the answer to one request."""
+    url = server if isinstance(server, str) else server.url
+    return asyncio.run(_ask(Endpoint(url=url, model="m", **settings), accept, meter or Meter(), key))
+
+
+async def _ask(endpoint: Endpoint, accept, meter: Meter, key: str | None) -> Any:
+    client = EndpointClient(endpoint, key)
+    try:
+        return await client.ask("/chat/completions", BODY, accept, meter=meter)
+    finally:
+        await client.aclose()
+
+
+# --- attempts ------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_returned_and_its_tokens_are_counted():
+    meter = Meter()
+    with serve(answer("42", prompt=5, completion=3)) as server:
+        assert ask(server, meter=meter, key="secret") == "42"
+        [request] = server.requests
+    assert (request.path, request.body) == ("/v1/chat/completions", BODY)
+    assert request.headers["authorization"] == "Bearer secret"
+    assert meter == Meter(requests=1, prompt_tokens=5, completion_tokens=3)
+    assert meter.totals(input_price=1e6, output_price=2e6)["cost"] == 11.0
+
+
+PROBLEMS = {
+    "429": (status(429), "status 429"),
+    "500": (status(500, '{"error": "oops"}'), 'status 500: {"error": "oops"}'),
+    "503": (status(503), "status 503"),
+    "dropped": (drop(), "RemoteProtocolError Server disconnected"),
+    "broken off": (broken_off(), "RemoteProtocolError peer closed connection"),
+    "garbage": (text("<html>busy</html>", "text/html"), "an answer that is no JSON (text/html): <html>busy</html>"),
+    "truncated json": (raw(b'{"choices": [{'), 'an answer that is no JSON (application/json): {"choices": [{'),
+    "an event stream": (text('data: {"a": 1}\n\n', "text/event-stream"), "no JSON (text/event-stream): data: {"),
+    "no bytes": (raw(b""), "an answer that is no JSON (application/json): (nothing)"),
+    "something else": (raw(b'{"object": "list"}'), "no choices"),
+    "hanging": (hang(), "no answer within 0.3 s"),
+    "dribbling": (dribble(0.05), "no answer within 0.3 s"),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_request_is_repeated_after(name):
+    meter = Meter()
+    with serve(PROBLEMS[name][0], answer("42", prompt=5)) as server:
+        assert ask(server, meter=meter, timeout=0.3) == "42"
+    assert (meter.requests, meter.retries, meter.prompt_tokens) == (2, 1, 5)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_error_says_what_happened(name):
+    with serve(PROBLEMS[name][0]) as server, pytest.raises(EndpointError) as error:
+        ask(server, timeout=0.3, max_retries=1)
+    first, *problems = str(error.value).split("\n  ")
+    assert first == f"POST {server.url}/chat/completions: 2 attempts failed"
+    assert len(problems) == len(server.requests) == 2
+    assert all(PROBLEMS[name][1] in problem for problem in problems)
+
+
+@pytest.mark.parametrize("code", [400, 401, 404, 422, 301])
+def test_a_request_that_the_server_refuses_is_not_repeated(code):
+    with serve(status(code, "no such model", location="/elsewhere")) as server, pytest.raises(EndpointError) as error:
+        ask(server)
+    assert str(error.value) == (
+        f"POST {server.url}/chat/completions: the server refuses the request\n  status {code}: no such model"
+    )
+    assert len(server.requests) == 1
+
+
+def test_a_server_that_is_down_is_asked_again_until_the_attempts_are_used_up():
+    with serve(answer("42")) as server:
+        url = server.url
+    with pytest.raises(EndpointError, match="3 attempts failed\n  ConnectError .*\n  ... \\(1 more\\)\n  ConnectError"):
+        ask(url, max_retries=2)
+
+
+def test_the_key_is_in_no_message():
+    with serve(status(401, "Incorrect API key: sk-123456")) as server, pytest.raises(EndpointError) as error:
+        ask(server, key="sk-123456")
+    assert "Incorrect API key: [key]" in str(error.value)
+
+
+def test_an_answer_that_is_too_large_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(module, "_MAX_BYTES", 1000)
+    with serve(raw(b" " * 100_000)) as server, pytest.raises(EndpointError, match="an answer of more than 1,000 bytes"):
+        ask(server, max_retries=0)
+
+
+# --- waiting -------------------------------------------------------------------------------------------------------
+
+
+def test_delays_grow_and_are_random(monkeypatch):
+    monkeypatch.setattr(module, "_FIRST_DELAY", 0.5)
+    client = EndpointClient(Endpoint(url="http://h", model="m"))
+    delays = [[client._delay(attempt) for attempt in range(10)] for _ in range(50)]
+    for attempt, values in enumerate(zip(*delays, strict=True)):
+        longest = min(30.0, 0.5 * 2**attempt)
+        assert all(longest / 2 <= value <= longest for value in values)
+        assert len({*values}) > 10
+
+
+def in_half_a_second() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+
+
+@pytest.mark.parametrize("header", ["0.5", "date"])
+def test_retry_after_is_respected_by_all_requests(header):
+    async def run(url: str) -> None:
+        client = EndpointClient(Endpoint(url=url, model="m"))
+        first = asyncio.create_task(client.ask("/a", BODY, content, meter=Meter()))
+        while not client._resume_at:
+            await asyncio.sleep(0.01)
+        await asyncio.gather(first, client.ask("/b", BODY, content, meter=Meter()))
+        await client.aclose()
+
+    refusal = lambda request: status(429, retry_after="0.5" if header == "0.5" else in_half_a_second())  # noqa: E731
+    with serve(refusal, answer("42")) as server:
+        asyncio.run(run(server.url))
+        first, *others = (request.time for request in server.requests)
+    assert len(others) == 2
+    assert all(later - first >= (0.45 if header == "0.5" else 0.9) for later in others)
+
+
+def test_a_server_that_wants_to_wait_longer_than_the_deadline_ends_the_request_at_once():
+    start = time.monotonic()
+    with serve(status(503, retry_after="3600")) as server, pytest.raises(EndpointError) as error:
+        ask(server, deadline=100.0)
+    assert "the next attempt would be in 3600 s, after the deadline\n  status 503" in str(error.value)
+    assert time.monotonic() - start < 30
+
+
+def test_a_request_ends_at_its_deadline():
+    start = time.monotonic()
+    with serve(status(500), hang()) as server, pytest.raises(EndpointError) as error:
+        ask(server, timeout=0.7, deadline=0.7)
+    assert str(error.value).endswith("no answer within the deadline of 0.7 s\n  status 500: {}")
+    assert 0.6 < time.monotonic() - start < 30
+
+
+def test_a_cancelled_request_leaves_nothing_behind():
+    async def run(url: str) -> str:
+        client = EndpointClient(Endpoint(url=url, model="m", max_concurrency=1))
+        cancelled = asyncio.create_task(client.ask("/a", BODY, content, meter=Meter()))
+        await asyncio.sleep(0.2)
+        cancelled.cancel()
+        value = await client.ask("/b", BODY, content, meter=Meter())
+        await client.aclose()
+        return value
+
+    with serve(hang(), answer("42")) as server:
+        assert asyncio.run(run(server.url)) == "42"
+
+
+def test_requests_run_concurrently_up_to_the_limit():
+    async def run(url: str) -> None:
+        client = EndpointClient(Endpoint(url=url, model="m", max_concurrency=4))
+        await asyncio.gather(*(client.ask("/a", BODY, content, meter=Meter()) for _ in range(12)))
+        await client.aclose()
+
+    with serve(together(4, answer("42"))) as server:
+        asyncio.run(run(server.url))
+        assert (server.max_in_flight, len(server.requests)) == (4, 12)
+
+
+# --- limits --------------------------------------------------------------------------------------------------------
+
+
+def test_requests_keep_the_limit_per_minute(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "rate_limit", _limits_in(tmp_path))
+
+    async def run(url: str) -> None:
+        client = EndpointClient(Endpoint(url=url, model="m", requests_per_minute=600))
+        await asyncio.gather(*(client.ask("/a", BODY, content, meter=Meter()) for _ in range(6)))
+        await client.aclose()
+
+    with serve(answer("42")) as server:
+        start = time.monotonic()
+        asyncio.run(run(server.url))
+        assert max(request.time for request in server.requests) - start > 0.49  # 5 intervals of 0.1 s
+
+
+def _limits_in(folder: Path):
+    def limit(name: str, per_minute: int | None) -> RateLimit | None:
+        return per_minute and RateLimit(folder / re.sub(r"\W", "_", name), per_minute)
+
+    return limit
+
+
+def test_tokens_are_limited_by_what_a_request_has_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "rate_limit", _limits_in(tmp_path))
+
+    async def run(url: str) -> None:
+        client = EndpointClient(Endpoint(url=url, model="m", tokens_per_minute=60_000, max_concurrency=1))
+        for _ in range(4):
+            await client.ask("/a", {**BODY, "max_tokens": 10_000}, content, meter=Meter())
+        await client.aclose()
+
+    with serve(answer("42", prompt=80, completion=20)) as server:
+        start = time.monotonic()
+        asyncio.run(run(server.url))
+    # 100 tokens are 0.1 s. If the 10,000 that were allowed counted, it would take 30 s.
+    assert 0.28 < time.monotonic() - start < 15
+
+
+def test_a_limit_that_leaves_no_time_is_an_error_without_a_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "rate_limit", _limits_in(tmp_path))
+    with serve(answer("42")) as server:
+        settings = {"requests_per_minute": 1, "deadline": 5.0, "timeout": 5.0}
+        assert ask(server, **settings) == "42"
+        with pytest.raises(
+            EndpointError, match="the limit of requests per minute allows no request within the deadline"
+        ):
+            ask(server, **settings)
+        assert len(server.requests) == 1
+
+
+def test_a_limit_reserves_amounts_one_after_the_other(tmp_path):
+    limit = RateLimit(tmp_path / "limit", 60)
+    waits = [limit.reserve(2, within=100) for _ in range(3)]
+    assert waits == pytest.approx([0, 2, 4], abs=0.5)
+    limit.give_back(5)
+    assert limit.reserve(1, within=100) == pytest.approx(1, abs=0.5)
+    assert limit.reserve(1, within=0.5) is None
+    assert limit.reserve(1, within=100) == pytest.approx(2, abs=0.5)  # what was refused is not reserved
+
+
+@pytest.mark.parametrize("state", ["", "nonsense", "1e300", "nan"])
+def test_a_limit_with_a_damaged_file_starts_anew(tmp_path, state):
+    (tmp_path / "limit").write_text(state)
+    assert RateLimit(tmp_path / "limit", 60).reserve(1, within=1) == 0
+
+
+def _reserve(file: Path, count: int) -> None:
+    limit = RateLimit(file, 60)
+    for _ in range(count):
+        limit.reserve(1, within=1e6)
+
+
+def test_processes_share_a_limit(tmp_path):
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=_reserve, args=(tmp_path / "limit", 50)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert RateLimit(tmp_path / "limit", 60).reserve(1, within=1e6) == pytest.approx(200, abs=30)
+
+
+# --- the cache -----------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_asked_for_once(tmp_path):
+    meter = Meter()
+    with serve(answer("42", prompt=7)) as server:
+        assert [ask(server, cache=str(tmp_path / "cache"), meter=meter) for _ in range(3)] == ["42"] * 3
+    assert meter == Meter(requests=1, cached=2, prompt_tokens=7)
+
+
+async def _variants(url: str, cache: Path) -> None:
+    for body in (BODY, {**BODY, "temperature": 0.5}, {**BODY, "model": "other"}, {**BODY, "messages": []}):
+        for path in ("/a", "/b"):
+            for variant in (0, 1):
+                client = EndpointClient(Endpoint(url=url, model="m", cache=str(cache)))
+                await client.ask(path, body, content, meter=Meter(), variant=variant)
+                await client.aclose()
+
+
+def test_everything_that_matters_is_part_of_the_key(tmp_path):
+    with serve(answer("42")) as server, serve(answer("43")) as other:
+        for url in (server.url, other.url, server.url):
+            asyncio.run(_variants(url, tmp_path))
+        assert (len(server.requests), len(other.requests)) == (16, 16)
+
+
+def test_an_answer_that_cannot_be_used_is_not_kept(tmp_path):
+    with serve(raw(b"{}"), answer("42")) as server:
+        assert ask(server, cache=str(tmp_path)) == "42"
+        assert ask(server, cache=str(tmp_path)) == "42"
+        assert len(server.requests) == 2
+
+
+def test_a_kept_answer_that_is_no_longer_accepted_is_asked_for_again(tmp_path):
+    def strict(reply: Any) -> str:
+        if content(reply) == "42":
+            raise UnusableAnswerError("another parser")
+        return content(reply)
+
+    with serve(answer("42"), answer("43")) as server:
+        assert ask(server, cache=str(tmp_path)) == "42"
+        assert ask(server, cache=str(tmp_path), accept=strict) == "43"
+
+
+def test_a_damaged_entry_is_written_again(tmp_path):
+    with serve(answer("42"), answer("43")) as server:
+        ask(server, cache=str(tmp_path))
+        [file] = tmp_path.rglob("*.json")
+        file.write_text(file.read_text()[:10])
+        assert ask(server, cache=str(tmp_path)) == "43"
+        assert ask(server, cache=str(tmp_path)) == "43"
+    assert json.loads(file.read_text())["choices"][0]["message"]["content"] == "43"
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path, caplog):
+    (tmp_path / "cache").write_text("a file in its place")
+    with serve(answer("42")) as server, caplog.at_level(logging.WARNING):
+        assert ask(server, cache=str(tmp_path / "cache")) == "42"
+    assert "cannot be written" in caplog.text
+
+
+def _fill(url: str, folder: str, first: int) -> None:
+    async def run() -> None:
+        client = EndpointClient(Endpoint(url=url, model="m", cache=folder))
+        for number in range(first, first + 20):
+            await client.ask("/a", {**BODY, "number": number % 25}, content, meter=Meter())
+        await client.aclose()
+
+    asyncio.run(run())
+
+
+def test_processes_share_a_cache(tmp_path):
+    fork = multiprocessing.get_context("fork")
+    with serve(lambda request: answer(str(request.body["number"]))) as server:
+        processes = [fork.Process(target=_fill, args=(server.url, str(tmp_path), 5 * k)) for k in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+        assert [process.exitcode for process in processes] == [0] * 4
+    entries = [json.loads(file.read_text()) for file in tmp_path.rglob("*.json")]
+    assert sorted(int(content(entry)) for entry in entries) == [*range(25)]
+    assert not [*tmp_path.rglob("*.partial")]
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(url="localhost:8000"), "url\n  got:  'localhost:8000'\n  need: an address that starts with http"),
+        (dict(url="http://user:secret@host/v1"), "url\n"),
+        (dict(url="http://host/v1?key=secret"), "url\n"),
+        (dict(model=""), "model\n  got:  ''\n  need: a name"),
+        (dict(api_key_variable="sk-123"), "api_key_variable\n  got:  'sk-123'\n  need: the name of an environment"),
+        (dict(timeout=10.0, deadline=5.0), "timeout\n  got:  10.0\n  need: at most deadline, 5"),
+        (dict(max_retries=-1), "max_retries\n  got:  -1\n"),
+        (dict(input_price=-1.0), "input_price\n  got:  -1.0\n"),
+    ],
+)
+def test_invalid_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError) as error:
+        Endpoint(**{"url": "http://host/v1", "model": "m", **settings})
+    assert str(error.value).startswith(message)
+
+
+def test_a_missing_key_is_refused_before_the_run(monkeypatch):
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    endpoint = Endpoint(url="http://host/v1", model="m", api_key_variable="JUDGE_KEY")
+    with pytest.raises(ConfigError) as error:
+        check_endpoint(endpoint)
+    assert str(error.value) == (
+        "endpoint.api_key_variable JUDGE_KEY\n"
+        "  got:  no such environment variable\n"
+        "  need: the key of http://host/v1\n"
+        "  do:   export JUDGE_KEY=..., or leave api_key_variable out"
+    )
+    monkeypatch.setenv("JUDGE_KEY", "sk-123")
+    check_endpoint(endpoint)
+
+
+def test_a_cache_that_cannot_be_written_is_refused_before_the_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="^endpoint.cache\n  got:  .*File exists.*\n  need: a directory that can be"):
+        check_endpoint(Endpoint(url="http://host", model="m", cache=str(tmp_path / "file")))
+    check_endpoint(Endpoint(url="http://host", model="m", cache=str(tmp_path / "new" / "cache")))
