@@ -17,7 +17,6 @@ from purerl.settings import above_zero, at_least, setting
 __all__ = ["Endpoint", "check_endpoint"]
 
 
-
 def _is_address(url: str) -> bool:
     parts = urlsplit(url)
     return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.password is None and not parts.query

@@ -12,7 +12,7 @@ from attrs import frozen
 from purerl.errors import ConfigError
 from purerl.rewards.judges.settings import Judge
 
-__all__ = ["DEFAULT_TEMPLATE", "Question"]
+__all__ = ["DEFAULT_TEMPLATE", "Question", "as_text", "prompt_of"]
 
 DEFAULT_TEMPLATE = """\
 You score the answer to a task. First read the task and the answer.
@@ -60,7 +60,7 @@ class Question:
                 "completion": completion,
                 "conversation": as_text(messages),
                 "messages": messages,
-                "prompt": _prompt_of(example),
+                "prompt": prompt_of(example),
                 "minimum": f"{self.judge.answer.minimum:g}",
                 "maximum": f"{self.judge.answer.maximum:g}",
             }
@@ -112,7 +112,7 @@ class Question:
         return self._environment.from_string(self._source)
 
 
-def _prompt_of(example: Mapping[str, Any]) -> str:
+def prompt_of(example: Mapping[str, Any]) -> str:
     """The prompt of `example` as text: the only message, or a transcript of several."""
     prompt = next((example[name] for name in _PROMPTS if example.get(name) is not None), "")
     if isinstance(prompt, str):
