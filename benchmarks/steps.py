@@ -11,7 +11,8 @@ from attrs import define
 
 from purerl.config.schema import RunConfig
 from purerl.diagnosis.run import Monitor
-from purerl.loop.open import Run, open_run, prepare, resolve_paths
+from purerl.loop.open import Run, open_run, prepare
+from purerl.loop.paths import resolve_paths
 from purerl.loop.run import LoopState
 from purerl.loop.step_log import StepLog
 from purerl.loop.steps import advance

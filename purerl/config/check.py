@@ -16,10 +16,12 @@ from purerl.aliases import suggestion
 from purerl.backends.serving.settings import ServerSettings
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
+from purerl.config.generators import check_generator
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
-from purerl.config.roles import check_roles, model_roles, reward_weights
+from purerl.config.reward_roles import reward_weights
+from purerl.config.roles import check_roles, model_roles, models_by_role
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.debugging.settings import check_debug
@@ -29,7 +31,7 @@ from purerl.errors import ConfigError
 from purerl.evaluation.accuracy import select_accuracy_reward
 from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_evaluation
-from purerl.plugins import find, kind_of, locate
+from purerl.plugins import kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_rewards, check_weights
 from purerl.rewards.settings import RewardWorkers, by_name
@@ -43,7 +45,6 @@ __all__ = [
     "accuracy_reward_of",
     "algorithm_of",
     "check",
-    "check_generator",
     "learns_from_rewards",
     "needs_rollouts",
     "updates_of",
@@ -176,8 +177,7 @@ def _check_fields(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
 
 def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
     check_roles(config, algorithm, updates=updates_of(config, algorithm, config.max_steps))
-    for name, role in model_roles(config, algorithm).items():
-        model = role.settings.model
+    for name, model in models_by_role(config, algorithm).items():
         key = "model" if model == config.model else f"roles.{name}.model"
         is_directory = is_created_by_run(model.path) or Path(model.path).is_dir()
         if model.revision is not None and is_directory:
@@ -286,14 +286,6 @@ def _check_sleep(config: RunConfig) -> None:
                 got, need = f"{value}, and generator.server.sleep_level={server.sleep_level}", "0, if servers sleep"
                 do = "set generator.server.sleep_level=0, and give the servers devices of their own"
                 raise ConfigError(f"rollout.{name}", got=got, need=need, do=do)
-
-
-def check_generator(settings: object) -> None:
-    """Raise ConfigError for the settings of a generator that its own `check` refuses, if it has one."""
-    check_settings = getattr(find("generator", kind_of(settings)), "check", None)
-    if check_settings is not None:
-        with in_section("generator", type(settings)):
-            check_settings(settings)
 
 
 def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from purerl.config.check import algorithm_of
 from purerl.config.paths import is_created_by_run
-from purerl.config.roles import model_roles
+from purerl.config.reward_roles import judge_roles
+from purerl.config.roles import model_roles, models_by_role
 from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
 from purerl.evaluation.settings import Evaluate, Validation
@@ -27,11 +28,12 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
     """Label -> text, or None if there is nothing to show."""
     rows = config.batch_size * (config.rollout.samples_per_prompt if config.rollout else 1)
     updates, steps = config.minibatches * config.ppo_epochs, config.max_steps
-    roles = model_roles(config, algorithm_of(config))
+    engines = {name: role.settings.trainer for name, role in model_roles(config, algorithm_of(config)).items()}
+    engines |= {name: role.generator for name, role in judge_roles(config).items()}
     return {
         "prepare data": config.prepare_data,
         "data": _data(config.data),
-        "models": ", ".join(f"{name} ({kind_of(role.settings.trainer)})" for name, role in roles.items()),
+        "models": ", ".join(f"{name} ({kind_of(engine)})" for name, engine in engines.items()),
         "generator": config.generator and kind_of(config.generator),
         "step": f"{_source(config)}: {rows:,} rows; optimizer steps: {updates:,}",
         "total": f"at most {steps * rows:,} rows; optimizer steps: {steps * updates:,}" if steps else None,
@@ -70,9 +72,9 @@ def _validation(validation: Validation) -> str:
 
 def needs(config: RunConfig) -> list[str]:
     """The models and files that must exist before `config` can run, without those that the run creates itself."""
-    roles = model_roles(config, algorithm_of(config))
+    models = models_by_role(config, algorithm_of(config))
     paths = [("model", config.model.path)]
-    paths += [(name, role.settings.model.path) for name, role in roles.items() if role.settings.model != config.model]
+    paths += [(name, model.path) for name, model in models.items() if model != config.model]
     paths += [("data", file) for file in config.data.files]
     paths += [("problems", file) for file in (config.evaluate.data.values() if config.evaluate else ())]
     paths += [("validation", file) for file in (config.validation.data if config.validation else ())]

@@ -9,25 +9,30 @@ from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, outputs_of, roles
 from purerl.batch import FIELDS
+from purerl.config.reward_roles import (
+    REWARDS,
+    check_not_reward,
+    check_reward_roles,
+    is_reward,
+    judge_roles,
+    reward_roles,
+)
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of
-from purerl.rewards.components import check_component, short_name
 from purerl.settings import Model, in_section, no_effect
 
 __all__ = [
     "ModelRole",
     "check_roles",
-    "is_reward",
     "model_roles",
+    "models_by_role",
     "models_of",
-    "reward_roles",
-    "reward_weights",
     "teacher_names",
     "trains_classifier",
 ]
 
-_TEACHERS, _REWARDS = "teachers", "rewards"
+_TEACHERS = "teachers"
 
 
 class ModelRole(NamedTuple):
@@ -44,9 +49,9 @@ class ModelRole(NamedTuple):
 
 
 def model_roles(config: RunConfig, algorithm: Algorithm) -> dict[str, ModelRole]:
-    """Every model of the run by its role: "policy", "critic", ...
+    """Every model of the run that has a trainer, by its role: "policy", "critic", ...
 
-    Several teachers are "teachers.NAME", and models whose scores are rewards "rewards.NAME".
+    Several teachers are "teachers.NAME", and classifiers whose scores are rewards "rewards.NAME".
     """
     trained = {objective.role for objective in (*algorithm.before, *algorithm.objectives)}
     table = {}
@@ -56,31 +61,22 @@ def model_roles(config: RunConfig, algorithm: Algorithm) -> dict[str, ModelRole]
             settings = evolve(own, model=own.model or config.model, trainer=own.trainer or config.trainer)
             table[name] = ModelRole(settings, outputs, role in trained)
     for name, own in reward_roles(config).items():
-        settings = evolve(own, trainer=own.trainer or config.trainer)
-        table[f"{_REWARDS}.{name}"] = ModelRole(settings, ("classifier_score",), is_trained=False)
+        if own.judge is None:
+            settings = evolve(own, trainer=own.trainer or config.trainer)
+            table[f"{REWARDS}.{name}"] = ModelRole(settings, ("classifier_score",), is_trained=False)
     return table
 
 
-def reward_roles(config: RunConfig) -> Mapping[str, Role]:
-    """The settings of the models whose scores are rewards, by the names of the rewards."""
-    models = config.roles.get(_REWARDS, {})
-    return models if isinstance(models, Mapping) else {}
-
-
-def reward_weights(config: RunConfig) -> dict[str, float]:
-    """The weight of each model whose scores are rewards, by the name of the reward."""
-    return {name: 1.0 if role.weight is None else role.weight for name, role in reward_roles(config).items()}
-
-
-def is_reward(role: str) -> bool:
-    """Whether `role`, a name in `model_roles`, is that of a model whose scores are rewards."""
-    return role.startswith(f"{_REWARDS}.")
+def models_by_role(config: RunConfig, algorithm: Algorithm) -> dict[str, Model]:
+    """Every model of the run by its role: those of `model_roles`, and the judges."""
+    models = {name: role.settings.model for name, role in model_roles(config, algorithm).items()}
+    judges = {name: role.model for name, role in judge_roles(config).items()}
+    return {name: model or config.model for name, model in {**models, **judges}.items()}
 
 
 def models_of(config: RunConfig, algorithm: Algorithm) -> list[Model]:
     """All models of the run, each once."""
-    roles = model_roles(config, algorithm).values()
-    return list(dict.fromkeys(role.settings.model or config.model for role in roles))
+    return list(dict.fromkeys(models_by_role(config, algorithm).values()))
 
 
 def teacher_names(config: RunConfig) -> tuple[str, ...]:
@@ -109,10 +105,10 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
     """
     kind = kind_of(config.algorithm.base)
     _check_names(config, algorithm, kind)
-    _check_reward_roles(config)
+    check_reward_roles(config)
     for name, (settings, outputs, is_trained) in model_roles(config, algorithm).items():
         if not is_reward(name):
-            _check_not_reward(name, settings)
+            check_not_reward(name, settings)
         teacher = _settings_of(config, "teacher").get(name) or settings
         if teacher.update_every is None and teacher.model in ((None, config.model) if name == "teacher" else (None,)):
             need, do = f"a model other than the policy: {kind} learns from it", f"set roles.{name}.model"
@@ -144,7 +140,7 @@ def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
         key = f"roles.{name}"
         if name == "policy":
             raise ConfigError(key, got="settings of the policy", need="other models", do="set model and trainer")
-        if name == _REWARDS:
+        if name == REWARDS:
             continue
         if name not in known and not (name == _TEACHERS and "teacher" in known):
             need = f"a model that {kind} uses" if known else f"an algorithm that uses it; {kind} uses only the policy"
@@ -156,34 +152,3 @@ def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
             raise ConfigError(key, got=f"several models: {', '.join(settings)}", need="one model")
     if {"teacher", _TEACHERS} <= config.roles.keys():
         raise ConfigError("roles.teacher and roles.teachers", got="both", need="one of the two")
-
-
-def _check_not_reward(name: str, role: Role) -> None:
-    """Refuse settings of `role`, called `name`, that only models in `roles.rewards` have."""
-    for setting in ("weight", "steps"):
-        if (value := getattr(role, setting)) is not None:
-            need = "a model whose scores are rewards, in roles.rewards"
-            raise no_effect(f"roles.{name}.{setting}", value, need)
-
-
-def _check_reward_roles(config: RunConfig) -> None:
-    """Refuse models in `roles.rewards` that are not named, without a model, or with settings of other roles."""
-    models, key = config.roles.get(_REWARDS), f"roles.{_REWARDS}"
-    if models is None:
-        return
-    if isinstance(models, Role) or not models:
-        raise ConfigError(key, got="no names", need="classifiers by name", do=f"set {key}.NAME.model")
-    if config.rollout is None and config.evaluate is None:
-        raise no_effect(key, ", ".join(models), "rollout or evaluate")
-    functions = {short_name(reward.full_name) for reward in (*config.rewards, *config.gates)}
-    for name, settings in models.items():
-        check_component(name)
-        if name in functions:
-            got, do = "also the name of a reward function", f"use another name than {name!r}"
-            raise ConfigError(f"{key}.{name}", got=got, need="a name of its own", do=do)
-        if settings.model is None:
-            need, do = "a classifier, such as purerl train reward_model makes", f"set {key}.{name}.model"
-            raise ConfigError(f"{key}.{name}.model is missing", need=need, do=do)
-        if settings.update_every is not None:
-            need = "a model that may follow the policy; a classifier has other weights"
-            raise no_effect(f"{key}.{name}.update_every", settings.update_every, need)

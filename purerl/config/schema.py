@@ -25,6 +25,7 @@ from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.placement.settings import Placement
+from purerl.rewards.judges.settings import Judge
 from purerl.rewards.settings import Gate, Reward, RewardWorkers, to_gates, to_rewards
 from purerl.rewards.steps import Steps
 from purerl.rollouts.settings import Rollout
@@ -39,7 +40,8 @@ class Role:
     """A model other than the policy: critic, reference, reward model or teacher.
 
     A model that is not trained may follow the policy: every `update_every` steps its weights become
-    (1 - update_mix) * own + update_mix * policy. A model in ``roles.rewards`` is a classifier that scores completions.
+    (1 - update_mix) * own + update_mix * policy. A model in ``roles.rewards`` scores completions: a classifier, or with
+    `judge` a language model that answers a question about each of them.
     """
 
     model: Model | None = setting(
@@ -71,6 +73,18 @@ class Role:
     steps: Steps | None = setting(
         "only in roles.rewards: the model scores each step of a completion; if not given, the whole completion",
         default=None,
+    )
+
+    judge: Judge | None = setting(
+        "only in roles.rewards: the model is a language model, which is asked about each completion; if not given, it "
+        "is a classifier",
+        default=None,
+    )
+
+    generator: Any = setting(
+        "only in roles.rewards: the engine that samples the answers of a judge; if not given, hf",
+        default=None,
+        plugin="generator",
     )
 
     def __attrs_post_init__(self) -> None:
@@ -118,7 +132,7 @@ class RunConfig:
     )
     roles: Mapping[str, Role | Mapping[str, Role]] = setting(
         "other models by role: critic, reference, reward_model, teacher; several teachers are teachers.NAME, and the "
-        "column data_source has the name of each row's teacher. Classifiers whose scores are rewards are rewards.NAME",
+        "column data_source has the name of each row's teacher. Models whose scores are rewards are rewards.NAME",
         factory=dict,
     )
     critic_warmup: int = setting(

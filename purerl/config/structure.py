@@ -11,8 +11,8 @@ only a field whose default is None may be None. Field metadata change how a fiel
     read     a function that converts other ways to write the value
 
 A class may have a static method `_prepare_table`, which changes the table before it is read. In a field of type
-``Mapping[str, Section | Mapping[str, Section]]`` a table of tables without any field of the section is a table of
-sections, and every other table is a section.
+``Mapping[str, Section | Mapping[str, Section]]`` a table of tables is a table of sections, unless one of them has the
+name of a field of the section and other keys than these fields. Every other table is a section.
 
 Nothing is converted except an integer for a float: 8.7 is not an integer, true is not 1, "1" is not an integer.
 """
@@ -137,12 +137,22 @@ def _read_mapping(value: Any, kind: Any) -> Table:
     items, section = {key: item for key, item in value.items() if item is not UNSET}, section_in(get_args(kind)[1])
     if section is None:
         return items
-    fields, readers = attrs.fields_dict(section), []
-    for key, item in items.items():
-        is_table = isinstance(item, Mapping) and item and not fields.keys() & item.keys()
-        is_table = is_table and all(isinstance(inner, Mapping) for inner in item.values())
-        readers.append((key, partial(_CONVERTER.structure, item, Mapping[str, section] if is_table else section)))
+    readers = [
+        (key, partial(_CONVERTER.structure, item, Mapping[str, section] if _has_sections(item, section) else section))
+        for key, item in items.items()
+    ]
     return dict(zip(items, _read_all(readers, section), strict=True))
+
+
+def _has_sections(table: Any, section: type) -> bool:
+    """Whether `table` is a table of sections, and no section itself."""
+    fields = attrs.fields_dict(section).keys()
+    return (
+        isinstance(table, Mapping)
+        and bool(table)
+        and all(isinstance(inner, Mapping) for inner in table.values())
+        and all(name not in fields or (inner and inner.keys() <= fields) for name, inner in table.items())
+    )
 
 
 def _read_all(readers: Iterable[tuple[str, Callable[[], Any]]], cls: type) -> list[Any]:

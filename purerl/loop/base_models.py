@@ -10,7 +10,7 @@ from attrs import evolve
 
 from purerl.backends.fingerprint import changed_files, fingerprint
 from purerl.config.check import algorithm_of
-from purerl.config.roles import ModelRole, model_roles
+from purerl.config.roles import models_by_role
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import RunDirectoryError
 from purerl.settings import Model
@@ -32,14 +32,16 @@ def map_models(config: RunConfig, function: Callable[[Model], Model]) -> RunConf
     return evolve(config, model=function(config.model), roles=roles)
 
 
-def identify_models(roles: Mapping[str, ModelRole], directory: RunDirectory) -> dict[str, dict[str, Any]]:
-    """The fingerprint of each model, by role. If the run has started, a model on the hub keeps its recorded commit.
+def identify_models(models: Mapping[str, Model], directory: RunDirectory) -> dict[str, dict[str, Any]]:
+    """The fingerprint of each of `models`, by role.
+
+    If the run has started, a model on the hub keeps its recorded commit.
 
     Raises: RunDirectoryError if the files of a model have changed since the run started, ConfigError if there is no
     such model.
     """
     recorded = directory.models
-    models = {name: _at_commit(role.settings.model, recorded.get(name, {})) for name, role in roles.items()}
+    models = {name: _at_commit(model, recorded.get(name, {})) for name, model in models.items()}
     by_model = {model: fingerprint(model) for model in dict.fromkeys(models.values())}
     for name, model in models.items():
         if name in recorded and recorded[name] != by_model[model]:
@@ -53,17 +55,17 @@ def _at_commit(model: Model, recorded: Mapping[str, Any]) -> Model:
 
 
 def pin_commits(
-    config: RunConfig, roles: Mapping[str, ModelRole], fingerprints: Mapping[str, Mapping[str, Any]]
+    config: RunConfig, models: Mapping[str, Model], fingerprints: Mapping[str, Mapping[str, Any]]
 ) -> RunConfig:
-    """`config` with the commit in `fingerprints` as the revision of each model on the hub."""
-    commits = {role.settings.model: fingerprints[name].get("commit") for name, role in roles.items()}
+    """`config` with the commit in `fingerprints` as the revision of each of `models` that is on the hub."""
+    commits = {model: fingerprints[name].get("commit") for name, model in models.items()}
     return map_models(config, lambda model: evolve(model, revision=commits.get(model) or model.revision))
 
 
 def pin_recorded(config: RunConfig, run: Path) -> RunConfig:
     """`config` with the commits that the run in the directory `run` has recorded. Nothing is compared."""
-    roles, recorded = model_roles(config, algorithm_of(config)), read_facts(run).get("models", {})
-    return pin_commits(config, roles, {name: recorded.get(name, {}) for name in roles})
+    models, recorded = models_by_role(config, algorithm_of(config)), read_facts(run).get("models", {})
+    return pin_commits(config, models, {name: recorded.get(name, {}) for name in models})
 
 
 def _changed(name: str, model: Model, directory: RunDirectory, files: list[str]) -> RunDirectoryError:

@@ -23,7 +23,9 @@ from purerl.envs.settings import EnvironmentSettings
 from purerl.envs.turns import Turn, TurnRenderer
 from purerl.errors import ConfigError, DataError
 from purerl.loop.environments import OpenedEnvironment, open_renderer_of, open_workflow
-from purerl.loop.open import open_generator, open_run_data, resolve_paths, reward_runner
+from purerl.loop.generators import open_generator
+from purerl.loop.open import open_run_data, reward_runner
+from purerl.loop.paths import resolve_paths
 from purerl.protocols import FinishReason, Generator, Sampling
 from purerl.rewards.settings import by_name
 from purerl.rewards.sources import load, source_of

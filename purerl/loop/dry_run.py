@@ -10,7 +10,8 @@ from pathlib import Path
 from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.check import algorithm_of, check, updates_of
 from purerl.config.paths import is_created_by_run
-from purerl.config.roles import is_reward, model_roles, models_of
+from purerl.config.reward_roles import is_reward, judge_roles
+from purerl.config.roles import model_roles, models_by_role, models_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
@@ -20,15 +21,9 @@ from purerl.loop.base_models import identify_models
 from purerl.loop.environments import open_interaction
 from purerl.loop.lengths import check_row_lengths
 from purerl.loop.model_rewards import reward_chats
-from purerl.loop.open import (
-    check_files,
-    first_example,
-    max_steps_of,
-    open_run_data,
-    resolve_paths,
-    reward_runner,
-)
+from purerl.loop.open import check_files, first_example, max_steps_of, open_run_data, reward_runner
 from purerl.loop.origin import check_origin, to_origin
+from purerl.loop.paths import resolve_paths
 from purerl.loop.train import changes_from
 from purerl.planning.check import check_memory
 from purerl.planning.plan import describe
@@ -110,7 +105,7 @@ def _is_unfinished(config: RunConfig, path: Path) -> bool:
 def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
     """Refuse models and data that have changed since the run in the directory `path` started."""
     directory, problems = unlocked(path), config.evaluate.data.values() if config.evaluate else ()
-    identify_models(model_roles(config, algorithm_of(config)), directory)
+    identify_models(models_by_role(config, algorithm_of(config)), directory)
     held_out = config.validation.data if config.validation else ()
     directory.check_data(file_digests([*config.data.files, *problems, *held_out]))
 
@@ -151,6 +146,7 @@ def _preview(config: RunConfig, unreadable: list[Model]) -> dict[str, Capabiliti
     """The capabilities of the engines with their models: of the trainers by role, and of the generator as ""."""
     roles = model_roles(config, algorithm_of(config))
     engines = {name: ("trainer", role.settings.trainer, role.settings.model) for name, role in roles.items()}
+    engines |= {name: ("generator", role.generator, role.model) for name, role in judge_roles(config).items()}
     if config.generator is not None:
         engines[""] = ("generator", config.generator, config.model)
     found = {}

@@ -13,7 +13,8 @@ from typing import Any
 from attrs import evolve, fields_dict, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
-from purerl.config.check import accuracy_reward_of, algorithm_of, check_generator
+from purerl.config.check import accuracy_reward_of, algorithm_of
+from purerl.config.generators import check_generator
 from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
@@ -35,9 +36,11 @@ from purerl.loop.environments import Interaction, OpenedEnvironment, open_intera
 from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
 from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, fix, missing_samples
+from purerl.loop.generators import open_generator
 from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
-from purerl.loop.open import check_columns, open_generator, open_run_data, resolve_paths, reward_runner
+from purerl.loop.open import check_columns, open_run_data, reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
+from purerl.loop.paths import resolve_paths
 from purerl.plugins import find, kind_of
 from purerl.process import frozen_objects
 from purerl.protocols import Capabilities, Trainer

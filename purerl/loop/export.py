@@ -15,8 +15,9 @@ from purerl.config.schema import RunConfig
 from purerl.errors import RunDirectoryError
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.base_models import pin_recorded
-from purerl.loop.open import max_steps_of, resolve_paths
+from purerl.loop.open import max_steps_of
 from purerl.loop.origin import Origin, find_checkpoint, read_config
+from purerl.loop.paths import resolve_paths
 from purerl.loop.trainers import open_trainer
 from purerl.process import torch_threads
 from purerl.protocols import Trainer

@@ -1,136 +1,56 @@
-"""Rewards that models compute: classifiers in this process, which score all completions of a step together.
+"""Rewards that models compute in the processes of a run: classifiers, and judges.
 
-The models of `roles.rewards` are trainers that are not trained. Each reads the whole conversation as its own tokenizer
-renders it, and its score becomes a component of the reward, before rows are selected and advantages are computed. Every
-rank has all groups of a step, so a trainer that is divided over ranks scores them like a reference.
+The models of `roles.rewards` score all completions of a step together, before rows are selected and advantages are
+computed. The score of each is a component of the reward.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from itertools import accumulate
-from typing import Any, TypeGuard
 
 from attrs import evolve, frozen
 
-from purerl.backends.tokenizer import declared_pad_token, load_tokenizer
-from purerl.batch import collate
+from purerl.backends.tokenizer import declared_pad_token, end_tokens, load_tokenizer
 from purerl.config.check import algorithm_of
-from purerl.config.roles import model_roles, reward_roles, reward_weights
+from purerl.config.reward_roles import is_reward, judge_roles, reward_roles, reward_weights
+from purerl.config.roles import model_roles
 from purerl.config.schema import Role, RunConfig
-from purerl.data.chat import Chat, Messages, TextOrMessages, open_chat
-from purerl.data.conversations import ReadConversation, read_conversation, read_steps
-from purerl.data.examples import DataSet, extract_prompt, rows_at
-from purerl.data.special_tokens import mark
-from purerl.errors import DataError
+from purerl.data.chat import Chat, check_settings, open_chat
+from purerl.data.columns import PromptFormat
+from purerl.data.examples import DataSet
+from purerl.loop.classifiers import Classifier
 from purerl.loop.failures import MissingSample
+from purerl.loop.generators import open_generator
+from purerl.loop.judges import ModelJudge
+from purerl.loop.scored_rows import ScoringModel, failed, is_blocked, open_rows, with_component
 from purerl.loop.trainers import open_trainer
 from purerl.protocols import Trainer
-from purerl.rewards.components import is_valid_number
+from purerl.ranks import ONE_RANK, Ranks
+from purerl.rewards.judges.question import Question
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
-from purerl.rewards.steps import Steps, aggregate, split_steps
+from purerl.rewards.sources import as_alternatives, check_columns
 from purerl.rollouts.rows import episodes_of
-from purerl.rollouts.step_ends import step_ends
 from purerl.rollouts.types import Group, Trajectory
 from purerl.settings import in_section
 
-__all__ = ["ModelRewards", "OnMissing", "ScoringModel", "model_rewards_of", "open_model_rewards", "reward_chats"]
-
-_ROWS = 1024  # that one call of a trainer scores
-_SCORE = "classifier_score"
+__all__ = ["ModelRewards", "OnMissing", "check_questions", "model_rewards_of", "open_model_rewards", "reward_chats"]
 
 OnMissing = Callable[[MissingSample], object]
 """Called with each sample that a model could not score."""
 
 
 @frozen
-class ScoringModel:
-    """A classifier whose score is a reward.
-
-    name       of the component
-    weight     factor of the score in the weighted sum
-    chat       how it reads conversations
-    pad_token  is no end of a conversation; None: every token may be one
-    steps      how the last turn is divided, if each step has a score
-    """
-
-    name: str
-    weight: float
-    trainer: Trainer
-    chat: Chat
-    pad_token: int | None
-    steps: Steps | None = None
-
-    def read(self, prompt: TextOrMessages, answer: Messages, completion: str) -> ReadConversation | Failure:
-        """The tokens of a conversation that ends with `completion`; a failure if they cannot be scored."""
-        try:
-            if self.steps is None:
-                read = read_conversation(self.chat, prompt, answer, pad_token=self.pad_token)
-            else:
-                content, ends = _with_markers(self.chat, completion, self.steps)
-                read = read_steps(self.chat, prompt, [*answer[:-1], {**answer[-1], "content": content}], ends=ends)
-        except DataError as error:
-            return Failure(self.name, "raised", f"{error}\n")
-        limit = self.trainer.capabilities.max_sequence_length
-        if limit is not None and len(read.tokens) > limit:
-            text = f"the conversation has {len(read.tokens):,} tokens, and the model reads at most {limit:,}\n"
-            return Failure(self.name, "failed", text)
-        if read.ends[0] < 1:
-            return Failure(self.name, "failed", "the conversation has no token before the one that is scored\n")
-        return read
-
-    def scores(self, conversations: Sequence[ReadConversation], groups: Sequence[int]) -> list[list[float]]:
-        """The scores of each conversation at its ends. Those with the same number in `groups` have the same prompt."""
-        return [
-            row
-            for first in range(0, len(conversations), _ROWS)
-            for row in self._scores(conversations[first : first + _ROWS], groups[first : first + _ROWS])
-        ]
-
-    def _scores(self, conversations: Sequence[ReadConversation], groups: Sequence[int]) -> Iterator[list[float]]:
-        batch = collate(
-            [
-                {
-                    "tokens": read.tokens,
-                    "action": _at(read.ends, len(read.tokens)),
-                    "row": row,
-                    "group": group,
-                    "temperature": 1.0,
-                }
-                for row, (read, group) in enumerate(zip(conversations, groups, strict=True))
-            ]
-        )
-        scores = self.trainer.score(batch, (_SCORE,))[_SCORE]
-        for row, read in enumerate(conversations):
-            yield scores[row, read.ends].tolist()
-
-
-def _with_markers(chat: Chat, completion: str, steps: Steps) -> tuple[str, list[int]]:
-    """`completion` with the marker after each step, and the positions of the ends of the markers."""
-    marker = steps.separator if steps.marker is None else steps.marker
-    parts = [mark(chat.tokenizer, step.text) + marker for step in split_steps(completion, steps.separator)]
-    return "".join(parts), [*accumulate(map(len, parts))]
-
-
-def _at(positions: Sequence[int], length: int) -> list[bool]:
-    chosen = {*positions}
-    return [position in chosen for position in range(length)]
-
-
-@frozen
 class ModelRewards:
     """Adds the scores of `models` to the rewards of groups.
 
-    policy         the tokenizer of the policy
+    prompt_format  of the data, as the policy reads it
     gates          names of the reward functions that must return at least 1
     has_functions  whether something else gives rewards: then a row without one is not scored
     """
 
     models: Sequence[ScoringModel] = ()
-    policy: Any = None
+    prompt_format: PromptFormat = "text"
     gates: Collection[str] = ()
     has_functions: bool = True
 
@@ -155,6 +75,11 @@ class ModelRewards:
                 on_missing(MissingSample(name, new.result.failure, new.texts["completion"]))
         return after
 
+    def close(self) -> None:
+        """Release what the models themselves have opened."""
+        for model in self.models:
+            model.close()
+
     def _is_scored(self, row: Trajectory) -> bool:
         """Whether there is something to score, and no function has failed on it or returned that it has no reward."""
         result, is_action = row.result, row.fields["action"]
@@ -164,43 +89,17 @@ class ModelRewards:
     def _with_scores(
         self, model: ScoringModel, episodes: Sequence[Sequence[Trajectory]], data: DataSet
     ) -> Iterator[list[Trajectory]]:
-        last = [episode[-1] for episode in episodes]
-        examples = rows_at(data, [row.fields["example"] for row in last])
-        reads: list[ReadConversation | Failure] = [
-            row.result.failure
-            or model.read(
-                *_conversation(model.chat, extract_prompt(data.example_format, each), row), row.texts["completion"]
-            )
-            for row, each in zip(last, examples, strict=True)
-        ]
-        pairs = [(read, row.fields["group"]) for read, row in zip(reads, last, strict=True) if _is_read(read)]
-        scores = iter(model.scores([read for read, _ in pairs], [group for _, group in pairs]))
-        for episode, read in zip(episodes, reads, strict=True):
-            values = next(scores) if _is_read(read) else []
-            failure = read if isinstance(read, Failure) else _invalid(model.name, values)
-            yield [_failed(row, failure) for row in episode] if failure else self._added(model, episode, values)
-
-    def _added(self, model: ScoringModel, episode: Sequence[Trajectory], values: Sequence[float]) -> list[Trajectory]:
-        *others, last = episode
-        weight = 0.0 if _is_blocked(last.result, self.gates) else model.weight
-        kept = [_with_component(row, model.name, {}, 0.0) for row in others]
-        return [*kept, _with_component(last, model.name, self._placed(model.steps, last, values), weight)]
-
-    def _placed(self, steps: Steps | None, row: Trajectory, values: Sequence[float]) -> dict[int, float]:
-        """The rewards of tokens of `row`, by their positions."""
-        end = max(k for k, action in enumerate(row.fields["action"]) if action)
-        if steps is None:
-            return {end: values[0]}
-        if steps.aggregate != "none":
-            return {end: aggregate(values, steps.aggregate)}
-        placed = dict[int, float]()
-        for position, value in zip(step_ends(self.policy, row, steps.separator), values, strict=True):
-            placed[position] = placed.get(position, 0.0) + value
-        return placed
-
-
-def _is_read(read: ReadConversation | Failure) -> TypeGuard[ReadConversation]:
-    return isinstance(read, ReadConversation)
+        rewarded = [episode for episode in episodes if episode[-1].result.failure is None]
+        scores = iter(model(open_rows([episode[-1] for episode in rewarded], data, self.prompt_format)))
+        for episode in episodes:
+            score = episode[-1].result.failure or next(scores)
+            if isinstance(score, Failure):
+                yield [failed(row, score) for row in episode]
+                continue
+            *others, last = episode
+            weight = 0.0 if is_blocked(last.result, self.gates) else model.weight
+            kept = [with_component(row, model.name, {}, 0.0) for row in others]
+            yield [*kept, with_component(last, model.name, score, weight)]
 
 
 def _pairs(before: Sequence[Group], after: Sequence[Group]) -> Iterator[tuple[str, Trajectory, Trajectory]]:
@@ -214,118 +113,84 @@ def _pairs(before: Sequence[Group], after: Sequence[Group]) -> Iterator[tuple[st
 
 
 def reward_chats(config: RunConfig, policy: Chat) -> dict[str, Chat]:
-    """How each model of `roles.rewards` reads conversations, by the name of the reward.
+    """How each model of `roles.rewards` reads, by the name of the reward.
 
-    `policy` is how the policy reads them: whether they are messages or text, and their system prompt, are the same.
+    `policy` is how the policy reads. For a classifier, the conversations have the same format and system prompt. The
+    questions to a judge are messages if its tokenizer has a chat template, and otherwise text.
 
-    Raises: ConfigError if a model has no tokenizer, or no chat template and the prompts are messages.
+    Raises: ConfigError if a model has no tokenizer, or no chat template where it reads messages.
     """
     chats = {}
     for name, role in reward_roles(config).items():
         with in_section(f"roles.rewards.{name}", Role):
-            chats[name] = open_chat(
-                load_tokenizer(role.model),
-                policy.prompt_format,
-                system_prompt=policy.system_prompt,
-                special_tokens=config.data.special_tokens,
-            )
+            chats[name] = _chat_of_classifier(config, role, policy) if role.judge is None else _chat_of_judge(role)
     return chats
 
 
+def _chat_of_classifier(config: RunConfig, role: Role, policy: Chat) -> Chat:
+    return open_chat(
+        load_tokenizer(role.model),
+        policy.prompt_format,
+        system_prompt=policy.system_prompt,
+        special_tokens=config.data.special_tokens,
+    )
+
+
+def _chat_of_judge(role: Role) -> Chat:
+    tokenizer = load_tokenizer(role.model)
+    prompt_format: PromptFormat = "messages" if tokenizer.chat_template else "text"
+    with in_section("judge", type(role.judge)):
+        check_settings(prompt_format, system_prompt=role.judge.system_prompt, chat_template_kwargs={})
+    return open_chat(tokenizer, prompt_format, extra_stop_tokens=end_tokens(role.model), special_tokens="escape")
+
+
+def check_questions(config: RunConfig, data: Iterable[DataSet]) -> None:
+    """Raise ConfigError if the template of a judge in `roles.rewards` reads a column that `data` does not have."""
+    tables = [table for each in data for table in each.tables]
+    for name, role in judge_roles(config).items():
+        needed = as_alternatives(Question(role.judge).columns())
+        for table in tables:
+            check_columns(f"roles.{name}", needed, table.column_names)
+
+
 def open_model_rewards(
-    config: RunConfig, policy: Chat, chats: Mapping[str, Chat], trainers: Mapping[str, Trainer]
+    config: RunConfig,
+    policy: Chat,
+    chats: Mapping[str, Chat],
+    trainers: Mapping[str, Trainer],
+    ranks: Ranks = ONE_RANK,
 ) -> ModelRewards:
-    """What adds the scores of the models of `roles.rewards`; `chats` are those of `reward_chats`."""
-    weights, roles = reward_weights(config), reward_roles(config)
-    models = [
-        ScoringModel(
-            name,
-            weights[name],
-            trainers[f"rewards.{name}"],
-            chat,
-            declared_pad_token(roles[name].model),
-            roles[name].steps,
-        )
-        for name, chat in chats.items()
-    ]
+    """What adds the scores of the models of `roles.rewards`; `chats` are those of `reward_chats`.
+
+    `trainers` has those of the classifiers. The generators of judges are opened here.
+    """
+    weights, roles, judges = reward_weights(config), reward_roles(config), judge_roles(config)
+    models = list[ScoringModel]()
+    with ExitStack() as on_error:
+        for name, chat in chats.items():
+            role, role_name = roles[name], f"rewards.{name}"
+            if role_name in judges:
+                generator = open_generator(judges[role_name].generator, role.model, config.seed, role_name)
+                question = Question(role.judge)
+                models.append(ModelJudge(name, weights[name], question, generator, chat, config.seed, ranks))
+            else:
+                pad_token = declared_pad_token(role.model)
+                trainer = trainers[role_name]
+                models.append(Classifier(name, weights[name], trainer, chat, policy.tokenizer, pad_token, role.steps))
+            on_error.callback(models[-1].close)
+        on_error.pop_all()
     workflow, environment = config.rollout and config.rollout.workflow, config.environment
     gives_rewards = bool(workflow) or (environment is not None and environment.gives_rewards)
     gates = tuple(gate.full_name for gate in config.gates)
-    return ModelRewards(models, policy.tokenizer, gates, bool(config.rewards or gates or gives_rewards))
+    return ModelRewards(models, policy.prompt_format, gates, bool(config.rewards or gates or gives_rewards))
 
 
 @contextmanager
 def model_rewards_of(config: RunConfig, policy: Chat, chats: Mapping[str, Chat]) -> Iterator[ModelRewards]:
     """The same, with trainers that are opened here, and closed at the end of the block."""
-    roles = model_roles(config, algorithm_of(config))
+    roles = {name: role for name, role in model_roles(config, algorithm_of(config)).items() if is_reward(name)}
     with ExitStack() as stack:
         trainers = {
-            name: stack.enter_context(closing(open_trainer(config, name, roles[name], 0)))
-            for name in (f"rewards.{reward}" for reward in chats)
+            name: stack.enter_context(closing(open_trainer(config, name, role, 0))) for name, role in roles.items()
         }
-        yield open_model_rewards(config, policy, chats, trainers)
-
-
-# --- conversations -------------------------------------------------------------------------------------------------
-
-
-def _conversation(chat: Chat, prompt: TextOrMessages, row: Trajectory) -> tuple[TextOrMessages, Messages]:
-    """The prompt of `row`, and the messages after it up to the last one of the policy, whose text is marked."""
-    if "messages" not in row.texts:
-        return prompt, [{"role": "assistant", "content": mark(chat.tokenizer, row.texts["completion"])}]
-    messages = [_plain(chat, message) for message in json.loads(row.texts["messages"])]
-    while messages[-1]["role"] != "assistant":
-        messages.pop()
-    if isinstance(prompt, str) and chat.prompt_format == "text":
-        return prompt, messages[1:]
-    count = 1 if isinstance(prompt, str) else len(prompt)
-    return messages[:count], messages[count:]
-
-
-def _plain(chat: Chat, message: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored message without what purerl has added to it, marked if it is the policy's."""
-    plain = {key: value for key, value in message.items() if key not in ("reward", "player")}
-    content = plain.get("content")
-    if message["role"] == "assistant" and isinstance(content, str):
-        plain["content"] = mark(chat.tokenizer, content)
-    return plain
-
-
-# --- results -------------------------------------------------------------------------------------------------------
-
-
-def _is_blocked(result: RewardResult, gates: Collection[str]) -> bool:
-    """Whether one of `gates` has returned less than 1."""
-    return any(value < 1 for gate in gates for value in result.by_function.get(gate, {}).values())
-
-
-def _invalid(name: str, values: Sequence[float]) -> Failure | None:
-    wrong = [value for value in values if not is_valid_number(value)]
-    return Failure(name, "returned an invalid value", f"the score is {wrong[0]}\n") if wrong else None
-
-
-def _failed(row: Trajectory, failure: Failure) -> Trajectory:
-    length = len(row.fields["tokens"])
-    fields = {**row.fields, "mask": [False] * length, "reward": [0.0] * length}
-    return evolve(row, fields=fields, result=RewardResult(failure=failure))
-
-
-def _with_component(row: Trajectory, name: str, scores: Mapping[int, float], weight: float) -> Trajectory:
-    """`row` with the component `name`: the sum of `scores`, which are rewards of the tokens at these positions.
-
-    A row that is not the last one of its episode has no scores, and the component has only the weighted value 0.
-    """
-    old, value = row.result, sum(scores.values())
-    own = {name: value} if scores else {}
-    result = evolve(
-        old,
-        components={**old.components, **{n: old.components.get(n, 0.0) + v for n, v in own.items()}},
-        weighted_components={
-            **old.weighted_components,
-            name: old.weighted_components.get(name, 0.0) + weight * value,
-        },
-        by_function={**old.by_function, **({name: own} if own else {})},
-    )
-    reward = [value + weight * scores.get(k, 0.0) for k, value in enumerate(row.fields["reward"])]
-    mask = row.fields["mask"] if old.reward is not None else row.fields["action"]
-    return evolve(row, fields={**row.fields, "reward": reward, "mask": [*mask]}, result=result)
+        yield stack.enter_context(closing(open_model_rewards(config, policy, chats, trainers)))

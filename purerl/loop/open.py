@@ -10,13 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attrs import evolve, fields, frozen, has
+from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer, set_pad_token
 from purerl.config.check import accuracy_reward_of, algorithm_of, updates_of
-from purerl.config.paths import RUN, is_created_by_run
-from purerl.config.roles import ModelRole, is_reward, model_roles, models_of, teacher_names, trains_classifier
+from purerl.config.paths import is_created_by_run
+from purerl.config.reward_roles import is_reward
+from purerl.config.roles import (
+    ModelRole,
+    model_roles,
+    models_by_role,
+    models_of,
+    teacher_names,
+    trains_classifier,
+)
 from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import (
@@ -32,13 +40,14 @@ from purerl.data.open import (
 )
 from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
-from purerl.loop.base_models import identify_models, map_models, pin_commits
+from purerl.loop.base_models import identify_models, pin_commits
 from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
+from purerl.loop.generators import open_generator
 from purerl.loop.lengths import check_row_lengths
-from purerl.loop.model_rewards import ModelRewards, open_model_rewards, reward_chats
+from purerl.loop.model_rewards import ModelRewards, check_questions, open_model_rewards, reward_chats
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.sources import Source
 from purerl.loop.step import Learner
@@ -48,15 +57,13 @@ from purerl.loop.validation import Validator, read_held_out, select_held_out
 from purerl.loop.workflows import examples_workflow, open_source, purpose_of
 from purerl.placement.join import SINGLE_PROCESS, RankContext
 from purerl.planning.check import check_memory
-from purerl.plugins import find, kind_of, locate
+from purerl.plugins import locate
 from purerl.protocols import Generator, Trainer
 from purerl.ranks import Ranks
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.workers import default_num_workers
 from purerl.rollouts.runtime import Runtime
-from purerl.seeds import derive_seed
-from purerl.settings import Model
 from purerl.store.directory import RunDirectory
 from purerl.store.evaluations import write_evaluation
 
@@ -67,11 +74,9 @@ __all__ = [
     "check_inputs",
     "first_example",
     "max_steps_of",
-    "open_generator",
     "open_run",
     "open_run_data",
     "prepare",
-    "resolve_paths",
     "reward_runner",
 ]
 
@@ -98,6 +103,7 @@ class Run:
     files: Mapping[str, str]
     models: Mapping[str, Mapping[str, Any]]
     generator: Generator | None
+    model_rewards: ModelRewards
     runtime: Runtime
     context: RankContext
 
@@ -130,7 +136,7 @@ class Run:
     def close(self) -> None:
         """End what is in flight, and release what the engines hold."""
         self.runtime.close()
-        for engine in (self.generator, *self.trainers.values()):
+        for engine in (self.generator, self.model_rewards, *self.trainers.values()):
             if engine is not None:
                 engine.close()
 
@@ -142,32 +148,6 @@ def prepare(config: RunConfig, directory: Path) -> None:
         return
     with atomic_directory(path) as folder:
         locate(config.prepare_data)(folder, config.seed)
-
-
-def resolve_paths(config: RunConfig, root: Path) -> RunConfig:
-    """`config` with ``{run}`` in its paths replaced by the run directory."""
-
-    def at(path: str) -> str:
-        return path.replace(RUN, str(root))
-
-    return evolve(
-        map_models(config, lambda model: evolve(model, path=at(model.path))),
-        data=evolve(config.data, files=tuple(map(at, config.data.files))),
-        evaluate=config.evaluate and evolve(config.evaluate, data={k: at(v) for k, v in config.evaluate.data.items()}),
-        validation=config.validation and evolve(config.validation, data=tuple(map(at, config.validation.data))),
-        generator=config.generator and _map_strings(config.generator, at),
-    )
-
-
-def _map_strings(settings: Any, function: Callable[[str], str]) -> Any:
-    """`settings`, an attrs class, with every string changed by `function`, also those in sections."""
-    values = {each.name: getattr(settings, each.name) for each in fields(type(settings)) if each.init}
-    changed = {
-        name: function(value) if isinstance(value, str) else _map_strings(value, function)
-        for name, value in values.items()
-        if isinstance(value, str) or has(type(value))
-    }
-    return evolve(settings, **changed)
 
 
 def check_inputs(config: RunConfig) -> None:
@@ -224,8 +204,8 @@ def _open(
     context: RankContext,
 ) -> Run:
     algorithm = algorithm_of(config)
-    models = identify_models(model_roles(config, algorithm), directory)
-    config = pin_commits(config, model_roles(config, algorithm), models)
+    models = identify_models(models_by_role(config, algorithm), directory)
+    config = pin_commits(config, models_by_role(config, algorithm), models)
     roles, runner = model_roles(config, algorithm), reward_runner(config, functions, context)
     problems = config.evaluate.data.values() if config.evaluate else ()
     held_out = config.validation.data if config.validation else ()
@@ -242,7 +222,7 @@ def _open(
     context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
     chats = reward_chats(config, data.chat)
     trainers = open_trainers(config, roles, updates)
-    model_rewards = open_model_rewards(config, data.chat, chats, trainers)
+    model_rewards = open_model_rewards(config, data.chat, chats, trainers, context.ranks)
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
     if generator is not None:
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
@@ -263,6 +243,7 @@ def _open(
         files=files,
         models=models,
         generator=generator,
+        model_rewards=model_rewards,
         runtime=runtime,
         context=context,
     )
@@ -285,7 +266,9 @@ def open_run_data(
     held_out = read_held_out(config.validation, purpose)
     others = [*problems.values(), *([held_out] if held_out else [])]
     examples = read_data(config.data, purpose, others)
-    check_columns(runner, [*([examples] if config.rollout else []), *problems.values()])
+    scored = [*([examples] if config.rollout else []), *problems.values()]
+    check_columns(runner, scored)
+    check_questions(config, scored)
     for learned in (examples, *([held_out] if held_out else [])):
         check_sources(learned, teacher_names(config))
         if "margin" in reads_of(algorithm):
@@ -384,9 +367,3 @@ def reward_runner(
         num_workers=context.share(workers.num_workers or default_num_workers()),
         max_memory=workers.max_memory,
     )
-
-
-def open_generator(settings: Any, model: Model, seed: int) -> Generator:
-    """The engine that samples completions of `model`; `seed` is that of the run."""
-    seed = derive_seed(seed, "generator") % 2**31
-    return find("generator", kind_of(settings)).build(settings, model=model, seed=seed)

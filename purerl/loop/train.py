@@ -17,8 +17,9 @@ from purerl.config.structure import digest, dumps, read_toml
 from purerl.errors import CheckpointError
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
-from purerl.loop.open import check_inputs, max_steps_of, open_run, prepare, resolve_paths
+from purerl.loop.open import check_inputs, max_steps_of, open_run, prepare
 from purerl.loop.origin import Origin, adopt, check_origin, to_origin
+from purerl.loop.paths import resolve_paths
 from purerl.loop.resume import best_of
 from purerl.loop.steps import is_over, remaining_steps
 from purerl.loop.summary import Summary, evaluation_in

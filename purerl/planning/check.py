@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from purerl.config.check import algorithm_of
-from purerl.config.roles import model_roles, models_of
+from purerl.config.roles import models_by_role, models_of
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import capacity_of
@@ -59,8 +59,8 @@ def is_small(config: RunConfig, ranks_of_host: int) -> bool:
 
     The size of a model that is not in a local directory is not known.
     """
-    roles = model_roles(config, algorithm_of(config)).values()
-    sizes = [_files_size(role.settings.model or config.model) for role in roles]  # two roles may have the same files
+    models = models_by_role(config, algorithm_of(config)).values()
+    sizes = [_files_size(model) for model in models]  # two roles may have the same files
     capacity = capacity_of(config.trainer, ranks_of_host, None).size
     return all(sizes) and (capacity is None or _STATE_BYTES * sum(filter(None, sizes)) < _SMALL * capacity)
 

@@ -16,7 +16,8 @@ from attrs import field, frozen
 
 from purerl.config.check import algorithm_of
 from purerl.config.paths import is_created_by_run
-from purerl.config.roles import ModelRole, model_roles
+from purerl.config.reward_roles import judge_roles
+from purerl.config.roles import ModelRole, model_roles, models_by_role
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import Capacity, capacity_of
@@ -102,8 +103,8 @@ def plan_memory(
 
 def _check_models(config: RunConfig) -> None:
     """Refuse models that do not exist before the run."""
-    for role in model_roles(config, algorithm_of(config)).values():
-        path = role.settings.model.path
+    for model in models_by_role(config, algorithm_of(config)).values():
+        path = model.path
         if is_created_by_run(path):
             do = "set model to a directory with its config.json, such as that of an earlier run"
             raise ConfigError("model", got=f"{path!r}, which the run itself creates", need="a model that exists", do=do)
@@ -135,6 +136,8 @@ def _uses(config: RunConfig, workload: Workload, *, on_accelerator: bool) -> dic
         )
     if config.generator is not None:
         uses["generator"] = _memory_of("generator", config.generator, model=config.model, workload=workload)
+    for name, role in judge_roles(config).items():
+        uses[name] = _memory_of("generator", role.generator, model=role.model, workload=workload)
     return uses
 
 

@@ -12,12 +12,11 @@ from typing import Any, Protocol, Self, TypeVar
 
 from attrs import field, frozen
 
-from purerl.errors import ConfigError
 from purerl.rewards.adapters import LoadedReward, RewardFunction, RewardInput, as_reward
 from purerl.rewards.components import check_names, check_number, is_valid_number, short_name
 from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward, start_calls
 from purerl.rewards.settings import Gate, Reward, by_name, to_gates, to_rewards
-from purerl.rewards.sources import columns_of, columns_of_kind, load, source_of
+from purerl.rewards.sources import check_columns, columns_of, columns_of_kind, load, source_of
 from purerl.rewards.worker import TIME_SLICE
 from purerl.rewards.workers import WorkerPool
 
@@ -203,11 +202,7 @@ class RewardRunner:
     def check_columns(self, columns: Collection[str]) -> None:
         """Raise ConfigError if a reward function requires a column that is not in `columns`."""
         for name, needed in self._columns.items():
-            missing = [" or ".join(alternatives) for alternatives in needed if not {*alternatives} & {*columns}]
-            if missing:
-                what = f"reward {name!r} reads columns that the data set does not have"
-                do = "rename a column of the data set, or use another reward function"
-                raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}", do=do)
+            check_columns(name, needed, columns)
 
     def start(self, run_here: RunHere | None = None) -> None:
         """Start the worker processes, unless they run already.

@@ -13,7 +13,7 @@ A kind is a plugin of the group "reward", a module with
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from attrs import evolve
@@ -31,7 +31,16 @@ from purerl.rewards.adapters import (
 )
 from purerl.rewards.settings import Gate, Reward, to_gates, to_rewards
 
-__all__ = ["Source", "columns_of", "columns_of_kind", "load", "named_functions", "source_of"]
+__all__ = [
+    "Source",
+    "as_alternatives",
+    "check_columns",
+    "columns_of",
+    "columns_of_kind",
+    "load",
+    "named_functions",
+    "source_of",
+]
 
 
 class Source(NamedTuple):
@@ -95,4 +104,18 @@ def columns_of(reward: LoadedReward) -> list[tuple[str, ...]]:
 def columns_of_kind(config: Any) -> list[tuple[str, ...]]:
     """The columns that the kind of reward with the Config `config` needs, as `columns_of`."""
     columns: Iterable[str | tuple[str, ...]] = getattr(find("reward", kind_of(config)), "columns", lambda _: ())(config)
+    return as_alternatives(columns)
+
+
+def as_alternatives(columns: Iterable[str | tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """`columns` with a tuple of one name in place of each name."""
     return [(name,) if isinstance(name, str) else name for name in columns]
+
+
+def check_columns(name: str, needed: Iterable[tuple[str, ...]], columns: Collection[str]) -> None:
+    """Raise ConfigError if `columns` has none of one of the tuples that the reward called `name` needs."""
+    missing = [" or ".join(alternatives) for alternatives in needed if not {*alternatives} & {*columns}]
+    if missing:
+        what = f"reward {name!r} reads columns that the data set does not have"
+        do = "rename a column of the data set, or use another reward function"
+        raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}", do=do)

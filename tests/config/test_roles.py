@@ -16,6 +16,7 @@ from purerl.config.structure import dumps, from_dict, read_toml
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
 from purerl.recipes.addition import addition
+from purerl.rewards.judges.settings import Answer, Judge
 from purerl.rewards.steps import Steps
 from purerl.settings import Model
 
@@ -187,8 +188,8 @@ def test_every_teacher_is_a_model_of_the_run() -> None:
             (PPO, "roles.critic.steps.aggregate=min"),
             "roles.critic.steps has no effect\n  got:  Steps(separator='\\n\\n', marker=None, aggregate='min')\n",
         ),
-        (("roles.rewards={}",), "roles.rewards\n  got:  no names\n  need: classifiers by name\n"),
-        (("roles.rewards.model=m",), "roles.rewards\n  got:  no names\n  need: classifiers by name\n"),
+        (("roles.rewards={}",), "roles.rewards\n  got:  no names\n  need: models by name\n"),
+        (("roles.rewards.model=m",), "roles.rewards\n  got:  no names\n  need: models by name\n"),
         (
             ("roles.rewards.good.weight=2",),
             "roles.rewards.good.model is missing\n  need: a classifier, such as purerl train reward_model",
@@ -243,6 +244,18 @@ def test_models_whose_scores_are_rewards_are_models_of_the_run(tmp_path: Path) -
         model=Model("m"), steps=Steps(aggregate="last"), trainer=config.trainer
     )
     assert (roles["rewards.b"].outputs, roles["rewards.b"].is_trained) == (("classifier_score",), False)
+    (tmp_path / "run.toml").write_text(dumps(config))
+    assert read_toml(tmp_path / "run.toml", RunConfig) == config
+
+
+def test_a_reward_may_have_the_name_of_a_setting(tmp_path: Path) -> None:
+    settings = ("judge.model=m", "judge.judge.answer.maximum=5.0", "steps.model=m", "steps.steps.aggregate=last")
+    config = apply(addition(), [f"roles.rewards.{setting}" for setting in settings])
+    answer = Answer(maximum=5.0)
+    assert config.roles["rewards"] == {
+        "judge": Role(model="m", judge=Judge(answer=answer)),
+        "steps": Role(model="m", steps=Steps(aggregate="last")),
+    }
     (tmp_path / "run.toml").write_text(dumps(config))
     assert read_toml(tmp_path / "run.toml", RunConfig) == config
 

@@ -16,6 +16,8 @@ from purerl.config.schema import Role, RunConfig
 from purerl.loop.train import train
 from purerl.placement.settings import Placement
 from purerl.recipes.addition import character_tokenizer
+from purerl.rewards.judges.settings import Answer, Judge
+from purerl.rewards.settings import RewardWorkers
 from purerl.settings import Model
 from purerl.store.checkpoint import saved_steps
 from tests.loop.classifiers import write_classifier
@@ -59,19 +61,25 @@ def test_two_ranks_equal_one_process_in_every_metric(name: str, tmp_path: Path) 
 
 
 def test_reward_models_score_on_two_ranks_as_in_one_process(tmp_path: Path) -> None:
-    """One is whole on both ranks, and one is divided."""
+    """One is whole on both ranks, and one is divided. A judge is asked about half of the rows on each rank."""
     path = write_classifier(tmp_path / "classifier", own=character_tokenizer())
     sharded = small_real(model=EXACT).trainer
+    answer = Answer(pattern=r"(\d)", minimum=0.0, maximum=9.0)
+    judge = Judge(template="{{ completion }}=", answer=answer, samples=3, temperature=1.0, max_tokens=8)
     roles = {
+        "judge": Role(model=EXACT, judge=judge),
         "whole": Role(model=Model(path, dtype="float64")),
         "part": Role(model=Model(path, dtype="float64"), weight=0.5, trainer=evolve(sharded, mesh=Mesh(shard=2))),
     }
     one = {name: evolve(role, trainer=None) for name, role in roles.items()}
-    train(small_real(3, model=EXACT, rewards=(), roles={"rewards": one}), directory=tmp_path / "one")
-    ended = run_world(small_real(3, model=EXACT, rewards=(), roles={"rewards": roles}), tmp_path / "two")
+    workers = RewardWorkers(max_failure_rate=0.9)
+    config = small_real(3, model=EXACT, rewards=(), reward_workers=workers)
+    train(evolve(config, roles={"rewards": one}), directory=tmp_path / "one")
+    ended = run_world(evolve(config, roles={"rewards": roles}), tmp_path / "two")
     assert [rank.status for rank in ended] == [0, 0], ended
     assert_close(tmp_path / "two", tmp_path / "one")
     assert len(records(tmp_path / "two")) == 4
+    assert all(record["reward/failed"] < 0.5 for record in records(tmp_path / "two")[1:])
 
 
 def test_groups_are_trained_in_the_order_in_which_they_finish(tmp_path: Path) -> None:

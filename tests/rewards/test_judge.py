@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ UNIT = {"minimum": 0.0, "maximum": 1.0}
         ({"normalize": False}, "Score: 7", 7.0),
         ({"minimum": -1.0, "maximum": 1.0, "normalize": False}, "Score: -0.25", -0.25),
         ({"pattern": r"\[\[(\d+)\]\]"}, "[[1]] or [[4]]", 1 / 3),
-        ({"pattern": r"(verdict|grade)=(?P<score>\d)"}, "verdict=4", 1 / 3),
+        ({"pattern": r"(result|grade)=(?P<score>\d)"}, "result=4", 1 / 3),
         ({"pattern": r"(?i)(yes|no)\W*$", "labels": {"yes": 1, "no": 0}, **UNIT}, "I say YES.", 1.0),
         ({"json_field": "score"}, '{"score": 10}', 1.0),
         ({"json_field": "score"}, '```json\n{"why": "{x}", "score": "4"}\n```', 1 / 3),
@@ -92,7 +93,8 @@ def test_an_answer_without_a_valid_score_cannot_be_used(settings: dict[str, Any]
     ],
 )
 def test_several_scores_are_combined(how, scores, expected):
-    assert combine(scores, how) == expected
+    judge = Judge(samples=max(2, len(scores)), temperature=1.0, combine=how)
+    assert combine(scores, judge) == expected
 
 
 # --- what is asked -------------------------------------------------------------------------------------------------
@@ -146,10 +148,14 @@ def test_a_column_that_an_example_does_not_have_is_an_error():
         asked({"template": "{{ source }} {{ completion }}"})
 
 
+def config_of(endpoint: Endpoint = ENDPOINT, extra_body: Any = MappingProxyType({}), **settings: Any) -> judge.Config:
+    return judge.Config(endpoint=endpoint, extra_body=extra_body, judge=Judge(**settings))
+
+
 def test_the_columns_of_a_template_are_known_before_the_run():
-    config = judge.Config(endpoint=ENDPOINT, template="{{ prompt }} {{ source }} {{ example.x }} {{ completion }}")
+    config = config_of(template="{{ prompt }} {{ source }} {{ example.x }} {{ completion }}")
     assert judge.columns(config) == [("prompt", "question", "problem"), "source"]
-    assert judge.columns(judge.Config(endpoint=ENDPOINT)) == [("prompt", "question", "problem")]
+    assert judge.columns(config_of()) == [("prompt", "question", "problem")]
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
@@ -157,7 +163,7 @@ def test_the_columns_of_a_template_are_known_before_the_run():
 
 def score(server: Server, completion: str = "It is 42.", **settings: Any) -> Any:
     endpoint = Endpoint(url=server.url, model="grader", **settings.pop("endpoint", {}))
-    reward = judge.build(judge.Config(endpoint=endpoint, **settings))
+    reward = judge.build(config_of(endpoint, **settings))
 
     async def run() -> Any:
         try:
@@ -169,7 +175,7 @@ def score(server: Server, completion: str = "It is 42.", **settings: Any) -> Any
 
 
 def test_a_judge_is_a_reward_function_of_purerl():
-    reward = as_reward("judge", judge.build(judge.Config(endpoint=ENDPOINT)))
+    reward = as_reward("judge", judge.build(config_of()))
     assert reward.convention.name == "purerl"
     assert [*inspect.signature(reward.function).parameters] == ["completion", "example", "messages"]
 
@@ -269,14 +275,14 @@ def test_samples_are_kept_in_the_cache_each(tmp_path: Path):
             "template or template_file\n  got:  template = a, template_fi",
         ),
         (lambda: Judge(max_tokens=0), "max_tokens\n  got:  0\n  need: an integer, at least 1"),
-        (lambda: judge.check(judge.Config(endpoint=ENDPOINT, template="{{ a")), "template\n  got:  unexpected end of"),
+        (lambda: judge.check(config_of(template="{{ a")), "judge.template\n  got:  unexpected end of"),
         (
-            lambda: judge.check(judge.Config(endpoint=ENDPOINT, template="{{ answer }}")),
-            "template\n  got:  a template that uses answer\n  need: one that shows the completion: {{ completion }}",
+            lambda: judge.check(config_of(template="{{ answer }}")),
+            "judge.template\n  got:  a template that uses answer\n  need: one that shows the completion: ",
         ),
         (
-            lambda: judge.check(judge.Config(endpoint=ENDPOINT, template_file="no-such-file")),
-            "template_file\n  got:  [Errno 2] No such file or directory: 'no-such-file'\n  need: a text file",
+            lambda: judge.check(config_of(template_file="no-such-file")),
+            "judge.template_file\n  got:  [Errno 2] No such file or directory: 'no-such-file'\n  need: a text file",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from purerl.rewards.endpoint.errors import UnusableAnswerError
-from purerl.rewards.judges.settings import DEFAULT_PATTERN, Answer, Combine
+from purerl.rewards.judges.settings import DEFAULT_PATTERN, Answer, Judge
 
 __all__ = ["combine", "parse_score"]
 
@@ -106,10 +106,11 @@ _FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-def combine(scores: Sequence[float], how: Combine) -> float:
-    """One score for all `scores`.
+def combine(scores: Sequence[float], judge: Judge) -> float | None:
+    """One score for `scores`, those of the samples that have one; None if that is at most half of the samples.
 
-    >>> combine([0.5, 1.0, 1.0], "majority"), combine([0.5, 1.0], "majority")
-    (1.0, 0.75)
+    >>> judge = Judge(samples=3, temperature=1, combine="majority")
+    >>> combine([0.5, 1.0, 1.0], judge), combine([0.5, 1.0], judge), combine([0.5], judge)
+    (1.0, 0.75, None)
     """
-    return _FUNCTIONS[how](scores)
+    return _FUNCTIONS[judge.combine](scores) if 2 * len(scores) > judge.samples else None

@@ -86,14 +86,9 @@ class Judge:
     max_tokens: int = setting("maximum number of tokens of an answer", default=1024, **at_least(1))
 
     def __attrs_post_init__(self) -> None:
-        check_judge(self)
-
-
-def check_judge(judge: Judge) -> None:
-    """Raise ConfigError for settings of `judge` that contradict each other."""
-    check_alternatives(judge, "template", "template_file")
-    if judge.samples == 1 and judge.combine != "mean":
-        raise no_effect("combine", judge.combine, "several samples", "set samples, or leave combine out")
-    if judge.samples > 1 and judge.temperature == 0:
-        need = "a temperature above 0: otherwise all answers are the same"
-        raise no_effect("samples", judge.samples, need, "set temperature")
+        check_alternatives(self, "template", "template_file")
+        if self.samples == 1 and self.combine != "mean":
+            raise no_effect("combine", self.combine, "several samples", "set samples, or leave combine out")
+        if self.samples > 1 and self.temperature == 0:
+            need = "a temperature above 0: otherwise all answers are the same"
+            raise no_effect("samples", self.samples, need, "set temperature")
