@@ -29,6 +29,7 @@ A plugin may have further attributes:
                                                 library is not installed, before a model is loaded
     columns(config)                             of a kind of reward: the columns of the data that it reads, see
                                                 `purerl.rewards.sources`
+    seconds(config)                             of a kind of reward: how long a call may take, see the same module
     depends_on_length(config)                   of a trainer: whether learning rates depend on the number of optimizer
                                                 steps of the run; without this function they are assumed to
     command(config, *, model, host, port)       of a generator that is a server: how one is started by itself, for

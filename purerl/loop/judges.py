@@ -45,7 +45,7 @@ class ModelJudge:
 
     def __call__(self, rows: Sequence[ScoredRow]) -> list[Scores | Failure]:
         own = rows[self.ranks.rank :: self.ranks.size]
-        parts = self.ranks.on_all(lambda: [*self._judged(own)], f"the answers of {self.name}")
+        parts = self.ranks.on_all(lambda: [*self._scores(own)], f"the answers of {self.name}")
         results: list[float | Failure] = [0.0] * len(rows)
         for rank, part in enumerate(parts):
             results[rank :: self.ranks.size] = part
@@ -58,7 +58,7 @@ class ModelJudge:
         """Close the generator."""
         self.generator.close()
 
-    def _judged(self, rows: Sequence[ScoredRow]) -> Iterator[float | Failure]:
+    def _scores(self, rows: Sequence[ScoredRow]) -> Iterator[float | Failure]:
         asked = [self._asked(row) for row in rows]
         numbers = range(self.question.judge.samples)
         requests = [

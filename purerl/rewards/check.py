@@ -39,6 +39,7 @@ def check_rewards(
     remote = [reward for name, reward in every.items() if name not in functions]
     for reward in remote:
         _check_source(reward)
+        _check_timeout(reward, workers.timeout)
     if workers.max_memory is not None and sys.platform != "linux":
         raise no_effect("reward_workers.max_memory", workers.max_memory, "Linux, which limits the memory of a process")
     if not every or remote:
@@ -78,6 +79,15 @@ def _check_source(reward: Reward | Gate) -> None:
     if check is not None:
         with in_section(f"reward {reward.full_name!r}", type(reward.config)):
             check(reward.config)
+
+
+def _check_timeout(reward: Reward | Gate, timeout: float) -> None:
+    """Refuse a kind whose calls may take longer than `timeout`."""
+    seconds = reward.config and getattr(find("reward", kind_of(reward.config)), "seconds", None)
+    if seconds is not None and (longest := seconds(reward.config)) > timeout:
+        need = f"at least {longest:g}: a call of the reward {reward.full_name!r} may take this long"
+        do = f"set reward_workers.timeout={longest:g}"
+        raise ConfigError("reward_workers.timeout", got=timeout, need=need, do=do)
 
 
 def check_weights(weights: Sequence[float], algorithm: Algorithm, kind: str, *, own: Sequence[float]) -> None:

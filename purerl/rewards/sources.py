@@ -9,6 +9,7 @@ A kind is a plugin of the group "reward", a module with
     check(config)      optional; raises ConfigError for what can be seen before the run, such as a missing library
     columns(config)    optional; the columns of the data that it reads: names, and tuples of names of which one is
                        needed
+    seconds(config)    optional; how long a call may take. A smaller `reward_workers.timeout` is refused
 """
 
 from __future__ import annotations

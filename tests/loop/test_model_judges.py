@@ -44,7 +44,7 @@ def parrot(folder: Path, answers: str = "01234567890=") -> str:
     return str(folder)
 
 
-def judged(config: RunConfig, path: str, **settings: Any) -> RunConfig:
+def with_judge(config: RunConfig, path: str, **settings: Any) -> RunConfig:
     """`config` with a judge that reads the digits of a completion, and answers with one character."""
     own = {"template": "+{{ completion }}", "answer": ONE_DIGIT, "max_tokens": 1} | settings
     role = Role(model=path, weight=0.5, judge=Judge(**own), generator=fake_generator.Config(vocab_size=14))
@@ -60,7 +60,7 @@ TOLERANT = RewardWorkers(max_failure_rate=0.9)
 
 
 def test_the_number_in_the_answer_is_a_component_of_the_reward_at_the_last_token(tmp_path: Path) -> None:
-    config = judged(fake(rewards=(DIGITS,), reward_workers=TOLERANT), parrot(tmp_path / "judge"))
+    config = with_judge(fake(rewards=(DIGITS,), reward_workers=TOLERANT), parrot(tmp_path / "judge"))
     summary = train(config, directory=tmp_path / "run")
     rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
     assert 0 < sum(row["reward/strict"] is None for row in rows) < len(rows)
@@ -74,7 +74,7 @@ def test_the_number_in_the_answer_is_a_component_of_the_reward_at_the_last_token
 
 
 def test_an_answer_without_a_number_is_a_counted_failure_and_the_run_continues(tmp_path: Path) -> None:
-    config = judged(fake(rewards=(), reward_workers=TOLERANT), parrot(tmp_path / "judge", "+1234567891="))
+    config = with_judge(fake(rewards=(), reward_workers=TOLERANT), parrot(tmp_path / "judge", "+1234567891="))
     summary = train(config, directory=tmp_path / "run")
     rows = read_rollouts(summary.directory / "rollouts", 1)
     missing = [row for row in rows if row["reward/strict"] is None]
@@ -89,13 +89,13 @@ def test_an_answer_without_a_number_is_a_counted_failure_and_the_run_continues(t
 
 
 def test_a_run_stops_if_no_answer_has_a_number(tmp_path: Path) -> None:
-    config = judged(fake(rewards=()), parrot(tmp_path / "judge", "++++++++++++"))
+    config = with_judge(fake(rewards=()), parrot(tmp_path / "judge", "++++++++++++"))
     with pytest.raises(RewardError, match="\n  \\| strict failed\n  \\| no text that matches"):
         train(config, directory=tmp_path / "run")
 
 
 def test_an_evaluation_a_resumed_run_and_a_gate(tmp_path: Path) -> None:
-    config = judged(fake(rewards=(DIGITS,), gates=(EVEN,), reward_workers=TOLERANT), parrot(tmp_path / "judge"))
+    config = with_judge(fake(rewards=(DIGITS,), gates=(EVEN,), reward_workers=TOLERANT), parrot(tmp_path / "judge"))
     summary = train(config, directory=tmp_path / "run")
     train_until(3, config, directory=tmp_path / "cut")
     assert without_times(records(train(config, directory=tmp_path / "cut"))) == without_times(records(summary))
@@ -112,7 +112,7 @@ def test_several_samples_are_combined_and_their_seeds_differ(tmp_path: Path) -> 
     parrot(path)
     export_weights({BIGRAM: torch.zeros(14, 14)}, path)  # every token is equally likely
     settings = {"samples": 16, "temperature": 1.0, "combine": "mean"}
-    config = judged(fake(rewards=(), reward_workers=TOLERANT), str(path), **settings)
+    config = with_judge(fake(rewards=(), reward_workers=TOLERANT), str(path), **settings)
     summary = train(config, directory=tmp_path / "run")
     rows = read_rollouts(summary.directory / "rollouts", 1)
     scores = [row["reward/strict"] for row in rows if row["reward/strict"] is not None]
@@ -179,7 +179,7 @@ def test_a_real_model_answers_the_question_in_its_chat_template(tmp_path: Path) 
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
-    config = judged(fake(), "m")
+    config = with_judge(fake(), "m")
     role = evolve(config.roles["rewards"]["strict"], **changes)
     with pytest.raises(ConfigError) as error:
         check(evolve(config, roles={"rewards": {"strict": role}}))
@@ -187,7 +187,7 @@ def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any]
 
 
 def test_a_column_that_the_data_does_not_have_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
-    config = judged(real(tmp_path, ["1?"]), parrot(tmp_path / "judge"), template="{{ completion }} {{ solution }}")
+    config = with_judge(real(tmp_path, ["1?"]), parrot(tmp_path / "judge"), template="{{ completion }} {{ solution }}")
     with pytest.raises(ConfigError) as error:
         dry_run(config)
     assert str(error.value).splitlines() == [
@@ -199,13 +199,13 @@ def test_a_column_that_the_data_does_not_have_is_refused_before_a_model_is_loade
 
 
 def test_a_system_prompt_for_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
-    config = judged(real(tmp_path, ["1?"]), parrot(tmp_path / "judge"), system_prompt="Judge.")
+    config = with_judge(real(tmp_path, ["1?"]), parrot(tmp_path / "judge"), system_prompt="Judge.")
     with pytest.raises(ConfigError, match="^roles.rewards.strict.judge.system_prompt has no effect\n  got:  plain"):
         dry_run(config)
 
 
 def test_a_plan_of_memory_has_the_weights_of_the_judge(tmp_path: Path) -> None:
     config = real(tmp_path, ["1?"])
-    with_judge = evolve(config, roles={"rewards": {"strict": Role(model=config.model, judge=Judge())}})
-    sizes = plan_memory(with_judge).device
+    counted = evolve(config, roles={"rewards": {"strict": Role(model=config.model, judge=Judge())}})
+    sizes = plan_memory(counted).device
     assert sizes["rewards.strict: parameters"] == sizes["generator: parameters"]
