@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import accuracy_interval, majority_vote, pass_at_k
+from purerl.rewards.components import added
 from purerl.rewards.runner import RewardResult, component_columns, fractions, reward_values
 
 __all__ = ["Attempt", "Problem", "as_json", "as_rows", "dataset_metrics", "is_measurement", "metrics"]
@@ -82,7 +83,9 @@ def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str
     correct = [[bool(attempt.is_correct) for attempt in group] for group in graded]
     values = {"length": fmean(attempt.tokens for attempt in attempts)}
     values["truncated"] = fmean(attempt.finish == "length" for attempt in attempts)
-    values |= _mean_counts(attempts) | fractions([attempt.result for attempt in attempts]) | _mean_rewards(problems)
+    results = [attempt.result for attempt in attempts]
+    values |= _mean_counts(attempts) | fractions(results) | _mean_rewards(problems)
+    values |= {f"reward/{name}": total for name, total in added(*(each.totals for each in results)).items()}
     if correct:
         accuracies = [fmean(group) for group in correct]
         low, high = accuracy_interval(accuracies, num_samples=settings.samples_per_prompt)

@@ -8,6 +8,7 @@ from purerl.algos.algebra import Weighted
 from purerl.loop.distributions import advantage_metrics, length_metrics
 from purerl.loop.mismatch import from_moments, mismatch_metrics
 from purerl.loop.run import Clock
+from purerl.rewards.components import added
 from purerl.rewards.runner import RewardResult, fractions
 from purerl.types import TensorDict
 
@@ -21,10 +22,14 @@ def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
 
 
 def reward_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
-    """Means of the reward and of each component over the rows with a reward that have it; `fractions` of all rows."""
+    """Means of the reward and of each component over the rows with a reward that have it; `fractions` of all rows.
+
+    And the sums over all rows of what functions have measured.
+    """
     valid = [{"mean": result.reward, **result.components} for result in results if result.reward is not None]
     averages = mean_metrics(valid)
-    return {f"reward/{name}": value for name, value in (averages | fractions(results)).items()}
+    totals = added(*(result.totals for result in results))
+    return {f"reward/{name}": value for name, value in (averages | fractions(results) | totals).items()}
 
 
 def mean_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

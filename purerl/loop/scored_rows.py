@@ -103,7 +103,7 @@ def failed(row: Trajectory, failure: Failure) -> Trajectory:
     """`row` without a reward, masked out."""
     length = len(row.fields["tokens"])
     fields = {**row.fields, "mask": [False] * length, "reward": [0.0] * length}
-    return evolve(row, fields=fields, result=RewardResult(failure=failure))
+    return evolve(row, fields=fields, result=RewardResult(failure=failure, totals=row.result.totals))
 
 
 def with_component(row: Trajectory, name: str, scores: Scores, weight: float) -> Trajectory:

@@ -16,6 +16,7 @@ from purerl.errors import ConfigError, RewardError
 
 __all__ = [
     "RESERVED_NAMES",
+    "added",
     "check_component",
     "check_names",
     "check_number",
@@ -78,6 +79,19 @@ def to_components(function: str, value: Any) -> dict[str, float]:
     for name in numbers:
         _check_name(name)
     return {name: float(number) for name, number in numbers.items()}
+
+
+def added(*mappings: Mapping[str, float]) -> dict[str, float]:
+    """The values of all `mappings`; those with the same name are added up.
+
+    >>> added({"a": 1.0}, {"a": 2.0, "b": 0.5})
+    {'a': 3.0, 'b': 0.5}
+    """
+    total: dict[str, float] = {}
+    for mapping in mappings:
+        for name, value in mapping.items():
+            total[name] = total.get(name, 0.0) + value
+    return total
 
 
 def check_component(name: str) -> None:

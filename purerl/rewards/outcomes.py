@@ -21,7 +21,7 @@ from typing import Any, Literal
 from attrs import field, frozen
 
 from purerl.rewards.adapters import LoadedReward, RewardInput
-from purerl.rewards.components import to_components
+from purerl.rewards.components import added, short_name, to_components
 from purerl.seeds import seed_everything
 
 __all__ = [
@@ -36,10 +36,12 @@ __all__ = [
     "failure_of_exception",
     "shorten",
     "start_calls",
+    "without_totals",
 ]
 
 INTERNAL_FILES = (
-    *(f"purerl/rewards/{name}.py" for name in ("adapters", "outcomes", "worker")),
+    *(f"purerl/rewards/{name}.py" for name in ("adapters", "outcomes", "worker", "endpoint/client")),
+    *(f"purerl/rewards/kinds/{name}.py" for name in ("judge", "remote_classifier")),
     *(f"purerl/workers/{name}.py" for name in ("guard", "status")),
 )
 """Files whose frames are removed from tracebacks, because they only call the reward functions."""
@@ -78,7 +80,10 @@ class Measured:
     An exception may have such `totals` too: what a call that failed has cost.
 
     value   what the function could return without them; in an outcome, the outcome without them
-    totals  numbers that are added up over all completions of a step, by name
+    totals  numbers by name. Their sums over all completions of a step are metrics, ``reward/<function>/<name>``
+
+    >>> def judge(completion, example):
+    ...     return Measured(0.5, {"tokens": 120})
     """
 
     value: Any
@@ -89,6 +94,18 @@ Outcome = Mapping[str, float] | None | Failure | Measured
 
 CallOutcomes = list[Outcome] | Future[list[Outcome]]
 """The outcomes of one call, one per input; a Future, if the function has returned an awaitable."""
+
+
+def without_totals(outcomes: Mapping[str, Outcome]) -> tuple[dict[str, Outcome], dict[str, float]]:
+    """The outcomes of functions, by their names, without what was measured; and that, as ``<short name>/<total>``.
+
+    >>> without_totals({"m:judge": Measured({"judge": 0.5}, {"tokens": 120.0}), "m:short": {"short": 1.0}})
+    ({'m:judge': {'judge': 0.5}, 'm:short': {'short': 1.0}}, {'judge/tokens': 120.0})
+    """
+    measured = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Measured)}
+    plain = {name: measured[name].value if name in measured else outcome for name, outcome in outcomes.items()}
+    each = ({f"{short_name(name)}/{key}": value for key, value in m.totals.items()} for name, m in measured.items())
+    return plain, added(*each)
 
 
 def call_reward(reward: LoadedReward, inputs: Sequence[RewardInput], *, timeout: float) -> list[Outcome]:
@@ -173,12 +190,14 @@ def _call(reward: LoadedReward, inputs: Sequence[RewardInput], signals: Sequence
     except BaseException as error:
         if signals and not isinstance(error, Exception):
             raise
-        return failure_of_exception(reward.name, error)
+        return _outcome_of_exception(reward.name, error)
 
 
 def _parse(reward: LoadedReward, returned: Any, count: int) -> list[Outcome]:
     if isinstance(returned, Failure):
         return [returned] * count
+    if isinstance(returned, Measured) and isinstance(returned.value, Failure):
+        return [returned, *([returned.value] * (count - 1))]
     try:
         return [_make_outcome(reward.name, value) for value in reward.convention.parse(returned, count)]
     except Exception as error:  # noqa: BLE001 -- returned objects of any class may raise while they are read
@@ -187,9 +206,19 @@ def _parse(reward: LoadedReward, returned: Any, count: int) -> list[Outcome]:
 
 def _make_outcome(name: str, value: Any) -> Outcome:
     try:
+        if isinstance(value, Measured):
+            return Measured(_make_outcome(name, value.value), to_components(name, dict(value.totals)))
         return None if value is None else to_components(name, value)
     except ValueError as error:
         return Failure(name, "returned an invalid value", str(error))
+
+
+def _outcome_of_exception(name: str, error: BaseException) -> Failure | Measured:
+    failure, totals = failure_of_exception(name, error), getattr(error, "totals", None)
+    try:
+        return Measured(failure, to_components(name, dict(totals))) if totals else failure
+    except (TypeError, ValueError):  # an attribute of this name that is something else
+        return failure
 
 
 def failure_of_exception(
@@ -282,7 +311,7 @@ async def _await(name: str, awaitable: Any) -> Any:
     except asyncio.CancelledError:
         return Failure(name, "raised", f"{name} cancelled itself")
     except BaseException as error:  # noqa: BLE001 -- every exception of a reward function is a failure of its row
-        return failure_of_exception(name, error)
+        return _outcome_of_exception(name, error)
 
 
 def _task_result(name: str, task: asyncio.Future[Any], awaitable: Any, timeout: float) -> Any:

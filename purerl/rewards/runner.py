@@ -10,11 +10,11 @@ from concurrent.futures import Future
 from functools import cache, partial
 from typing import Any, Protocol, Self, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from purerl.rewards.adapters import LoadedReward, RewardFunction, RewardInput, as_reward
 from purerl.rewards.components import check_names, check_number, is_valid_number, short_name
-from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward, start_calls
+from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward, start_calls, without_totals
 from purerl.rewards.settings import Gate, Reward, by_name, to_gates, to_rewards
 from purerl.rewards.sources import check_columns, columns_of, columns_of_kind, load, source_of
 from purerl.rewards.worker import TIME_SLICE
@@ -51,12 +51,14 @@ class RewardResult:
     weighted_components  the contribution of each component to the reward; empty if there is no reward
     failure              the failure of the first reward function that failed, or None
     by_function          the components that each function returned, by its name; empty if there is no reward
+    totals               what functions have measured, as ``<short name>/<name>``; also of those that failed
     """
 
     components: Mapping[str, float] = field(factory=dict)
     weighted_components: Mapping[str, float] = field(factory=dict)
     failure: Failure | None = None
     by_function: Mapping[str, Mapping[str, float]] = field(factory=dict, eq=False)
+    totals: Mapping[str, float] = field(factory=dict, eq=False)
 
     @property
     def reward(self) -> float | None:
@@ -285,13 +287,14 @@ class RewardRunner:
                     call.cancel()
 
     def _results(self, inputs: Sequence[RewardInput], outcomes: Mapping[str, Sequence[Outcome]]) -> list[RewardResult]:
-        results = [
-            combine({name: outcomes[name][k] for name in self._names}, self._weights, self._gates)
-            for k in range(len(inputs))
-        ]
+        results = [self._result({name: outcomes[name][k] for name in self._names}) for k in range(len(inputs))]
         self._components.update(name for result in results for name in result.components)
         check_number(self._components)
         return results
+
+    def _result(self, outcomes: Mapping[str, Outcome]) -> RewardResult:
+        plain, totals = without_totals(outcomes)
+        return evolve(combine(plain, self._weights, self._gates), totals=totals)
 
 
 def _columns_of(reward: Reward | Gate) -> list[tuple[str, ...]]:

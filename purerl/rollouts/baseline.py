@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import chain, repeat
 
 from attrs import evolve, frozen
 
+from purerl.rewards.components import added
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.rows import results_of_episodes
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
@@ -31,14 +33,18 @@ class WithGreedyBaseline:
         trajectories, rows = await asyncio.gather(self.sampled(draw, generate), self.greedy(compared, generate))
         [result, *_] = results_of_episodes(rows)
         penalty = self.penalty(sum(sum(row.fields["action"]) for row in rows))
-        return [_with_baseline(trajectory, result, penalty) for trajectory in trajectories]
+        totals = chain([result.totals], repeat({}))  # counted once
+        pairs = zip(trajectories, totals, strict=False)
+        return [_with_baseline(row, evolve(result, totals=own), penalty) for row, own in pairs]
 
 
 def _with_baseline(trajectory: Trajectory, greedy: RewardResult, penalty: float) -> Trajectory:
     """`trajectory` with the reward of the greedy one. Without this baseline it has no reward, and is masked out."""
+    own, totals = trajectory.result, added(trajectory.result.totals, greedy.totals)
     if greedy.reward is not None:
-        return evolve(trajectory, fields={**trajectory.fields, "greedy_score": greedy.reward + penalty})
+        fields = {**trajectory.fields, "greedy_score": greedy.reward + penalty}
+        return evolve(trajectory, fields=fields, result=evolve(own, totals=totals))
     length = len(trajectory.fields["tokens"])
     without = {"mask": [False] * length, "reward": [0.0] * length, "greedy_score": 0.0}
-    result = RewardResult(failure=trajectory.result.failure or greedy.failure)
+    result = RewardResult(failure=own.failure or greedy.failure, totals=totals)
     return evolve(trajectory, fields={**trajectory.fields, **without}, result=result)

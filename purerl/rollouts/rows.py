@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.envs.protocol import ToolCall
+from purerl.rewards.components import added
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.episode import Episode, Player, Row
@@ -129,12 +130,13 @@ def _result(episode: Episode, row: Row, scored: RewardResult | None) -> RewardRe
         return scored
     gives_rewards = scored is None or any(turn.reward is not None for turn in episode.turns)
     total = {ENVIRONMENT: sum(turn.reward or 0.0 for turn in row.turns)} if gives_rewards else {}
-    components = _added(*(turn.components for turn in row.turns), total)
+    components = added(*(turn.components for turn in row.turns), total)
     scored = scored or RewardResult()
     return RewardResult(
-        components=_added(components, scored.components),
-        weighted_components=_added(total, scored.weighted_components),
+        components=added(components, scored.components),
+        weighted_components=added(total, scored.weighted_components),
         by_function={**({ENVIRONMENT: components} if components else {}), **scored.by_function},
+        totals=scored.totals,
     )
 
 
@@ -143,15 +145,6 @@ def _without_values(scored: RewardResult | None) -> RewardResult | None:
     if scored is None or scored.reward is None:
         return scored
     return RewardResult(weighted_components=dict.fromkeys(scored.weighted_components, 0.0))
-
-
-def _added(*mappings: Mapping[str, float]) -> dict[str, float]:
-    """The values of all `mappings`; those with the same name are added up."""
-    total: dict[str, float] = {}
-    for mapping in mappings:
-        for name, value in mapping.items():
-            total[name] = total.get(name, 0.0) + value
-    return total
 
 
 def episodes_of(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
@@ -170,14 +163,16 @@ def results_of_episodes(trajectories: Sequence[Trajectory]) -> list[RewardResult
 def _sum(results: Sequence[RewardResult]) -> RewardResult:
     if len(results) == 1:
         return results[0]
+    totals = added(*(result.totals for result in results))
     without_reward = [result for result in results if result.reward is None]
     if without_reward:
-        return without_reward[0]
+        return evolve(without_reward[0], totals=totals)
     functions = dict.fromkeys(name for result in results for name in result.by_function)
     return RewardResult(
-        components=_added(*(result.components for result in results)),
-        weighted_components=_added(*(result.weighted_components for result in results)),
-        by_function={name: _added(*(result.by_function.get(name, {}) for result in results)) for name in functions},
+        components=added(*(result.components for result in results)),
+        weighted_components=added(*(result.weighted_components for result in results)),
+        by_function={name: added(*(result.by_function.get(name, {}) for result in results)) for name in functions},
+        totals=totals,
     )
 
 

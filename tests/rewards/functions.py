@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from purerl.rewards.outcomes import Measured
+
 
 def length(completion: str, example: Mapping[str, Any]) -> float:
     return len(completion)
@@ -233,3 +235,27 @@ async def awaits_file(completion: str, example: Mapping[str, Any]) -> float:
 async def exits_async(completion: str, example: Mapping[str, Any]) -> float:
     await asyncio.sleep(0.1)
     return os._exit(3) if completion == "bad" else 1.0
+
+
+def measured(completion: str, example: Mapping[str, Any]) -> Measured:
+    return Measured(1.0, {"tokens": len(completion)})
+
+
+async def measured_later(completion: str, example: Mapping[str, Any]) -> Measured:
+    return Measured({"good": 1.0}, {"tokens": len(completion), "calls": 1})
+
+
+def measured_and_failed(completion: str, example: Mapping[str, Any]) -> float:
+    error = ValueError("no answer")
+    error.totals = {"calls": 2}  # type: ignore[attr-defined]
+    raise error
+
+
+def measured_wrongly(completion: str, example: Mapping[str, Any]) -> Measured:
+    return Measured(1.0, {"tokens": float("nan")})
+
+
+def raises_with_other_totals(completion: str, example: Mapping[str, Any]) -> float:
+    error = ValueError("no answer")
+    error.totals = 3  # type: ignore[attr-defined]
+    raise error

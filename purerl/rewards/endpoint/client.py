@@ -123,7 +123,8 @@ class EndpointClient:
                     what = f"the next attempt would be in {delay:.0f} s, after the deadline"
                     raise self._failed(path, what, errors) from error
                 await asyncio.sleep(delay)
-        raise self._failed(path, f"{len(errors)} attempts failed", errors)
+        count = "the attempt" if len(errors) == 1 else f"{len(errors)} attempts"
+        raise self._failed(path, f"{count} failed", errors)
 
     def _delay(self, attempt: int) -> float:
         """Seconds before the next attempt: twice as long each time, and random, so that requests spread out."""
