@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
-from purerl.rewards.adapters import RewardFunction, as_reward, is_async
+from purerl.rewards.adapters import LoadedReward, RewardFunction, as_reward, is_async
 from purerl.rewards.components import check_names
 from purerl.rewards.settings import Gate, Reward, RewardWorkers, by_name
-from purerl.rewards.sources import load, source_of
+from purerl.rewards.sources import load, seconds_of, source_of
 from purerl.settings import in_section, no_effect
 
 if TYPE_CHECKING:
@@ -39,9 +39,10 @@ def check_rewards(
     remote = [reward for name, reward in every.items() if name not in functions]
     for reward in remote:
         _check_source(reward)
-        _check_timeout(reward, workers.timeout)
     if workers.max_memory is not None and sys.platform != "linux":
         raise no_effect("reward_workers.max_memory", workers.max_memory, "Linux, which limits the memory of a process")
+    if remote and all(seconds_of(source_of(reward), 0.0) for reward in remote):
+        _check_timeout(workers, local, "a reward that has no time limit of its own, as judges have", "leave it out")
     if not every or remote:
         return
     do = "give the functions by name, as module:function"
@@ -49,8 +50,13 @@ def check_rewards(
         if getattr(workers, key) is not None:
             need = "a function that runs in a worker process; all functions are objects and run in this process"
             raise ConfigError(f"reward_workers.{key} has no effect", got=getattr(workers, key), need=need, do=do)
+    need = "a function that can be stopped; all functions run in this process, and none is async"
+    _check_timeout(workers, local, need, do)
+
+
+def _check_timeout(workers: RewardWorkers, local: Sequence[LoadedReward], need: str, do: str) -> None:
+    """Refuse a timeout that limits nothing, unless one of the functions of this process is async."""
     if workers.timeout != RewardWorkers().timeout and not any(is_async(reward.function) for reward in local):
-        need = "a function that can be stopped; all functions run in this process, and none is async"
         raise ConfigError("reward_workers.timeout has no effect", got=workers.timeout, need=need, do=do)
 
 
@@ -79,15 +85,6 @@ def _check_source(reward: Reward | Gate) -> None:
     if check is not None:
         with in_section(f"reward {reward.full_name!r}", type(reward.config)):
             check(reward.config)
-
-
-def _check_timeout(reward: Reward | Gate, timeout: float) -> None:
-    """Refuse a kind whose calls may take longer than `timeout`."""
-    seconds = reward.config and getattr(find("reward", kind_of(reward.config)), "seconds", None)
-    if seconds is not None and (longest := seconds(reward.config)) > timeout:
-        need = f"at least {longest:g}: a call of the reward {reward.full_name!r} may take this long"
-        do = f"set reward_workers.timeout={longest:g}"
-        raise ConfigError("reward_workers.timeout", got=timeout, need=need, do=do)
 
 
 def check_weights(weights: Sequence[float], algorithm: Algorithm, kind: str, *, own: Sequence[float]) -> None:

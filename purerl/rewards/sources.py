@@ -9,7 +9,7 @@ A kind is a plugin of the group "reward", a module with
     check(config)      optional; raises ConfigError for what can be seen before the run, such as a missing library
     columns(config)    optional; the columns of the data that it reads: names, and tuples of names of which one is
                        needed
-    seconds(config)    optional; how long a call may take. A smaller `reward_workers.timeout` is refused
+    seconds(config)    optional; how long a call may take, in place of `reward_workers.timeout`
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ __all__ = [
     "columns_of_kind",
     "load",
     "named_functions",
+    "seconds_of",
     "source_of",
 ]
 
@@ -72,6 +73,12 @@ def load(source: Source) -> LoadedReward:
     if source.config is None:
         return load_reward(source.address)._replace(name=source.name)
     return as_reward(source.name, find("reward", source.address).build(source.config))
+
+
+def seconds_of(source: Source, timeout: float) -> float:
+    """How long a call of `source` may take: what its kind says, or `timeout`."""
+    seconds = None if source.config is None else getattr(find("reward", source.address), "seconds", None)
+    return timeout if seconds is None else seconds(source.config)
 
 
 def named_functions(

@@ -30,7 +30,7 @@ from purerl.errors import RewardError
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.jobs import Job, Outcomes, Part, Queue, Task
 from purerl.rewards.outcomes import INTERNAL_FILES, Failure, shorten
-from purerl.rewards.sources import Source
+from purerl.rewards.sources import Source, seconds_of
 from purerl.rewards.worker import (
     AWAIT_GRACE,
     AWAITING,
@@ -86,7 +86,8 @@ class WorkerPool:
     """Worker processes that load `sources` and run their functions, as a service for any number of threads.
 
     `num_workers` defaults to the number of CPU cores, but at most 8. `timeout` is the time limit of one call in
-    seconds, `max_memory` the memory limit of each process in MiB. Call `start` before `submit`, and `close` at the end.
+    seconds, of functions that have none of their own, and `max_memory` the memory limit of each process in MiB. Call
+    `start` before `submit`, and `close` at the end.
     """
 
     def __init__(
@@ -99,7 +100,8 @@ class WorkerPool:
     ):
         self._sources = tuple(sources)
         self._num_workers = num_workers or default_num_workers()
-        self._timeout, self._max_memory = timeout, max_memory
+        self._timeouts = {source.name: seconds_of(source, timeout) for source in sources}
+        self._max_memory = max_memory
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -213,9 +215,10 @@ class WorkerPool:
             self._send(worker, load, Task(next(self._numbers), name, *self._queue.take(name, size)))
 
     def _send(self, worker: Worker, load: _Load, task: Task) -> None:
-        seconds = self._timeout + TIME_SLICE + AWAIT_GRACE + _KILL_GRACE
+        timeout = self._timeouts[task.function]
+        seconds = timeout + TIME_SLICE + AWAIT_GRACE + _KILL_GRACE
         try:
-            worker.send(WorkerTask(task.number, task.function, task.inputs, self._timeout), seconds=seconds)
+            worker.send(WorkerTask(task.number, task.function, task.inputs, timeout), seconds=seconds)
         except Exception as error:  # noqa: BLE001 -- an input cannot be pickled
             if len(task.parts) == 1:
                 task.parts[0].job.fail(error)
@@ -279,7 +282,7 @@ class WorkerPool:
             self._queue.adapt_size(task.function, called=report.called, given=len(task.parts))
             self._queue.add(task.split(report.called))
             if task.remaining and not again:
-                task.deadline = time.monotonic() + self._timeout + AWAIT_GRACE + _KILL_GRACE
+                task.deadline = time.monotonic() + self._timeouts[task.function] + AWAIT_GRACE + _KILL_GRACE
                 load.awaiting[task.number] = task
         elif again or not task.remaining:
             load.awaiting.pop(task.number, None)
@@ -317,7 +320,9 @@ class WorkerPool:
     def _failure(self, function: str, death: Death, *, is_late: bool) -> Failure:
         if death.is_timed_out or is_late:
             stack = f"; most recent call first:\n{death.stack}" if death.stack else "\n"
-            return Failure(function, "timed out", shorten(f"took longer than {self._timeout:g} seconds{stack}"))
+            return Failure(
+                function, "timed out", shorten(f"took longer than {self._timeouts[function]:g} seconds{stack}")
+            )
         limit = f"; it could use {self._max_memory:,} MiB of memory" if self._max_memory else ""
         return Failure(function, "died", f"the worker process died with exit code {death.exit_code}{limit}\n")
 

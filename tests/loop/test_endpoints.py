@@ -39,7 +39,7 @@ def judge_of(url: str, question: Judge, **settings: Any) -> Reward:
 
 
 def run_of(reward: Reward, max_failure_rate: float = 0.9, **changes: Any) -> RunConfig:
-    workers = RewardWorkers(timeout=20.0, num_workers=1, max_failure_rate=max_failure_rate)
+    workers = RewardWorkers(num_workers=1, max_failure_rate=max_failure_rate)
     return fake(rewards=("tests.loop.rewards:digits", reward), reward_workers=workers, max_steps=2, **changes)
 
 
@@ -153,7 +153,7 @@ def test_a_judge_behind_a_server_gives_the_scores_of_the_same_one_in_the_process
     labels = {character: float(k) for k, character in enumerate("0123456789abcdefghijklmnopqrstuvwxyz")}
     answered = Answer(pattern="([0-9A-Za-z])", labels=labels, minimum=0.0, maximum=35.0)
     question = Judge(template="{{ prompt }} {{ completion }}", system_prompt="Grade.", answer=answered, max_tokens=6)
-    workers = RewardWorkers(timeout=60.0, num_workers=1, max_failure_rate=0.9)
+    workers = RewardWorkers(num_workers=1, max_failure_rate=0.9)
     with serve_model(path) as server:
         remote = judge_of(server.url, question, deadline=60.0, timeout=60.0)
         config = real(tmp_path, [[user(f"{k} + {k}?")] for k in range(4)], rewards=(remote,), reward_workers=workers)
@@ -166,15 +166,16 @@ def test_a_judge_behind_a_server_gives_the_scores_of_the_same_one_in_the_process
     assert records(summary)[1]["reward/judge/prompt_tokens"] > 100
 
 
-def test_a_timeout_that_is_shorter_than_the_deadline_is_refused(tmp_path: Path) -> None:
+def test_the_deadline_of_the_endpoint_is_that_of_a_call_and_the_timeout_of_workers_has_no_effect() -> None:
     config = fake(rewards=(judge_of("http://localhost:1/v1", DIGIT),))
+    check(config)  # although the deadline is 20 seconds, and the timeout 10
     with pytest.raises(ConfigError) as error:
-        check(config)
+        check(evolve(config, reward_workers=RewardWorkers(timeout=20.0)))
     assert str(error.value).splitlines() == [
-        "reward_workers.timeout",
-        "  got:  10.0",
-        "  need: at least 20: a call of the reward 'judge' may take this long",
-        "  do:   set reward_workers.timeout=20",
+        "reward_workers.timeout has no effect",
+        "  got:  20.0",
+        "  need: a reward that has no time limit of its own, as judges have",
+        "  do:   leave it out",
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import as_reward
+from purerl.rewards.adapters import RewardInput, as_reward
 from purerl.rewards.endpoint import client
 from purerl.rewards.endpoint.errors import EndpointError, UnusableAnswerError
 from purerl.rewards.endpoint.settings import Endpoint
@@ -21,8 +21,9 @@ from purerl.rewards.judges.question import Question
 from purerl.rewards.judges.settings import Answer, Judge
 from purerl.rewards.kinds import judge
 from purerl.rewards.outcomes import Measured
+from purerl.rewards.runner import RewardRunner
 
-from .servers import Server, answer, raw, serve, status
+from .servers import Server, answer, raw, serve, slow, status
 
 ENDPOINT = Endpoint(url="http://localhost:1/v1", model="m")
 EXAMPLE = {"prompt": [{"role": "user", "content": "6 * 7?"}], "answer": "42"}
@@ -149,7 +150,7 @@ def test_a_column_that_an_example_does_not_have_is_an_error():
 
 
 def config_of(endpoint: Endpoint = ENDPOINT, extra_body: Any = MappingProxyType({}), **settings: Any) -> judge.Config:
-    return judge.Config(endpoint=endpoint, extra_body=extra_body, judge=Judge(**settings))
+    return judge.Config(endpoint=endpoint, extra_body=dict(extra_body), judge=Judge(**settings))
 
 
 def test_the_columns_of_a_template_are_known_before_the_run():
@@ -178,6 +179,14 @@ def test_a_judge_is_a_reward_function_of_purerl():
     reward = as_reward("judge", judge.build(config_of()))
     assert reward.convention.name == "purerl"
     assert [*inspect.signature(reward.function).parameters] == ["completion", "example", "messages"]
+
+
+def test_the_deadline_is_that_of_a_call_in_a_worker():
+    with serve(slow(1.5, answer("Score: 10"))) as server:
+        config = config_of(Endpoint(url=server.url, model="grader"))
+        with RewardRunner([config], functions={}, timeout=0.2, num_workers=1) as runner:
+            [result] = runner.run([RewardInput("0", "It is 42.", EXAMPLE)])
+    assert result.components == {"judge": 1.0}, result.failure
 
 
 def test_the_reward_is_the_score_and_everything_is_counted():

@@ -22,6 +22,7 @@ def _is_address(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.password is None and not parts.query
 
 
+_MARGIN = 10.0  # seconds that a busy process may take to end a request at its deadline
 _PRICE = {"need": "a finite number, at least 0", "valid": lambda value: 0 <= value < math.inf}
 
 
@@ -73,6 +74,11 @@ class Endpoint:
     )
     input_price: float = setting("price of a million tokens of prompts, for the metric cost", default=0.0, **_PRICE)
     output_price: float = setting("price of a million tokens of answers, for the metric cost", default=0.0, **_PRICE)
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which a call has certainly ended by itself."""
+        return self.deadline + _MARGIN
 
     def __attrs_post_init__(self) -> None:
         if self.timeout > self.deadline:

@@ -54,7 +54,7 @@ def columns(config: Config) -> list[str | tuple[str, ...]]:
 
 def seconds(config: Config) -> float:
     """How long a call may take."""
-    return config.endpoint.deadline
+    return config.endpoint.longest
 
 
 def build(config: Config) -> JudgeReward:
