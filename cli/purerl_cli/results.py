@@ -30,7 +30,10 @@ def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) ->
     from purerl.evaluation.results import dataset_metrics
 
     every = {data_set: dataset_metrics(problems, settings) for data_set, problems in results.items()}
-    components = dict.fromkeys(name for values in every.values() for name in values if name.startswith("reward/"))
+    attempts = (attempt for problems in results.values() for problem in problems for attempt in problem.attempts)
+    totals = dict.fromkeys(f"reward/{name}" for attempt in attempts for name in attempt.result.totals)
+    rewards = dict.fromkeys(name for values in every.values() for name in values if name.startswith("reward/"))
+    components = [name for name in rewards if name not in totals]
     names = [f"pass@{k}" for k in settings.pass_ks]
     names += [f"maj@{settings.samples_per_prompt}"] if settings.answer_extractor else []
     # With one component that is the reward itself, it would be the same number again.
@@ -39,6 +42,7 @@ def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) ->
         name for name in ("turns", "tool_calls", "tool_errors") if any(name in values for values in every.values())
     ]
     names += ["truncated", "valid_fraction", "failed"]
+    names += [name for name in totals if name.endswith("/cost") and any(values.get(name) for values in every.values())]
     rows = []
     for data_set, problems in results.items():
         metrics = every[data_set]

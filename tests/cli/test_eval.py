@@ -23,6 +23,7 @@ from purerl_cli.progress import EvaluationProgress
 from purerl_cli.results import format_completions
 from tests.loop.small import fake, small_real
 from tests.recipes.made import write_model
+from tests.rewards.servers import answer, serve
 
 from .terminal import run_in_terminal
 
@@ -66,6 +67,20 @@ def test_eval_prints_a_row_per_data_set_and_writes_json(prepared: Path, tmp_path
         assert cells[:4] == [name, "5", f"{metrics['accuracy']:.3f}", interval]
         assert cells[4:7] == [f"{metrics[key]:.3f}" for key in ("pass@1", "pass@2", "maj@4")]
         assert len(written["data"][name]["problems"]) == 5
+
+
+def test_a_judge_gives_the_reward_and_its_cost_is_a_column(prepared: Path, tmp_path: Path) -> None:
+    with serve(answer("Score: 4", prompt=30, completion=3)) as server:
+        judge = f'{{kind = "judge", endpoint = {{url = "{server.url}", model = "m", input_price = 1e5}}}}'
+        result = _purerl(
+            "eval", prepared / "model", "--data", prepared / "held_out.parquet", "--reward", judge, "--max-tokens", 4,
+            "--max-examples", 8, "--json", tmp_path / "all.json",
+        )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert re.search(r"reward +length +truncated +valid_fraction +failed +reward/judge/cost", result.stdout)
+    metrics = json.loads((tmp_path / "all.json").read_text())["data"]["held_out"]["metrics"]
+    assert metrics["reward/judge"] == pytest.approx(1 / 3)
+    assert (metrics["reward/judge/requests"], metrics["reward/judge/cost"]) == (8, 24)
 
 
 def test_one_reward_decides_what_is_correct_and_every_component_is_a_column(prepared: Path, tmp_path: Path) -> None:
