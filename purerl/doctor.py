@@ -48,6 +48,7 @@ REQUIRED = {
 """Required package -> what purerl uses it for."""
 EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
+    "images": ("pillow", "decodes images in prompts"),
     "lora": ("peft", "trains adapters"),
     "mcp": ("mcp", "calls tools of MCP servers"),
     "gymnasium": ("gymnasium", "environments that are registered with it"),

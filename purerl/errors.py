@@ -4,6 +4,7 @@
     ├── InputError (also a ValueError)   something that was given is wrong; nothing has been done yet
     │   ├── ConfigError                  a setting
     │   ├── DataError                    a data set or a record of it
+    │   │   └── ImageError               an image in it
     │   └── BatchError                   a batch
     └── RunError                         something went wrong while running
         ├── RunDirectoryError            the run directory belongs to another or to a finished run
@@ -28,6 +29,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "EngineError",
+    "ImageError",
     "InputError",
     "PurerlError",
     "RewardError",
@@ -66,6 +68,10 @@ class ConfigError(InputError):
 
 class DataError(InputError):
     """A data set, or a record of it, cannot be used."""
+
+
+class ImageError(DataError):
+    """An image cannot be read or decoded, or is too large."""
 
 
 class BatchError(InputError):

@@ -1,8 +1,11 @@
-"""Tokenization of prompts and conversations, and the mask of the tokens to learn.
+"""Tokenization of prompts and conversations.
 
 A string is tokenized without changes. Chat messages are rendered with the tokenizer's chat template, and the template
 adds all special tokens. A rendered prompt ends with the header of the assistant turn (the generation prompt). A prompt
 that spells a special token can be tokenized as text, see `Chat.escapes`.
+
+Of an image, the chat template renders a placeholder. When all text is tokenized, the tokens that stand for the image
+take its place, once: see `purerl.backends.processor`.
 """
 
 from __future__ import annotations
@@ -17,10 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from attrs import evolve, field, frozen
 
+from purerl.backends.processor import Processor
 from purerl.data.columns import PromptFormat
+from purerl.data.images import as_parts, images_of
 from purerl.data.settings import SpecialTokens
 from purerl.data.special_tokens import encode, is_marked, mark, unmark
-from purerl.errors import ConfigError, DataError
+from purerl.errors import ConfigError, DataError, ImageError
+from purerl.images import Image
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,18 +36,21 @@ __all__ = [
     "Messages",
     "Prompt",
     "TextOrMessages",
-    "TokenizedExample",
     "add_system_prompt",
+    "apply_template",
     "check_settings",
     "decode",
     "encode_continuation",
     "encode_rendered",
+    "eos_tokens",
+    "image_ids",
     "open_chat",
     "render",
+    "roles_of",
     "template_words",
     "text_note",
-    "tokenize_answer",
     "tokenize_prompts",
+    "with_expansions",
 ]
 
 Messages = Sequence[Mapping[str, Any]]
@@ -67,6 +76,7 @@ class Chat:
                           assistant's, text that spells a special token is tokenized as text. Otherwise it becomes the
                           token
     prompt_format         "text": prompts are plain text, and the chat template is not applied
+    processor             of a model whose prompts may have images; None: they have none
     """
 
     tokenizer: Any  # the annotations of transformers do not narrow what its calls return
@@ -76,6 +86,7 @@ class Chat:
     chat_template_kwargs: Mapping[str, Any] = field(factory=dict)
     escapes: bool = False
     prompt_format: PromptFormat = "messages"
+    processor: Processor | None = None
 
     @cached_property
     def stop_strings(self) -> tuple[str, ...]:
@@ -89,17 +100,16 @@ class Chat:
 
 
 class Prompt(NamedTuple):
-    """A prompt as the input of a model."""
+    """A prompt as the input of a model.
+
+    text    with one placeholder for each image
+    tokens  with all tokens that stand for each image
+    images  in the order of their tokens
+    """
 
     text: str
     tokens: list[int]
-
-
-class TokenizedExample(NamedTuple):
-    """The tokens of a prompt and its answer; `action` is True for the tokens to learn."""
-
-    tokens: list[int]
-    action: list[bool]
+    images: Sequence[Image] = ()
 
 
 def check_settings(
@@ -120,11 +130,12 @@ def open_chat(
     chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     extra_stop_tokens: Sequence[int] = (),
     special_tokens: SpecialTokens = "keep",
+    processor: Processor | None = None,
 ) -> Chat:
     """Return the `Chat` for prompts of `prompt_format`.
 
     `extra_stop_tokens` also end a completion, for example the `eos_token_id` values of the model's generation config.
-    Ids outside the vocabulary of `tokenizer` are ignored.
+    Ids outside the vocabulary of `tokenizer` are ignored. With the `processor` of the model, messages may have images.
 
     Raises: ConfigError if the prompts are plain text and a chat setting is set; if the chat template does not read an
     argument; if the prompts are messages and the tokenizer has no chat template.
@@ -134,7 +145,7 @@ def open_chat(
     extra = [token for token in extra_stop_tokens if token < len(tokenizer)]
     if prompt_format == "text":
         return _with_end_tokens(
-            Chat(tokenizer, (), (), escapes=escapes, prompt_format="text"), _eos_tokens(tokenizer), extra
+            Chat(tokenizer, (), (), escapes=escapes, prompt_format="text"), eos_tokens(tokenizer), extra
         )
     if not tokenizer.chat_template:
         raise ConfigError(
@@ -144,8 +155,8 @@ def open_chat(
             do="use a model that has one, put chat_template.jinja next to its tokenizer, or write the prompts as text",
         )
     _check_template_kwargs(tokenizer, chat_template_kwargs)
-    chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs, escapes)
-    return _with_end_tokens(chat, [*_end_of_turn_tokens(chat), *_eos_tokens(tokenizer)], extra)
+    chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs, escapes, processor=processor)
+    return _with_end_tokens(chat, [*_end_of_turn_tokens(chat), *eos_tokens(tokenizer)], extra)
 
 
 def text_note(tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -179,7 +190,8 @@ def _with_end_tokens(chat: Chat, end_tokens: Sequence[int], extra: Sequence[int]
     return evolve(chat, end_tokens=tuple(dict.fromkeys(end_tokens)), stop_tokens=stop_tokens)
 
 
-def _eos_tokens(tokenizer: Any) -> tuple[int, ...]:
+def eos_tokens(tokenizer: Any) -> tuple[int, ...]:
+    """The EOS token of `tokenizer`, if it has one."""
     return () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
 
 
@@ -207,7 +219,9 @@ def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prom
     for text, ids in zip(texts, tokens, strict=True):
         if not ids:
             raise DataError(f"prompt {text!r}", got="no tokens", need="at least one token", do="remove the row")
-    return [Prompt(unmark(text), ids) for text, ids in zip(texts, tokens, strict=True)]
+    images = [() if is_text else images_of(prompt) for prompt in prompts]
+    rows = zip(texts, tokens, images, strict=True)
+    return [Prompt(unmark(text), with_expansions(chat, ids, images), images) for text, ids, images in rows]
 
 
 def _render_prompt(chat: Chat, messages: Messages) -> str:
@@ -230,32 +244,39 @@ def render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
 
     Raises: DataError if the chat template raises an error.
     """
-    return _apply_template(chat, messages, tokenize=False, **kwargs)
+    return apply_template(chat, messages, tokenize=False, **kwargs)
 
 
-def _apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
+def apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
+    """What the tokenizer makes of `messages` by its chat template. Raises DataError as `render`."""
     from jinja2 import TemplateError
 
     messages = list(messages)
+    if chat.processor is not None:
+        messages = [as_parts(message) for message in messages]
+    elif images := images_of(messages):
+        need = "text, or a vision-language model and data or an environment with images"
+        raise ImageError("the images of a conversation", got=f"{len(images)} images", need=need)
     if chat.escapes:
         messages = [_escaped(chat, message) for message in messages]
         kwargs = {**kwargs, "tools": _marked(chat, kwargs.get("tools"))}
     try:
         return chat.tokenizer.apply_chat_template(messages, **kwargs, **chat.chat_template_kwargs)
     except (TemplateError, TypeError, ValueError) as error:
-        raise DataError(f"the chat template raised an error: {error}", got=_roles(messages)) from error
+        raise DataError(f"the chat template raised an error: {error}", got=roles_of(messages)) from error
 
 
-def _roles(messages: Messages) -> str:
+def roles_of(messages: Messages) -> str:
+    """The roles of `messages`, for error messages."""
     return "messages with the roles " + ", ".join(str(message["role"]) for message in messages)
 
 
 def _escaped(chat: Chat, message: Mapping[str, Any]) -> Mapping[str, Any]:
     """`message` with its content marked where it spells a special token, unless it is the assistant's."""
     content = message.get("content")
-    if message["role"] == "assistant" or not isinstance(content, str):
+    if message["role"] == "assistant" or content is None:
         return message
-    return {**message, "content": mark(chat.tokenizer, content)}
+    return {**message, "content": _marked(chat, content)}
 
 
 def _marked(chat: Chat, value: Any) -> Any:
@@ -301,85 +322,20 @@ def decode(chat: Chat, tokens: Sequence[int], *, skip_special_tokens: bool) -> s
     return chat.tokenizer.decode(np.asarray(tokens, dtype=np.int64), skip_special_tokens=skip_special_tokens)
 
 
-# --- prompts with answers ----------------------------------------------------------------------------------------
+# --- images ------------------------------------------------------------------------------------------------------
 
 
-def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) -> TokenizedExample:
-    """Tokenize `prompt` followed by `answer` and mark the tokens to learn. Both are strings, or both are messages.
+def with_expansions(chat: Chat, tokens: list[int], images: Sequence[Image]) -> list[int]:
+    """`tokens` with those that stand for each of `images`, in order, in place of its placeholder.
 
-    Strings: the tokens to learn are the answer and the EOS token after it. Messages: the tokens to learn are every
-    assistant turn in the answer, each with the token that ends it. If the chat template has ``{% generation %}``
-    markers, they define the assistant turns. Otherwise a turn consists of the tokens that it adds to the conversation
-    before it.
-
-    Raises: DataError if the prompt is empty, if there is nothing to learn, or if the template has no markers and
-    renders earlier turns differently when more messages follow.
+    Raises: ImageError if there are more or fewer placeholders than images.
     """
-    if isinstance(prompt, str):
-        prompt_tokens = tokenize_prompts(chat, [prompt])[0].tokens
-        answer_tokens = [*encode_rendered(chat, [str(answer)])[0], *_eos_tokens(chat.tokenizer)]
-        action = [False] * len(prompt_tokens) + [True] * len(answer_tokens)
-        return TokenizedExample(prompt_tokens + answer_tokens, action)
-    prompt = add_system_prompt(chat, prompt)
-    messages = [*prompt, *answer]
-    tokenize = _tokenize_with_markers if _has_generation_markers(chat) else _tokenize_by_turns
-    has_assistant_turn = any(message["role"] == "assistant" for message in answer)
-    example = tokenize(chat, messages, len(prompt)) if has_assistant_turn else TokenizedExample([], [])
-    if not any(example.action):
-        what = "the conversation has no assistant tokens to learn"
-        raise DataError(what, got=_roles(messages), need="an assistant turn after the prompt", do="remove the row")
-    return example
+    return tokens if chat.processor is None else chat.processor.with_expansions(tokens, images)
 
 
-def _has_generation_markers(chat: Chat) -> bool:
-    return re.search(r"{%-?\s*generation\s*-?%}", str(chat.tokenizer.get_chat_template())) is not None
+def image_ids(chat: Chat, tokens: Sequence[int], images: Sequence[Image]) -> list[int]:
+    """For each of `tokens` the content id of the image that it stands for, 0 for text; empty if `chat` has no images.
 
-
-def _tokenize_with_markers(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
-    """Mark the tokens that the template marks, starting with message `first`."""
-    tokens, marked = _encode_with_markers(chat, messages)
-    is_assistant = messages[first]["role"] == "assistant"
-    start = _prefix_length(chat, tokens, messages[:first], add_generation_prompt=is_assistant)
-    return TokenizedExample(tokens, [k >= start and learned for k, learned in enumerate(marked)])
-
-
-def _encode_with_markers(chat: Chat, messages: Messages) -> tuple[list[int], list[bool]]:
-    """The tokens of `messages`, and whether the template marks each of them as the assistant's."""
-    options: dict[str, Any] = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
-    text = render(chat, messages) if chat.escapes else ""
-    if not is_marked(text):
-        encoded = _apply_template(chat, messages, **options)
-        return list(encoded["input_ids"]), list(map(bool, encoded["assistant_masks"]))
-    encoded = _apply_template(chat, messages, **options, tokenizer_kwargs={"return_offsets_mapping": True})
-    is_assistant = [False] * len(text)
-    for (start, end), marked in zip(encoded["offset_mapping"], encoded["assistant_masks"], strict=True):
-        is_assistant[start:end] = [bool(marked)] * (end - start)
-    tokens, starts = encode(chat.tokenizer, text)
-    return tokens, [is_assistant[start] for start in starts]
-
-
-def _tokenize_by_turns(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
-    """Mark the tokens that each assistant turn, starting with message `first`, adds to the messages before it."""
-    tokens = encode_rendered(chat, [render(chat, messages)])[0]
-    action = [False] * len(tokens)
-    for turn in range(first, len(messages)):
-        if messages[turn]["role"] == "assistant":
-            start = _prefix_length(chat, tokens, messages[:turn], add_generation_prompt=True)
-            end = _prefix_length(chat, tokens, messages[: turn + 1])
-            # Tokens after the end token, for example a line break, are not part of the answer.
-            end = max((k + 1 for k in range(start, end) if tokens[k] in chat.end_tokens), default=end)
-            action[start:end] = [True] * (end - start)
-    return TokenizedExample(tokens, action)
-
-
-def _prefix_length(chat: Chat, tokens: Sequence[int], messages: Messages, **kwargs: Any) -> int:
-    """The number of tokens of `messages`. Raises DataError if they are not a prefix of `tokens`."""
-    prefix = encode_rendered(chat, [render(chat, messages, **kwargs)])[0]
-    if tokens[: len(prefix)] != prefix:
-        raise DataError(
-            "the chat template changes earlier turns when more messages follow",
-            got=f"different tokens for the first {len(messages)} messages",
-            need="turns that stay the same when messages follow, or a template with {% generation %} markers",
-            do="put one answer in each row, in columns `prompt` and `completion`, or use another chat template",
-        )
-    return len(prefix)
+    `images` are those of `tokens`, in order.
+    """
+    return [] if chat.processor is None else chat.processor.image_ids(tokens, images)

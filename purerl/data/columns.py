@@ -1,8 +1,9 @@
 """Detection of the example type and the prompt format of a table from its column names and types.
 
-A text column holds strings. A messages column holds lists of structures with the string fields `role` and `content`, as
-chat templates take them. The data formats of verl and TRL are supported. Their other columns are passed to the reward
-functions without changes.
+A text column holds strings. A messages column holds lists of structures with the fields `role` and `content`, as chat
+templates take them. The role is a string, and so is the content, unless it is a list of parts, which are texts and
+images. The data formats of verl and TRL are supported. Their other columns are passed to the reward functions without
+changes.
 """
 
 from __future__ import annotations
@@ -45,14 +46,19 @@ class ExampleFormat(NamedTuple):
     columns        the columns that are read. The first one is the prompt, or starts with the prompt. In a conversation
                    the prompt is every message before the first assistant turn. In a pair of conversations it is their
                    common prefix.
+    has_parts      whether contents of messages are lists of parts
+    has_images     whether messages have images, see `purerl.data.images`
     """
 
     example_type: ExampleType
     prompt_format: PromptFormat
     columns: tuple[str, ...]
+    has_parts: bool = False
+    has_images: bool = False
 
     def __str__(self) -> str:
-        return f"{self.example_type}: {', '.join(self.columns)} ({self.prompt_format})"
+        images = ", images" if self.has_images else ""
+        return f"{self.example_type}: {', '.join(self.columns)} ({self.prompt_format}{images})"
 
 
 EXAMPLE_FORMATS = (
@@ -82,7 +88,20 @@ def column_format(arrow_type: pa.DataType) -> PromptFormat | None:
     if not is_list or not types.is_struct(arrow_type.value_type):
         return None
     fields = {field.name: field.type for field in arrow_type.value_type}
-    return "messages" if all(_is_text(fields.get(name)) for name in ("role", "content")) else None
+    is_content = _is_text(fields.get("content")) or _has_parts(fields.get("content"))
+    return "messages" if _is_text(fields.get("role")) and is_content else None
+
+
+def _has_lists(arrow_type: Any) -> bool:
+    """Whether the contents of messages in a column of this type are lists of parts."""
+    fields = {field.name: field.type for field in _struct_fields(getattr(arrow_type, "value_type", None))}
+    return _has_parts(fields.get("content"))
+
+
+def _has_parts(arrow_type: Any) -> bool:
+    """Whether a column of this type holds lists of parts: structures with their type, and text or images."""
+    fields = {field.name: field.type for field in _struct_fields(getattr(arrow_type, "value_type", None))}
+    return _is_text(fields.get("type"))
 
 
 def _is_text(arrow_type: pa.DataType | None) -> bool:
@@ -110,7 +129,7 @@ def select_format(schema: pa.Schema, example_type: ExampleType, path: str) -> Ex
     """
     for match in detect_formats(schema):
         if match.example_type == example_type:
-            return match
+            return match._replace(has_parts=any(_has_lists(schema.field(name).type) for name in match.columns))
     candidates = [candidate for candidate in EXAMPLE_FORMATS if candidate.example_type == example_type]
     closest = max(candidates, key=lambda candidate: sum(name in schema.names for name in candidate.columns))
     missing = [name for name in closest.columns if name not in schema.names]
@@ -120,7 +139,7 @@ def select_format(schema: pa.Schema, example_type: ExampleType, path: str) -> Ex
     for name, prompt_format in formats.items():
         if prompt_format is None:
             arrow_type = schema.field(name).type
-            need = "text, or messages: a list of {role, content}, both strings"
+            need = "text, or messages: a list of {role, content}, strings or a list of parts as content"
             do = _fix_for_type(name, arrow_type)
             raise DataError(f"column {name!r} of {path!r}", got=f"type {arrow_type}", need=need, do=do)
     got = ", ".join(f"{name!r} holds {prompt_format}" for name, prompt_format in formats.items())
@@ -150,13 +169,13 @@ def _fix_for_schema(schema: pa.Schema) -> str | None:
 
 
 def _fix_for_conversations(name: str, arrow_type: Any) -> str | None:
-    """How to convert a column of conversations in another format, such as ShareGPT or content parts."""
+    """How to convert a column of conversations in another format, such as ShareGPT."""
     fields = {field.name: field.type for field in _struct_fields(getattr(arrow_type, "value_type", None))}
     if {"from", "value"} <= fields.keys():
         names = "'from' to 'role' (human to user, gpt to assistant) and 'value' to 'content'"
         return f"in {name!r} rename {names}, and rename the column to 'messages'"
     if {"role", "content"} <= fields.keys() and _struct_fields(getattr(fields["content"], "value_type", None)):
-        return f"make each content in {name!r} one string: join the text of its parts"
+        return f"give each part of a content in {name!r} a `type`, text or image"
     return None
 
 

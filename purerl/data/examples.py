@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise, takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve, frozen
 
-from purerl.data.chat import Chat, Prompt, TextOrMessages, TokenizedExample, tokenize_answer, tokenize_prompts
+from purerl.data.answers import TokenizedExample, tokenize_answer
+from purerl.data.chat import Chat, Prompt, TextOrMessages, tokenize_prompts
 from purerl.data.columns import ExampleFormat, ExampleType, check_rows, select_format
 from purerl.data.files import read_table
+from purerl.data.images import has_images, located, with_images
 from purerl.errors import DataError
 
 if TYPE_CHECKING:
@@ -86,16 +89,19 @@ def read_examples(
         formats.append(select_format(table.schema, example_type, path))
         tables.append(table)
     for example_format, path in zip(formats, paths, strict=True):
-        if example_format != formats[0]:
+        if example_format.columns != formats[0].columns or example_format.prompt_format != formats[0].prompt_format:
             got = f"{formats[0]} in {paths[0]!r}, {example_format} in {path!r}"
             need, do = "the same columns in the same format in all files", "rename columns, or convert one of the files"
             raise DataError("the files of one run have different formats", got=got, need=need, do=do)
+    example_format = formats[0]._replace(has_parts=any(each.has_parts for each in formats))
     for table, path in zip(tables, paths, strict=True):
-        check_rows(table, formats[0], path)
+        check_rows(table, example_format, path)
+    images = [has_images(table, example_format, path) for table, path in zip(tables, paths, strict=True)]
+    example_format = example_format._replace(has_images=any(images))
     ends = [0, *accumulate(table.num_rows for table in tables)]
     ranges = [range(start, end) for start, end in pairwise(ends)]
     parts = tuple(ranges) if weights else (range(ends[-1])[:limit],)
-    return DataSet(tuple(paths), tuple(tables), formats[0], parts, tuple(weights) or (1.0,))
+    return DataSet(tuple(paths), tuple(tables), example_format, parts, tuple(weights) or (1.0,))
 
 
 # --- order -------------------------------------------------------------------------------------------------------
@@ -154,13 +160,22 @@ def _permutation(size: int, seed: int, epoch: int) -> list[int]:
 
 
 def rows_at(data: DataSet, indices: Sequence[int]) -> list[Example]:
-    """The rows at `indices`, in that order."""
+    """The rows at `indices`, in that order. Relative paths of images start at the directory of their file."""
     locations = [_locate_row(data, index) for index in indices]
     rows = {}
     for file in {file for file, _ in locations}:
         numbers = [row for row_file, row in locations if row_file == file]
-        rows[file] = iter(data.tables[file].take(numbers).to_pylist())
+        taken = data.tables[file].take(numbers).to_pylist()
+        if data.example_format.has_images:
+            folder = _folder_of(data.paths[file])
+            taken = [located(data.example_format, row, folder) for row in taken]
+        rows[file] = iter(taken)
     return [next(rows[file]) for file, _ in locations]
+
+
+def _folder_of(path: str) -> Path:
+    """The directory of the files of the data set at `path`."""
+    return Path(path) if Path(path).is_dir() else Path(path).parent
 
 
 def _locate_row(data: DataSet, index: int) -> tuple[int, int]:
@@ -171,40 +186,53 @@ def _locate_row(data: DataSet, index: int) -> tuple[int, int]:
 
 
 def extract_prompt(example_format: ExampleFormat, example: Example) -> TextOrMessages:
-    """The prompt of `example`, as stored in the file."""
-    if example_format.columns == ("messages",):
-        return list(takewhile(lambda message: message["role"] != "assistant", example["messages"]))
-    if example_format.columns == ("chosen", "rejected"):
-        pairs = zip(example["chosen"], example["rejected"], strict=False)
-        return [chosen for chosen, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    return example[example_format.columns[0]]
+    """The prompt of `example`, as stored in the file, but for images: see `purerl.data.images.with_images`."""
+    return _prompt_of(example_format, _converted(example_format, example))
 
 
 def extract_answers(example_format: ExampleFormat, example: Example) -> list[TextOrMessages]:
     """The answers to the prompt of `example`: none, the demonstration, or the chosen and the rejected answer."""
+    return _answers_of(example_format, _converted(example_format, example))
+
+
+def _prompt_of(example_format: ExampleFormat, converted: Example) -> TextOrMessages:
+    if example_format.columns == ("messages",):
+        return list(takewhile(lambda message: message["role"] != "assistant", converted["messages"]))
+    if example_format.columns == ("chosen", "rejected"):
+        pairs = zip(converted["chosen"], converted["rejected"], strict=False)
+        return [chosen for chosen, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return converted[example_format.columns[0]]
+
+
+def _answers_of(example_format: ExampleFormat, converted: Example) -> list[TextOrMessages]:
     if example_format.columns[0] in {"messages", "chosen"}:
-        start = len(extract_prompt(example_format, example))
-        return [example[name][start:] for name in example_format.columns]
-    return [example[name] for name in example_format.columns[1:]]
+        start = len(_prompt_of(example_format, converted))
+        return [converted[name][start:] for name in example_format.columns]
+    return [converted[name] for name in example_format.columns[1:]]
+
+
+def _converted(example_format: ExampleFormat, example: Example) -> Example:
+    is_plain = not example_format.has_parts and not example_format.has_images
+    return example if is_plain else with_images(example_format, example)
 
 
 def prompts_at(chat: Chat, data: DataSet, indices: Sequence[int], examples: Sequence[Example]) -> list[Prompt]:
     """Tokenize the prompts of `examples`, the rows at `indices`. Raises DataError that names the row."""
-    prompts = [extract_prompt(data.example_format, example) for example in examples]
     try:
-        return tokenize_prompts(chat, prompts)
+        return tokenize_prompts(chat, [extract_prompt(data.example_format, example) for example in examples])
     except DataError:
-        for index, prompt in zip(indices, prompts, strict=True):
+        for index, example in zip(indices, examples, strict=True):
             with _name_row_in_errors(data, index):
-                tokenize_prompts(chat, [prompt])
+                tokenize_prompts(chat, [extract_prompt(data.example_format, example)])
         raise
 
 
 def tokenized_at(chat: Chat, data: DataSet, index: int, example: Example) -> list[TokenizedExample]:
     """Tokenize `example`, the row at `index`: its prompt with each answer. Raises DataError that names the row."""
     with _name_row_in_errors(data, index):
-        prompt = extract_prompt(data.example_format, example)
-        return [tokenize_answer(chat, prompt, answer) for answer in extract_answers(data.example_format, example)]
+        converted = _converted(data.example_format, example)
+        prompt, answers = _prompt_of(data.example_format, converted), _answers_of(data.example_format, converted)
+        return [tokenize_answer(chat, prompt, answer) for answer in answers]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from purerl.data.images import uniform_contents
 from purerl.data.values import check_names, check_values, simplify_types
 from purerl.errors import DataError, nearest
 
@@ -220,6 +221,7 @@ def _parse_json_object(line: str, number: int, path: Path) -> Mapping[str, Any]:
 def _make_column(values: Sequence[Any], name: str, path: Path) -> pa.Array:
     import pyarrow as pa
 
+    values = uniform_contents(values)
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError) as error:

@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from attrs import frozen
 
-from purerl.data.chat import (
-    Chat,
-    TextOrMessages,
-    TokenizedExample,
-    open_chat,
-    text_note,
-    tokenize_answer,
-    tokenize_prompts,
-)
+from purerl.data.answers import TokenizedExample, tokenize_answer
+from purerl.data.chat import Chat, TextOrMessages, open_chat, text_note, tokenize_prompts
 from purerl.data.columns import (
     ColumnStyle,
     ExampleFormat,

@@ -6,6 +6,7 @@ import hashlib
 import json
 
 from purerl.data.chat import TextOrMessages
+from purerl.data.images import as_json
 
 __all__ = ["is_validation"]
 
@@ -15,13 +16,14 @@ def is_validation(prompt: TextOrMessages, *, fraction: float) -> bool:
 
     hash(prompt) / 2^64 < fraction
 
-    The hash covers the string, or the roles and contents of the messages. The result does not depend on the order of
-    the rows, on other rows, or on the file. Duplicate prompts are always on the same side. The validation set of a
-    smaller fraction is a subset of the validation set of a larger one.
+    The hash covers the string, or the roles and contents of the messages; of an image its content id. The result does
+    not depend on the order of the rows, on other rows, or on the file. Duplicate prompts are always on the same side.
+    The validation set of a smaller fraction is a subset of the validation set of a larger one.
 
     >>> [k for k in range(40) if is_validation(f"problem {k}", fraction=0.1)]
     [21, 32]
     """
-    content = prompt if isinstance(prompt, str) else [[message["role"], message["content"]] for message in prompt]
+    messages = [] if isinstance(prompt, str) else map(as_json, prompt)
+    content = prompt if isinstance(prompt, str) else [[message["role"], message["content"]] for message in messages]
     digest = hashlib.blake2b(json.dumps(content, ensure_ascii=False).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64

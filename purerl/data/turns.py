@@ -28,7 +28,9 @@ from purerl.data.chat import (
     render,
     template_words,
     tokenize_prompts,
+    with_expansions,
 )
+from purerl.data.images import images_of, text_of
 from purerl.data.special_tokens import mark, unmark
 from purerl.errors import ConfigError, DataError
 
@@ -151,12 +153,15 @@ class TemplateTurns:
         text = _rendered(self.chat, messages, tools, add_generation_prompt=True)
         if not (tokens := encode_rendered(self.chat, [text])[0]):
             raise DataError("a conversation", got="no tokens", need="at least one token")
-        return Prompt(unmark(text), tokens)
+        images = images_of(messages)
+        return Prompt(unmark(text), with_expansions(self.chat, tokens, images), images)
 
     def following(self, before: Messages, turn: Sequence[int], new: Messages, tools: Tools = ()) -> list[int]:
         """What the template adds after a placeholder in place of the turn."""
         tokens = encode_continuation(self.chat, self.closing + _added(self.chat, self.closing, before, new, tools))
-        return tokens[_sampled_length(self.chat, self.closing, turn, tokens) :]
+        return with_expansions(
+            self.chat, tokens[_sampled_length(self.chat, self.closing, turn, tokens) :], images_of(new)
+        )
 
 
 def _open_template(chat: Chat, tools: Tools) -> TemplateTurns:
@@ -264,7 +269,7 @@ def _placeholder_turn(results: Messages) -> Mapping[str, Any]:
 def _after_placeholder(chat: Chat, messages: Messages, tools: Tools, **kwargs: Any) -> str:
     """The text that the template adds after the last placeholder."""
     _, placeholder, after = _rendered(chat, messages, tools, **kwargs).rpartition(_PLACEHOLDER)
-    contents = [str(message.get("content")) for message in messages if message["role"] != "assistant"]
+    contents = [text_of(message.get("content")) for message in messages if message["role"] != "assistant"]
     if any(_PLACEHOLDER in content for content in contents):
         raise DataError("a message", got=repr(_PLACEHOLDER), need="other text: this text stands for the assistant's")
     if not placeholder:

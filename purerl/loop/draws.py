@@ -7,7 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.data.chat import Chat, Prompt, TokenizedExample
+from purerl.data.answers import TokenizedExample
+from purerl.data.chat import Chat, Prompt
 from purerl.data.examples import DataSet, Example, indices_of_draws, prompts_at, rows_at, tokenized_at
 from purerl.rollouts.examples import scored_at_end
 from purerl.rollouts.types import Draw

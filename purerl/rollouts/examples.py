@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.data.chat import TokenizedExample
+from purerl.data.answers import TokenizedExample
 from purerl.rollouts.single_turn import RowFields
 from purerl.rollouts.types import Draw, Generate, Trajectory
 

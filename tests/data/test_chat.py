@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from purerl.data.chat import Chat, TokenizedExample, open_chat, tokenize_answer, tokenize_prompts
+from purerl.data.answers import TokenizedExample, tokenize_answer
+from purerl.data.chat import Chat, open_chat, tokenize_prompts
 from purerl.errors import ConfigError, DataError
 
 from .made import CHANGING_PREFIX, CHATML, HEADERS, MARKED, STRICT, assistant, system, tokenizer, user

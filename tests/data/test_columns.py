@@ -70,7 +70,12 @@ def _table(*rows: dict[str, Any]) -> pa.Table:
         ({"text": "a"}, [], "TRL"),
         ({"prompt": 3}, [], "TRL"),
         ({"prompt": ["a"]}, [], "TRL"),
-        ({"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}, [], "TRL"),
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
+            ["prompts: prompt (messages)"],
+            "TRL",
+        ),
+        ({"prompt": [{"role": "user", "content": [{"kind": "text", "text": "a"}]}]}, [], "TRL"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
 )
@@ -121,7 +126,7 @@ UNSUPPORTED = [
         (
             "column 'prompt' of 'f'\n"
             "  got:  type int64\n"
-            "  need: text, or messages: a list of {role, content}, both strings"
+            "  need: text, or messages: a list of {role, content}, strings or a list of parts as content"
         ),
     ),
     (

@@ -153,20 +153,20 @@ def test_file_without_supported_columns_is_described(tmp_path: Path) -> None:
     assert (report.formats, report.columns) == ((), (Column("text", "string", 1),))
 
 
-CONTENT_PARTS = [{"role": "user", "content": [{"type": "text", "text": "a"}]}]
+CONTENT_PARTS = [{"role": "user", "content": [{"kind": "text", "text": "a"}]}]
 SHAREGPT = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
 UNSUPPORTED = {
     "content parts": (
         {"prompt": CONTENT_PARTS},
         "prompts",
         "column 'prompt' of",
-        "make each content in 'prompt' one string: join the text of its parts",
+        "give each part of a content in 'prompt' a `type`, text or image",
     ),
     "content parts in another column": (
         {"chat": CONTENT_PARTS},
         "demonstrations",
         "no column 'prompt'",
-        "make each content in 'chat' one string: join the text of its parts",
+        "give each part of a content in 'chat' a `type`, text or image",
     ),
     "from and value": (
         {"id": "x", "conversations": SHAREGPT},

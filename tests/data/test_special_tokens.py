@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from purerl.config.overrides import apply
-from purerl.data.chat import Chat, open_chat, tokenize_answer, tokenize_prompts
+from purerl.data.answers import tokenize_answer
+from purerl.data.chat import Chat, open_chat, tokenize_prompts
 from purerl.data.inspect import inspect
 from purerl.data.special_tokens import encode, mark, unmark
 from purerl.errors import ConfigError

@@ -22,6 +22,7 @@ LAYERS = (
         "digests",
         "event_loop",
         "files",
+        "images",
         "process",
         "seeds",
         "ranks",
@@ -68,7 +69,7 @@ DISTRIBUTED_MODULES = ("torch.distributed", "torch.nn.parallel")
 LAZY_LIBRARIES = {
     "transformers", "tokenizers", "accelerate", "peft", "safetensors", "vllm", "sglang", "megatron", "ray", "wandb",
     "pyarrow", "datasets", "triton", "hypothesis", "gymnasium", "reasoning_gym", "textarena", "trl", "verifiers",
-    "renderers", "aiohttp",
+    "renderers", "aiohttp", "PIL",
 }  # fmt: skip
 
 # The only modules that import triton at the top, for its decorators. They must be imported in functions.
