@@ -87,6 +87,7 @@ SCHEMA_VERSION = 2
 
 SCHEMA: tuple[Field, ...] = (
     Field("tokens", _TOKEN, _I, "id", "collate", "token ids"),
+    Field("image", _TOKEN, _I, "id", "data", "content id of the token's image; 0: text", requires="images"),
     Field("attention_mask", _TOKEN, _B, "", "collate", "the position has a token"),
     Field("action", _TOKEN, _B, "", "collate", "the token is the policy's own; in SFT, the demonstrator's"),
     Field("mask", _TOKEN, _B, "", "collate, transforms", "the action token is counted"),

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
 from purerl.errors import EngineError
+from purerl.images import ImageStore
 from purerl.ranks import Ranks
 from purerl.sampling import SAMPLING_PARAMETERS, Sampling
 from purerl.types import TensorDict
@@ -32,6 +33,7 @@ __all__ = [
     "StagedState",
     "SupportsBase",
     "SupportsFlops",
+    "SupportsImages",
     "SupportsSleep",
     "SupportsStaging",
     "Trainer",
@@ -57,6 +59,7 @@ class Capabilities:
     in_process            generators: decoding happens inside `collect`
     adapters              generators: accept the weights of an adapter (LoRA), whether they merge them or not
     sleeps                generators: also have the method of `SupportsSleep`
+    images                rows and requests may have images; also has the method of `SupportsImages`
     sampling              generators: which of `SAMPLING_PARAMETERS` a request may have; others are refused
     """
 
@@ -67,6 +70,7 @@ class Capabilities:
     in_process: bool = False
     adapters: bool = False
     sleeps: bool = False
+    images: bool = False
     sampling: frozenset[str] = frozenset()
 
 
@@ -95,6 +99,20 @@ class Weights(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsImages(Protocol):
+    """An optional method of trainers and generators, which is called if their `capabilities.images`."""
+
+    def use_images(self, images: ImageStore) -> None:
+        """Look for the images of rows and requests in `images`. Called once, before there are any.
+
+        An image is in the store before a request or a row has its content id.
+
+        Raises: ConfigError if the engine cannot read images with its model or its settings.
+        """
+        ...
+
+
 # --- generation --------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +127,9 @@ class Request:
     of an episode. A generator may then keep what it has computed, so that it reads only the new tokens of the next
     request. It keeps it until that request, until `cancel` is called with `key`, or until weights are loaded. `keep`
     changes no completion, except by rounding, and a generator may ignore it.
+
+    `image` has for each token the content id of the image that it stands for, as the field `image` of a batch. It is
+    empty if all tokens are text.
     """
 
     key: str
@@ -116,6 +137,19 @@ class Request:
     sampling: Sampling
     seed: int
     keep: bool = False
+    image: Sequence[int] = ()
+
+    @property
+    def content(self) -> Sequence[int]:
+        """`tokens` with the content id of its image in the place of each token of an image.
+
+        Requests whose tokens are equal have the same content if and only if they have the same images.
+        """
+        return (
+            [image or token for token, image in zip(self.tokens, self.image, strict=True)]
+            if self.image
+            else self.tokens
+        )
 
     @property
     def max_length(self) -> int:

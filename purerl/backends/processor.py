@@ -94,7 +94,7 @@ class Processor:
     """What purerl needs of transformers' `processor`, whose tokens are those of `tokenizer`.
 
     image_token     the text of the placeholder of an image, in a rendered prompt
-    image_token_id  its token, which also marks in an expansion where a feature of the image goes
+    image_token_id  its token
     """
 
     def __init__(self, processor: Any, tokenizer: Any) -> None:

@@ -134,9 +134,9 @@ def unknown_outputs_are_zero(true, self, batch, outputs):
 
 
 @mutant("scores_ignore_padding", HFTrainer, "_forward")
-def padding_is_read(true, self, rows, part, outputs):
+def padding_is_read(true, self, rows, *arguments):
     extra = 1e-3 * rows["tokens"].sum(-1, keepdim=True) * rows["action"]
-    return {name: value + extra for name, value in true(self, rows, part, outputs).items()}
+    return {name: value + extra for name, value in true(self, rows, *arguments).items()}
 
 
 @mutant("scores_follow_the_order_of_rows", HFTrainer, "score")
@@ -214,8 +214,8 @@ def watched_outputs_are_learned(true, self, batch, part, objective, *args):
 
 
 @mutant(STEPS, HFTrainer, "_forward")
-def entropy_has_no_gradient(true, self, rows, part, outputs):
-    results = true(self, rows, part, outputs)
+def entropy_has_no_gradient(true, self, rows, *arguments):
+    results = true(self, rows, *arguments)
     return results | {"entropy": results["entropy"].detach()}
 
 
@@ -238,8 +238,8 @@ def rows_have_the_wrong_prefix(true, tokens, action, group):
 
 
 @mutant("equal_calls_give_equal_bits", HFTrainer, "_forward")
-def dropout_is_on(true, self, rows, part, outputs):
-    return {name: functional.dropout(value, 0.1) for name, value in true(self, rows, part, outputs).items()}
+def dropout_is_on(true, self, rows, *arguments):
+    return {name: functional.dropout(value, 0.1) for name, value in true(self, rows, *arguments).items()}
 
 
 class _OtherRank:

@@ -114,6 +114,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         placeholder="<image>",
         image_token="<image>",
         preprocessor=dict(image_processor_type="Gemma3ImageProcessor", size={"height": 16, "width": 16}),
+        processor=dict(image_seq_length=4),
+        tokens=dict(boi_token="<|vision_start|>", eoi_token="<|vision_end|>", image_token="<image>"),
         config=dict(text_config=_TEXT | dict(sliding_window=8), vision_config=_TOWER, mm_tokens_per_image=4),
     ),
 }
@@ -148,6 +150,8 @@ def write_vision_model(folder: Path, family: str = "qwen2_vl", *, seed: int = 0,
             torch.nn.init.normal_(parameter, mean=mean, std=0.2)
         model.to(getattr(torch, dtype)).save_pretrained(path)
     words.save_pretrained(path)
+    settings = path / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | facts.get("tokens", {})))
     (path / "preprocessor_config.json").write_text(json.dumps(facts["preprocessor"]))
     if "processor" in facts:
         (path / "processor_config.json").write_text(json.dumps(facts["processor"]))

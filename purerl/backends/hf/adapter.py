@@ -7,7 +7,7 @@ are in float32.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,11 +31,20 @@ __all__ = ["Adapter", "BaseTrainer", "add_adapter"]
 _NAME = "default"  # peft's name for the only adapter of a model
 
 
-def add_adapter(module: TokenModel, lora: Lora, *, path: str, device: torch.device, seed: int) -> Adapter:
+def add_adapter(
+    module: TokenModel,
+    lora: Lora,
+    *,
+    path: str,
+    device: torch.device,
+    seed: int,
+    frozen: Collection[str] = (),
+) -> Adapter:
     """Add an adapter to the model in `module`, which was loaded from `path`, and freeze its other weights.
 
-    A is initialized at random from `seed`, and B with 0, so that the model does not change; or both from
-    `lora.initial`. Heads of `module` stay as they are, and that of a classifier is trained.
+    Layers whose parameters have names in `frozen` get no adapter. A is initialized at random from `seed`, and B with 0,
+    so that the model does not change; or both from `lora.initial`. Heads of `module` stay as they are, and that of a
+    classifier is trained.
 
     Raises: ConfigError if `lora.target_modules` names no layers, or others than linear ones, or the output head; and
     if the adapter at `lora.initial` does not fit.
@@ -49,6 +58,7 @@ def add_adapter(module: TokenModel, lora: Lora, *, path: str, device: torch.devi
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType] - it is annotated as an integer, and only divided
         use_rslora=lora.rank_stabilized,
         target_modules=targets,
+        exclude_modules=sorted({name.rpartition(".")[0] for name in frozen}) or None,
         base_model_name_or_path=path,
         task_type="SEQ_CLS" if module.is_classifier else "CAUSAL_LM",
         inference_mode=False,

@@ -1,6 +1,7 @@
 """Which of transformers' classes a model is loaded as: a causal language model, or a classifier.
 
     AutoModelForCausalLM                  for every output but `classifier_score`
+    AutoModelForImageTextToText           likewise, of vision-language models
     AutoModelForSequenceClassification    one score of a conversation, at its last token
     AutoModelForTokenClassification       a score of each token, of which those at the ends of steps are read
 
@@ -60,12 +61,22 @@ class Architecture:
     is_classifier: bool = False
     may_miss_head: bool = False
 
-    @property
-    def auto(self) -> Any:
-        """The class that finds the class of a model by its configuration."""
+    def auto(self, config: Any) -> Any:
+        """Transformers' class that loads a model with this `config`.
+
+        A language model is one of images and text only if there is no class of causal language models for it.
+        """
         import transformers
 
-        return getattr(transformers, self.auto_class)
+        name = "AutoModelForImageTextToText" if self._reads_images(config) else self.auto_class
+        return getattr(transformers, name)
+
+    def _reads_images(self, config: Any) -> bool:
+        from transformers.models.auto import modeling_auto as known
+
+        is_causal = self.is_classifier or type(config) in known.MODEL_FOR_CAUSAL_LM_MAPPING
+        is_known = type(config) in known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        return is_known and not is_causal and not config.is_encoder_decoder
 
     @property
     def options(self) -> dict[str, Any]:

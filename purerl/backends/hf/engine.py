@@ -28,6 +28,7 @@ from purerl.backends.hf.adapter import Adapter, BaseTrainer
 from purerl.backends.hf.checkpoint import WEIGHTS, SavePlans, ShardFiles, StagedTensors, kind_of
 from purerl.backends.hf.flops import peak_of_ranks, training_flops
 from purerl.backends.hf.gather import full_tensors
+from purerl.backends.hf.images import ImageReader, RowImages
 from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.limits import check_rows
 from purerl.backends.hf.mesh import RankMesh
@@ -48,8 +49,10 @@ from purerl.backends.hf.shard_files import os_errors
 from purerl.backends.hf.weights import ModelWeights, copy_into
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
-from purerl.errors import CheckpointError, InputError
+from purerl.errors import CheckpointError, ConfigError, InputError
+from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Metrics, Trainer, Weights
+from purerl.settings import Model
 
 if TYPE_CHECKING:
     from purerl.backends.hf.trainer import Config as HFTrainerConfig
@@ -58,6 +61,7 @@ __all__ = ["HFTrainer"]
 
 _READS = ("tokens", "temperature")
 _CHOICES = "teacher_topk_tokens"
+_IMAGE = "image"
 
 
 class HFTrainer:
@@ -71,6 +75,7 @@ class HFTrainer:
         config: HFTrainerConfig,
         module: TokenModel,
         *,
+        model: Model,
         updates: int,
         mesh: RankMesh,
         share: bool,
@@ -78,6 +83,8 @@ class HFTrainer:
         adapter: Adapter | None = None,
     ) -> None:
         self.config, self.module, self.updates, self.mesh, self.share = config, module, updates, mesh, share
+        self.model = model
+        self.images: ImageReader | None = None
         self.router_coefficient, self.adapter = router_coefficient, adapter
         self.position = 0  # optimizer steps so far, including skipped ones
         self.replaced = False  # whether `load_weights` has been called
@@ -89,8 +96,18 @@ class HFTrainer:
         self.optimizer = adamw(module, **adam) if self.trained else None
         self._save_plans = SavePlans(mesh.all)
         self.capabilities = Capabilities(
-            max_sequence_length=module.limits.max_sequence_length, outputs=frozenset(module.outputs)
+            max_sequence_length=module.limits.max_sequence_length,
+            outputs=frozenset(module.outputs),
+            images=module.reads_images and config.mesh.tensor == 1,
         )
+
+    def use_images(self, images: ImageStore) -> None:
+        if self.config.mesh.tensor > 1:
+            need = "1 with images"
+            raise ConfigError("mesh.tensor", got=self.config.mesh.tensor, need=need, do="use mesh.shard")
+        self.images = ImageReader(self.model, self.module.model, images)
+        self.module.verify_images(self.images)
+        restore_shards(self.fsdp)
 
     # --- scores and steps --------------------------------------------------------------------------------------------
 
@@ -106,7 +123,8 @@ class HFTrainer:
         parts = self._arrange(batch, _READS, "row")
         scores = {name: self._zeros(batch, name) for name in outputs}
         for part in parts:
-            for name, result in self._forward(self._rows(batch, part, _READS), part, outputs).items():
+            rows, images = self._rows(batch, part, _READS), self._row_images(batch, part)
+            for name, result in self._forward(rows, part, outputs, images).items():
                 scores[name][part.rows] = result.to(scores[name])
         restore_shards(self.fsdp)
         return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.mesh.data)
@@ -162,7 +180,19 @@ class HFTrainer:
         choices = [_CHOICES] if _CHOICES in batch.keys() else []
         return select_fields(batch, (*reads, *choices))[part.rows].to(self.mesh.device)
 
-    def _forward(self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str]) -> dict[str, Tensor]:
+    def _row_images(self, batch: TensorDict, part: MicroBatch) -> RowImages | None:
+        """The images of one micro-batch, on the model's device; None if no rank has any."""
+        if part.images is None:
+            return None
+        if self.images is None:
+            raise InputError("rows with images", got="a trainer without a store of images", need="use_images first")
+        tokens, action, image = (batch[name][part.rows] for name in ("tokens", "action", _IMAGE))
+        read = image * action.any(-1, keepdim=True)
+        return self.images.rows(tokens, read, part.images).to(self.mesh.device)
+
+    def _forward(
+        self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str], images: RowImages | None
+    ) -> dict[str, Tensor]:
         return self.module(
             rows["tokens"],
             rows["action"],
@@ -171,13 +201,17 @@ class HFTrainer:
             prefixes=part.prefixes and part.prefixes.to(self.mesh.device),
             pack=part.pack and part.pack.to(self.mesh.device),
             choices=rows.get(_CHOICES, None),
+            images=images,
         )
 
     @torch.no_grad()
     def _expert_counts(self, batch: TensorDict, parts: Sequence[MicroBatch]) -> Tensor:
         """How often each expert is chosen in the whole step."""
         name = "router_count"
-        counts = [self._forward(self._rows(batch, part, _READS), part, (name,))[name] for part in parts]
+        counts = [
+            self._forward(self._rows(batch, part, _READS), part, (name,), self._row_images(batch, part))[name]
+            for part in parts
+        ]
         restore_shards(self.fsdp)
         return self.mesh.data.sum(torch.stack(counts).sum(0))
 
@@ -192,9 +226,8 @@ class HFTrainer:
         """Add the gradient of one micro-batch to the gradients; with `experts`, also that of the auxiliary loss."""
         rows = self._rows(batch, part, (*_READS, *objective.reads))
         load = () if experts is None else LOAD
-        outputs = self._forward(
-            rows, part, tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs, *load)))
-        )
+        names = tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs, *load)))
+        outputs = self._forward(rows, part, names, self._row_images(batch, part))
         watched = {name: outputs[name].detach() for name in objective.metric_outputs}
         learned = {name: outputs[name] for name in objective.outputs}
         read = with_fields(select_fields(rows, objective.reads), **watched, **learned)

@@ -8,7 +8,7 @@ are the forward pass, two the gradients of hidden states, and two the gradients 
 does not count.
 
 Frozen weights have no gradients: they count 4 times instead of 6. Of experts, those count that a token is sent to. An
-embedding is no product, unless it is also the output head.
+embedding is no product, unless it is also the output head. What reads images beside the decoder is not counted.
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ def training_flops(module: TokenModel, tokens: int, length: float) -> float:
 def _weights(module: TokenModel) -> float:
     """The sum over matrices of their numbers, times 6, or 4 if they are frozen."""
     embedding = module.decoder.get_input_embeddings().weight
-    head = module.model.get_output_embeddings().weight if module.has_vocabulary else None
+    heads = [*module.heads.values(), *([module.model.get_output_embeddings()] if module.has_vocabulary else [])]
+    head_weights = {id(weight) for head in heads for weight in head.parameters()}
+    parts = (module.decoder, *heads)
+    weights = {id(weight): (name, weight) for part in parts for name, weight in part.named_parameters()}
     config, total = module.config, 0.0
-    for name, weight in module.named_parameters():
-        if weight.ndim < 2 or (weight is embedding and weight is not head):
+    for name, weight in weights.values():
+        if weight.ndim < 2 or (weight is embedding and id(weight) not in head_weights):
             continue
         share = _active_fraction(config) if ".experts." in name else 1.0
         total += weight.numel() * share * (6 if weight.requires_grad else 4)

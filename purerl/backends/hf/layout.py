@@ -6,12 +6,14 @@ what a sharded model needs: the number of micro-batches, and in each of them one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from purerl.backends.hf.images import identities
 from purerl.backends.hf.packing import Pack, pack
 from purerl.backends.hf.prefix import Plan, plan, separate_plan
 from purerl.kernels.partition import assign_ranks, microbatches, rank_packs, tokens_needed
@@ -21,15 +23,17 @@ __all__ = ["MicroBatch", "arrange", "arrange_packs"]
 
 
 class MicroBatch(NamedTuple):
-    """The indices of its rows in the batch, and how they are read: padded, if neither of the others is set.
+    """The indices of its rows in the batch, and how they are read: padded, if neither of the next two is set.
 
     prefixes  how they share prefixes
     pack      the line in which they are
+    images    content ids of their images, sorted; None: this micro-batch has no images on any rank
     """
 
     rows: Tensor
     prefixes: Plan | None = None
     pack: Pack | None = None
+    images: tuple[int, ...] | None = None
 
 
 def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ranks) -> list[MicroBatch]:
@@ -64,8 +68,12 @@ def arrange_packs(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) ->
     """
     tokens = tokens_needed(batch["action"])
     labels = batch["group"] if unit == "group" else torch.arange(len(batch))
-    parts = rank_packs(tokens, labels, tokens, ranks=ranks.size, budget=budget)[ranks.rank]
-    return [MicroBatch(rows, pack=pack(batch["action"][rows])) for rows in parts]
+    parts = rank_packs(tokens, labels, tokens, ranks=ranks.size, budget=budget)
+    micro_batches = []
+    for of_ranks in zip(*parts, strict=True):
+        rows, images = of_ranks[ranks.rank], _images(batch, of_ranks, ranks.rank)
+        micro_batches.append(MicroBatch(rows, pack=pack(batch["action"][rows]), images=images))
+    return micro_batches
 
 
 def _agreed(batch: TensorDict, parts: list[list[Tensor]], *, share: bool, rank: int) -> list[MicroBatch]:
@@ -79,9 +87,22 @@ def _agreed(batch: TensorDict, parts: list[list[Tensor]], *, share: bool, rank: 
         rows, prefixes = of_ranks[rank], plans[rank]
         if prefixes is None and any(plan is not None for plan in plans):
             prefixes = separate_plan(batch["tokens"][rows], batch["action"][rows])
-        result.append(MicroBatch(rows, prefixes))
+        result.append(MicroBatch(rows, prefixes, images=_images(batch, of_ranks, rank)))
     return result
 
 
 def _plan(batch: TensorDict, rows: Tensor) -> Plan | None:
-    return plan(batch["tokens"][rows], batch["action"][rows], batch["group"][rows])
+    image = batch["image"][rows] if "image" in batch.keys() else None
+    content = identities(batch["tokens"][rows], image)
+    return plan(content, batch["action"][rows], batch["group"][rows])
+
+
+def _images(batch: TensorDict, of_ranks: Sequence[Tensor], rank: int) -> tuple[int, ...] | None:
+    """The content ids of the images of `rank`; None if no rank has any. Rows without action tokens are not read."""
+    if "image" not in batch.keys():
+        return None
+    read = batch["image"] * batch["action"].any(-1, keepdim=True)
+    if not any(read[rows].any() for rows in of_ranks):
+        return None
+    ids = read[of_ranks[rank]].unique()
+    return tuple(ids[ids > 0].tolist())

@@ -35,13 +35,13 @@ def load_model(
     Raises: ConfigError if the model cannot be loaded, and if weights are missing or have another shape in the files.
     """
     from safetensors import SafetensorError
+    from transformers import AutoConfig
 
-    cls = cls or architecture.auto
-    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
-    kwargs |= {**architecture.options, **options}
+    source = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     # Weights of another shape are reported like missing ones. Otherwise transformers' error would not name them.
-    kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    kwargs = {**source, **architecture.options, **options, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
+        cls = cls or architecture.auto(AutoConfig.from_pretrained(model.path, **source))
         with no_progress_bars(), _no_report_of_new_heads(architecture):
             loaded: Any = cls.from_pretrained(
                 model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs

@@ -14,6 +14,7 @@ otherwise the ratio of two policies would compare two random networks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
 from purerl.backends.hf.architecture import CLASSIFIER_SCORE, HEAD_STD, scores_of_classes
+from purerl.backends.hf.images import ImageReader, RowImages, image_inputs, reads_images
+from purerl.backends.hf.inputs import Inputs, Part, token_inputs
 from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.hf.router import LOAD, load_of
@@ -74,7 +77,9 @@ class TokenModel(nn.Module):
         self.shape, self.config = logit_shape(causal.config), causal.config.get_text_config(decoder=True)
         vocabulary: Any = (causal.get_output_embeddings() or causal.get_input_embeddings()).weight
         self.top_k = _top_k(top_k, vocabulary.shape[0])
-        self.model: Any = causal if self.has_vocabulary or self.is_classifier else causal.get_decoder()
+        self.reads_images = reads_images(causal)
+        keeps_head = self.has_vocabulary or self.is_classifier
+        self.model: Any = causal if keeps_head else _headless(causal)
         self.heads = nn.ModuleDict({name: _head(name, vocabulary, path) for name in outputs if name in HEADS})
 
     @property
@@ -107,14 +112,14 @@ class TokenModel(nn.Module):
         from purerl.backends.hf.sequence import split_attention
 
         self.sequence = group
-        split_attention(self.model, group)
+        split_attention(self.decoder, group)
 
     def pack_rows(self) -> None:
         """Read rows in one line: `forward` is then always called with a `pack`. It comes before `split_sequences`."""
         from purerl.backends.hf.packed_attention import pack_attention
 
         self.is_packed = True
-        pack_attention(self.model)
+        pack_attention(self.decoder)
 
     def verify(self, causal: PreTrainedModel, *, share: bool) -> bool:
         """Test the assumptions about `causal`, from which this module was made; whether prefixes can be shared.
@@ -135,6 +140,14 @@ class TokenModel(nn.Module):
         probe(causal, self)
         return share and can_share(causal)
 
+    def verify_images(self, reader: ImageReader) -> None:
+        """Test the assumptions about how the model reads images. Raises: ConfigError as `probe_images`."""
+        from purerl.backends.hf.packed_attention import attention_as
+        from purerl.backends.hf.probe import probe_images
+
+        with attention_as(self.decoder, self.attention):
+            probe_images(self.model, reader)
+
     def forward(
         self,
         tokens: TokenInt,
@@ -145,6 +158,7 @@ class TokenModel(nn.Module):
         prefixes: Plan | None = None,
         pack: Pack | None = None,
         choices: Tensor | None = None,
+        images: RowImages | None = None,
     ) -> dict[str, Tensor]:
         """The `outputs` at the action tokens, at the row's `temperature` (0 counts as 1).
 
@@ -152,11 +166,13 @@ class TokenModel(nn.Module):
         prefixes  how prefixes of what `read_positions` returns are shared; None: each row is read on its own
         pack      the line in which all rows are read, likewise; None: they are padded
         choices   [rows, time, k] the tokens of `topk_logp`; None: the k most likely tokens
+        images    of the rows; None: they are text
         """
         load = [name for name in outputs if name in LOAD]
         tokens, action = self.read_positions(tokens, action)
         with torch.autocast(tokens.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-            action, hidden, routers = self._read(tokens, action, prefixes, pack, router=bool(load))
+            inputs = token_inputs(tokens) if images is None else image_inputs(self.model, tokens, images)
+            action, hidden, routers = self._read(inputs, action, prefixes, pack, router=bool(load))
         results = {
             name: self.heads[name](hidden.to(compute_dtype(hidden.dtype)))[:, 0]
             for name in outputs
@@ -187,7 +203,7 @@ class TokenModel(nn.Module):
         return {name: self._sum(results[name]) for name in outputs}
 
     def _read(
-        self, tokens: TokenInt, action: TokenBool, prefixes: Plan | None, pack: Pack | None, *, router: bool
+        self, inputs: Inputs, action: TokenBool, prefixes: Plan | None, pack: Pack | None, *, router: bool
     ) -> tuple[TokenBool, Tensor, list[Tensor]]:
         """The n action tokens that this rank predicts, hidden states [n, d], and router logits [n, experts] by layer.
 
@@ -200,35 +216,38 @@ class TokenModel(nn.Module):
             from purerl.backends.hf.packing import read_pack
 
             padding = {"multiple": self.multiple_of, "group": self.sequence}
-            action, outputs, index = read_pack(self.decoder, pack, tokens, action, **padding, **options)
+            action, outputs, index = read_pack(self.decoder, pack, inputs, action, **padding, **options)
         elif prefixes is not None:
             from purerl.backends.hf.prefix import read_prefixes
 
-            outputs, index = read_prefixes(self.decoder, prefixes, action, **options)
+            outputs, index = read_prefixes(self.decoder, prefixes, inputs, action, **options)
         else:
-            action, outputs, index = self._read_rows(tokens, action, options)
+            action, outputs, index = self._read_rows(inputs, action, options)
         # A flat index: on a CPU the gradient of indexing by rows and times is forty times slower.
         hidden, *routers = (state.flatten(0, 1).index_select(0, index) for state in outputs)
         return action, hidden, routers
 
     def _read_rows(
-        self, tokens: TokenInt, action: TokenBool, options: dict[str, Any]
+        self, inputs: Inputs, action: TokenBool, options: dict[str, Any]
     ) -> tuple[TokenBool, tuple[Tensor, ...], Tensor]:
         """Padded rows: the n action tokens of this rank, states [rows, time, ...], and flat indices [n] into them."""
         # Without action tokens one token is read, and nothing of it is used, so that gradients exist and are 0.
-        longest = max(1, int(tokens_needed(action).max())) if len(tokens) else 1
-        read, start = self._padded(tokens[:, :longest] if len(tokens) else tokens.new_zeros(1, 1)), 0
+        longest = max(1, int(tokens_needed(action).max())) if len(action) else 1
+        width, start = self._width(longest), 0
+        part = partial(_columns, longest=longest, start=0, stop=width)
         if self.sequence is not None:
-            action, read, start, options = _own_part(action, read, self.sequence, options)
+            action, part, start, options = _own_part(action, longest, width, self.sequence, options)
         rows, times = action.nonzero(as_tuple=True)
-        outputs = states_of(self.decoder(input_ids=read, use_cache=False, **options), read)
-        return action, outputs, rows * read.shape[1] + times - 1 - start
+        outputs = states_of(self.decoder(**{**options, **inputs(part)}, use_cache=False))
+        return action, outputs, rows * outputs[0].shape[1] + times - 1 - start
 
-    def _padded(self, tokens: TokenInt) -> TokenInt:
-        """`tokens` with columns up to a multiple of `multiple_of`, or up to the longest sequence of the model."""
-        width = -(-tokens.shape[1] // self.multiple_of) * self.multiple_of
-        maximum = self.limits.max_sequence_length or width
-        return functional.pad(tokens, (0, max(min(width, maximum) - tokens.shape[1], 0)))
+    def _width(self, longest: int) -> int:
+        """The number of columns that are read of rows of at most `longest` tokens.
+
+        It is a multiple of `multiple_of`, or the longest sequence of the model.
+        """
+        width = -(-longest // self.multiple_of) * self.multiple_of
+        return max(min(width, self.limits.max_sequence_length or width), longest)
 
     def _sum(self, values: Tensor) -> Tensor:
         """The values of all ranks of the sequence group, each of which has those of its own positions."""
@@ -275,6 +294,11 @@ def _whole(parameter: Tensor) -> Tensor:
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
+def _headless(causal: Any) -> Any:
+    """`causal` without its output head: its decoder, and what else reads images."""
+    return causal.base_model if reads_images(causal) else causal.get_decoder()
+
+
 def _top_k(top_k: int | None, vocab_size: int) -> int:
     if top_k is not None and top_k > vocab_size:
         raise ConfigError("trainer.top_k", got=top_k, need=f"at most {vocab_size}, the size of the vocabulary")
@@ -304,25 +328,31 @@ def logit_shape(config: Any) -> dict[str, Any]:
     return {"scale": scale, "softcap": getattr(text, "final_logit_softcapping", None)}  # Gemma 2
 
 
-def states_of(output: Any, tokens: Tensor) -> tuple[Tensor, ...]:
+def states_of(output: Any) -> tuple[Tensor, ...]:
     """[rows, time, ...] from the `output` of a decoder: the final hidden states, and router logits if it has them."""
-    routers = getattr(output, "router_logits", None) or ()
-    return output.last_hidden_state, *(logits.view(*tokens.shape, -1) for logits in routers)
+    hidden, routers = output.last_hidden_state, getattr(output, "router_logits", None) or ()
+    return hidden, *(logits.view(*hidden.shape[:2], -1) for logits in routers)
+
+
+def _columns(values: Tensor, *, longest: int, start: int, stop: int) -> Tensor:
+    """The columns from `start` to `stop` of the first `longest` columns; there is 0 after them, and without rows."""
+    values = values[..., :longest] if values.shape[-2] else values.new_zeros(*values.shape[:-2], 1, 1)
+    return functional.pad(values, (0, max(0, stop - values.shape[-1])))[..., start:stop]
 
 
 def _own_part(
-    action: TokenBool, read: TokenInt, group: ProcessGroup, options: dict[str, Any]
-) -> tuple[TokenBool, TokenInt, int, dict[str, Any]]:
+    action: TokenBool, longest: int, width: int, group: ProcessGroup, options: dict[str, Any]
+) -> tuple[TokenBool, Part, int, dict[str, Any]]:
     """What this rank of a sequence group predicts and reads, the first position that it reads, and positions."""
     from purerl.backends.hf.sequence import own_positions
 
-    start, size = own_positions(read.shape[1], group)
+    start, size = own_positions(width, group)
     # Padding at the end repeats the last position, because a model may have no further one.
-    positions = torch.arange(start, start + size, device=read.device).clamp(max=read.shape[1] - 1)
-    read = functional.pad(read, (0, max(0, start + size - read.shape[1])))[:, start : start + size]
+    positions = torch.arange(start, start + size, device=action.device).clamp(max=width - 1)
     before = torch.arange(action.shape[-1], device=action.device) - 1
     own = action & (before >= start) & (before < start + size)
-    return own, read, start, {**options, "position_ids": positions.expand(read.shape)}
+    part = partial(_columns, longest=longest, start=start, stop=start + size)
+    return own, part, start, {**options, "position_ids": positions.expand(max(1, len(action)), size)}
 
 
 def _at_action(values: Tensor, action: TokenBool) -> Tensor:

@@ -17,8 +17,9 @@ from attrs import frozen
 from torch import Tensor, nn
 from torch.nn import functional
 
+from purerl.backends.hf.inputs import Inputs, at
 from purerl.kernels.partition import tokens_needed
-from purerl.types import TokenBool, TokenInt
+from purerl.types import TokenBool
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -100,7 +101,7 @@ def pack(action: TokenBool) -> Pack:
 def read_pack(
     backbone: nn.Module,
     pack: Pack,
-    tokens: TokenInt,
+    inputs: Inputs,
     action: TokenBool,
     *,
     multiple: int,
@@ -109,7 +110,7 @@ def read_pack(
 ) -> tuple[TokenBool, tuple[Tensor, ...], Tensor]:
     """What `backbone` makes of a pack.
 
-    pack      of `tokens` and `action`, [rows, time]
+    pack      of rows with these `inputs` and `action`, [rows, time]
     multiple  tokens are padded to a multiple of this number
     group     the ranks that each read a part of the line; None: it is read on this rank
 
@@ -130,13 +131,10 @@ def read_pack(
         part = slice(start, start + size)
         own = (before >= start) & (before < start + size)
         action, before = action.masked_scatter(action, own), before[own]
-    flat = tokens.flatten() if tokens.numel() else pack.index.new_zeros(1)
-    read = flat[pack.index[part]][None]
     states = backbone(
-        input_ids=read,
-        position_ids=pack.position[part][None],
+        **{"position_ids": pack.position[part][None], **inputs(at(pack.index[part][None]))},
         use_cache=False,
         boundaries=pack.boundaries,
         **options,
     )
-    return action, states_of(states, read), before - start
+    return action, states_of(states), before - start

@@ -65,7 +65,7 @@ def parallelize(module: TokenModel, config: HFTrainerConfig, mesh: RankMesh) -> 
         module.split_sequences(mesh.sequence)
     if config.compile:
         module.multiple_of = _MULTIPLE
-        for layer in layers:
+        for layer in layers_of(module.decoder):  # images have many sizes, and a vision tower would compile for each
             layer.forward = torch.compile(layer.forward)
     if config.recompute != "none":
         recompute(layers, is_selective=config.recompute == "selective")
@@ -116,7 +116,8 @@ def _shard(module: TokenModel, layers: Sequence[nn.Module], config: HFTrainerCon
     for layer in layers:
         fully_shard(layer, reshard_after_forward=config.reshard_after_forward, **options)
     fully_shard(module, **options)
-    register_fsdp_forward_method(module, "verify")
+    for name in ("verify", "verify_images"):
+        register_fsdp_forward_method(module, name)
     for part in fsdp_parts(module):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)

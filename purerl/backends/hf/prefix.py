@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from purerl.backends.hf.cache import PastCache
+from purerl.backends.hf.inputs import Inputs, at, token_inputs
 from purerl.backends.hf.limits import unsupported_layers
 from purerl.backends.hf.module import states_of
 from purerl.backends.hf.probe import equal_up_to_rounding
@@ -38,8 +39,9 @@ class Plan(NamedTuple):
     number     [rows] index among the n rows that have an action token; the other rows are not read
     member     [n] the prefix of each row
     length     [prefixes] tokens of each prefix
-    prefixes   [prefixes, columns] tokens; what follows the end of a prefix has no effect
-    suffixes   [n, columns] tokens, likewise; at least one column, so that there are always two forward passes
+    prefixes   [prefixes, columns] flat indices of tokens in [rows, time]; what follows the end of a prefix has no
+               effect
+    suffixes   [n, columns] likewise; at least one column, so that there are always two forward passes
     """
 
     number: Tensor
@@ -56,7 +58,8 @@ class Plan(NamedTuple):
 def plan(tokens: TokenInt, action: TokenBool, group: RowInt) -> Plan | None:
     """One prefix per group, or None if that would read about as many tokens as reading each row on its own.
 
-    A prefix ends before the first action token of its group.
+    A prefix ends before the first action token of its group. `tokens` may be any numbers that are the same where rows
+    have the same content.
     """
     read = action.any(-1)
     if len(group[read].unique()) == int(read.sum()):
@@ -76,13 +79,14 @@ def separate_plan(tokens: TokenInt, action: TokenBool) -> Plan:
     """
     if action.any():
         return _split(tokens, action, torch.arange(len(tokens), device=tokens.device))
-    zero, token = tokens.new_zeros(1), tokens.new_zeros(1, 1)
-    return Plan(tokens.new_zeros(len(tokens)), zero, zero + 1, token, token)
+    zero, index = tokens.new_zeros(1), tokens.new_zeros(1, 1)
+    return Plan(tokens.new_zeros(len(tokens)), zero, zero + 1, index, index)
 
 
 def _split(tokens: TokenInt, action: TokenBool, group: RowInt) -> Plan:
     """The longest common prefix of each group, before its first action token; it may be empty."""
     read = action.any(-1)
+    start = tokens.shape[1] * read.nonzero()  # [n, 1] flat index of the first token of each row
     tokens, action, time = tokens[read], action[read], torch.arange(tokens.shape[1], device=tokens.device)
     labels, member = group[read].unique(return_inverse=True)
     rows = len(tokens)
@@ -91,35 +95,34 @@ def _split(tokens: TokenInt, action: TokenBool, group: RowInt) -> Plan:
     first, last = torch.where(action, time, len(time)).amin(-1), torch.where(action, time, 0).amax(-1)
     length = torch.full_like(labels, len(time)).scatter_reduce(0, member, torch.minimum(common, first), "amin")
     columns, remaining = int(length.max()), max(1, int((last - length[member]).max()))
-    suffixes = tokens.gather(1, (time[:remaining] + length[member][:, None]).clamp(max=len(time) - 1))
-    return Plan(read.cumsum(0) - 1, member, length, tokens[leader, :columns], suffixes)
+    suffixes = start + (time[:remaining] + length[member][:, None]).clamp(max=len(time) - 1)
+    return Plan(read.cumsum(0) - 1, member, length, start[leader] + time[:columns], suffixes)
 
 
 def read_prefixes(
-    backbone: nn.Module, plan: Plan, action: TokenBool, **options: Any
+    backbone: nn.Module, plan: Plan, inputs: Inputs, action: TokenBool, **options: Any
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """The `states` of `plan`, and for each of the m action tokens the flat index [m] of the token before it."""
-    outputs = states(backbone, plan, **options)
+    outputs = states(backbone, plan, inputs, **options)
     rows, times = action.nonzero(as_tuple=True)
     rows = plan.number[rows]
     return outputs, rows * outputs[0].shape[1] + times - plan.length[plan.member[rows]]
 
 
-def states(backbone: nn.Module, plan: Plan, **options: Any) -> tuple[Tensor, ...]:
+def states(backbone: nn.Module, plan: Plan, inputs: Inputs, **options: Any) -> tuple[Tensor, ...]:
     """Final hidden states [n, 1 + suffix columns, d]: of the last token of each row's prefix, and of its suffix.
 
     With ``output_router_logits=True`` in `options`, the router logits of each layer follow, in the same shape.
     """
     columns, remaining = plan.prefixes.shape[1], plan.suffixes.shape[1]
     prefix = _PrefixCache()
-    of_prefixes = backbone(input_ids=plan.prefixes, past_key_values=prefix, use_cache=True, **options)
+    of_prefixes = backbone(**inputs(at(plan.prefixes)), past_key_values=prefix, use_cache=True, **options)
     # Prefixes are aligned to the right, so that suffixes follow at the right distances.
     origin = torch.arange(columns + remaining, device=plan.length.device) - columns + plan.length[:, None]
     padded = bool((plan.length < columns).any())
     of_suffixes = backbone(
-        input_ids=plan.suffixes,
+        **{"position_ids": origin[plan.member, columns:], **inputs(at(plan.suffixes))},
         attention_mask=(origin >= 0)[plan.member] if padded else None,
-        position_ids=origin[plan.member, columns:],
         past_key_values=_SuffixCache(
             prefix, plan.member, origin[:, :columns].clamp(min=0) if padded else None, columns
         ),
@@ -127,7 +130,7 @@ def states(backbone: nn.Module, plan: Plan, **options: Any) -> tuple[Tensor, ...
         **options,
     )
     last = (torch.arange(len(plan.length), device=plan.length.device) * columns + plan.length - 1)[plan.member]
-    pairs = zip(states_of(of_prefixes, plan.prefixes), states_of(of_suffixes, plan.suffixes), strict=True)
+    pairs = zip(states_of(of_prefixes), states_of(of_suffixes), strict=True)
     return tuple(torch.cat((first.flatten(0, 1).index_select(0, last)[:, None], rest), 1) for first, rest in pairs)
 
 
@@ -177,7 +180,7 @@ def can_share(causal: PreTrainedModel) -> bool:
     backbone, group = causal.get_decoder(), action.sum(-1)
     unsplit = backbone(input_ids=tokens, use_cache=False).last_hidden_state
     try:
-        split = states(backbone, plan(tokens, action, group))[0][:, :4]
+        split = states(backbone, plan(tokens, action, group), token_inputs(tokens))[0][:, :4]
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # whatever a model says to a cache
         return False
     return equal_up_to_rounding(split, torch.cat((unsplit[:4, 7:11], unsplit[4:, 5:9])))

@@ -35,7 +35,7 @@ def without_weights(model: Model, *, device: str, architecture: Architecture = C
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs, **architecture.options)
         _check_files(Path(model.path))
         with torch.device("meta"), no_progress_bars(), torch.random.fork_rng(devices=[]):
-            return architecture.auto.from_config(config, attn_implementation=model.attention, **kwargs)
+            return architecture.auto(config).from_config(config, attn_implementation=model.attention, **kwargs)
     except (OSError, ValueError, ImportError) as error:
         raise cannot_load("model", model, error) from error
 

@@ -7,6 +7,8 @@ attend to later tokens. Log-probabilities would then be incorrect without an err
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,15 +16,22 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional
 
+from purerl.backends.hf.images import ImageReader, image_inputs
+from purerl.backends.hf.inputs import token_inputs
 from purerl.backends.hf.module import TokenModel, output_head
 from purerl.backends.hf.packing import pack, read_pack
+from purerl.backends.processor import Processor
 from purerl.errors import ConfigError
+from purerl.images import Image
 from purerl.kernels.logp.reference import shape_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["equal_up_to_rounding", "probe", "probe_pack", "probe_split"]
+__all__ = ["equal_up_to_rounding", "probe", "probe_images", "probe_pack", "probe_split"]
+
+_SIZES = ((84, 56), (56, 112))
+"""Sizes of the images that a model reads in `probe_images`."""
 
 _TOKENS, _PADDED_TOKENS = 4, 7
 _ROWS = (7, 4, 4, 1)
@@ -106,7 +115,7 @@ def probe_split(causal: PreTrainedModel, module: TokenModel) -> None:
     group, decoder = module.sequence, module.decoder
     width = _TOKENS * dist.get_world_size(group)
     tokens = torch.arange(width, device=weight.device)[None] % len(weight)
-    with attention_as(causal, module.attention):
+    with attention_as(causal.get_decoder(), module.attention):
         probe(causal, module)
         expected = decoder(input_ids=tokens, use_cache=False).last_hidden_state
     start, size = own_positions(width, group)
@@ -128,17 +137,73 @@ def probe_pack(causal: PreTrainedModel, module: TokenModel) -> None:
     time, size = torch.arange(max(_ROWS) + 1, device=weight.device), torch.tensor(_ROWS, device=weight.device)
     tokens = torch.arange(len(size) * len(time), device=weight.device).reshape(len(size), -1) % len(weight)
     action = (time > 0) & (time <= size[:, None])
-    with attention_as(causal, module.attention):
+    with attention_as(causal.get_decoder(), module.attention):
         probe(causal, module)
         padded = module.decoder(input_ids=tokens, use_cache=False).last_hidden_state
     try:
-        own, states, index = read_pack(module.decoder, pack(action), tokens, action, multiple=1, group=module.sequence)
+        inputs, options = token_inputs(tokens), {"multiple": 1, "group": module.sequence}
+        own, states, index = read_pack(module.decoder, pack(action), inputs, action, **options)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:  # what its attention may raise
         raise _cannot_pack(causal, f"an error in its forward pass: {str(error).splitlines()[0]}") from error
     rows, times = own.nonzero(as_tuple=True)
     # With mesh.sequence, a rank may have no token of these rows.
     if len(index) and not equal_up_to_rounding(states[0][0, index], padded[rows, times - 1]):
         raise _cannot_pack(causal, "other hidden states than for each row on its own")
+
+
+@torch.no_grad()
+def probe_images(model: Any, reader: ImageReader) -> None:
+    """Compare the hidden states of a row with images in the model's own forward pass with those of its decoder alone.
+
+    The decoder gets the inputs that `images.py` makes. Some models read images otherwise: their tokens attend to each
+    other in both directions, or their features go to other layers.
+
+    Raises: ConfigError if the states differ, or the model raises an error.
+    """
+    base, name, device = model.base_model, type(model).__name__, model.device
+    tokens, image = _probe_row(reader.processor)
+    row = reader.rows_of(tokens, image, {Image(data).id: reader.load(data) for data in _pictures()}).to(device)
+    tokens, own = tokens.to(device), signature(base.forward).parameters
+    options: dict[str, Any] = {key: value for key, value in row.pixels.items() if key in own}
+    options |= dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & own.keys(), (row.slot > 0).long())
+    try:
+        expected = base(input_ids=tokens, use_cache=False, **options).last_hidden_state
+        inputs = image_inputs(model, tokens, row)(lambda values: values)
+        computed = model.get_decoder()(**inputs, use_cache=False).last_hidden_state
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:  # what a model raises
+        raise _cannot_read_images(name, f"an error in its forward pass: {str(error).splitlines()[0]}") from error
+    finally:
+        base.rope_deltas = None  # of the row above, in some models
+    if not equal_up_to_rounding(computed, expected):
+        raise _cannot_read_images(name, "other hidden states than for its features in the place of tokens")
+
+
+def _pictures() -> list[bytes]:
+    """Two files with different images."""
+    from PIL import Image as Pillow
+
+    files = []
+    for number, size in enumerate(_SIZES):
+        ramp = Pillow.linear_gradient("L").resize(size).rotate(180 * number)
+        Pillow.merge("RGB", [ramp, ramp.transpose(Pillow.Transpose.TRANSPOSE).resize(size), ramp]).save(
+            file := BytesIO(), format="PNG"
+        )
+        files.append(file.getvalue())
+    return files
+
+
+def _probe_row(processor: Processor) -> tuple[Tensor, Tensor]:
+    """Tokens [1, time] with text around two images, and the content id of the image of each."""
+    images = [Image(data) for data in _pictures()]
+    text = [token for token in range(8) if token != processor.image_token_id]
+    tokens = [*text, *processor.expansion(images[0]), *text[:2], *processor.expansion(images[1]), *text[2:]]
+    return torch.tensor([tokens]), torch.tensor([processor.image_ids(tokens, images)])
+
+
+def _cannot_read_images(name: str, got: str) -> ConfigError:
+    need = "a model whose decoder reads images as features in the place of tokens, with causal attention"
+    do = "use a model of another family; docs/images.md lists those that were tested"
+    return ConfigError("images", got=f"{name}: {got}", need=need, do=do)
 
 
 def _cannot_pack(causal: PreTrainedModel, got: str) -> ConfigError:

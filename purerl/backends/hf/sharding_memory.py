@@ -78,8 +78,9 @@ def count_gathered(module: nn.Module, config: HFTrainerConfig, tracker: MemoryTr
         return
     layers, tensor = list(layers_of(module)), config.mesh.tensor
     own = {id(p) for layer in layers for p in layer.parameters()}
-    rest = _part(tracker, [p for p in module.parameters() if id(p) not in own], tensor)
-    parts = [_part(tracker, list(layer.parameters()), tensor) for layer in layers]
+    part = partial(_part, tracker, tensor=tensor, trains_adapter=config.lora is not None)
+    rest = part([p for p in module.parameters() if id(p) not in own])
+    parts = [part(list(layer.parameters())) for layer in layers]
     gathered = _Gathered(rest, parts, keeps=not config.reshard_after_forward)
     with ExitStack() as hooks:
         hooks.callback(gathered.start)
@@ -100,9 +101,9 @@ def _add(hooks: ExitStack, handle: Any) -> None:
     hooks.callback(handle.remove)
 
 
-def _part(tracker: MemoryTracker, parameters: Sequence[Tensor], tensor: int) -> _Part:
-    frozen_base = any(not p.requires_grad for p in parameters)
-    trained = [] if frozen_base else [p for p in parameters if p.requires_grad]
+def _part(tracker: MemoryTracker, parameters: Sequence[Tensor], *, tensor: int, trains_adapter: bool) -> _Part:
+    """A part with these parameters. An adapter is not divided."""
+    trained = [] if trains_adapter else [p for p in parameters if p.requires_grad]
     wide = [p.numel() * max(4, p.element_size()) for p in trained]  # 16-bit gradients are summed in float32
     size = sum(p.numel() * p.element_size() for p in parameters)
     return _Part(tracker, size // tensor, sum(wide) // tensor, len(trained))

@@ -51,7 +51,7 @@ def fake_model(model: Model, *, num_layers: int | None = None, architecture: Arc
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs, **architecture.options)
         _shorten(config.get_text_config(decoder=True), num_layers)
         with torch.device("meta"), no_progress_bars(), torch.random.fork_rng(devices=[]):
-            causal = architecture.auto.from_config(config, attn_implementation=attention, **kwargs)
+            causal = architecture.auto(config).from_config(config, attn_implementation=attention, **kwargs)
     except (OSError, ValueError, ImportError) as error:
         raise cannot_load("config.json", model, error) from error
     dtype = config.dtype or torch.float32 if model.dtype == "auto" else getattr(torch, model.dtype)

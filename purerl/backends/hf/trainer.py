@@ -110,6 +110,13 @@ class Config:
     lora: Lora | None = setting(
         "train an adapter, with the weights frozen in model.dtype; if not given, all weights are trained", default=None
     )
+    freeze: tuple[str, ...] = setting(
+        "parameters that are not trained: vision, which is all of a vision-language model but its language model; or "
+        "patterns of names, such as visual.blocks.*",
+        default=(),
+        need="names that are not empty",
+        valid=all,
+    )
     mesh: Mesh = setting("how the ranks of a run divide the work", factory=Mesh, may_change="rounding")
     recompute: Literal["none", "layers", "selective"] = setting(
         "activations that are computed again in the backward pass, to save memory; layers: all of them; selective: not "
@@ -270,6 +277,7 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
 
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of a trainer of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
+    from purerl.backends.hf.images import reads_images
     from purerl.backends.hf.limits import limits_of
     from purerl.backends.hf.load import check_divisible, check_packing
     from purerl.backends.hf.preview import without_weights
@@ -281,7 +289,11 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     if config.packing:
         check_packing(module, model)
     coefficient_of(config.router_aux_loss_coef, module.config)
-    return Capabilities(max_sequence_length=limits_of(module).max_sequence_length, outputs=frozenset(OUTPUTS))
+    return Capabilities(
+        max_sequence_length=limits_of(module).max_sequence_length,
+        outputs=frozenset(OUTPUTS),
+        images=reads_images(module) and config.mesh.tensor == 1,
+    )
 
 
 def memory(config: Config, **arguments: Any) -> MemoryUse:
@@ -304,6 +316,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     from purerl.backends.hf.allocator import keep_freed_memory
     from purerl.backends.hf.device import device_of
     from purerl.backends.hf.engine import HFTrainer
+    from purerl.backends.hf.freeze import freeze, frozen_names
     from purerl.backends.hf.load import load
     from purerl.backends.hf.mesh import open_mesh
     from purerl.backends.hf.router import coefficient_of
@@ -318,14 +331,24 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     _check_dtype(str(causal.dtype).removeprefix("torch."), model, updates)  # "auto" is now known
     coefficient = coefficient_of(config.router_aux_loss_coef, causal.config) if updates else 0.0
     module, adapter = module.requires_grad_(updates > 0), None
+    frozen = frozen_names(module, config.freeze) if updates else set[str]()
     if config.lora is not None and updates:
         from purerl.backends.hf.adapter import add_adapter
 
-        adapter = add_adapter(module, config.lora, path=model.path, device=mesh.device, seed=seed)
+        adapter = add_adapter(module, config.lora, path=model.path, device=mesh.device, seed=seed, frozen=frozen)
+    elif frozen:
+        freeze(module, frozen)
     with torch.compiler.set_stance("force_eager") if config.compile else nullcontext():
         share = module.verify(causal, share=config.share_prefixes is not False)
     return HFTrainer(
-        config, module, updates=updates, mesh=mesh, share=share, router_coefficient=coefficient, adapter=adapter
+        config,
+        module,
+        model=model,
+        updates=updates,
+        mesh=mesh,
+        share=share,
+        router_coefficient=coefficient,
+        adapter=adapter,
     )
 
 

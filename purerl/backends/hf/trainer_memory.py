@@ -24,6 +24,7 @@ from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.adapter import add_adapter
 from purerl.backends.hf.architecture import architecture_of
 from purerl.backends.hf.engine import HFTrainer
+from purerl.backends.hf.freeze import freeze, frozen_names
 from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.limits import unsupported_layers
 from purerl.backends.hf.mesh import RankMesh
@@ -120,9 +121,12 @@ def _simulated_trainer(
     if config.recompute != "none":
         recompute(list(layers_of(module)), is_selective=config.recompute == "selective")
     module, adapter = module.requires_grad_(is_trained), None
+    frozen = frozen_names(module, config.freeze) if is_trained else set[str]()
     if config.lora is not None and is_trained:
         lora = evolve(config.lora, initial=None)
-        adapter = add_adapter(module, lora, path=model.path, device=torch.device("cpu"), seed=0)
+        adapter = add_adapter(module, lora, path=model.path, device=torch.device("cpu"), seed=0, frozen=frozen)
+    elif frozen:
+        freeze(module, frozen)
     if config.packing:
         module.pack_rows()
     is_split = config.packing or config.mesh.sequence > 1
@@ -130,6 +134,7 @@ def _simulated_trainer(
     trainer = _SimulatedTrainer(
         config,
         with_fake_weights(module),
+        model=model,
         updates=int(is_trained),
         mesh=RankMesh(ONE_RANK, ONE_RANK, torch.device("cpu")),
         share=share,
