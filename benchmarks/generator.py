@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from purerl.backends.hf.generator import Config, HFGenerator
-from purerl.backends.hf.stop_strings import StopStrings
 from purerl.protocols import Request, Sampling, generate
 from purerl.settings import Model
 
@@ -72,7 +71,7 @@ def plain_loop(model: torch.nn.Module) -> Sampler:
 
 def hf_generator(model: torch.nn.Module, rows: int) -> Sampler:
     config = Config(max_num_seqs=rows, device=model.device.type)
-    generator = HFGenerator(config, model, StopStrings(Model("none")))
+    generator = HFGenerator(config, model, Model("none"))
 
     def run(prompts: Tensor, lengths: list[int]) -> None:
         pairs = enumerate(zip(prompts.tolist(), lengths, strict=True))

@@ -34,7 +34,6 @@ import torch
 
 from benchmarks.generator import VOCABULARY, tiny_model
 from purerl.backends.hf.generator import Config, HFGenerator
-from purerl.backends.hf.stop_strings import StopStrings
 from purerl.data.chat import Prompt
 from purerl.process import frozen_objects
 from purerl.protocols import Request, Sampling, generate
@@ -111,7 +110,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    generator = HFGenerator(Config(max_num_seqs=ROWS, device="cpu"), tiny_model().eval(), StopStrings(Model("none")))
+    generator = HFGenerator(Config(max_num_seqs=ROWS, device="cpu"), tiny_model().eval(), Model("none"))
     tokenizer, name = character_tokenizer(), "benchmarks.rollouts:reward"
     runner = RewardRunner([name], functions={name: reward}, timeout=60.0, num_workers=None)
     runtime = Runtime(generator)

@@ -47,7 +47,6 @@ from attrs import evolve
 from benchmarks.environments import TURNS, Episodes
 from benchmarks.generator import VOCABULARY, tiny_model
 from purerl.backends.hf.generator import Config, HFGenerator
-from purerl.backends.hf.stop_strings import StopStrings
 from purerl.process import frozen_objects
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
@@ -129,7 +128,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = tiny_model().eval()
-    generator = HFGenerator(Config(max_num_seqs=ROWS, device="cpu"), model, StopStrings(Model("none")))
+    generator = HFGenerator(Config(max_num_seqs=ROWS, device="cpu"), model, Model("none"))
     plain, kept = (first_requests(options.environments, keep=keep) for keep in (False, True))
     run_one_turn(generator, plain[:ROWS], turns=1)  # warm-up
     loads = {

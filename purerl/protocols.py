@@ -143,13 +143,11 @@ class Request:
     def content(self) -> Sequence[int]:
         """`tokens` with the content id of its image in the place of each token of an image.
 
-        Requests whose tokens are equal have the same content if and only if they have the same images.
+        Requests with equal content have the same tokens and images.
         """
-        return (
-            [image or token for token, image in zip(self.tokens, self.image, strict=True)]
-            if self.image
-            else self.tokens
-        )
+        if not self.image:
+            return self.tokens
+        return [image or token for token, image in zip(self.tokens, self.image, strict=True)]
 
     @property
     def max_length(self) -> int:

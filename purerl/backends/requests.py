@@ -44,6 +44,13 @@ def _check_request(request: Request, vocab_size: int, capabilities: Capabilities
         (len(tokens) > 0, "no tokens", "at least one token to continue"),
         (0 <= sampling.temperature < math.inf, f"temperature {sampling.temperature}", "0 or above, and finite"),
         (sampling.max_tokens >= 1, f"max_tokens {sampling.max_tokens}", "at least 1"),
+        (
+            len(request.image) in (0, len(tokens)),
+            f"{len(request.image)} content ids of images",
+            f"{len(tokens)}, one for each token",
+        ),
+        (not any(request.image) or capabilities.images, "images", "an engine that reads images, see its capabilities"),
+        (not any(request.image[-1:]), "an image at the end", "text after the last image"),
         (all(sampling.stop_strings), "an empty stop string", "strings of at least one character"),
         (0 < sampling.top_p <= 1, f"top_p {sampling.top_p}", "above 0, at most 1"),
         (sampling.top_k >= 0, f"top_k {sampling.top_k}", "at least 0"),
@@ -92,6 +99,11 @@ class PendingRequest:
     def restart(self) -> None:
         """Drop all tokens: they are sampled again."""
         self.tokens, self.logp, self.version = [], [], []
+
+    @property
+    def content(self) -> tuple[int, ...]:
+        """The content of the request, and the sampled tokens."""
+        return (*self.request.content, *self.tokens)
 
     @property
     def min_tokens(self) -> int:

@@ -24,6 +24,7 @@ from attrs import evolve, frozen
 from torch import Tensor
 
 from purerl.backends.hf.device import device_of
+from purerl.backends.hf.images import ImageReader, reads_images
 from purerl.backends.hf.limits import check_layers, limits_of
 from purerl.backends.hf.merge import AdapterMerger
 from purerl.backends.hf.model import load_model
@@ -35,6 +36,7 @@ from purerl.backends.hf.waiting import WaitingRequests
 from purerl.backends.logits import FILTERS, Filters, filter_logits
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose
+from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
 from purerl.settings import Model, at_least, setting
 
@@ -93,7 +95,7 @@ def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
     anything other than keys and values.
     """
     device_of(config.device)
-    return HFGenerator(config, load_model(model), StopStrings(model))
+    return HFGenerator(config, load_model(model), model)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -102,7 +104,8 @@ def preview(config: Config, *, model: Model) -> Capabilities:
 
     module = without_weights(model, device=config.device)
     check_layers(module)
-    return evolve(capabilities(), max_sequence_length=limits_of(module).max_sequence_length)
+    limit = limits_of(module).max_sequence_length
+    return evolve(capabilities(), max_sequence_length=limit, images=reads_images(module))
 
 
 def memory(config: Config, *, model: Model, workload: Workload) -> MemoryUse:
@@ -113,18 +116,23 @@ def memory(config: Config, *, model: Model, workload: Workload) -> MemoryUse:
 
 
 class HFGenerator:
-    """A `Generator` of `model`, which is moved to `config.device` and used in evaluation mode."""
+    """A `Generator` of `causal`, which is moved to `config.device` and used in evaluation mode.
 
-    def __init__(self, config: Config, model: PreTrainedModel, stop_strings: StopStrings) -> None:
+    `model` says where it was loaded from.
+    """
+
+    def __init__(self, config: Config, causal: PreTrainedModel, model: Model) -> None:
         from purerl.backends.hf.attention import decode_faster
 
-        check_layers(model)
-        self._limits = limits_of(model)
-        self.capabilities = evolve(capabilities(), max_sequence_length=self._limits.max_sequence_length)
-        self._config, self._stop_strings, self._version = config, stop_strings, 0
+        check_layers(causal)
+        self._limits = limits_of(causal)
+        limit = self._limits.max_sequence_length
+        self.capabilities = evolve(capabilities(), max_sequence_length=limit, images=reads_images(causal))
+        self._config, self._source, self._stop_strings, self._version = config, model, StopStrings(model), 0
+        self._images: ImageReader | None = None
         self._device = device_of(config.device)
-        self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
-        decode_faster(self._model)
+        self._model = causal.eval().requires_grad_(requires_grad=False).to(self._device)
+        decode_faster(self._model.get_decoder())
         self._merger = AdapterMerger(self._model)
         self._keys: set[str] = set()
         self._waiting = WaitingRequests()
@@ -139,10 +147,16 @@ class HFGenerator:
 
     # --- the interface Generator -----------------------------------------------------------------------------------
 
+    def use_images(self, images: ImageStore) -> None:
+        from purerl.backends.hf.probe import probe_images
+
+        self._images = ImageReader(self._source, self._model, images)
+        probe_images(self._model, self._images)
+
     def submit(self, requests: Sequence[Request]) -> None:
         check_requests(requests, self._keys, self.capabilities, vocab_size=self._limits.vocab_size)
         self._keys.update(request.key for request in requests)
-        continuing = [request.key for request in requests if self._prefixes.find(request.tokens)]
+        continuing = [request.key for request in requests if self._prefixes.find(request.content)]
         self._waiting.add(map(PendingRequest, requests), continuing)
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
@@ -196,7 +210,7 @@ class HFGenerator:
         inputs, rows = self._inputs, slice(0, table.rows)
         logits = self._model(
             input_ids=table.view("ids", rows, now, now + 1)[:, 0, :, 0],
-            position_ids=(now - inputs.first)[:, None],
+            position_ids=(now - inputs.origin)[:, None],
             attention_mask=self._attention_mask() if inputs.is_padded else None,
             past_key_values=DecodeCache(table),
             use_cache=True,
@@ -254,8 +268,11 @@ class HFGenerator:
         admitted = self._waiting.take(count, self._prefixes.room - kept)
         prompts = [prompt_of(pending, self._prefixes) for pending in admitted]
         for batch in batches(prompts, self._config.max_prefill_tokens):
-            rows = read(self._model, self._table, self._prefixes, [prompts[k] for k in batch])
-            self._slots += [Slot(admitted[k], self._table.now, len(admitted[k].tokens)) for k in batch]
+            rows, shifts = read(self._model, self._table, self._prefixes, [prompts[k] for k in batch], self._images)
+            self._slots += [
+                Slot(admitted[k], self._table.now, len(admitted[k].tokens), shift)
+                for k, shift in zip(batch, shifts, strict=True)
+            ]
             last = self._tensor([(*admitted[k].request.tokens, *admitted[k].tokens)[-1] for k in batch])
             self._table.view("ids", rows, self._table.now, self._table.now + 1).copy_(last[:, None, None, None])
         self._prefixes.drop({prompt.cached for prompt in prompts if prompt.cached})
@@ -280,7 +297,7 @@ class HFGenerator:
         completions = [pending.completion(why) for pending, why in zip(finished, ended.values(), strict=True)]
         self._finished += completions
         rows = [
-            FinishedRow(slot, pending.request.key, (*pending.request.tokens, *pending.tokens))
+            FinishedRow(slot, pending.request.key, pending.content)
             for slot, pending, completion in zip(ended, finished, completions, strict=True)
             if pending.request.keep and completion.finish in ("stop", "length")
         ]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from purerl.backends.hf.generator import Config, HFGenerator
 from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.simulation import fake_model, over_layers, simulated
-from purerl.backends.hf.stop_strings import StopStrings
 from purerl.protocols import Request, Sampling
 from purerl.resources.memory import MemoryUse, Workload
 from purerl.resources.tracker import MemoryTracker
@@ -53,7 +52,7 @@ def _sampling(config: Config, causal: PreTrainedModel, model: Model, rows: int, 
     tracker = MemoryTracker()
     with tracker, simulated():
         tracker.label("parameters", [*causal.parameters(), *causal.buffers()])
-        generator = _SimulatedGenerator(config, causal, StopStrings(model))
+        generator = _SimulatedGenerator(config, causal, model)
         generator.sample(_requests(rows, workload, causal), tracker)
     keys, cached = generator.table_size(), 0
     if workload.turns > 1:

@@ -130,13 +130,15 @@ class ImageReader:
         has_grid = hasattr(causal.base_model, "get_rope_index")
         self._merge: int | None = causal.config.vision_config.spatial_merge_size if has_grid else None
 
-    def rows(self, tokens: TokenInt, image: TokenInt, ids: Sequence[int]) -> RowImages:
+    def rows(self, tokens: TokenInt, image: TokenInt, ids: Sequence[int] | None = None) -> RowImages:
         """What a model needs for rows with these `tokens` and content ids of images, both [rows, time].
 
-        ids  the distinct content ids in `image`, sorted. If there are none, the model reads an image that no row has
+        ids  the distinct content ids in `image`, sorted; None: they are looked for. If there are none, the model reads
+             an image that no row has
 
         Raises: BatchError for a row that has a part of an image; ImageError for an image that is not in the store.
         """
+        ids = image[image > 0].unique().tolist() if ids is None else ids
         return self.rows_of(tokens, image, {number: self._cached(number) for number in ids} or {0: self._blank})
 
     def rows_of(self, tokens: TokenInt, image: TokenInt, loaded: Mapping[int, LoadedImage]) -> RowImages:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from purerl.backends.hf.cache import ContinuedCache, PrefillCache
+from purerl.backends.hf.images import ImageReader, image_inputs
 from purerl.backends.hf.prefix_cache import CachedSequence, PrefixCache
 from purerl.backends.hf.table import Table
 from purerl.backends.requests import PendingRequest
@@ -23,11 +24,15 @@ __all__ = ["Prompt", "batches", "prompt_of", "read"]
 
 
 class Prompt(NamedTuple):
-    """The tokens that are read before the first decoding step: all but the last. `cached` has the first `start`."""
+    """The tokens that are read before the first decoding step: all but the last. `cached` has the first `start`.
+
+    `image` has the content id of the image of each token, 0 for text; it is empty without images.
+    """
 
     tokens: tuple[int, ...]
     start: int = 0
     cached: CachedSequence | None = None
+    image: tuple[int, ...] = ()
 
     @property
     def remaining(self) -> int:
@@ -37,9 +42,10 @@ class Prompt(NamedTuple):
 
 def prompt_of(pending: PendingRequest, prefixes: PrefixCache) -> Prompt:
     """What is read for `pending`. If it continues a sequence in `prefixes`, at least one token is read nevertheless."""
-    tokens = (*pending.request.tokens, *pending.tokens)
-    cached = prefixes.find(tokens)
-    return Prompt(tokens[:-1], min(cached.length, len(tokens) - 2), cached) if cached else Prompt(tokens[:-1])
+    tokens, image = (*pending.request.tokens, *pending.tokens)[:-1], pending.request.image
+    image = (*image, *[0] * (len(tokens) - len(image)))[: len(tokens)] if any(image) else ()
+    cached = prefixes.find(pending.content)
+    return Prompt(tokens, min(cached.length, len(tokens) - 1) if cached else 0, cached, image)
 
 
 def batches(prompts: Sequence[Prompt], max_tokens: int) -> Iterator[list[int]]:
@@ -63,17 +69,28 @@ def batches(prompts: Sequence[Prompt], max_tokens: int) -> Iterator[list[int]]:
             yield batch
 
 
-def read(model: PreTrainedModel, table: Table, prefixes: PrefixCache, prompts: Sequence[Prompt]) -> slice:
-    """Read `prompts` into new rows of the table, and return these rows. Equal prompts are read once.
+def read(
+    model: PreTrainedModel,
+    table: Table,
+    prefixes: PrefixCache,
+    prompts: Sequence[Prompt],
+    images: ImageReader | None = None,
+) -> tuple[slice, list[int]]:
+    """Read `prompts` into new rows of the table. Equal prompts are read once.
 
     Either all of them continue a kept sequence, or none does.
+
+    Returns these rows, and for each the position of its next token minus the number of tokens that were read: not 0
+    only for some models after `images`.
     """
-    width = max(len(prompt.tokens) for prompt in prompts)
+    width, shifts = max(len(prompt.tokens) for prompt in prompts), [0] * len(prompts)
     rows = table.add_rows(len(prompts), before=width)
     if width:
         arguments = (_continued if prompts[0].start else _new)(table, prefixes, rows, prompts, model.device)
-        model.base_model(use_cache=True, **arguments)
-    return rows
+        if images is not None and any(prompt.image for prompt in prompts):
+            shifts = _add_images(arguments, model, images, prompts)
+        model.get_decoder()(use_cache=True, **arguments)
+    return rows, shifts
 
 
 def _new(
@@ -117,6 +134,38 @@ def _continued(
         "attention_mask": position >= 0,
         "position_ids": position[:, -new:].clamp(min=0),
     }
+
+
+def _add_images(
+    arguments: dict[str, Any], model: PreTrainedModel, images: ImageReader, prompts: Sequence[Prompt]
+) -> list[int]:
+    """Replace the token ids in `arguments` by embeddings, and the positions. Returns the shift of `read`.
+
+    Positions depend on the whole prompt. Only images of tokens that are read go through the vision tower.
+    """
+    numbers, tokens = _numbered(prompts), arguments.pop("input_ids").cpu()
+    width, new = max(len(prompt.tokens) for prompt in numbers), tokens.shape[1]
+    whole = images.rows(
+        torch.tensor([_padded(prompt.tokens, width) for prompt in numbers]),
+        torch.tensor([_padded(prompt.image, width) for prompt in numbers]),
+    )
+    lengths = torch.tensor([len(prompt.tokens) for prompt in numbers])
+    shifts = (images.next_positions(whole, lengths) - lengths).tolist()
+    if prompts[0].start:
+        image = [
+            [*[0] * (new - prompt.remaining), *_padded(prompt.image, len(prompt.tokens))[prompt.start :]]
+            for prompt in numbers
+        ]
+        times, position = arguments["position_ids"].cpu(), whole.position
+        whole = images.rows(tokens, torch.tensor(image))
+        if position is not None:
+            whole = whole._replace(position=position.gather(2, times.expand(3, -1, -1)))
+    arguments |= image_inputs(model, tokens.to(model.device), whole.to(model.device))(lambda values: values)
+    return [shifts[numbers[prompt]] for prompt in prompts]
+
+
+def _padded(values: Sequence[int], width: int) -> list[int]:
+    return [*values, *[0] * (width - len(values))]
 
 
 def _numbered(prompts: Sequence[Prompt]) -> dict[Prompt, int]:

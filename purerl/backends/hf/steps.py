@@ -21,11 +21,15 @@ STEPS_PER_DRAW = 64
 
 @define(eq=False)
 class Slot:
-    """A request in the table. It was admitted at column `admitted`, with `before` tokens already sampled."""
+    """A request in the table. It was admitted at column `admitted`, with `before` tokens already sampled.
+
+    The positions of its sampled tokens are their numbers in the sequence, plus `shift`: images have their own.
+    """
 
     pending: PendingRequest
     admitted: int
     before: int
+    shift: int = 0
 
     @property
     def first(self) -> int:
@@ -42,6 +46,7 @@ class StepInputs(NamedTuple):
     """Inputs of the steps from column `now` on, until a row is admitted; tensors and lists have an entry for each row.
 
     first              the column of its first token
+    origin             the column at which its positions would start at 0
     is_padded          whether rows start in different columns
     last               the column of the last token that it may have
     uniform            random numbers for the next tokens, one column per step
@@ -52,6 +57,7 @@ class StepInputs(NamedTuple):
 
     now: int
     first: Tensor
+    origin: Tensor
     is_padded: bool
     last: list[int]
     uniform: Tensor
@@ -73,6 +79,7 @@ class StepInputs(NamedTuple):
         return cls(
             now=now,
             first=first,
+            origin=first - torch.tensor([slot.shift for slot in slots], device=device),
             is_padded=_varies(first),
             last=[slot.last for slot in slots],
             uniform=uniform(seed, sampled + torch.arange(STEPS_PER_DRAW, device=device)),
@@ -88,6 +95,7 @@ class StepInputs(NamedTuple):
         first = self.first[index]
         return self._replace(
             first=first,
+            origin=self.origin[index],
             is_padded=_varies(first),
             last=[self.last[row] for row in rows],
             uniform=self.uniform[index],
