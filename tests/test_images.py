@@ -16,7 +16,7 @@ from purerl.images import Cache, Image, ImageStore, content_id, decode, hex_id
 from tests.backends.vision import picture
 
 
-def _png(width: int, height: int) -> bytes:
+def png_header(width: int, height: int) -> bytes:
     """A PNG file whose header says that it has this size, with one row of pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -45,8 +45,8 @@ def test_content_id_depends_on_the_bytes_only(tmp_path: Path) -> None:
 BAD = {
     "no image": (b"some text", "no image in a format that Pillow reads"),
     "nothing": (b"", "no image in a format that Pillow reads"),
-    "too many pixels": (_png(12_000, 10_000), "12,000 x 10,000 pixels"),
-    "far too many pixels": (_png(2**31 - 1, 2**31 - 1), "exceeds limit of"),
+    "too many pixels": (png_header(12_000, 10_000), "12,000 x 10,000 pixels"),
+    "far too many pixels": (png_header(2**31 - 1, 2**31 - 1), "exceeds limit of"),
 }
 
 
@@ -60,7 +60,7 @@ def test_header_of_a_bad_image_is_refused(name: str) -> None:
 TRUNCATED = {
     "truncated PNG": picture(0)[:-600],
     "truncated JPEG": picture(0, (64, 64), "JPEG")[:-600],
-    "PNG with missing rows": _png(64, 64),
+    "PNG with missing rows": png_header(64, 64),
 }
 
 

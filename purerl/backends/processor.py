@@ -6,9 +6,11 @@ as one ``<|image_pad|>`` for each feature that the vision tower computes. It dep
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from purerl.backends.tokenizer import cannot_load, load_tokenizer
@@ -19,9 +21,9 @@ from purerl.settings import Model
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PROCESSOR_FILES", "Processor", "has_processor", "load_processor", "merged"]
+__all__ = ["Processor", "copy_processor", "has_processor", "load_processor", "merged"]
 
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 """The files of a processor, beside those of its tokenizer."""
 
 _TRIED = ((56, 84), (168, 112))
@@ -29,10 +31,7 @@ _TRIED = ((56, 84), (168, 112))
 
 
 def has_processor(model: Model) -> bool:
-    """Whether transformers has a class for the processor of `model`: it is a vision-language model.
-
-    Raises: ConfigError if the configuration of the model cannot be read.
-    """
+    """Whether transformers has a class for the processor of `model`: it is a vision-language model."""
     return _class_of(model) is not None
 
 
@@ -50,7 +49,10 @@ def load_processor(model: Model) -> Processor:
         processor = _images_only(cls).from_pretrained(
             model.path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code
         )
-    except (OSError, ValueError, TypeError, AttributeError, ImportError) as error:
+    except ImportError as error:
+        got, do = str(error).strip().splitlines()[0], "install the package"
+        raise ConfigError(f"the processor of {model.path!r} cannot be loaded", got=got, do=do) from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise cannot_load("processor", model, error) from error
     if getattr(processor, "image_token", None) is None or getattr(processor, "image_processor", None) is None:
         need = "a processor of transformers with an image processor, and a token that stands for an image"
@@ -58,16 +60,26 @@ def load_processor(model: Model) -> Processor:
     return Processor(processor, load_tokenizer(model))
 
 
+def copy_processor(model: Model, folder: Path) -> None:
+    """Copy the files of the processor of `model` into `folder`, if it is a vision-language model."""
+    from transformers.utils.hub import cached_file
+
+    options: dict[str, Any] = {"revision": model.revision, "_raise_exceptions_for_missing_entries": False}
+    for name in _FILES if has_processor(model) else ():
+        if (file := cached_file(model.path, name, **options)) is not None:
+            shutil.copyfile(file, folder / name)
+
+
 def _class_of(model: Model) -> Any:
-    """Transformers' class of the processor of `model`; None if it has none."""
+    """The class of transformers for the processor of `model`; None if there is none, or no configuration."""
     from transformers import AutoConfig
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
     kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(model.path, **kwargs)
-    except (OSError, ValueError, ImportError) as error:
-        raise cannot_load("configuration", model, error) from error
+    except (OSError, ValueError, ImportError):  # loading the model reports the problem
+        return None
     return PROCESSOR_MAPPING.get(type(config), None)
 
 

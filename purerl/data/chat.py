@@ -26,7 +26,7 @@ from purerl.data.images import as_parts, images_of
 from purerl.data.settings import SpecialTokens
 from purerl.data.special_tokens import encode, is_marked, mark, unmark
 from purerl.errors import ConfigError, DataError, ImageError
-from purerl.images import Image
+from purerl.images import Image, ImageStore
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -77,6 +77,7 @@ class Chat:
                           token
     prompt_format         "text": prompts are plain text, and the chat template is not applied
     processor             of a model whose prompts may have images; None: they have none
+    store                 where engines look for images
     """
 
     tokenizer: Any  # the annotations of transformers do not narrow what its calls return
@@ -87,6 +88,7 @@ class Chat:
     escapes: bool = False
     prompt_format: PromptFormat = "messages"
     processor: Processor | None = None
+    store: ImageStore | None = None
 
     @cached_property
     def stop_strings(self) -> tuple[str, ...]:

@@ -35,10 +35,12 @@ __all__ = [
     "has_images",
     "images_of",
     "located",
+    "placed",
     "text_of",
     "to_image",
     "uniform_contents",
     "with_images",
+    "with_places",
 ]
 
 Message = Mapping[str, Any]
@@ -302,6 +304,32 @@ def _from_text(text: str) -> bytes | Path:
         do = "download it, and name the file"
         raise ImageError("an image", got=f"the URL {text[:100]!r}", need="a file, or bytes in the data set", do=do)
     return Path(text)
+
+
+# --- observations --------------------------------------------------------------------------------------------------
+
+
+def with_places(messages: Sequence[Message], number: int) -> list[Message]:
+    """`messages` of an environment with a part ``{"type": "image"}`` for each of its `number` images.
+
+    If they have none, all images come before the content of the first message.
+
+    Raises: ImageError if they have another number, or a part that is neither text nor an image.
+    """
+    kinds = [_kind(part) for message in messages for part in _parts(message["content"])]
+    places = sum(kind != "text" for kind in kinds)
+    if places == number:
+        return [*messages]
+    if places or not messages:
+        raise ImageError("an observation", got=f"{number} images, and {places} places for them", need="as many of both")
+    first = {**messages[0], "content": [*[{"type": "image"}] * number, *_parts(messages[0]["content"])]}
+    return [first, *messages[1:]]
+
+
+def placed(messages: Sequence[Message], images: Sequence[Any]) -> list[Message]:
+    """`messages` with the next of `images` in each part ``{"type": "image"}``; there are as many of both."""
+    remaining = map(to_image, images)
+    return [_placed(message, remaining) for message in messages]
 
 
 # --- messages ------------------------------------------------------------------------------------------------------

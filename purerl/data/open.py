@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
+from purerl.backends.processor import Processor
 from purerl.backends.tokenizer import end_tokens
 from purerl.data.chat import Chat, check_settings, open_chat, text_note
 from purerl.data.columns import ExampleType, PromptFormat, all_begin_with
@@ -216,11 +217,13 @@ def open_run_chat(
     examples: DataSet,
     problems: Iterable[DataSet],
     tokenizer: PreTrainedTokenizerBase,
+    processor: Processor | None = None,
     *,
     needs_stop_token: bool,
 ) -> Chat:
     """How the prompts of a run become tokens.
 
+    processor         of the model, if the run has images
     needs_stop_token  whether some completions have no stop strings, so that only a stop token ends them
 
     Raises: ConfigError if the tokenizer or its chat template does not fit the data or the settings.
@@ -233,6 +236,7 @@ def open_run_chat(
             chat_template_kwargs=settings.chat_template_kwargs,
             special_tokens=settings.special_tokens,
             extra_stop_tokens=end_tokens(model),
+            processor=processor,
         )
     learns_text = examples.example_format.prompt_format == "text" and examples.example_format.example_type != "prompts"
     if (needs_stop_token and not chat.stop_tokens) or (learns_text and not chat.end_tokens):

@@ -52,7 +52,7 @@ def open_host(settings: EnvironmentSettings) -> Host:
 
     Raises: ConfigError if the code cannot be imported in this process, where it runs here.
     """
-    declared = Declared(settings.has_states, settings.players)
+    declared = Declared(settings.has_states, settings.players, settings.images)
     if settings.url is not None:
         return RemoteHost(settings.url, timeout=settings.timeout, declared=declared)
     if settings.run_in == "process":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from purerl.data.images import to_image, with_places
 from purerl.envs.protocol import Observation, ToolCall
 from purerl.rewards.components import is_valid_number, to_components
 
@@ -19,20 +21,30 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 @frozen
 class Declared:
-    """What the settings declare about all observations: whether each turn has a state, and the number of players."""
+    """What the settings declare about all observations.
+
+    has_states  each turn has a state
+    players     number of players
+    images      observations may have images
+    """
 
     has_states: bool = False
     players: int = 1
+    images: bool = False
 
 
 def checked_observation(value: Any, declared: Declared) -> Observation:
     """`value` with plain values only, in place of those of numpy, torch and subclasses. A truncated episode is done.
 
+    Its images are bytes of files, and there is a part ``{"type": "image"}`` for each of them in its messages.
+
     Raises: ValueError with what is wrong.
     """
     if not isinstance(value, Observation):
         raise ValueError(f"returned {value!r:.200}; need a purerl.envs.protocol.Observation")
-    messages = tuple(map(_checked_message, _sequence("messages", value.messages)))
+    images = _checked_images(value.images, declared)
+    checked = [_checked_message(message, declared) for message in _sequence("messages", value.messages)]
+    messages = tuple(with_places(checked, len(images)))
     reward = _checked_reward(value.reward, declared.players)
     if not isinstance(value.components, Mapping):
         raise ValueError(f"components is {value.components!r:.200}; need a mapping of names to numbers")
@@ -54,20 +66,29 @@ def checked_observation(value: Any, declared: Declared) -> Observation:
         state=_plain("state", value.state),
         components=components,
         player=value.player,
+        images=images,
     )
 
 
 def _sequence(name: str, value: Any) -> Sequence[Any]:
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
-        raise ValueError(f"{name} is {value!r:.200}; need a list of messages")
+        raise ValueError(f"{name} is {value!r:.200}; need a list of {name}")
     return value
 
 
-def _checked_message(message: Any) -> dict[str, Any]:
+def _checked_images(images: Any, declared: Declared) -> tuple[bytes, ...]:
+    encoded = tuple(to_image(image).read() for image in _sequence("images", images))
+    if encoded and not declared.images:
+        raise ValueError(f"{len(encoded)} images; need none, because environment.images is false")
+    return encoded
+
+
+def _checked_message(message: Any, declared: Declared) -> dict[str, Any]:
     if not isinstance(message, Mapping) or message.get("role") not in _ROLES or "content" not in message:
         raise ValueError(f"returned the message {message!r:.200}; need a role of {', '.join(_ROLES)}, and content")
-    if not isinstance(message["content"], str):
-        raise ValueError(f"the content of a message is {message['content']!r:.200}; need a string")
+    content = message["content"]
+    if not isinstance(content, str) and not (declared.images and isinstance(content, list)):
+        raise ValueError(f"the content of a message is {content!r:.200}; need a string")
     return _plain("a message", dict(message))
 
 
@@ -121,7 +142,7 @@ def checked_tools(tools: Any) -> tuple[Mapping[str, Any], ...] | None:
 
 
 def to_json(observation: Observation) -> dict[str, Any]:
-    """`observation` as an object of JSON: its fields that are not the default.
+    """`observation`, which was checked, as an object of JSON: its fields that are not the default; images in base64.
 
     >>> to_json(Observation(reward={1: 0.5}, done=True))
     {'reward': {'1': 0.5}, 'done': True}
@@ -131,6 +152,8 @@ def to_json(observation: Observation) -> dict[str, Any]:
     changed = {name: value for name, value in fields.items() if value != getattr(default, name)}
     if isinstance(observation.reward, Mapping):
         changed["reward"] = {str(player): value for player, value in observation.reward.items()}
+    if observation.images:
+        changed["images"] = [base64.b64encode(image).decode() for image in observation.images]
     return changed
 
 
@@ -142,6 +165,8 @@ def from_json(value: Any) -> Observation:
     fields = dict(value)
     if isinstance(fields.get("reward"), Mapping):
         fields["reward"] = {int(player): number for player, number in fields["reward"].items()}
+    if "images" in fields:
+        fields["images"] = [base64.b64decode(image, validate=True) for image in fields["images"]]
     return Observation(**fields)
 
 

@@ -50,6 +50,9 @@ class Observation:
     components  parts of the reward, for metrics only
     player      who takes the next turn, in games of several players; each has a conversation of its own, and `messages`
                 are for this player
+    images      the images of `messages`, in order: bytes of a file, its path, or a picture of Pillow. Where an image
+                is, the content of a message is a list with the part ``{"type": "image"}``; without any such part, all
+                of them come before the content of the first message. The setting `environment.images` must be true
     """
 
     messages: Sequence[Message] = ()
@@ -59,6 +62,7 @@ class Observation:
     state: str | int | None = None
     components: Mapping[str, float] = field(factory=dict)
     player: int = 0
+    images: Sequence[Any] = ()
 
 
 @runtime_checkable

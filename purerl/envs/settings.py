@@ -44,6 +44,7 @@ class EnvironmentSettings:
         default=False,
         **boolean(),
     )
+    images: bool = setting("whether observations have images, for a vision-language model", default=False, **boolean())
     players: int = setting("number of players, each with a conversation of its own", default=1, **at_least(1))
     max_turns: int = setting("maximum number of turns of an episode", unit="turns", default=8, **at_least(1))
     max_episode_tokens: int | None = setting(
@@ -142,6 +143,7 @@ def _check_effects(settings: EnvironmentSettings) -> None:
         "max_memory": (settings.url is None and settings.run_in == "process", "worker processes: run_in = process"),
         "has_states": (not has_tools, "an environment; tools have no states"),
         "players": (not has_tools, "an environment; tools have one player"),
+        "images": (not has_tools, "an environment; tools return text"),
     }
     for name, (has_effect, need) in needs.items():
         value = getattr(settings, name)

@@ -88,7 +88,8 @@ def open_renderer(
     does not know the family.
     """
     _check(chat, tools, renderer, tool_format)
-    if renderer != "template" and tool_format == "auto" and chat.prompt_format == "messages":
+    is_package = renderer != "template" and tool_format == "auto" and chat.prompt_format == "messages"
+    if is_package and chat.processor is None:
         from purerl.envs.package_renderer import open_package_renderer
 
         if package_renderer := open_package_renderer(chat, tools, renderer):
@@ -106,6 +107,9 @@ def _check(chat: Chat, tools: Tools, renderer: str, tool_format: str) -> None:
         raise ConfigError("tool_format has no effect", got="an environment without tools", do="remove tool_format")
     if renderer in ("auto", "template"):
         return
+    if chat.processor is not None:
+        need = "template or auto with images: the chat template has the places of images"
+        raise ConfigError("renderer", got=repr(renderer), need=need, do="leave it out")
     if chat.prompt_format == "text":
         raise ConfigError(
             "renderer has no effect", got="plain-text prompts", need="chat messages", do="remove renderer"

@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import accuracy_interval, majority_vote, pass_at_k
+from purerl.images import Image
 from purerl.rewards.components import added
 from purerl.rewards.runner import RewardResult, component_columns, fractions, reward_values
 
@@ -31,6 +32,7 @@ class Attempt:
     result      result of the reward functions
     is_correct  whether it is correct; None if it has no reward, or the function that decides does not apply to it
     messages    the whole conversation as JSON, if it has several turns
+    images      content ids of the images of the prompt or the conversation as JSON; None without images
     counts      what else is counted in an episode of several turns, by the name of the metric
     """
 
@@ -41,6 +43,7 @@ class Attempt:
     result: RewardResult
     is_correct: bool | None = None
     messages: str | None = None
+    images: str | None = None
     counts: Mapping[str, float] = field(factory=dict)
 
 
@@ -52,12 +55,14 @@ class Problem:
     prompt        text of the prompt, after the chat template
     attempts      the completions
     ground_truth  the ground truth of the row; None if it has none
+    images        of the prompt
     """
 
     index: int
     prompt: str
     attempts: tuple[Attempt, ...]
     ground_truth: str | None = None
+    images: tuple[Image, ...] = ()
 
     @property
     def graded(self) -> list[Attempt]:
@@ -148,6 +153,7 @@ def as_rows(results: Mapping[str, Sequence[Problem]]) -> list[dict[str, Any]]:
     ]
     components = component_columns([attempt.result for *_, attempt in attempts])
     has_messages = any(attempt.messages is not None for *_, attempt in attempts)
+    has_images = any(attempt.images is not None for *_, attempt in attempts)
     return [
         {
             "data_set": name,
@@ -162,6 +168,7 @@ def as_rows(results: Mapping[str, Sequence[Problem]]) -> list[dict[str, Any]]:
             "reward": attempt.result.reward,
             "ground_truth": problem.ground_truth,
             **({"messages": attempt.messages} if has_messages else {}),
+            **({"images": attempt.images} if has_images else {}),
             **values,
         }
         for (name, problem, number, attempt), values in zip(attempts, components, strict=True)
@@ -190,8 +197,9 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "reward": attempt.result.reward,
         "components": dict(attempt.result.components),
     }
-    if attempt.messages is not None:
-        values["messages"] = json.loads(attempt.messages)
+    for name in ("messages", "images"):
+        if (text := getattr(attempt, name)) is not None:
+            values[name] = json.loads(text)
     if failure:
         values |= {"failure": f"{failure.function} {failure.kind}", "traceback": failure.traceback}
     return values

@@ -15,6 +15,7 @@ from purerl.protocols import Sampling
 from purerl.rewards.outcomes import failure_of_exception
 from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.custom import CheckedWorkflow, requested_arguments, requires_score
+from purerl.rollouts.images import RowImages
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.single_turn import RowFields
@@ -72,7 +73,8 @@ class WorkflowFunction:
         if not callable(made):
             need = "a workflow: an async function of a draw and generate, or an object that is called like one"
             raise RolloutError(f"rollout.workflow {name}", got=f"returned {made!r:.200}", need=need)
-        workflow = CheckedWorkflow(name, made, self.settings.fields)
+        image = () if chat.processor is None else ("image",)
+        workflow = CheckedWorkflow(name, made, (*self.settings.fields, *image), RowImages(chat))
         self.runtime.add_cleanup(workflow.close)
         return workflow
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from attrs import define, evolve, frozen
@@ -24,6 +25,7 @@ from purerl.envs.turns import Turn, TurnRenderer
 from purerl.errors import ConfigError, DataError
 from purerl.loop.environments import OpenedEnvironment, open_renderer_of, open_workflow
 from purerl.loop.generators import open_generator
+from purerl.loop.images import use_images, with_store
 from purerl.loop.open import open_run_data, reward_runner
 from purerl.loop.paths import resolve_paths
 from purerl.protocols import FinishReason, Generator, Sampling
@@ -63,7 +65,14 @@ def play_row(
     function fails.
     """
     config = config if directory is None else resolve_paths(config, Path(directory))
-    workflow, data = open_debug_workflow(config)
+    with TemporaryDirectory(prefix="purerl-images-") as images:
+        return _play_row(config, row, turns, number=number, sample=sample, images=Path(images))
+
+
+def _play_row(
+    config: RunConfig, row: int, turns: Sequence[str] | None, *, number: int, sample: int, images: Path
+) -> list[Trajectory]:
+    workflow, data = open_debug_workflow(config, images=images)
     num_rows = sum(table.num_rows for table in data.examples.tables)
     if not 0 <= row < num_rows:
         raise DataError(f"row {row} of the training data", need=f"a number from 0 to {num_rows - 1:,}")
@@ -82,11 +91,15 @@ def _generator(config: RunConfig, chat: Chat, turns: Sequence[str] | None) -> Ge
         return ScriptedGenerator(chat, turns)
     if config.generator is None:
         raise ConfigError("generator is missing", need="an engine that samples the turns", do="set it, or give turns")
-    return open_generator(config.generator, config.model, config.seed)
+    generator = open_generator(config.generator, config.model, config.seed)
+    use_images(chat, {"generator": generator})
+    return generator
 
 
-def open_debug_workflow(config: RunConfig) -> tuple[EnvironmentWorkflow, RunData]:
+def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tuple[EnvironmentWorkflow, RunData]:
     """The workflow of `config` for `purerl.rollouts.play`, and the data of the run, whose rows are its examples.
+
+    `images` is a directory for images in conversations. If there are any, it is needed.
 
     Everything runs in the thread that plays: environments, tools and reward functions. There are no deadlines, so that
     a debugger can stop in them. An environment on another machine stays there.
@@ -101,6 +114,8 @@ def open_debug_workflow(config: RunConfig) -> tuple[EnvironmentWorkflow, RunData
     runner = reward_runner(config, {name: load(source_of(reward)).function for name, reward in rewards.items()})
     algorithm = algorithm_of(config)
     data = open_run_data(config, algorithm, model_roles(config, algorithm), runner)
+    if images is not None:
+        data = evolve(data, chat=with_store(data.chat, images))
     local = {} if config.environment.url else {"run_in": "event_loop", "num_workers": None, "max_memory": None}
     settings = evolve(config.environment, timeout=_A_DAY, **local)
     renderer = _LateRenderer(data.chat, settings)

@@ -19,6 +19,7 @@ from purerl.data.open import RunData, file_digests
 from purerl.errors import RunDirectoryError
 from purerl.loop.base_models import identify_models
 from purerl.loop.environments import open_interaction
+from purerl.loop.images import check_images
 from purerl.loop.lengths import check_row_lengths
 from purerl.loop.model_rewards import reward_chats
 from purerl.loop.open import check_files, first_example, max_steps_of, open_run_data, reward_runner
@@ -127,6 +128,8 @@ def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, 
     previews = _preview(config, unreadable)
     if data is not None:
         reward_chats(config, data.chat)
+        names = {name: f"trainer of the {name}" if name else "generator" for name in previews}
+        check_images(data.chat, {names[name]: each for name, each in previews.items()})
         if runs_code:
             _start_episode(config, data)
         max_steps, generator = max_steps_of(config, len(data.examples.indices)), previews.pop("", None)

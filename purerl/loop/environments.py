@@ -21,6 +21,7 @@ from purerl.loop.custom_workflow import WorkflowFunction
 from purerl.protocols import Capabilities, Sampling
 from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.environment import EnvironmentWorkflow
+from purerl.rollouts.images import RowImages
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.single_turn import RowFields, SingleTurn
@@ -122,7 +123,12 @@ def open_workflow(
     """The workflow that samples `samples` completions, or episodes, of each draw, and scores them with `rewards`."""
     if interaction is None:
         return SingleTurn(
-            tokenizer=chat.tokenizer, sampling=sampling, samples=samples, score=rewards.score, row_fields=row_fields
+            tokenizer=chat.tokenizer,
+            sampling=sampling,
+            samples=samples,
+            score=rewards.score,
+            row_fields=row_fields,
+            images=RowImages(chat),
         )
     messages = _messages_of(example_format)
     if isinstance(interaction, WorkflowFunction):
@@ -143,6 +149,7 @@ def open_workflow(
         score=rewards.score if rewards.names or not interaction.gives_rewards else None,
         fields=row_fields,
         close_timeout=settings.timeout,
+        images=RowImages(chat),
     )
 
 

@@ -79,6 +79,7 @@ def attempt_problems(
                 draw.prompt.text,
                 _attempts(groups[draw.number], settings.samples_per_prompt, extract, accuracy_reward),
                 find_ground_truth(draw.example),
+                tuple(draw.prompt.images),
             )
             for draw in draws
         ]
@@ -123,6 +124,7 @@ def _attempts(
             result=result,
             is_correct=is_correct(result, accuracy_reward),
             messages=rows[-1].texts.get("messages"),
+            images=rows[-1].texts.get("images"),
             counts=_counts(rows[-1].metrics),
         )
         for rows, result in zip(episodes, results_of_episodes(group.trajectories), strict=True)

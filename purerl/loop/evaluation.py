@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -37,6 +38,7 @@ from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
 from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, fix, missing_samples
 from purerl.loop.generators import open_generator
+from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
 from purerl.loop.open import check_columns, open_run_data, reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
@@ -136,12 +138,15 @@ def evaluation_of_model(
     if prompts:
         problems |= {"prompt": prompts_as_data(prompts, "messages" if tokenizer.chat_template else "text")}
         check_columns(runner, problems.values())
+    observes = environment is not None and environment.images
+    processor = open_processor(model, tokenizer, problems.values(), observes=observes)
     chat = open_chat(
         tokenizer,
         prompt_format_of(problems.values()),
         system_prompt=system_prompt,
         chat_template_kwargs=chat_template_kwargs,
         extra_stop_tokens=end_tokens(model),
+        processor=processor,
     )
     _check_end(model, settings, chat)
     for data in problems.values():
@@ -307,12 +312,14 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         failures.add(group)
         on_group(name, group)
 
-    with closing(Runtime()) as runtime:
+    with closing(Runtime()) as runtime, TemporaryDirectory(prefix="purerl-images-") as images:
+        chat = with_store(evaluation.chat, Path(images))
         interaction = _open_interaction(evaluation, runtime)
         preview = _preview(evaluation)
         _check_lengths(evaluation, preview)
         generator = open_generator(evaluation.generator, evaluation.model, evaluation.seed)
         with closing(generator), closing(runtime):
+            use_images(chat, {"generator": generator})
             runtime.attach(generator)
             _check_lengths(evaluation, None if preview else generator.capabilities)
             if evaluation.policy is not None:
@@ -325,7 +332,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
                     evaluation.problems,
                     evaluation.settings,
                     runtime=runtime,
-                    chat=evaluation.chat,
+                    chat=chat,
                     interaction=with_limit(interaction, generator.capabilities),
                     rewards=evaluation.rewards,
                     accuracy_reward=evaluation.accuracy_reward,

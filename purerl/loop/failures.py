@@ -28,6 +28,7 @@ _LIMITS: Mapping[FailedPart, str] = {
     "environment": "environment.timeout or reward_workers.max_failure_rate",
     "engine": "reward_workers.max_failure_rate",
     "workflow": "reward_workers.max_failure_rate",
+    "data": "reward_workers.max_failure_rate",
 }
 """The settings that decide when there are too many failures of each part."""
 

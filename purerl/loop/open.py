@@ -46,6 +46,7 @@ from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
 from purerl.loop.generators import open_generator
+from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.lengths import check_row_lengths
 from purerl.loop.model_rewards import ModelRewards, check_questions, open_model_rewards, reward_chats
 from purerl.loop.run import Clock, LoopState
@@ -212,6 +213,7 @@ def _open(
     files = file_digests([*config.data.files, *problems, *held_out])
     directory.check_data(files)
     data = open_run_data(config, algorithm, roles, runner)
+    data = evolve(data, chat=with_store(data.chat, directory.images))
     max_steps = max_steps_of(config, len(data.examples.indices))
     updates = updates_of(config, algorithm, max_steps)
     workflow = config.rollout and config.rollout.workflow
@@ -224,6 +226,8 @@ def _open(
     trainers = open_trainers(config, roles, updates)
     model_rewards = open_model_rewards(config, data.chat, chats, trainers, context.ranks)
     generator = config.generator and open_generator(config.generator, config.model, config.seed)
+    engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
+    use_images(data.chat, {**engines, "generator": generator})
     if generator is not None:
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
     learner = _learner(config, algorithm, trainers)
@@ -280,9 +284,13 @@ def open_run_data(
         check_role_model(name, role)
         if role.settings.model != config.model and not is_reward(name):
             check_same_ids(tokenizer, role.settings.model, name)
+    observes = config.environment is not None and config.environment.images
+    processor = open_processor(config.model, tokenizer, [examples, *others], observes=observes)
     sampled = [section for section in (config.rollout, evaluate) if section]
     needs_stop_token = any(not section.stop_strings for section in sampled)
-    chat = open_run_chat(config.data, config.model, examples, others, tokenizer, needs_stop_token=needs_stop_token)
+    chat = open_run_chat(
+        config.data, config.model, examples, others, tokenizer, processor, needs_stop_token=needs_stop_token
+    )
     limit = evaluate.max_examples if evaluate else None
     if held_out is not None:
         check_first_rows(chat, held_out)

@@ -40,15 +40,20 @@ class Source(Protocol):
 
 @frozen
 class ExampleSource:
-    """Rows of `batch_size` demonstrations or preference pairs."""
+    """Rows of `batch_size` demonstrations or preference pairs, without those that have an image that is damaged."""
 
     window: Window
+    failures: RunFailures
     batch_size: int
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
+        self.failures.start(state.step + 1)
+        self.failures.expect(self.batch_size)
         groups = self.window.take(self.batch_size, state.step)
         rows = [trajectory for group in groups for trajectory in group.trajectories]
-        return evolve(state, num_draws=self.window.num_draws), rows, {}
+        failed = sum(group.failure is not None for group in groups)
+        metrics = {"rollout/failed": float(failed)} if failed else {}
+        return evolve(state, num_draws=self.window.num_draws), rows, metrics
 
 
 @frozen(kw_only=True)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from purerl.backends.processor import copy_processor
 from purerl.config.check import learns_from_rewards
 from purerl.config.roles import ModelRole
 from purerl.config.schema import RunConfig, StopWhen
@@ -116,6 +117,7 @@ def _write_facts(run: Run, directory: RunDirectory) -> str:
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:
             run.data.chat.tokenizer.save_pretrained(folder)
+            copy_processor(run.config.model, folder)
     return directory.identity
 
 

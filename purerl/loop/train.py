@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import evolve
 
+from purerl.backends.processor import copy_processor
 from purerl.config.check import check
 from purerl.config.continuing import Change, check_changes
 from purerl.config.schema import RunConfig
@@ -189,6 +190,7 @@ def _finish(
                 run.trainers["policy"].export(folder)
                 if ranks.is_first:
                     run.data.chat.tokenizer.save_pretrained(folder)
+                    copy_processor(run.config.model, folder)
     memory = ranks.gather(peak_memory(), "peak memory")
     return ranks.on_first(lambda: _summarize(config, directory, record, memory), "the summary")
 

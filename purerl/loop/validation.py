@@ -6,6 +6,7 @@ counts of all of them, so the losses add up to that of one optimizer step on the
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,7 @@ from purerl.algos.algebra import Counts, Objective, Weighted, compute_advantages
 from purerl.batch import STRUCTURE, with_fields
 from purerl.data.columns import ExampleType
 from purerl.data.examples import DataSet, read_examples
+from purerl.errors import ImageError
 from purerl.evaluation.settings import Validation
 from purerl.kernels.masks import count_true
 from purerl.loop.draws import Sampler
@@ -24,9 +26,12 @@ from purerl.loop.run import LoopState
 from purerl.loop.step import Learner
 from purerl.loop.update import score, scored_fields
 from purerl.rollouts.examples import Demonstrations, Preferences
+from purerl.rollouts.types import Draw, Trajectory
 from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Validator", "read_held_out", "select_held_out"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def read_held_out(settings: Validation | None, purpose: ExampleType) -> DataSet | None:
@@ -83,9 +88,17 @@ class Validator:
     ) -> TensorDict:
         """The examples at `indices` with the fields that other models compute, and with advantages."""
         learner, draws = self.learner, self.sampler.examples_at(indices, first)
-        batch = learner.collated([row for draw in draws for row in self.workflow.rows(draw)], state)
+        batch = learner.collated([row for draw in draws for row in self._rows(draw)], state)
         names = [name for name in scored_fields(objectives, learner.algorithm.reads) if name not in batch.keys()]
         return compute_advantages(learner.algorithm, state.transform, score(learner.trainers, batch, names))[1]
+
+    def _rows(self, draw: Draw) -> list[Trajectory]:
+        """The rows of `draw`; none if one of its images is damaged, with a warning."""
+        try:
+            return self.workflow.rows(draw)
+        except ImageError as error:
+            _LOG.warning("row %d of the validation set is left out: %s", draw.index, error)
+            return []
 
     def _metrics(self, objective: Objective, batches: Sequence[TensorDict]) -> dict[str, Weighted]:
         steps = [prepare_step(objective, batch) for batch in batches]

@@ -23,6 +23,7 @@ from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.baseline import WithGreedyBaseline
 from purerl.rollouts.distributed import distributed
 from purerl.rollouts.examples import Demonstrations, Preferences
+from purerl.rollouts.images import RowImages
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
 from purerl.store.directory import RunDirectory
@@ -50,10 +51,12 @@ def open_source(
 ) -> Source:
     """What makes the rows of each step: completions of the policy, or examples."""
     sampler = Sampler(data.examples, data.chat, config.seed, teacher_names(config))
-    rollout, size = config.rollout, config.batch_size
+    rollout, size, max_rate = config.rollout, config.batch_size, config.reward_workers.max_failure_rate
     if rollout is None:
-        workflow = examples_workflow(config, algorithm, sampler)
-        return ExampleSource(Window(Rollouts(runtime, workflow), sampler.draw_examples, batch_size=size), size)
+        failures = RunFailures(directory, 1, 1.0)  # of images; all others are learned from
+        rollouts = Rollouts(runtime, examples_workflow(config, algorithm, sampler))
+        window = Window(rollouts, sampler.draw_examples, batch_size=size, on_group=failures.add)
+        return ExampleSource(window, failures, size)
     build = partial(
         open_workflow,
         interaction,
@@ -67,7 +70,7 @@ def open_source(
     if "greedy_score" in reads_of(algorithm):
         greedy = build(sampling=evolve(sampling, temperature=0.0), samples=1)
         workflow = WithGreedyBaseline(workflow, greedy, length_penalty(rollout.overlong, rollout.max_tokens))
-    failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
+    failures = RunFailures(directory, rollout.samples_per_prompt, max_rate)
     window = Window(
         distributed(Rollouts(runtime, workflow), ranks),
         sampler.draw,
@@ -90,7 +93,9 @@ def open_source(
 
 def examples_workflow(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:
     """The workflow of an algorithm that learns from `sampler`'s data."""
+    images = RowImages(sampler.chat)
     if purpose_of(config, algorithm) == "demonstrations":
-        return Demonstrations(sampler.answers, sampler.row_fields)
+        return Demonstrations(sampler.answers, sampler.row_fields, images)
     answers = sampler.scored_answers if trains_classifier(algorithm) else sampler.answers
-    return Preferences(answers, sampler.pair_fields if "margin" in reads_of(algorithm) else sampler.row_fields)
+    fields = sampler.pair_fields if "margin" in reads_of(algorithm) else sampler.row_fields
+    return Preferences(answers, fields, images)

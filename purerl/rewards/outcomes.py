@@ -50,10 +50,11 @@ _MAX_TRACEBACK_CHARACTERS = 4000
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 FailureKind = Literal["raised", "ran out of memory", "returned an invalid value", "timed out", "died", "failed"]
-"""What happened. An engine that has no completion for a request "failed"; everything else happens in a function."""
+"""What happened. An engine that has no completion for a request "failed", and so did an image that cannot be decoded;
+everything else happens in a function."""
 
 
-FailedPart = Literal["reward", "environment", "engine", "workflow"]
+FailedPart = Literal["reward", "environment", "engine", "workflow", "data"]
 """What failed. Each has a remedy of its own."""
 
 

@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from purerl.batch import FIELDS, ROW_FIELDS
 from purerl.errors import ConfigError, RolloutError, nearest
 from purerl.rewards.ground_truth import find_ground_truth
+from purerl.rollouts.images import NO_IMAGES, RowImages
 from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
 
@@ -38,7 +39,7 @@ _REQUIRED = (
     "tokens", "action", "mask", "reward", "rollout_logp", "version", "row", "group", "example", "temperature",
     "truncated",
 )  # fmt: skip
-_OPTIONAL = ("turn", "anchor", "role", "episode")
+_OPTIONAL = ("turn", "anchor", "role", "episode", "image")
 
 
 # --- the function ------------------------------------------------------------------------------------------------
@@ -101,6 +102,7 @@ class CheckedWorkflow:
 
     workflow  what the function `name` has returned. Its method `close`, if it has one, is called once, at the end
     fields    the optional fields that its rows have
+    images    of prompts, which are stored before the workflow is called
 
     Rows get what they lack of the texts `prompt` and `ground_truth`, and their reward as `by_function["workflow"]`,
     which decides what is correct in an evaluation.
@@ -111,8 +113,10 @@ class CheckedWorkflow:
     name: str
     workflow: Workflow
     fields: tuple[str, ...] = ()
+    images: RowImages = NO_IMAGES
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
+        self.images.store(draw.prompt.images)
         trajectories = await self.workflow(draw, generate)
         if problem := _problem_of(trajectories, draw, (*_REQUIRED, *self.fields)):
             what = f"the workflow {self.name} returned rows that cannot be used"

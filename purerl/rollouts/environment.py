@@ -10,21 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from attrs import evolve, frozen
 
 from purerl.data.chat import Messages
+from purerl.data.images import images_of
 from purerl.data.turns import Tools
 from purerl.envs.protocol import EndReason, Environment, SupportsEnd
 from purerl.envs.turns import TurnRenderer
 from purerl.errors import EngineError
+from purerl.images import Image
 from purerl.protocols import Request, Sampling
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
 from purerl.rollouts.episode import Episode, Player, Row, SampledTurn
 from purerl.rollouts.episode_errors import EpisodeError, episode_error, failures_of, opened, place
+from purerl.rollouts.images import NO_IMAGES, RowImages
 from purerl.rollouts.rows import ENVIRONMENT, RowLayout, make_trajectories
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
@@ -38,6 +41,13 @@ Its methods are async, they have time limits, and their results are valid for th
 """
 
 History = Literal["append", "rerender"]
+
+
+class _Added(NamedTuple):
+    """Tokens that are appended to a row, and the content id of the image of each; none in a run without images."""
+
+    tokens: Sequence[int]
+    image: Sequence[int]
 
 
 def _no_fields(draw: Draw) -> Mapping[str, Any]:
@@ -66,6 +76,7 @@ class EnvironmentWorkflow:
                          the environment gives all rewards
     fields               further fields of the rows of a draw
     close_timeout        seconds in which an environment must close
+    images               of prompts and observations
     """
 
     open_environment: OpenEnvironment
@@ -82,9 +93,11 @@ class EnvironmentWorkflow:
     score: Score | None = None
     fields: Callable[[Draw], Mapping[str, Any]] = _no_fields
     close_timeout: float = 10.0
+    images: RowImages = NO_IMAGES
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
-        """All rows of `draw`, sample by sample."""
+        """All rows of `draw`, sample by sample. Raises ImageError if an image of the prompt is damaged."""
+        self.images.store(draw.prompt.images)
         try:
             async with asyncio.TaskGroup() as group:
                 samples = [self._sample(draw, k, generate) for k in range(self.samples_per_prompt)]
@@ -105,7 +118,7 @@ class EnvironmentWorkflow:
 
     def start(self, draw: Draw, sample: int) -> Episode:
         """The episode of a sample of `draw`, before anything has happened."""
-        return Episode(draw, sample, self.messages(draw))
+        return Episode(draw, sample, self.messages(draw), self.images.ids(draw.prompt.tokens, draw.prompt.images))
 
     async def play(self, episode: Episode, generate: Generate) -> None:
         """Play `episode` to its end. Raises EpisodeError if it fails."""
@@ -142,7 +155,7 @@ class EnvironmentWorkflow:
                 break
             with failures_of(ENVIRONMENT, episode):
                 added = self._render(player, tools)
-            reason, max_tokens = "tokens", self._max_tokens(player, added)
+            reason, max_tokens = "tokens", self._max_tokens(player, added.tokens)
             if max_tokens < 1:
                 break
             turn = await self._take_turn(episode, player, observation.state, added, max_tokens, generate)
@@ -167,21 +180,30 @@ class EnvironmentWorkflow:
             if observation is not None:
                 episode.observe(evolve(observation, messages=()), episode.last_player.number)
 
-    def _render(self, player: Player, tools: Tools | None) -> Sequence[int]:
+    def _render(self, player: Player, tools: Tools | None) -> _Added:
         """The tokens that follow the last turn in the row of `player`. A row that starts here has none."""
         if not player.rows:
             prompt = self.renderer.prompt(player.messages, tools)
             player.prompt_text = prompt.text
-            player.rows.append(Row(prompt.tokens))
-            return ()
+            return self._begin_row(player, self._with_ids(prompt.tokens, prompt.images))
         if self.history == "append":
             turn, before, new = player.last_turn
-            return self.renderer.following(before, turn.completion.tokens, new, tools)
-        tokens, row = self.renderer.rerendered(player.messages, tools).tokens, player.rows[-1].tokens
-        if tokens[: len(row)] == row:
-            return tokens[len(row) :]
-        player.rows.append(Row(tokens))
-        return ()
+            tokens = self.renderer.following(before, turn.completion.tokens, new, tools)
+            return self._with_ids(tokens, images_of(new))
+        prompt, row = self.renderer.rerendered(player.messages, tools), player.rows[-1].tokens
+        rendered = self._with_ids(prompt.tokens, prompt.images)
+        if prompt.tokens[: len(row)] == row:
+            return _Added(rendered.tokens[len(row) :], rendered.image[len(row) :])
+        return self._begin_row(player, rendered)
+
+    def _begin_row(self, player: Player, prompt: _Added) -> _Added:
+        player.rows.append(Row(prompt.tokens, prompt_image=prompt.image))
+        return _Added((), ())
+
+    def _with_ids(self, tokens: Sequence[int], images: Sequence[Image]) -> _Added:
+        """`tokens` with the content ids of `images`, which are stored."""
+        self.images.store(images)
+        return _Added(tokens, self.images.ids(tokens, images))
 
     def _max_tokens(self, player: Player, added: Sequence[int]) -> int:
         """The number of tokens that the next turn of `player` may have: 0 or less if there is no room for any."""
@@ -197,7 +219,7 @@ class EnvironmentWorkflow:
         episode: Episode,
         player: Player,
         state: str | int | None,
-        added: Sequence[int],
+        added: _Added,
         max_tokens: int,
         generate: Generate,
     ) -> SampledTurn:
@@ -207,12 +229,13 @@ class EnvironmentWorkflow:
         key, seed = f"{draw.key}/{'.'.join(map(str, path))}", derive_seed(*draw.seeds, *path)
         sampling = evolve(self.sampling, max_tokens=max_tokens)
         keep = self.history == "append" and episode.num_turns < self.max_turns
-        [completion] = await generate([Request(key, [*player.rows[-1].tokens, *added], sampling, seed, keep)])
+        tokens, image = [*player.rows[-1].tokens, *added.tokens], [*player.rows[-1].image, *added.image]
+        [completion] = await generate([Request(key, tokens, sampling, seed, keep, image)])
         if completion.finish not in ("stop", "length"):
             error = EngineError(f"the generator failed on request {key!r}", got=completion.error or completion.finish)
             raise episode_error("generator", episode, error) from error
         turn = self.renderer.parse(completion.tokens, completion.finish, turn=number)
-        sampled = SampledTurn(number, added, completion, turn.text, turn.calls, state)
+        sampled = SampledTurn(number, added.tokens, completion, turn.text, turn.calls, state, image=added.image)
         player.take(turn.message, sampled)
         return sampled
 

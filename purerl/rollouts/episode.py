@@ -8,6 +8,7 @@ from itertools import chain, takewhile
 from attrs import define, field
 
 from purerl.data.chat import Messages
+from purerl.data.images import placed
 from purerl.envs.protocol import Message, Observation, ToolCall
 from purerl.protocols import Completion
 from purerl.rewards.outcomes import Failure
@@ -22,6 +23,7 @@ class SampledTurn:
 
     number      of the turn in the episode, which all players count together
     added       tokens of the row between the player's turn before and this one
+    image       for each of these, the content id of its image; empty in a run without images
     completion  the sampled tokens
     text        their text
     calls       the tool calls in it
@@ -38,19 +40,34 @@ class SampledTurn:
     state: str | int | None
     reward: float | None = None
     components: dict[str, float] = field(factory=dict)
+    image: Sequence[int] = ()
 
 
 @define
 class Row:
-    """A row of a batch: the prompt, then for each turn the tokens before it and its sampled tokens."""
+    """A row of a batch: the prompt, then for each turn the tokens before it and its sampled tokens.
+
+    `prompt_image` has the content id of the image of each token of the prompt; it is empty in a run without images.
+    """
 
     prompt: Sequence[int]
     turns: list[SampledTurn] = field(factory=list)
+    prompt_image: Sequence[int] = ()
 
     @property
     def tokens(self) -> list[int]:
         """All tokens, up to the last sampled one."""
         return [*self.prompt, *chain.from_iterable((*t.added, *t.completion.tokens) for t in self.turns)]
+
+    @property
+    def image(self) -> list[int]:
+        """The content id of the image of each of `tokens`; empty in a run without images."""
+        if not self.prompt_image:
+            return []
+        return [
+            *self.prompt_image,
+            *chain.from_iterable((*t.image, *[0] * len(t.completion.tokens)) for t in self.turns),
+        ]
 
 
 @define
@@ -116,6 +133,7 @@ class Episode:
     """Sample `sample` of `draw`, as far as it has come.
 
     prompt      messages of the example's prompt
+    image       the content id of the image of each token of the draw's prompt; empty in a run without images
     players     the players that have appeared, by number
     num_turns   turns taken by all players
     truncated   the episode is over because of a limit
@@ -125,6 +143,7 @@ class Episode:
     draw: Draw
     sample: int
     prompt: Messages
+    image: Sequence[int] = ()
     players: dict[int, Player] = field(factory=dict)
     num_turns: int = 0
     truncated: bool = False
@@ -155,4 +174,4 @@ class Episode:
         for turn in self.player(player).turns[-1:]:
             for name, value in observation.components.items():
                 turn.components[name] = turn.components.get(name, 0.0) + float(value)
-        self.player(observation.player).receive(observation.messages)
+        self.player(observation.player).receive(placed(observation.messages, observation.images))

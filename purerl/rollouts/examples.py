@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from purerl.data.answers import TokenizedExample
+from purerl.rollouts.images import NO_IMAGES, RowImages
 from purerl.rollouts.single_turn import RowFields
 from purerl.rollouts.types import Draw, Generate, Trajectory
 
@@ -35,13 +36,15 @@ class Demonstrations:
 
     answers: Answers
     row_fields: RowFields
+    images: RowImages = NO_IMAGES
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
         return self.rows(draw)
 
     def rows(self, draw: Draw) -> list[Trajectory]:
-        """The rows of `draw`."""
-        return [Trajectory({**self.row_fields(draw), **_row(answer, draw.number)}) for answer in self.answers(draw)]
+        """The rows of `draw`. Raises ImageError for an image that cannot be decoded."""
+        fields = self.row_fields(draw)
+        return [Trajectory({**fields, **_row(answer, draw.number, self.images)}) for answer in self.answers(draw)]
 
 
 @frozen
@@ -50,17 +53,22 @@ class Preferences:
 
     answers: Answers
     row_fields: RowFields
+    images: RowImages = NO_IMAGES
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
         return self.rows(draw)
 
     def rows(self, draw: Draw) -> list[Trajectory]:
-        """The rows of `draw`."""
+        """The rows of `draw`. Raises ImageError for an image that cannot be decoded."""
+        fields = self.row_fields(draw)
         return [
-            Trajectory({**self.row_fields(draw), **_row(answer, 2 * draw.number + k), "chosen": k == 0})
+            Trajectory({**fields, **_row(answer, 2 * draw.number + k, self.images), "chosen": k == 0})
             for k, answer in enumerate(self.answers(draw))
         ]
 
 
-def _row(answer: TokenizedExample, row: int) -> dict[str, Any]:
-    return {"tokens": answer.tokens, "action": answer.action, "row": row, "temperature": 1.0}
+def _row(answer: TokenizedExample, row: int, images: RowImages) -> dict[str, Any]:
+    images.store(answer.images)
+    image = images.ids(answer.tokens, answer.images)
+    fields = {"tokens": answer.tokens, "action": answer.action, "row": row, "temperature": 1.0}
+    return fields | ({"image": image} if image else {})

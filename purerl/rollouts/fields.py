@@ -21,6 +21,7 @@ class RowTurn:
     completion  the sampled tokens
     reward      of the turn
     is_action   whether its tokens are trained in this row; otherwise they are context
+    image       for each of `added`, the content id of its image; empty in a run without images
     """
 
     number: int
@@ -28,12 +29,16 @@ class RowTurn:
     completion: Completion
     reward: float = 0.0
     is_action: bool = True
+    image: Sequence[int] = ()
 
 
-def token_fields(prompt: Sequence[int], turns: Sequence[RowTurn], *, has_reward: bool = True) -> dict[str, list[Any]]:
+def token_fields(
+    prompt: Sequence[int], turns: Sequence[RowTurn], *, has_reward: bool = True, image: Sequence[int] = ()
+) -> dict[str, list[Any]]:
     """The fields `tokens`, `action`, `mask`, `reward`, `rollout_logp`, `version` and `turn` of a row.
 
-    The reward of a turn is at its last token. Without a reward, because something failed, the row is masked out.
+    The reward of a turn is at its last token. Without a reward, because something failed, the row is masked out. With
+    the `image` of each token of the prompt there is also the field `image`.
 
     >>> first, second = Completion("a", [5, 6], [-0.1, -0.2], [0, 0], "stop"), Completion("b", [7], [-0.3], [1], "stop")
     >>> fields = token_fields([1, 2], [RowTurn(0, [], first), RowTurn(1, [3], second, 1.0)])
@@ -59,4 +64,11 @@ def token_fields(prompt: Sequence[int], turns: Sequence[RowTurn], *, has_reward:
         fields["rollout_logp"] += [0.0] * added + [logp if is_action else 0.0 for logp in turn.completion.logp]
         fields["version"] += [0] * added + [version if is_action else 0 for version in turn.completion.version]
         fields["turn"] += [turn.number] * (added + sampled)
+    if image:
+        fields["image"] = [*image, *(each for turn in turns for each in _images_of(turn))]
     return {**fields, "mask": [is_action and has_reward for is_action in fields["action"]]}
+
+
+def _images_of(turn: RowTurn) -> list[int]:
+    """The field `image` of the tokens of `turn`."""
+    return [*(turn.image or [0] * len(turn.added)), *[0] * len(turn.completion.tokens)]

@@ -9,9 +9,9 @@ from functools import partial
 
 from attrs import define, evolve, field
 
-from purerl.errors import InputError, PurerlError
+from purerl.errors import ImageError, InputError, PurerlError
 from purerl.protocols import Completion, Request
-from purerl.rewards.outcomes import failure_of_exception
+from purerl.rewards.outcomes import Failure, failure_of_exception
 from purerl.rollouts.engine import Ticket
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.types import Draw, Group, Workflow
@@ -61,10 +61,14 @@ class Rollouts:
         except BaseException as error:  # SystemExit of a tool, for example, is a missing group too
             if isinstance(error, asyncio.CancelledError) and running.task is not None and running.task.cancelling():
                 raise
-            if fatal := _fatal(error):
+            if isinstance(error, ImageError):
+                failure = Failure(f"an image of draw {draw.number}", "failed", f"{error}\n", part="data")
+            elif fatal := _fatal(error):
                 return self.runtime.fail(fatal)
-            failure = failure_of_exception(f"the workflow of draw {draw.number}", error)
-            group = Group(draw.number, (), evolve(failure, part="workflow"))
+            else:
+                failure = failure_of_exception(f"the workflow of draw {draw.number}", error)
+                failure = evolve(failure, part="workflow")
+            group = Group(draw.number, (), failure)
         finally:
             if self.runtime.engine is not None:
                 self.runtime.engine.release(running.ticket)

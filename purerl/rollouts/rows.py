@@ -7,7 +7,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from purerl.data.images import as_json, images_of
 from purerl.envs.protocol import ToolCall
+from purerl.images import hex_id
 from purerl.rewards.components import added
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.runner import RewardResult
@@ -63,7 +65,7 @@ def make_trajectories(
 
 
 def _rows_of(episode: Episode, player: Player, scored: RewardResult | None, layout: RowLayout) -> list[Trajectory]:
-    rows = [row for row in player.rows if row.turns] or [Row(_prompt_tokens(episode, player))]
+    rows = [row for row in player.rows if row.turns] or [_row_without_turns(episode, player)]
     scores = [*([_without_values(scored)] * (len(rows) - 1)), scored]
     results = [_result(episode, row, score) for row, score in zip(rows, scores, strict=True)]
     fields = _row_fields(episode, player, layout)
@@ -78,8 +80,9 @@ def _rows_of(episode: Episode, player: Player, scored: RewardResult | None, layo
     ]
 
 
-def _prompt_tokens(episode: Episode, player: Player) -> Sequence[int]:
-    return player.rows[0].prompt if player.rows else episode.draw.prompt.tokens
+def _row_without_turns(episode: Episode, player: Player) -> Row:
+    """The prompt."""
+    return player.rows[0] if player.rows else Row(episode.draw.prompt.tokens, prompt_image=episode.image)
 
 
 # --- fields ------------------------------------------------------------------------------------------------------
@@ -104,11 +107,11 @@ def _token_fields(
     """The fields with one value for each token. `outcome` is added to the reward of the last turn."""
     outcomes = [0.0] * (len(row.turns) - 1) + [outcome]
     turns = [
-        RowTurn(turn.number, turn.added, turn.completion, (turn.reward or 0.0) + extra)
+        RowTurn(turn.number, turn.added, turn.completion, (turn.reward or 0.0) + extra, image=turn.image)
         for turn, extra in zip(row.turns, outcomes, strict=False)
     ]
     anchor = {"anchor": _anchors(episode, row)} if layout.has_states else {}
-    return token_fields(row.prompt, turns, has_reward=result.reward is not None) | anchor
+    return token_fields(row.prompt, turns, has_reward=result.reward is not None, image=row.prompt_image) | anchor
 
 
 def _anchors(episode: Episode, row: Row) -> list[int]:
@@ -200,14 +203,15 @@ def _texts(episode: Episode, player: Player, layout: RowLayout) -> dict[str, Any
         "finish": finish,
         "ground_truth": find_ground_truth(episode.draw.example),
         "messages": to_json(_messages(player, layout), default=str),
+        **({"images": to_json([hex_id(image.id) for image in images_of(player.messages)])} if episode.image else {}),
     }
 
 
 def _messages(player: Player, layout: RowLayout) -> list[dict[str, Any]]:
     """The conversation of `player`: turns have their reward, their tool calls and, in games, the player."""
-    messages = [dict(message) for message in player.prompt]
+    messages = [as_json(message) for message in player.prompt]
     for message, turn in player.conversation:
-        entry = dict(message)
+        entry = as_json(message)
         if turn is not None:
             entry.pop("tool_calls", None)
             entry |= {"tool_calls": [_call(call) for call in turn.calls]} if turn.calls else {}

@@ -12,6 +12,7 @@ from purerl.rewards.adapters import RewardInput
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.runner import RewardResult
+from purerl.rollouts.images import NO_IMAGES, RowImages
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
 
@@ -36,20 +37,30 @@ class SingleTurn:
     samples: int
     score: Score
     row_fields: RowFields
+    images: RowImages = NO_IMAGES
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
+        self.images.store(draw.prompt.images)
+        image = self.images.ids(draw.prompt.tokens, draw.prompt.images)
         requests = [
-            Request(f"{draw.key}/{k}", draw.prompt.tokens, self.sampling, derive_seed(*draw.seeds, k))
+            Request(f"{draw.key}/{k}", draw.prompt.tokens, self.sampling, derive_seed(*draw.seeds, k), image=image)
             for k in range(self.samples)
         ]
         completions = await generate(requests)
         texts, results = await _score_completions(self.tokenizer, self.score, draw, completions)
         ground_truth = find_ground_truth(draw.example)
-        columns = zip(range(self.samples), completions, texts, results, strict=True)
-        return [self._trajectory(draw, *column, ground_truth) for column in columns]
+        columns = zip(requests, completions, texts, results, strict=True)
+        return [self._trajectory(draw, k, *column, ground_truth) for k, column in enumerate(columns)]
 
     def _trajectory(
-        self, draw: Draw, k: int, completion: Completion, text: str, result: RewardResult, ground_truth: str | None
+        self,
+        draw: Draw,
+        k: int,
+        request: Request,
+        completion: Completion,
+        text: str,
+        result: RewardResult,
+        ground_truth: str | None,
     ) -> Trajectory:
         before, after = len(draw.prompt.tokens), len(completion.tokens)
         row = draw.number * self.samples + k
@@ -65,8 +76,10 @@ class SingleTurn:
             "version": [0] * before + [*completion.version],
             "temperature": self.sampling.temperature,
             "truncated": completion.finish == "length",
+            **({"image": [*request.image, *[0] * after]} if request.image else {}),
         }
         texts = {"prompt": draw.prompt.text, "completion": text, "finish": completion.finish}
+        texts |= self.images.texts(draw.prompt.images)
         return Trajectory(fields, texts | {"ground_truth": ground_truth}, result)
 
 

@@ -7,6 +7,7 @@ data.json            number of steps, whether the algorithm reads rewards, numbe
                      out, digests of the data files, and fingerprints of the models that the run started from
 tokenizer/           the tokenizer in Hugging Face's format
 metrics.jsonl        one line per step; step 0 is before the first update
+images/              the images of rows, by their content ids; only if there are any
 rollouts/            one Parquet file per step
 evaluations/         one Parquet file per evaluation
 failures.jsonl       samples that are missing because something failed, and why; only if there are any
@@ -54,6 +55,7 @@ _CONTENT = (
     "data.json",
     "tokenizer",
     "metrics.jsonl",
+    "images",
     "rollouts",
     "evaluations",
     "failures.jsonl",
@@ -93,6 +95,10 @@ class RunDirectory:
     @property
     def failures(self) -> Path:
         return self.path / "failures.jsonl"
+
+    @property
+    def images(self) -> Path:
+        return self.path / "images"
 
     @property
     def rollouts(self) -> Path:

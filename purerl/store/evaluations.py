@@ -24,7 +24,7 @@ _TYPES = {
     "ground_truth": "string",
 }
 """The columns that every file has. The others have the reward components: ``reward/<name>``."""
-_OPTIONAL_TYPES = {"messages": "string"}
+_OPTIONAL_TYPES = {"messages": "string", "images": "string"}
 
 
 def write_evaluation(folder: Path, step: int, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -42,6 +42,7 @@ def write_evaluation(folder: Path, step: int, rows: Sequence[Mapping[str, Any]])
     reward        the reward, and ``reward/<name>`` each component; None if there is none
     ground_truth  the ground truth of the row; None if it has none
     messages      the conversation as JSON, if any of the completions is one of several turns; None for the others
+    images        content ids of the images of the prompt or the conversation as JSON, if the run has images
     """
     import pyarrow as pa
 

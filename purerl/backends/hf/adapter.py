@@ -21,6 +21,7 @@ from purerl.backends.hf.lora import ALL_LINEAR, CONFIG_FILE, WEIGHTS_FILE, Lora
 from purerl.backends.hf.merge import PREFIX, merge
 from purerl.backends.weights import TensorWeights, copy_weights
 from purerl.errors import ConfigError, EngineError, InputError
+from purerl.images import ImageStore
 from purerl.protocols import Metrics, Weights
 
 if TYPE_CHECKING:
@@ -216,6 +217,9 @@ class BaseTrainer:
     def __init__(self, trainer: Any, adapter: Adapter) -> None:
         self._trainer, self._adapter = trainer, adapter
         self.capabilities = trainer.capabilities
+
+    def use_images(self, images: ImageStore) -> None:
+        """The other trainer has them."""
 
     def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
         with self._adapter.disabled():

@@ -68,6 +68,7 @@ def check_environment(
     policy: Policy = random_turn,
     has_states: bool = False,
     players: int = 1,
+    images: bool = False,
     max_turns: int = 8,
     episodes: int = 4,
     exempt: Collection[str] = (),
@@ -81,6 +82,7 @@ def check_environment(
                 calls. A policy that plays well tests more
     has_states  each turn must have a state
     players     number of players
+    images      observations may have images
     max_turns   turns after which an episode is not played any longer
     episodes    episodes of each example, with different seeds
     exempt      names of checks that are not run
@@ -94,7 +96,7 @@ def check_environment(
             raise ConfigError("an exemption", got=repr(name), need="the name of a check", do=nearest(name, known))
     if not examples:
         raise ConfigError("examples", got="none", need="at least one row of the data set")
-    case = Case(factory, examples, policy, Declared(has_states, players), max_turns, episodes)
+    case = Case(factory, examples, policy, Declared(has_states, players, images), max_turns, episodes)
     for check in CHECKS:
         if check.__name__ in exempt:
             continue

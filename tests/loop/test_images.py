@@ -1,0 +1,146 @@
+"""Runs with images, from the data to the trained model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from purerl.algos import grpo
+from purerl.algos.modifiers import bypass
+from purerl.backends.fake import generator as fake_generator
+from purerl.backends.processor import load_processor
+from purerl.composition import Composition
+from purerl.errors import ConfigError, DataError
+from purerl.images import decode, hex_id
+from purerl.loop.dry_run import dry_run
+from purerl.loop.train import train
+from purerl.recipes.addition import write_parquet
+from purerl.rewards.settings import RewardWorkers
+from purerl.settings import Model
+from purerl.store.evaluations import read_evaluation
+from purerl.store.rollouts import read_batch, read_rollouts
+from tests.backends.tiny import write_model
+from tests.backends.vision import picture, tokenizer, user
+from tests.test_images import png_header
+
+from .image_runs import image_run, prepare, without_sampling
+from .runs import failures, records, train_until, without_times
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data")
+    prepare(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("damaged")
+    prepare(path, damaged=True)
+    return path
+
+
+def test_a_run_samples_trains_evaluates_stores_and_exports_with_images(folder: Path, tmp_path: Path) -> None:
+    run = train(image_run(folder), directory=tmp_path / "run")
+    steps = [record for record in records(run) if record["step"] > 0]
+    assert all(record["mismatch/logp_abs_diff_max"] < 1e-4 for record in steps), "the trainer and the sampler agree"
+    assert all(record["rollout/failed"] == 0 for record in steps)
+    stored, number = {path.name for path in (run.directory / "images").iterdir()}, 0
+    for step in (1, 2, 3):
+        rows, batch = read_rollouts(run.directory / "rollouts", step), read_batch(run.directory / "rollouts", step)
+        for row, image in zip(rows, batch["image"], strict=True):
+            ids = [hex_id(value) for value in image.unique().tolist() if value]
+            assert json.loads(row["images"]) == ids
+            assert row["prompt"].count("<|image_pad|>") == len(ids)
+            assert {*ids} <= stored
+            number += len(ids)
+    assert number > 12
+    evaluated = read_evaluation(run.directory / "evaluations", 2)
+    assert [len(json.loads(row["images"])) for row in evaluated] == [0, 1, 1, 1, 1, 0]
+    _check_exported(run.model)
+
+
+def _check_exported(path: Path) -> None:
+    """transformers loads the model and its processor from the directory."""
+    from transformers import AutoModelForImageTextToText
+
+    model, processor = AutoModelForImageTextToText.from_pretrained(path), load_processor(Model(str(path)))._processor
+    encoded = processor(text=["<|image_pad|>?"], images=[decode(picture(1))], return_tensors="pt")
+    assert model(**encoded).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_run_that_is_resumed_has_the_same_metrics_bit_for_bit(
+    folder: Path, tmp_path: Path, max_staleness: int
+) -> None:
+    """With staleness, a checkpoint has groups that were sampled but not trained on."""
+    base = image_run(folder, evaluate=None)
+    rollout = evolve(base.rollout, max_staleness=max_staleness)
+    config = evolve(base, algorithm=Composition(grpo.Config(), (bypass.Config(),)), rollout=rollout)
+    whole = train(config, directory=tmp_path / "whole")
+    train_until(2, config, directory=tmp_path / "resumed")
+    resumed = train(config, directory=tmp_path / "resumed")
+    assert without_times(records(resumed)) == without_times(records(whole))
+    weights = [(run.model / "model.safetensors").read_bytes() for run in (whole, resumed)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_runs_that_learn_from_data_read_images(folder: Path, tmp_path: Path, kind: str) -> None:
+    run = train(without_sampling(folder, kind, max_steps=2), directory=tmp_path / kind)
+    losses = [value for record in records(run) for name, value in record.items() if name.startswith("policy/loss")]
+    assert len(losses) == 2
+    assert all(loss is not None and 0 < abs(loss) < 100 for loss in losses)
+    assert len([*(run.directory / "images").iterdir()]) > 3
+
+
+def test_a_truncated_image_is_a_missing_sample_and_the_run_continues(damaged: Path, tmp_path: Path) -> None:
+    workers = RewardWorkers(max_failure_rate=0.5)
+    config = image_run(damaged, max_steps=4, reward_workers=workers, evaluate=None)
+    run = train(config, directory=tmp_path / "run")
+    assert sum(record.get("rollout/failed", 0) for record in records(run)) == 3, "rows 3, 7 and 11"
+    logged = failures(run.directory)
+    assert len(logged) == 3 * 4, "all samples of each of them"
+    assert all(failure["function"].startswith("an image of draw") for failure in logged)
+    assert all("truncated" in failure["traceback"] for failure in logged)
+
+
+def test_a_truncated_image_of_a_demonstration_is_left_out(damaged: Path, tmp_path: Path) -> None:
+    run = train(without_sampling(damaged, "sft", max_steps=4), directory=tmp_path / "run")
+    assert sum(record.get("rollout/failed", 0) for record in records(run)) == 3
+    assert len(failures(run.directory)) == 3
+
+
+def test_a_dry_run_accepts_images(folder: Path) -> None:
+    dry_run(image_run(folder))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "generator": ({"generator": fake_generator.Config(vocab_size=116)}, "the generator\n  got:  prompts with images"),
+    "model": ({"model": "text"}, "and images in its prompts"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_reads_no_images_is_refused_before_a_model_is_loaded(folder: Path, tmp_path: Path, name: str) -> None:
+    changes, message = REFUSED[name]
+    if changes.get("model") == "text":
+        path = write_model(tmp_path, vocab_size=len(tokenizer()))
+        tokenizer().save_pretrained(path)
+        changes = {"model": Model(path)}
+    with pytest.raises(ConfigError, match=message):
+        dry_run(image_run(folder, **changes))
+
+
+def test_a_huge_image_is_refused_with_its_row(folder: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": [user(picture(k), "?")], "answer": "1"} for k in range(3)]
+    bomb = {"prompt": [user(png_header(12_000, 10_000), "?")], "answer": "1"}
+    write_parquet(tmp_path / "rows.parquet", [*rows, bomb])
+    with pytest.raises(DataError, match=r"row 3 of .*rows.parquet") as error:
+        dry_run(image_run(folder, data=str(tmp_path / "rows.parquet"), evaluate=None))
+    assert "12,000 x 10,000 pixels" in str(error.value)
