@@ -90,7 +90,7 @@ class Image:
         try:
             return _Facts(content_id(data), _size_of(data))
         except ImageError as error:
-            raise self._named(error) from error
+            raise self._named(error) from None
 
     @property
     def id(self) -> int:
@@ -114,7 +114,7 @@ class Image:
         try:
             decode(data)
         except ImageError as error:
-            raise self._named(error) from error
+            raise self._named(error) from None
 
     def _named(self, error: ImageError) -> ImageError:
         name = f"{len(self.source):,} bytes" if isinstance(self.source, bytes) else repr(str(self.source))

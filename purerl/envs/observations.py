@@ -14,7 +14,15 @@ from purerl.data.images import to_image, with_places
 from purerl.envs.protocol import Observation, ToolCall
 from purerl.rewards.components import is_valid_number, to_components
 
-__all__ = ["Declared", "calls_from_json", "checked_observation", "checked_tools", "from_json", "to_json"]
+__all__ = [
+    "Declared",
+    "calls_from_json",
+    "checked_observation",
+    "checked_tools",
+    "example_as_json",
+    "from_json",
+    "to_json",
+]
 
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -71,7 +79,7 @@ def checked_observation(value: Any, declared: Declared) -> Observation:
 
 
 def _sequence(name: str, value: Any) -> Sequence[Any]:
-    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
         raise ValueError(f"{name} is {value!r:.200}; need a list of {name}")
     return value
 
@@ -155,6 +163,19 @@ def to_json(observation: Observation) -> dict[str, Any]:
     if observation.images:
         changed["images"] = [base64.b64encode(image).decode() for image in observation.images]
     return changed
+
+
+def example_as_json(value: Any) -> Any:
+    """A row of a data set as JSON: bytes, such as those of an image, are data URLs.
+
+    >>> example_as_json({"prompt": "a", "image": {"bytes": b"b"}})
+    {'prompt': 'a', 'image': {'bytes': 'data:;base64,Yg=='}}
+    """
+    if isinstance(value, bytes):
+        return f"data:;base64,{base64.b64encode(value).decode()}"
+    if isinstance(value, Mapping):
+        return {name: example_as_json(item) for name, item in value.items()}
+    return [example_as_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def from_json(value: Any) -> Observation:

@@ -16,7 +16,7 @@ from attrs import evolve
 
 from purerl.envs.episode import Episode, Tools
 from purerl.envs.failures import EnvironmentFailure, died, timed_out
-from purerl.envs.observations import Declared, checked_observation, checked_tools, from_json
+from purerl.envs.observations import Declared, checked_observation, checked_tools, example_as_json, from_json
 from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.rewards.outcomes import Failure
 
@@ -118,7 +118,9 @@ class _RemoteEpisode:
     async def reset(self, example: Mapping[str, Any], seed: int) -> Observation:
         self._is_started = True
         return self._observation(
-            await self._host.send("POST", "/episodes", {"episode": self._name, "example": dict(example), "seed": seed})
+            await self._host.send(
+                "POST", "/episodes", {"episode": self._name, "example": example_as_json(example), "seed": seed}
+            )
         )
 
     async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:

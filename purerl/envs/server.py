@@ -6,7 +6,8 @@
     environment = {url = "http://other-machine:8700"}       # in the configuration of the run
 
 Bodies are JSON. An observation is an object with the fields of `purerl.envs.protocol.Observation` that are not the
-default, and a call is one with the fields of `ToolCall`.
+default, and a call is one with the fields of `ToolCall`. The images of an observation are base64; bytes in an example,
+such as those of an image, are a data URL.
 
     GET    /                    {"environment": NAME, "episodes": NUMBER}
     POST   /episodes            {"episode": ID, "example": {...}, "seed": S}    the client chooses ID
@@ -64,7 +65,7 @@ def serve(factory: str, *, host: str = "127.0.0.1", port: int, max_idle: float =
     """Serve the environment `factory`, ``module:Class`` or ``file.py:function``, until this process is interrupted.
 
     `host` is the address that it listens on; "0.0.0.0" for all networks. `settings` are those of `EnvironmentSettings`
-    that concern where the code runs: kwargs, timeout, run_in, num_workers, max_memory, has_states, players.
+    that concern where the code runs: kwargs, timeout, run_in, num_workers, max_memory, has_states, images, players.
 
     Raises: ConfigError if a setting is wrong, or if there is no such factory; OSError if the port is not free.
     """

@@ -14,12 +14,15 @@ from purerl.algos.modifiers import bypass
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.processor import load_processor
 from purerl.composition import Composition
-from purerl.errors import ConfigError, DataError
+from purerl.config.schema import RunConfig
+from purerl.envs.settings import EnvironmentSettings
+from purerl.errors import ConfigError, DataError, RolloutError
 from purerl.images import decode, hex_id
 from purerl.loop.dry_run import dry_run
 from purerl.loop.train import train
 from purerl.recipes.addition import write_parquet
 from purerl.rewards.settings import RewardWorkers
+from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.store.evaluations import read_evaluation
 from purerl.store.rollouts import read_batch, read_rollouts
@@ -144,3 +147,51 @@ def test_a_huge_image_is_refused_with_its_row(folder: Path, tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"row 3 of .*rows.parquet") as error:
         dry_run(image_run(folder, data=str(tmp_path / "rows.parquet"), evaluate=None))
     assert "12,000 x 10,000 pixels" in str(error.value)
+
+
+# --- environments --------------------------------------------------------------------------------------------------
+
+
+def game_run(folder: Path, **changes: Any) -> RunConfig:
+    environment = EnvironmentSettings(factory="tests.loop.image_games:Gallery", images=True, num_workers=1)
+    letters = tuple("abcdefghijklmnopqrstuvwxyz")  # a random model ends most of its turns with one of them
+    rollout = Rollout(samples_per_prompt=2, max_tokens=30, stop_strings=letters)
+    settings = {"environment": environment, "rollout": rollout, "rewards": (), "evaluate": None, "max_steps": 2}
+    return image_run(folder, **settings | changes)
+
+
+@pytest.mark.parametrize("history", ["append", "rerender"])
+def test_observations_with_images_become_rows(folder: Path, tmp_path: Path, history: str) -> None:
+    base = game_run(folder)
+    run = train(evolve(base, environment=evolve(base.environment, history=history)), directory=tmp_path / "run")
+    steps = [record for record in records(run) if record["step"] > 0]
+    assert all(record["mismatch/logp_abs_diff_max"] < 1e-4 for record in steps)
+    rows = read_rollouts(run.directory / "rollouts", 1)
+    assert len(rows) == 8
+    for row in rows:
+        ids = json.loads(row["images"])
+        shown = [part for message in json.loads(row["messages"]) for part in _images_in(message)]
+        assert [part["image"] for part in shown] == ids
+        in_tokens = [hex_id(value) for value in dict.fromkeys(row["image"]) if value]
+        # If the conversation was rendered again, an earlier row of it has only the first images.
+        assert in_tokens == list(dict.fromkeys(ids))[: None if history == "append" else len(in_tokens)]
+        assert not any(image and action for image, action in zip(row["image"], row["action"], strict=True))
+    assert {2, 3} <= {len(json.loads(row["images"])) for row in rows}, "some prompts have an image too"
+
+
+def _images_in(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message["content"]
+    return [part for part in content if part["type"] == "image"] if isinstance(content, list) else []
+
+
+def test_a_damaged_observation_is_a_failure_of_the_environment(folder: Path, tmp_path: Path) -> None:
+    environment = evolve(game_run(folder).environment, kwargs={"damaged": True})
+    with pytest.raises(RolloutError, match="truncated") as error:
+        train(game_run(folder, environment=environment), directory=tmp_path / "run")
+    assert "fix the environment" in str(error.value)
+
+
+def test_images_of_an_environment_that_declares_none_are_refused(folder: Path, tmp_path: Path) -> None:
+    environment = EnvironmentSettings(factory="tests.loop.image_games:Gallery", num_workers=1)
+    with pytest.raises(RolloutError, match="environment.images is false"):
+        train(game_run(folder, environment=environment), directory=tmp_path / "run")
