@@ -118,9 +118,8 @@ def evaluation_of_model(
     """An evaluation of `model` on ``settings.data``, and on `prompts`.
 
     `rewards` are names, as module:function, functions of this process, or Configs of kinds. `generator` is the Config
-    of the engine.
-    Each completion is an episode in `environment`, if there is one; it may give rewards itself. A prompt is a message
-    of the user if the tokenizer has a chat template, and otherwise plain text.
+    of the engine. Each completion is an episode in `environment`, if there is one; it may give rewards itself. A prompt
+    is a message of the user if the tokenizer has a chat template, and otherwise plain text.
 
     Raises: ConfigError and DataError for what is missing, invalid or without effect, before the model is loaded.
     """
@@ -138,8 +137,7 @@ def evaluation_of_model(
     if prompts:
         problems |= {"prompt": prompts_as_data(prompts, "messages" if tokenizer.chat_template else "text")}
         check_columns(runner, problems.values())
-    observes = environment is not None and environment.images
-    processor = open_processor(model, tokenizer, problems.values(), observes=observes)
+    processor = open_processor(model, tokenizer, problems.values(), environment)
     chat = open_chat(
         tokenizer,
         prompt_format_of(problems.values()),

@@ -11,6 +11,7 @@ from attrs import evolve
 from purerl.backends.processor import Processor, load_processor
 from purerl.data.chat import Chat
 from purerl.data.examples import DataSet
+from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Generator, SupportsImages, Trainer
@@ -19,13 +20,16 @@ from purerl.settings import Model
 __all__ = ["check_images", "open_processor", "use_images", "with_store"]
 
 
-def open_processor(model: Model, tokenizer: Any, data: Iterable[DataSet], *, observes: bool) -> Processor | None:
-    """The processor of `model` if there are images in `data`, or `observes` says that an environment has some.
+def open_processor(
+    model: Model, tokenizer: Any, data: Iterable[DataSet], environment: EnvironmentSettings | None
+) -> Processor | None:
+    """The processor of `model` if there are images in `data`, or in observations of `environment`.
 
     A `tokenizer` without a chat template gets that of the processor.
 
     Raises: ConfigError as `load_processor`.
     """
+    observes = environment is not None and environment.images
     if not observes and not any(each.example_format.has_images for each in data):
         return None
     processor = load_processor(model)
