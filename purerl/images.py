@@ -7,6 +7,7 @@ content ids only. An engine that needs the pixels of an image asks the `ImageSto
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
@@ -25,9 +26,10 @@ from purerl.files import sync
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = ["Cache", "Image", "ImageStore", "check_pillow", "content_id", "decode", "hex_id"]
+__all__ = ["Cache", "Image", "ImageStore", "check_pillow", "content_id", "decode", "hex_id", "is_hex_id"]
 
 _CACHE_BYTES = 256 * 2**20
+_HEX_ID = re.compile("[0-9a-f]{16}")
 _SIDEWAYS = range(5, 9)
 """EXIF orientations in which width and height are exchanged."""
 
@@ -57,6 +59,15 @@ def hex_id(value: int) -> str:
     '00000000000000ff'
     """
     return f"{value:016x}"
+
+
+def is_hex_id(text: str) -> bool:
+    """Whether `text` is a content id as `hex_id` writes it.
+
+    >>> is_hex_id(hex_id(255)), is_hex_id("../a")
+    (True, False)
+    """
+    return bool(_HEX_ID.fullmatch(text))
 
 
 class _Facts(NamedTuple):

@@ -13,6 +13,7 @@ from purerl.data.pieces import Decode
 from purerl.errors import DataError
 from purerl.report.decoding import decode_to_numbers, load_decoder
 from purerl.report.groups import Candidate, evaluation_groups, rollout_groups
+from purerl.report.images import Thumbnails
 from purerl.store.step_files import step_path, stored_steps
 
 __all__ = ["NO_COMPLETIONS", "evenly_spaced", "select_completions"]
@@ -22,6 +23,7 @@ _EVALUATION_FRACTION = 0.25  # of the size, if there are also rollouts
 
 NO_COMPLETIONS: dict[str, Any] = {
     "groups": [],
+    "images": {},
     "num_rows": 0,
     "num_steps": 0,
     "num_stored_steps": 0,
@@ -39,23 +41,27 @@ def select_completions(run: Path, *, max_bytes: int) -> dict[str, Any]:
     steps. If no group fits, the result has as many rows of one group as fit. Completions of evaluations get up to a
     quarter of `max_bytes`, or all of it if the run has no rollouts.
 
-    A file that cannot be read is left out. `skipped` has a message for each, and counts as part of `max_bytes`.
+    A file that cannot be read is left out. `skipped` has a message for each, and counts as part of `max_bytes`, as do
+    `images`: those of the groups, by their content ids.
     """
     rollouts, evaluations = (_files(run / name) for name in ("rollouts", "evaluations"))
     evaluation_bytes = round(max_bytes * (_EVALUATION_FRACTION if rollouts else 1))
-    attempts = _fill(evaluations, evaluation_groups, _MAX_EVALUATIONS, evaluation_bytes)
+    thumbnails = Thumbnails(run)
+    attempts = _fill(evaluations, evaluation_groups, _MAX_EVALUATIONS, evaluation_bytes, thumbnails)
     decode, tokenizer_skipped = _load_decoder(run)
-    remaining = max_bytes - attempts.size - _json_bytes(tokenizer_skipped)
-    sampled = _fill(rollouts, partial(rollout_groups, decode=decode), _MAX_STEPS, remaining)
+    skipped = [*tokenizer_skipped, *thumbnails.skipped]
+    remaining = max_bytes - attempts.size - _json_bytes(skipped)
+    sampled = _fill(rollouts, partial(rollout_groups, decode=decode), _MAX_STEPS, remaining, thumbnails)
     groups = [*sampled.groups, *attempts.groups]
     return {
         "groups": groups,
+        "images": thumbnails.shown,
         "num_rows": sum(len(group["rows"]) for group in groups),
         "num_steps": len({group["step"] for group in sampled.groups}),
         "num_stored_steps": len(rollouts),
         "num_evaluations": len({group["step"] for group in attempts.groups}),
         "num_stored_evaluations": len(evaluations),
-        "skipped": [*tokenizer_skipped, *sampled.skipped, *attempts.skipped],
+        "skipped": [*skipped, *sampled.skipped, *attempts.skipped],
     }
 
 
@@ -90,22 +96,32 @@ class _Selection(NamedTuple):
 
 
 def _fill(
-    files: Sequence[Path], read: Callable[[Path], Iterator[Candidate]], max_files: int, max_bytes: float
+    files: Sequence[Path],
+    read: Callable[[Path], Iterator[Candidate]],
+    max_files: int,
+    max_bytes: float,
+    thumbnails: Thumbnails,
 ) -> _Selection:
-    """Select groups from at most `max_files` of `files`, at most `max_bytes` long together with the messages."""
+    """Select groups from at most `max_files` of `files`, at most `max_bytes` long together with messages and images.
+
+    Their images are shown as `thumbnails`.
+    """
     selected: list[dict[str, Any]] = []
     skipped: list[str] = []
     readable: Path | None = None
-    paths, budget = evenly_spaced(files, max_files), 0.0
+    paths, budget, image_bytes = evenly_spaced(files, max_files), 0.0, 0
     for path in paths:
         budget += max_bytes / len(paths)
         try:
             for candidate in read(path):
                 readable = path
-                if (group := _group_if_it_fits(candidate, budget)) is None:
+                if (group := _group_if_it_fits(candidate, budget, thumbnails)) is None:
                     break
                 selected.append(group)
-                budget -= _json_bytes(group)
+                size = thumbnails.size(group)
+                thumbnails.show(group)
+                budget -= _json_bytes(group) + size
+                image_bytes += size
         except DataError as error:
             skipped.append(str(error))
             budget -= _json_bytes(skipped[-1])
@@ -113,19 +129,19 @@ def _fill(
     if readable is not None and not selected:
         truncated = _truncated_group(next(read(readable)), max_bytes - message_bytes)
         selected = [truncated] if truncated["rows"] else []
-    return _Selection(selected, skipped, message_bytes + sum(map(_json_bytes, selected)))
+    return _Selection(selected, skipped, message_bytes + image_bytes + sum(map(_json_bytes, selected)))
 
 
-def _group_if_it_fits(candidate: Candidate, max_bytes: float) -> dict[str, Any] | None:
+def _group_if_it_fits(candidate: Candidate, max_bytes: float, thumbnails: Thumbnails) -> dict[str, Any] | None:
     """Return the group, or None if it is larger than `max_bytes`. A group that is far too large is not decoded."""
     if candidate.min_bytes > max_bytes:
         return None
     group = candidate.make()
-    return group if _json_bytes(group) <= max_bytes else None
+    return group if _json_bytes(group) + thumbnails.size(group) <= max_bytes else None
 
 
 def _truncated_group(candidate: Candidate, max_bytes: float) -> dict[str, Any]:
-    """Return the group with as many of its first rows as fit in `max_bytes`."""
+    """Return the group with as many of its first rows as fit in `max_bytes`, without its images."""
     group = candidate.make()
     totals = accumulate(_json_bytes(row) for row in group["rows"])
     remaining_bytes = max_bytes - _json_bytes({**group, "rows": []})

@@ -99,7 +99,7 @@ def _as_json(message: Message, turn: int | None) -> dict[str, Any]:
 
 
 def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None and value != []}
+    return {name: value for name, value in values.items() if value is not None and value not in ([], ())}
 
 
 def without_common_messages(

@@ -16,6 +16,7 @@ from purerl.report.episodes import (
     with_short_labels,
     without_common_messages,
 )
+from purerl.report.images import parse_images
 from purerl.report.numbers import round_number
 from purerl.report.stored import read_evaluation, read_rollouts
 from purerl.store.rollouts import token_columns, total_reward
@@ -77,13 +78,15 @@ def _rollout_group(step: int, table: pa.Table, decode: Decode) -> dict[str, Any]
     rows = [row for episode in episodes for row in episode]
     ids = _common_prompt(rows)
     shown = [_episode(episode, len(ids), decode) for episode in episodes]
+    text = _with_images(decode_tokens(decode, ids), rows[0].get("image", ()))
     return {
         "step": step,
         **{name: rows[0][name] for name in _GROUP_FIELDS if name in rows[0]},
         "size": len(rows),
         "num_episodes": len(episodes),
         "mean_reward": _mean(list(map(episode_reward, episodes))),
-        "prompt_tokens": {"tokens": ids, "text": decode_tokens(decode, ids)},
+        "prompt_tokens": {"tokens": ids, "text": text},
+        **_common_images(rows),
         **_add_messages([episode[0] for episode in shown], [conversations(episode) for episode in episodes]),
         "rows": [row for episode in shown for row in episode],
     }
@@ -92,6 +95,25 @@ def _rollout_group(step: int, table: pa.Table, decode: Decode) -> dict[str, Any]
 def _common_prompt(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """The tokens that all `rows` start with, up to the first action token."""
     return common_start([row["tokens"][: _first_action(row["action"])] for row in rows])
+
+
+def _with_images(texts: Sequence[str], image: Sequence[int]) -> list[str]:
+    """`texts` of tokens; instead of all tokens of an image, whose content ids are in `image`, one text.
+
+    >>> _with_images(["a", "<pad>", "<pad>", "b"], [0, 5, 5, 0])
+    ['a', '[image]', '', 'b']
+    """
+    if not any(image):
+        return list(texts)
+    before = [0, *image]
+    texts_of_images = ["[image]" if here != last else "" for here, last in zip(image, before, strict=False)]
+    return [shown if here else text for text, here, shown in zip(texts, image, texts_of_images, strict=False)]
+
+
+def _common_images(rows: Sequence[Mapping[str, Any]]) -> _Shown:
+    """The content ids of the images that all `rows` start with, if there are any."""
+    ids = common_start([parse_images(row.get("images") or "[]") for row in rows])
+    return {"images": ids} if ids else {}
 
 
 def _first_action(action: Sequence[bool]) -> int:
@@ -122,16 +144,19 @@ def _episode(rows: Sequence[Mapping[str, Any]], num_prompt_tokens: int, decode: 
 
 def _rollout(row: Mapping[str, Any], num_prompt_tokens: int, decode: Decode) -> dict[str, Any]:
     """The fields of a row, its fields per token after the prompt, and under `extra` all other stored values."""
-    columns = token_columns(list(row))
+    columns = [name for name in token_columns(list(row)) if name != "image"]
     fields = {name: _compress(row[name][num_prompt_tokens:]) for name in columns}
     # Decoding starts one token earlier, so that a space at the start of the completion is kept.
     context = min(num_prompt_tokens, 1)
     text = decode_tokens(decode, row["tokens"][num_prompt_tokens - context :])[context:]
+    text = _with_images(text, row.get("image", ())[num_prompt_tokens:])
+    images = parse_images(row.get("images") or "[]")
     return {
         **{name: round_number(row[name]) for name in _ROW_FIELDS if name in row},
         "reward": round_number(total_reward(row)),
         "per_token": {**fields, "text": text},
-        "extra": _extra(row, known={"step", "messages", *_GROUP_FIELDS, *_ROW_FIELDS, *columns}),
+        **({"images": images} if images else {}),
+        "extra": _extra(row, known={"step", "messages", "images", *_GROUP_FIELDS, *_ROW_FIELDS, *columns}),
     }
 
 
@@ -164,6 +189,7 @@ _KNOWN = {
     "reward",
     "ground_truth",
     "messages",
+    "images",
     *_ATTEMPT_FIELDS,
 }
 
@@ -181,6 +207,7 @@ def _evaluation_group(step: int, table: pa.Table) -> dict[str, Any]:
         "size": len(rows),
         "mean_reward": _mean([row.get("reward") for row in rows]),
         "prompt_tokens": {"tokens": [], "text": [first["prompt"]]},
+        **_common_images(rows),
         **_add_messages(shown, [conversations([row]) for row in rows]),
         "rows": shown,
     }

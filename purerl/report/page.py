@@ -1,7 +1,7 @@
 """Write the report: one HTML file that contains its style, script and data, and makes no network requests.
 
-The content security policy of the page allows only its own script and style, identified by their hashes. No other
-resource can be loaded or executed, so the text of a completion cannot run code.
+The content security policy of the page allows only its own script and style, identified by their hashes, and images
+that are embedded in it. No other resource can be loaded or executed, so the text of a completion cannot run code.
 """
 
 from __future__ import annotations

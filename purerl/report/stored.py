@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from purerl.data.values import check_names, check_values, simplify_types
 from purerl.errors import DataError
+from purerl.report.images import parse_images
 from purerl.store.rollouts import token_columns
 from purerl.tracking.messages import parse_messages
 
@@ -19,7 +20,7 @@ __all__ = ["read_evaluation", "read_rollouts"]
 _MAX_TOKEN = 2**31 - 1
 _ROW_TYPES = dict.fromkeys(("group", "row", "example", "episode", "role"), "integer")
 _ROW_TYPES |= {"temperature": "number", "truncated": "bool"}
-_TEXT_TYPES = dict.fromkeys(("prompt", "completion", "finish", "ground_truth", "messages"), "text")
+_TEXT_TYPES = dict.fromkeys(("prompt", "completion", "finish", "ground_truth", "messages", "images"), "text")
 _EVALUATION_TYPES = {
     **_TEXT_TYPES,
     "data_set": "text",
@@ -46,7 +47,7 @@ def read_rollouts(path: Path) -> pa.Table:
             if values != tokens:
                 raise _error(path, name, f"{values} values for {tokens} tokens in row {row}", "a value for each token")
     _check_tokens(table["tokens"], path)
-    _check_messages(table, path)
+    _check_texts(table, path)
     return table
 
 
@@ -56,7 +57,7 @@ def read_evaluation(path: Path) -> pa.Table:
     components = {name: "number" for name in table.column_names if name.startswith("reward/")}
     required = ("data_set", "index", "prompt", "completion")
     _check_columns(table, path, required=required, types=_EVALUATION_TYPES | components)
-    _check_messages(table, path)
+    _check_texts(table, path)
     return table
 
 
@@ -124,15 +125,18 @@ def _lengths(table: pa.Table, name: str, path: Path) -> list[int]:
     return pc.list_value_length(column).to_pylist()
 
 
-def _check_messages(table: pa.Table, path: Path) -> None:
-    """Check that each conversation is a JSON list of messages."""
-    texts = table["messages"].to_pylist() if "messages" in table.column_names else []
-    for row, text in enumerate(texts):
-        try:
-            parse_messages(text or "[]")
-        except DataError as error:
-            got, need = f"no conversation in row {row}: {error}", "a JSON list of messages"
-            raise _error(path, "messages", got, need) from error
+def _check_texts(table: pa.Table, path: Path) -> None:
+    """Check that each conversation is a JSON list of messages, and the images of each row a JSON list of ids."""
+    parts = (
+        ("messages", parse_messages, "conversation", "a JSON list of messages"),
+        ("images", parse_images, "images", "a JSON list of content ids"),
+    )
+    for name, parse, what, need in parts:
+        for row, text in enumerate(table[name].to_pylist() if name in table.column_names else []):
+            try:
+                parse(text or "[]")
+            except DataError as error:
+                raise _error(path, name, f"no {what} in row {row}: {error}", need) from error
 
 
 def _check_tokens(column: pa.ChunkedArray, path: Path) -> None:

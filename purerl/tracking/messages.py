@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from purerl.errors import DataError
+from purerl.images import is_hex_id
 
 __all__ = ["Call", "Message", "parse_messages"]
 
@@ -33,6 +34,7 @@ class Message(NamedTuple):
     reward   of a turn of the model; None: it has none
     name     of the tool that answers, or of the author
     player   who has taken the turn, in games of several players
+    images   content ids of the images in it, each of which is named in the content
     """
 
     role: str
@@ -41,18 +43,19 @@ class Message(NamedTuple):
     reward: float | None = None
     name: str | None = None
     player: int | None = None
+    images: tuple[str, ...] = ()
 
 
 def parse_messages(text: str) -> list[Message]:
     r"""The messages of a conversation.
 
     A tool call may be in OpenAI's format, with the name and the arguments under ``function``. Parts of a content that
-    are not text, such as images, are named in brackets.
+    are not text are named in brackets, an image with its content id.
 
     Raises: DataError if `text` is not a JSON list of messages.
 
     >>> parse_messages('[{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2", "reward": 1.0}]')[1]
-    Message(role='assistant', content='2', calls=(), reward=1.0, name=None, player=None)
+    Message(role='assistant', content='2', calls=(), reward=1.0, name=None, player=None, images=())
     """
     try:
         messages = json.loads(text)
@@ -79,6 +82,7 @@ def _message(message: Any, index: int) -> Message:
         float(reward) if isinstance(reward, int | float) else None,
         None if name is None else str(name),
         player if isinstance(player, int) else None,
+        tuple(_images(message.get("content"))),
     )
 
 
@@ -96,7 +100,15 @@ def _part(part: Any) -> str:
     is_part = isinstance(part, Mapping)
     text = part.get("text") if is_part else None
     kind = part.get("type", "part") if is_part else type(part).__name__
-    return text if isinstance(text, str) else f"[{kind}]"
+    return text if isinstance(text, str) else f"[{' '.join([kind, *_images([part])])}]"
+
+
+def _images(content: Any) -> Iterator[str]:
+    """The content ids of the images in a content."""
+    for part in content if isinstance(content, list) else ():
+        image = part.get("image") if isinstance(part, Mapping) else None
+        if isinstance(image, str) and is_hex_id(image):
+            yield image
 
 
 def _call(call: Any) -> Call:

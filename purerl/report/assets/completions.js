@@ -1,6 +1,7 @@
 // The section "Completions": filters, the list of rows, and the detail view of the selected row.
 
 const ROWS_PER_PAGE = 60;
+const MAX_LISTED_IMAGES = 3;
 
 /** Compare the rewards of two rows, the smaller one first for `direction` 1. Rows without a number come last. */
 const compareRewards = (a, b, direction) =>
@@ -61,10 +62,11 @@ const withoutTemplate = (() => {
 
 function listItem(row) {
   const prompt = toSingleLine(withoutTemplate(row.group.prompt ?? "").slice(0, 120));
+  const images = imageStrip(row.run, (row.group.images ?? []).slice(0, MAX_LISTED_IMAGES), "icon");
   const cells = [
     h("td", {}, swatch(row.run)),
     h("td", { class: "number" }, row.step),
-    h("td", { class: "prompt" }, h("bdi", {}, prompt)),
+    h("td", { class: "prompt" }, images, h("bdi", {}, prompt)),
     h("td", { class: "completion" }, tokenPreview(row, 48)),
     h("td", { class: "number" }, formatNumber(row.reward)),
     h("td", { class: "number" }, formatNumber(row.advantage)),

@@ -69,6 +69,7 @@ function messageElement(row, message) {
     "div",
     { class: isOwn ? "message own" : "message", "data-role": message.role },
     messageHeader(message, sampled, row),
+    message.images ? h("div", { class: "images" }, imageStrip(row.run, message.images)) : null,
     sampled || message.content ? h("div", { class: isOwn ? "body" : "body context" }, content) : null,
     (message.calls ?? []).map(toolCall),
   );

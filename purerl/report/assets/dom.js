@@ -71,6 +71,16 @@ function withTooltip(element, content) {
   return element;
 }
 
+/** The images with these content ids, in the size of the class `kind`. The page does not have all images of a run. */
+function imageStrip(run, ids, kind = "image") {
+  const missing = (id) => h("code", { class: "muted" }, `image ${escapeInvisible(id)} is not in this page`);
+  return ids.map((id) => {
+    const url = Object.hasOwn(run.completions.images, id) ? run.completions.images[id] : null;
+    if (url === null) return kind === "image" ? missing(id) : null;
+    return h("img", { class: kind, src: url, alt: `image ${id}`, title: `image ${id}` });
+  });
+}
+
 /** A list of names and values. */
 function definitionList(entries) {
   return h(

@@ -39,6 +39,12 @@ function groundTruth({ ground_truth: text }) {
   return [h("h4", {}, "Ground truth"), content];
 }
 
+/** The images that the row reads, in order; those of the problem for an attempt of an evaluation. */
+function rowImages(row) {
+  const ids = row.images ?? row.group.images ?? [];
+  return ids.length ? [h("div", { class: "images" }, imageStrip(row.run, ids))] : [];
+}
+
 /** The text of the row: the prompt in gray, action tokens in colors. Each of several turns has a heading. */
 function transcript(row) {
   const prompt = row.group.prompt_tokens.text.map((text) => escapeInvisible(text)).join("");
@@ -94,7 +100,9 @@ const meanReward = (group) => `mean reward ${formatNumber(group.mean_reward)}`;
 /** Pairs [run, group] for the groups of other visible runs with the same prompt at the same step. */
 function groupsInOtherRuns(row) {
   const names = ["step", "data_set", "prompt"];
-  const isMatch = (group) => group !== row.group && names.every((name) => group[name] === row.group[name]);
+  const hasSameImages = (group) => String(group.images ?? "") === String(row.group.images ?? "");
+  const isMatch = (group) =>
+    group !== row.group && names.every((name) => group[name] === row.group[name]) && hasSameImages(group);
   return runs
     .filter((run) => run !== row.run && isVisible(run))
     .map((run) => [run, run.completions.groups.find(isMatch)])
@@ -159,7 +167,7 @@ function rowDetail(row, { open, close, recolor }) {
     rowFacts(row),
     ...colorControls(recolor),
     ...messageControls(row, recolor),
-    row.conversation && !view.asTokens ? conversation(row) : transcript(row),
+    ...(row.conversation && !view.asTokens ? [conversation(row)] : [...rowImages(row), transcript(row)]),
     ...groundTruth(group),
     ...groupCards(`${count} ${unit} of this prompt, ${meanReward(group)}`, group.rows, row, open),
     ...groupsInOtherRuns(row).flatMap(([run, other]) =>
