@@ -118,8 +118,27 @@ def _without_environment(setting: str, need: str) -> ConfigError:
     return ConfigError(f"environment.{key} has no effect", got=value, need=need, do="leave it out")
 
 
-def read_prompts(options: Sequence[str] | None) -> list[str]:
-    """The prompts that ``--prompt`` gives. ``-`` stands for all of standard input, without its last line break."""
+def read_prompts(options: Sequence[str] | None, images: Sequence[Path] | None = None) -> list[Any]:
+    """The prompts that ``--prompt`` gives. ``-`` stands for all of standard input, without its last line break.
+
+    With `images`, each prompt is a message of the user that has them before the text. Raises ImageError for one that
+    cannot be decoded.
+    """
+    prompts = _read_texts(options)
+    if not images:
+        return prompts
+    if not prompts:
+        raise ConfigError("--image has no effect", need="--prompt", do="add --prompt TEXT")
+    from purerl.images import Image, check_pillow
+
+    check_pillow()
+    for path in images:
+        Image(path).check()
+    parts = [{"type": "image", "image": str(path.absolute())} for path in images]
+    return [[{"role": "user", "content": [*parts, {"type": "text", "text": text}]}] for text in prompts]
+
+
+def _read_texts(options: Sequence[str] | None) -> list[str]:
     prompts = list(options or ())
     if prompts.count("-") > 1:
         raise ConfigError("--prompt -", got=f"{prompts.count('-')} times", need="once: it reads all of standard input")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,6 +47,7 @@ def inspect(
 
     Exits with status 2 if no run can use the file.
     """
+    from purerl.backends.processor import load_processor
     from purerl.backends.tokenizer import load_tokenizer
     from purerl.data.inspect import inspect
     from purerl.rewards.ground_truth import get_ground_truth
@@ -54,6 +56,7 @@ def inspect(
     report = inspect(
         file,
         load_tokenizer(Model(model)) if model else None,
+        open_processor=partial(load_processor, Model(model)) if model else None,
         system_prompt=system_prompt,
         chat_template_kwargs=parse_arguments(chat_template_kwargs or ()),
         max_prompt_tokens=max_prompt_tokens,

@@ -61,6 +61,10 @@ _Prompt = Annotated[
         metavar="TEXT", help="A prompt, rendered with the chat template if there is one; - reads stdin; repeatable."
     ),
 ]
+_Image = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="An image before the text of each --prompt; repeatable."),
+]
 _Environment = Annotated[
     str | None,
     typer.Option(
@@ -206,6 +210,7 @@ def sample(
     model: _Model = None,
     run: _Run = None,
     prompt: _Prompt = None,
+    image: _Image = None,
     data: _Data = None,
     reward: _Reward = None,
     gate: _Gate = None,
@@ -243,7 +248,7 @@ def sample(
         model,
         run,
         settings,
-        prompts=read_prompts(prompt),
+        prompts=read_prompts(prompt, image),
         of_model={"dtype": dtype, "attention": attention},
         engine={"max_num_seqs": max_num_seqs, "device": device, "settings": generator_settings},
         source={"environment": environment, "tool": tool, "mcp": mcp},
@@ -317,7 +322,7 @@ def _prepare(
     engine: Mapping[str, Any],
     source: Mapping[str, Any],
     turns: Mapping[str, Any],
-    prompts: Sequence[str] = (),
+    prompts: Sequence[Any] = (),
     **others: Any,
 ) -> Evaluation:
     """The evaluation of `model`, or of the model of `run`.

@@ -6,6 +6,7 @@ Conversations of several turns have colors in a terminal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from purerl.errors import ImageError
+from purerl.images import Image, hex_id
 from purerl.tracking.conversation import render_messages
 from purerl.tracking.messages import parse_messages
 from purerl.tracking.terminal_text import escape
@@ -77,12 +80,22 @@ def _lines(data_set: str, problem: Problem) -> Iterator[str | Text]:
     yield f"{data_set}, problem {problem.index}"
     if any(attempt.messages is None for attempt in problem.attempts):
         yield _quote(problem.prompt)
+        yield from map(_describe_image, problem.images)
     for number, attempt in enumerate(problem.attempts, start=1):
         yield f"attempt {number}: {_describe(attempt)}"
         yield _quote(attempt.completion) if attempt.messages is None else _render(attempt.messages)
         if attempt.result.failure and attempt.result.failure.traceback:
             yield indent(escape(attempt.result.failure.traceback.rstrip()), "    ")
     yield ""
+
+
+def _describe_image(image: Image) -> str:
+    name = f", {str(image.source)!r}" if isinstance(image.source, Path) else ""
+    try:
+        text = "image {}: {} x {} pixels{}".format(hex_id(image.id), *image.size, name)
+    except ImageError as error:
+        text = str(error)
+    return escape(text, newlines=False)
 
 
 def _describe(attempt: Attempt) -> str:

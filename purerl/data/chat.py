@@ -137,7 +137,8 @@ def open_chat(
     """Return the `Chat` for prompts of `prompt_format`.
 
     `extra_stop_tokens` also end a completion, for example the `eos_token_id` values of the model's generation config.
-    Ids outside the vocabulary of `tokenizer` are ignored. With the `processor` of the model, messages may have images.
+    Ids outside the vocabulary of `tokenizer` are ignored. With the `processor` of the model, messages may have images,
+    and a tokenizer without a chat template gets that of the processor.
 
     Raises: ConfigError if the prompts are plain text and a chat setting is set; if the chat template does not read an
     argument; if the prompts are messages and the tokenizer has no chat template.
@@ -149,6 +150,8 @@ def open_chat(
         return _with_end_tokens(
             Chat(tokenizer, (), (), escapes=escapes, prompt_format="text"), eos_tokens(tokenizer), extra
         )
+    if processor is not None and not tokenizer.chat_template:
+        tokenizer.chat_template = processor.chat_template
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",

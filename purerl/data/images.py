@@ -124,20 +124,16 @@ def _with_parts(message: Any) -> Any:
 def located(example_format: ExampleFormat, row: dict[str, Any], folder: Path) -> dict[str, Any]:
     """`row` of a file in `folder` with absolute paths of images."""
     changed = {name: _located(row[name], folder) for name in IMAGE_COLUMNS if row.get(name) is not None}
-    changed |= {
-        name: [
-            {**message, "content": [_located_part(part, folder) for part in message["content"]]}
-            if isinstance(message["content"], list)
-            else message
-            for message in row[name]
-        ]
-        for name in example_format.columns
-    }
+    messages = {name: row[name] for name in example_format.columns if row[name] is not None}
+    changed |= {name: [_located_message(message, folder) for message in each] for name, each in messages.items()}
     return {**row, **changed}
 
 
-def _located_part(part: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    return {key: _located(value, folder) if key in _PATHS else value for key, value in part.items()}
+def _located_message(message: Any, folder: Path) -> Any:
+    content = message and message["content"]
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_located(part, folder) for part in content]}
 
 
 def _located(value: Any, folder: Path) -> Any:

@@ -1,13 +1,13 @@
 """The report of `purerl data inspect`: the contents of a data file and the problems in its rows.
 
-Every row is checked. The report also lists problems that do not stop a run, such as duplicate prompts. No model is
-loaded.
+Every row is checked, and every image is decoded. The report also lists problems that do not stop a run, such as
+duplicate prompts. No model is loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from math import ceil
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from attrs import frozen
 
 from purerl.data.answers import TokenizedExample, tokenize_answer
-from purerl.data.chat import Chat, TextOrMessages, open_chat, text_note, tokenize_prompts
+from purerl.data.chat import Chat, TextOrMessages, image_ids, open_chat, text_note, tokenize_prompts
 from purerl.data.columns import (
     ColumnStyle,
     ExampleFormat,
@@ -27,15 +27,19 @@ from purerl.data.columns import (
     is_complete_message,
     select_format,
 )
-from purerl.data.examples import Example, extract_answers, extract_prompt
+from purerl.data.examples import DataSet, Example, extract_answers, extract_prompt, rows_at
 from purerl.data.files import read_table
+from purerl.data.images import has_images, images_of, text_of
 from purerl.data.settings import SpecialTokens
 from purerl.data.special_tokens import spelled
-from purerl.errors import ConfigError, DataError
+from purerl.errors import ConfigError, DataError, ImageError
+from purerl.images import Image, check_pillow
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
+
+    from purerl.backends.processor import Processor
 
 __all__ = ["Column", "Problem", "Report", "inspect"]
 
@@ -96,6 +100,7 @@ def inspect(
     path: str,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
+    open_processor: Callable[[], Processor] | None = None,
     system_prompt: str | None = None,
     chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     max_prompt_tokens: int | None = None,
@@ -105,11 +110,12 @@ def inspect(
 ) -> Report:
     """Inspect the first `limit` rows of the data set at `path`. Without `tokenizer`, nothing is rendered or tokenized.
 
+    `open_processor` is called if rows have images; it loads the processor of the model that `tokenizer` belongs to.
     `get_ground_truth` is the function by which reward functions read the ground truth of a row. Without it, a missing
     ground truth is not listed. Prompts that spell a special token are listed, unless `special_tokens` is "escape".
 
-    Raises: DataError if the file cannot be read. ConfigError if a setting has no effect, or if the prompts are messages
-    and `tokenizer` has no chat template.
+    Raises: DataError if the file cannot be read. ConfigError if a setting has no effect, if the prompts are messages
+    and `tokenizer` has no chat template, if rows have images and Pillow is missing, and as `open_processor`.
     """
     settings: dict[str, Any] = {"system_prompt": system_prompt, "chat_template_kwargs": chat_template_kwargs}
     settings["special_tokens"] = special_tokens
@@ -119,17 +125,17 @@ def inspect(
     columns = tuple(
         Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
     )
-    formats, style = detect_formats(table.schema), detect_style(table.schema)
+    (formats, errors), style = _formats(table, path), detect_style(table.schema)
     ground_truth_column = find_ground_truth_column(table.schema)
-    rows = table.to_pylist()
     if not formats:
-        errors = tuple(_format_errors(table.schema, path))
-        return Report(path, len(rows), columns, style, (), ground_truth_column, {}, (), (), errors)
+        return Report(path, table.num_rows, columns, style, (), ground_truth_column, {}, (), (), errors)
     example_format = formats[-1]  # the last one reads the most columns
+    rows = _rows(table, example_format, path)
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
     rendered: dict[int, _RenderedRow] = {}
     if tokenizer is not None:
-        chat = open_chat(tokenizer, example_format.prompt_format, **settings)
+        processor = open_processor() if open_processor is not None and example_format.has_images else None
+        chat = open_chat(tokenizer, example_format.prompt_format, **settings, processor=processor)
         valid = sorted({*range(len(rows))} - {row for row, _ in invalid})
         rendered = {row: _render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
     problems = [
@@ -143,7 +149,7 @@ def inspect(
         len(rows),
         columns,
         style,
-        tuple(formats),
+        formats,
         ground_truth_column,
         prompt_lengths=_quantiles([result.prompt_length for result in rendered.values() if result.prompt_length]),
         sample=next((result.texts for result in rendered.values() if result.texts), ()),
@@ -167,6 +173,25 @@ def _refuse_without_tokenizer(**settings: Any) -> None:
 
 def _type_name(arrow_type: pa.DataType) -> str:
     return "messages" if column_format(arrow_type) == "messages" else str(arrow_type)
+
+
+def _formats(table: pa.Table, path: str) -> tuple[tuple[ExampleFormat, ...], tuple[str, ...]]:
+    """The supported formats of `table`; if there are none, why."""
+    schema = table.schema
+    try:
+        formats = [select_format(schema, each.example_type, path) for each in detect_formats(schema)]
+        formats = [each._replace(has_images=has_images(table, each, path)) for each in formats]
+    except DataError as error:
+        return (), (str(error),)
+    return tuple(formats), () if formats else tuple(_format_errors(schema, path))
+
+
+def _rows(table: pa.Table, example_format: ExampleFormat, path: str) -> list[Example]:
+    """The rows of `table`, with absolute paths of images."""
+    if example_format.has_images:
+        check_pillow()
+    indices = range(table.num_rows)
+    return rows_at(DataSet((path,), (table,), example_format, (indices,), (1.0,)), indices)
 
 
 def _format_errors(schema: pa.Schema, path: str) -> Iterator[str]:
@@ -204,7 +229,13 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
     unknown = [message["role"] for message in messages if message["role"] not in _ROLES]
     if unknown:
         yield f"a message with the unknown role {unknown[0]!r}"
-    prompt, answers = extract_prompt(example_format, example), extract_answers(example_format, example)
+    try:
+        prompt, answers = extract_prompt(example_format, example), extract_answers(example_format, example)
+    except ImageError as error:
+        yield "; ".join(line.strip() for line in str(error).splitlines()[:2])
+        return
+    if is_chat:
+        yield from dict.fromkeys(filter(None, map(_image_problem, images_of([*prompt, *chain(*answers)]))))
     if not prompt:
         yield "an empty prompt"
     elif is_chat and prompt[-1]["role"] == "assistant":
@@ -215,14 +246,29 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
         yield "the chosen answer equals the rejected answer"
 
 
+def _image_problem(image: Image) -> str | None:
+    try:
+        image.read()
+    except ImageError:
+        return "an image whose file cannot be read"
+    try:
+        image.check()
+    except ImageError:
+        return "an image that cannot be decoded"
+
+
 def _find_duplicates(example_format: ExampleFormat, rows: Sequence[Example]) -> Iterator[tuple[int, str]]:
     seen: set[str] = set()
     for row, example in enumerate(rows):
-        if not _find_missing_value(example_format, example):
+        if _find_missing_value(example_format, example):
+            continue
+        try:
             prompt = repr(extract_prompt(example_format, example))
-            if prompt in seen:
-                yield row, "duplicate of an earlier prompt"
-            seen.add(prompt)
+        except ImageError:
+            continue
+        if prompt in seen:
+            yield row, "duplicate of an earlier prompt"
+        seen.add(prompt)
 
 
 def _find_invalid_ground_truth(
@@ -280,15 +326,18 @@ def _render_row(
 def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
     """The first special token that `prompt` spells, in plain text or in a message that is not the assistant's."""
     messages = [] if isinstance(prompt, str) else [each for each in prompt if each["role"] != "assistant"]
-    texts = [prompt] if isinstance(prompt, str) else [str(message["content"]) for message in messages]
+    texts = [prompt] if isinstance(prompt, str) else [text_of(message["content"]) for message in messages]
     return next(filter(None, (spelled(chat.tokenizer, text) for text in texts)), None)
 
 
 def _mark_learned_text(chat: Chat, example: TokenizedExample) -> str:
-    """The text of `example`, with the tokens to learn between ⟦ and ⟧."""
-    runs = groupby(zip(example.tokens, example.action, strict=True), key=lambda pair: pair[1])
-    texts = [(is_learned, chat.tokenizer.decode([token for token, _ in run])) for is_learned, run in runs]
-    return "".join(f"⟦{text}⟧" if is_learned else text for is_learned, text in texts)
+    """The text of `example`, with the tokens to learn between ⟦ and ⟧, and with [image] for those of an image."""
+    image = image_ids(chat, example.tokens, example.images) or [0] * len(example.tokens)
+    runs = groupby(zip(example.tokens, example.action, image, strict=True), key=lambda each: each[1:])
+    texts = [(key, chat.tokenizer.decode([token for token, *_ in run])) for key, run in runs]
+    return "".join(
+        "[image]" if is_image else f"⟦{text}⟧" if is_learned else text for (is_learned, is_image), text in texts
+    )
 
 
 def _quantiles(lengths: Sequence[int]) -> dict[str, int]:

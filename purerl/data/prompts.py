@@ -1,20 +1,24 @@
-"""A data set of prompts that are given as text, not in a file."""
+"""A data set of prompts that are given as values, not in a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from purerl.data.chat import TextOrMessages
 from purerl.data.columns import ExampleFormat, PromptFormat
 from purerl.data.examples import DataSet
+from purerl.data.images import has_images, uniform_contents
 from purerl.errors import DataError
 
 __all__ = ["prompts_as_data"]
 
 
-def prompts_as_data(texts: Sequence[str], prompt_format: PromptFormat) -> DataSet:
-    """The data set with these prompts: each of them plain text, or a conversation of one message of the user.
+def prompts_as_data(prompts: Sequence[TextOrMessages], prompt_format: PromptFormat) -> DataSet:
+    """The data set with these prompts. In the format "messages", a text is a conversation of one message of the user.
 
-    Raises: DataError for an empty text.
+    Messages may have images, see `purerl.data.images`.
+
+    Raises: DataError for an empty prompt, and for messages in the format "text".
 
     >>> data = prompts_as_data(["Hello"], "messages")
     >>> data.tables[0].to_pylist()
@@ -22,8 +26,19 @@ def prompts_as_data(texts: Sequence[str], prompt_format: PromptFormat) -> DataSe
     """
     import pyarrow as pa
 
-    if not all(texts):
+    if not all(prompts):
         raise DataError("a prompt", got="an empty text", need="at least one character")
-    rows = [{"prompt": [{"role": "user", "content": text}] if prompt_format == "messages" else text} for text in texts]
-    example_format = ExampleFormat("prompts", prompt_format, ("prompt",))
-    return DataSet(("prompts",), (pa.Table.from_pylist(rows),), example_format, (range(len(rows)),), (1.0,))
+    if prompt_format == "text" and not all(isinstance(prompt, str) for prompt in prompts):
+        do = "use a model with a chat template, or prompts without images"
+        raise DataError("a prompt", got="messages", need="plain text, the format of the other prompts", do=do)
+    is_chat = prompt_format == "messages"
+    values = [[_user(prompt)] if is_chat and isinstance(prompt, str) else prompt for prompt in prompts]
+    table = pa.table({"prompt": pa.array(uniform_contents(values))})
+    has_parts = is_chat and any(isinstance(message["content"], list) for value in values for message in value)
+    example_format = ExampleFormat("prompts", prompt_format, ("prompt",), has_parts=has_parts)
+    example_format = example_format._replace(has_images=has_images(table, example_format, "prompts"))
+    return DataSet(("prompts",), (table,), example_format, (range(len(values)),), (1.0,))
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}

@@ -19,7 +19,8 @@ from purerl.config.generators import check_generator
 from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
-from purerl.data.chat import Chat, open_chat
+from purerl.data.chat import Chat, TextOrMessages, open_chat
+from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet, rows_at
 from purerl.data.limits import check_problem_lengths
 from purerl.data.open import check_first_rows, prompt_format_of, read_problems
@@ -113,13 +114,13 @@ def evaluation_of_model(
     chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     environment: EnvironmentSettings | None = None,
     seed: int = 0,
-    prompts: Sequence[str] = (),
+    prompts: Sequence[TextOrMessages] = (),
 ) -> Evaluation:
     """An evaluation of `model` on ``settings.data``, and on `prompts`.
 
     `rewards` are names, as module:function, functions of this process, or Configs of kinds. `generator` is the Config
     of the engine. Each completion is an episode in `environment`, if there is one; it may give rewards itself. A prompt
-    is a message of the user if the tokenizer has a chat template, and otherwise plain text.
+    is a list of messages, or a text: a message of the user if the tokenizer has a chat template.
 
     Raises: ConfigError and DataError for what is missing, invalid or without effect, before the model is loaded.
     """
@@ -135,9 +136,9 @@ def evaluation_of_model(
     check_columns(runner, problems.values())
     tokenizer = load_tokenizer(model)
     if prompts:
-        problems |= {"prompt": prompts_as_data(prompts, "messages" if tokenizer.chat_template else "text")}
+        problems |= {"prompt": prompts_as_data(prompts, _format_of(prompts, tokenizer))}
         check_columns(runner, problems.values())
-    processor = open_processor(model, tokenizer, problems.values(), environment)
+    processor = open_processor(model, problems.values(), environment)
     chat = open_chat(
         tokenizer,
         prompt_format_of(problems.values()),
@@ -162,6 +163,12 @@ def evaluation_of_model(
         environment=environment,
         is_rewarded=bool(names),
     )
+
+
+def _format_of(prompts: Sequence[TextOrMessages], tokenizer: Any) -> PromptFormat:
+    """How `prompts` are read: as messages if the tokenizer has a chat template, or if some of them are messages."""
+    has_messages = not all(isinstance(prompt, str) for prompt in prompts)
+    return "messages" if tokenizer.chat_template or has_messages else "text"
 
 
 def _runner(rewards: Sequence[Any], gates: Sequence[Any], workers: RewardWorkers) -> RewardRunner:
@@ -195,7 +202,7 @@ def evaluation_of_run(
     engine: Mapping[str, Any] = MappingProxyType({}),
     generator_settings: Sequence[str] = (),
     environment: EnvironmentSettings | None = None,
-    prompts: Sequence[str] = (),
+    prompts: Sequence[TextOrMessages] = (),
 ) -> Evaluation:
     """The evaluation of a run's model with the settings of the run, except for `changes` of the section ``evaluate``.
 
@@ -231,11 +238,14 @@ def evaluation_of_run(
         problems = {"prompt": prompts_as_data(prompts, prompt_format_of([opened.examples, *problems.values()]))}
     elif chats := reward_chats(config, opened.chat):
         models = {"model_rewards": partial(model_rewards_of, config, opened.chat, chats)}
+    chat = opened.chat
+    if chat.processor is None:  # only the prompts have images
+        chat = evolve(chat, processor=open_processor(model, problems.values(), None))
     return Evaluation(
         model=model,
         settings=config.evaluate,
         problems=problems,
-        chat=opened.chat,
+        chat=chat,
         rewards=reward_runner(evolve(config, rewards=(), gates=()), {}) if prompts else runner,
         max_failure_rate=config.reward_workers.max_failure_rate,
         accuracy_reward=accuracy_reward,

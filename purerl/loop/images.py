@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from attrs import evolve
 
@@ -20,22 +20,15 @@ from purerl.settings import Model
 __all__ = ["check_images", "open_processor", "use_images", "with_store"]
 
 
-def open_processor(
-    model: Model, tokenizer: Any, data: Iterable[DataSet], environment: EnvironmentSettings | None
-) -> Processor | None:
+def open_processor(model: Model, data: Iterable[DataSet], environment: EnvironmentSettings | None) -> Processor | None:
     """The processor of `model` if there are images in `data`, or in observations of `environment`.
-
-    A `tokenizer` without a chat template gets that of the processor.
 
     Raises: ConfigError as `load_processor`.
     """
     observes = environment is not None and environment.images
     if not observes and not any(each.example_format.has_images for each in data):
         return None
-    processor = load_processor(model)
-    if not tokenizer.chat_template:
-        tokenizer.chat_template = processor.chat_template
-    return processor
+    return load_processor(model)
 
 
 def with_store(chat: Chat, folder: Path) -> Chat:

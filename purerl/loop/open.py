@@ -284,7 +284,7 @@ def open_run_data(
         check_role_model(name, role)
         if role.settings.model != config.model and not is_reward(name):
             check_same_ids(tokenizer, role.settings.model, name)
-    processor = open_processor(config.model, tokenizer, [examples, *others], config.environment)
+    processor = open_processor(config.model, [examples, *others], config.environment)
     sampled = [section for section in (config.rollout, evaluate) if section]
     needs_stop_token = any(not section.stop_strings for section in sampled)
     chat = open_run_chat(

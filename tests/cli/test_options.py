@@ -116,7 +116,7 @@ OPTIONS = {
         "accuracy_reward": ["--accuracy-reward"],
         "json": ["--json"],
     },
-    "sample": {**EVALUATION_OPTIONS, "prompt": ["--prompt"]},
+    "sample": {**EVALUATION_OPTIONS, "prompt": ["--prompt"], "image": ["--image"]},
     "algo": {},
     "algo list": {"debug": ["--debug"]},
     "algo show": {
