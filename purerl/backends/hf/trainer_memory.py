@@ -25,6 +25,7 @@ from purerl.backends.hf.adapter import add_adapter
 from purerl.backends.hf.architecture import architecture_of
 from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.freeze import freeze, frozen_names
+from purerl.backends.hf.images import reads_images
 from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.limits import unsupported_layers
 from purerl.backends.hf.mesh import RankMesh
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["memory_of_trainer", "microbatches_to_plan", "probe_objective"]
 
+_NO_IMAGES = "prompts without images: what the vision tower computes is not counted"
 _PARAMETERS, _GRADIENTS, _MOMENTS = "parameters", "gradients", "AdamW's moments"
 _ACTIVATIONS = "activations and temporary tensors"
 
@@ -263,14 +265,15 @@ def _on_one_rank(
         size, total = _size(whole), _size(tensors)
         states[name] = size + -(-(total - size) // ranks)
     states = {name: size for name, size in states.items() if size}
+    assumed = (_NO_IMAGES,) if reads_images(trainer.module.model) else ()
     phases = {**transient, "weight sync": _gathered(trainer, ranks)}
     host = _weights_without_adapter(trainer)
     if workload.stages_checkpoints and trainer.optimizer is not None:
         trained = _size(trainer.adapter.tensors.values()) if trainer.adapter else states[_PARAMETERS]
         host |= {"copy for the checkpoint": trained + states.get(_MOMENTS, 0)}
     if config.cpu_offload:
-        return MemoryUse(states={}, transient=phases, host=host | states)
-    return MemoryUse(states=states, transient=phases, host=host)
+        return MemoryUse(states={}, transient=phases, host=host | states, assumed=assumed)
+    return MemoryUse(states=states, transient=phases, host=host, assumed=assumed)
 
 
 def _weights_without_adapter(trainer: HFTrainer) -> dict[str, int]:
