@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
 from hashlib import blake2b
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "Image", "ImageStore", "check_pillow", "content_id", "decode", "hex_id", "is_hex_id"]
 
 _CACHE_BYTES = 256 * 2**20
+_SYNC_THREADS = 16
 _HEX_ID = re.compile("[0-9a-f]{16}")
 _SIDEWAYS = range(5, 9)
 """EXIF orientations in which width and height are exchanged."""
@@ -243,12 +244,14 @@ class ImageStore:
 
     folder: Path
     cache: Cache = field(factory=lambda: Cache(_CACHE_BYTES))
+    _unsynced: deque[Path] = field(factory=deque, init=False)
 
     def add(self, images: Iterable[Image]) -> None:
         """Add `images`, each of which is decoded before it is written. Raises ImageError for one that cannot be."""
         for image in images:
             path = self.path(image.id)
-            if not path.exists():
+            # After a power failure, a file that was not flushed may be empty.
+            if not path.exists() or not path.stat().st_size:
                 image.check()
                 self._write(path, image.read())
 
@@ -256,9 +259,18 @@ class ImageStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # several ranks may write the same image
         partial.write_bytes(data)
-        sync(partial)
         os.replace(partial, path)
-        sync(self.folder)
+        self._unsynced.append(path)
+
+    def sync(self) -> None:
+        """Flush the images that were added to the disk, several at a time, because each waits for the disk."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        paths = [self._unsynced.popleft() for _ in range(len(self._unsynced))]
+        if paths:
+            with ThreadPoolExecutor(_SYNC_THREADS) as threads:
+                deque(threads.map(sync, paths), maxlen=0)
+            sync(self.folder)
 
     def path(self, image: int) -> Path:
         """The file of the image with this content id."""

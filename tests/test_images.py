@@ -114,6 +114,28 @@ def test_store_returns_the_bytes_of_an_id_and_writes_each_image_once(tmp_path: P
     assert store.path(images[0].id).stat().st_mtime_ns == before
 
 
+def test_an_empty_file_is_written_again(tmp_path: Path) -> None:
+    store, image = ImageStore(tmp_path), Image(picture())
+    store.path(image.id).touch()
+    store.add([image])
+    assert store.read(image.id) == picture()
+
+
+def test_each_added_image_is_flushed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr("purerl.images.sync", flushed.append)
+    store, images = ImageStore(tmp_path), [Image(picture(seed)) for seed in range(40)]
+    store.sync()
+    assert flushed == []
+    store.add(images)
+    store.sync()
+    assert sorted(flushed[:-1]) == sorted(store.path(image.id) for image in images)
+    assert flushed[-1] == tmp_path
+    store.add(images)
+    store.sync()
+    assert len(flushed) == 41
+
+
 def test_store_refuses_missing_and_changed_files(tmp_path: Path) -> None:
     store = ImageStore(tmp_path)
     with pytest.raises(ImageError, match="No such file"):

@@ -98,9 +98,11 @@ def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory, writer:
     If sampling can be repeated exactly, the groups of everything in flight are collected first: then a resumed run is
     equal to one that was not interrupted. All their tokens have been sampled, so this changes no result.
     """
-    window = run.source.window
+    window, images = run.source.window, run.data.chat.store
     if _is_repeatable(run):
         window.drain()
+    if images is not None:
+        images.sync()
     writer.write(partial(_stage, run, state, directory, window.contents, in_background=writer.background))
 
 

@@ -48,6 +48,15 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_a_checkpoint_flushes_images_to_the_disk(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr("purerl.images.sync", flushed.append)
+    run = train(image_run(folder, max_steps=1), directory=tmp_path / "run")
+    stored = [*(run.directory / "images").iterdir()]
+    assert stored
+    assert sorted(flushed) == sorted([*stored, run.directory / "images"])
+
+
 def test_a_run_samples_trains_evaluates_stores_and_exports_with_images(folder: Path, tmp_path: Path) -> None:
     run = train(image_run(folder), directory=tmp_path / "run")
     steps = [record for record in records(run) if record["step"] > 0]

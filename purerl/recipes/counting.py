@@ -1,0 +1,145 @@
+"""Counting colored squares in images, on the CPU of a laptop.
+
+A problem is an image of 32 x 24 pixels with red, green and blue squares, and a question such as ``red?``. The reward
+is 1 if the answer is the number of squares of this color, and 0 if not. A small Qwen2-VL model with random weights is
+first trained by SFT on demonstrations, until it solves half of its problems (`initial_run`). The RL phase then uses
+only the rewards.
+
+The images of held-out problems are others than those of the training problems. The recipe needs Pillow, the extra
+``images``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from purerl.algos import dapo, sft
+from purerl.backends.hf import generator, trainer
+from purerl.backends.hf.small import VISION_TOKENS, word_tokenizer, write_small_vision_model
+from purerl.config.schema import RunConfig, StopWhen
+from purerl.evaluation.settings import Evaluate
+from purerl.recipes.addition import write_parquet
+from purerl.rollouts.settings import Rollout
+from purerl.settings import Model
+from purerl.store.settings import Checkpoint
+
+__all__ = ["counting", "picture", "prepare"]
+
+_EXACT = "purerl.rewards.exact:exact_match"
+_BETAS = (0.9, 0.99)
+_ANSWER_TOKENS = 2  # a digit and the end
+_COLORS = {"red": (220, 30, 30), "green": (30, 170, 50), "blue": (40, 70, 220)}
+_COLUMNS, _ROWS, _CELL, _SIDE = 4, 3, 8, 5  # pixels of a cell, and of the square in it
+_NUM_PROBLEMS = {"train": 8000, "held_out": 500}
+
+_TEMPLATE = """\
+{%- for message in messages -%}
+{%- if message.content is string -%}{{ message.content }}{%- else -%}
+{%- for part in message.content -%}
+{{ '<|vision_start|><|image_pad|><|vision_end|>' if part.type == 'image' else part.text }}
+{%- endfor -%}
+{%- endif -%}
+{%- if message.role == 'assistant' -%}<eos>{%- endif -%}
+{%- endfor -%}"""
+
+
+def counting(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
+    """DAPO on counting squares of a color, after a short SFT phase; 100 steps by default."""
+    return RunConfig(
+        name="counting",
+        prepare_data="purerl.recipes.counting:prepare",
+        initial_run=_demonstrations(),
+        model=Model("{run}/initial_run/final"),
+        data="{run}/prepared/train.parquet",
+        algorithm=dapo.Config(),
+        rewards=(_EXACT,),
+        max_steps=100 if max_steps is None and num_epochs is None else max_steps,
+        num_epochs=num_epochs,
+        batch_size=64,
+        num_minibatches=4,
+        rollout=Rollout(samples_per_prompt=8, max_tokens=_ANSWER_TOKENS),
+        generator=generator.Config(max_num_seqs=512),
+        trainer=trainer.Config(
+            lr=1e-3,
+            betas=_BETAS,
+            lr_scheduler="cosine",
+            warmup_ratio=1 / 16,
+            max_grad_norm=0.3,
+            max_tokens_per_microbatch=2048,
+        ),
+        evaluate=_evaluation("{run}/prepared/held_out.parquet", every=20),
+        checkpoint=Checkpoint(every=50),
+        num_threads=1,
+    )
+
+
+def _demonstrations() -> RunConfig:
+    """SFT until half of 256 training problems are solved."""
+    return RunConfig(
+        name="counting, initial run",
+        model=Model("{run}/prepared/model"),
+        data="{run}/prepared/train.parquet",
+        algorithm=sft.Config(),
+        max_steps=600,
+        batch_size=128,
+        trainer=trainer.Config(lr=2e-3, betas=_BETAS, max_tokens_per_microbatch=4096),
+        rewards=(_EXACT,),
+        generator=generator.Config(max_num_seqs=512),
+        evaluate=_evaluation("{run}/prepared/train.parquet", every=10),
+        stop_when=StopWhen(metric="eval/accuracy", at_least=0.5),
+        checkpoint=Checkpoint(every=100, keep=1),
+        num_threads=1,
+    )
+
+
+def _evaluation(data: str, every: int) -> Evaluate:
+    return Evaluate(data=data, every=every, max_examples=256, max_tokens=_ANSWER_TOKENS)
+
+
+def prepare(folder: Path, seed: int) -> None:
+    """Write the problems, and a model with random weights, into `folder`."""
+    rng, seen = random.Random(seed), set[tuple[str | None, ...]]()
+    for name, size in _NUM_PROBLEMS.items():
+        write_parquet(folder / f"{name}.parquet", [_problem(rng, seen) for _ in range(size)])
+    tokenizer = word_tokenizer([*"0123456789?", *_COLORS, *VISION_TOKENS], pattern="<[^>]*>|[a-z]+|.")
+    tokenizer.add_special_tokens({"additional_special_tokens": list(VISION_TOKENS)})
+    tokenizer.chat_template = _TEMPLATE
+    write_small_vision_model(folder / "model", tokenizer, seed=seed, max_length=64)
+
+
+def _problem(rng: random.Random, seen: set[tuple[str | None, ...]]) -> dict[str, Any]:
+    """A question about an image whose cells are not among those that were `seen`; they are added."""
+    color, cells = rng.choice([*_COLORS]), tuple(_cells(rng))
+    while cells in seen or cells.count(color) > 9:
+        cells = tuple(_cells(rng))
+    seen.add(cells)
+    answer = str(cells.count(color))
+    return {
+        "prompt": [{"role": "user", "content": f"<image>{color}?"}],
+        "images": [{"bytes": picture(cells, rng)}],
+        "completion": [{"role": "assistant", "content": answer}],
+        "answer": answer,
+    }
+
+
+def _cells(rng: random.Random) -> list[str | None]:
+    """The color of the square in each cell; None for an empty one."""
+    return rng.choices([None, *_COLORS], k=_COLUMNS * _ROWS)
+
+
+def picture(cells: Sequence[str | None], rng: random.Random) -> bytes:
+    """A PNG file with a square in each of `cells` that has a color, at a random place in its cell."""
+    from PIL import Image, ImageDraw
+
+    image = Image.new("RGB", (_COLUMNS * _CELL, _ROWS * _CELL), "white")
+    draw = ImageDraw.Draw(image)
+    for number, color in enumerate(cells):
+        if color is not None:
+            x, y = (cell * _CELL + rng.randrange(_CELL - _SIDE + 1) for cell in (number % _COLUMNS, number // _COLUMNS))
+            draw.rectangle((x, y, x + _SIDE - 1, y + _SIDE - 1), fill=_COLORS[color])
+    image.save(file := BytesIO(), format="PNG")
+    return file.getvalue()
