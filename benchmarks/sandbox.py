@@ -8,10 +8,9 @@ session  a turn of a session; and a whole session of one turn, forked from a poo
 MiB      private memory of all processes of a pool with idle supervisors; what each concurrent run adds to it; and what
          a program needs by itself, as a `Result` has it
 
-On two cores that other work kept busy (load 4 to 5), with cgroups / with sampling, the best of several times: cold
-14 / 12 runs per second, warm 75 / 111, warm with one thread 29 / 41, 1050 / 1900 turns of a session, 30 / 23 sessions.
-A pool with 16 idle supervisors has 99 MiB, and each concurrent run adds 3.8 MiB. A warm run took 10 to 14 ms of CPU time
-in all processes together, as a control group of CPU time counts it, which is 140 to 200 per second for two free cores.
+On two cores, with cgroups / with sampling: cold 14 / 12 runs per second, warm 86 to 125 / 102, warm with one thread
+49 to 60 / 62, 1320 turns of a session, 43 sessions. A pool with 16 idle supervisors has 98 MiB, and each concurrent
+run adds 3.8 MiB. A warm run takes 10 to 14 ms of CPU time in all processes together, as a control group counts it.
 About half of it are page faults: each process that is forked copies the pages that it writes to.
 """
 

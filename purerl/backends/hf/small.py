@@ -73,11 +73,12 @@ def write_small_vision_model(folder: Path, tokenizer: PreTrainedTokenizerFast, *
     text = _SIZES | {"head_dim": 16, "rope_parameters": rope} | _text(tokenizer, max_length)
     vision = {"depth": 1, "embed_dim": 32, "num_heads": 2, "mlp_ratio": 4, "hidden_size": _SIZES["hidden_size"]}
     std = _SIZES["hidden_size"] ** -0.5  # with the default, the vision tower starts to learn much later
+    scale = {"initializer_range": std}
     config = Qwen2VLConfig(
-        initializer_range=std,
-        text_config=text | {"initializer_range": std},
-        vision_config=vision | {"initializer_range": std} | _PATCHES | {"spatial_merge_size": _MERGED},
+        text_config=text | scale,
+        vision_config=vision | scale | _PATCHES | {"spatial_merge_size": _MERGED},
         tie_word_embeddings=False,
+        **scale,
         **{name: tokenizer.convert_tokens_to_ids(VISION_TOKENS[index]) for name, index in names.items()},
     )
     _write(Qwen2VLForConditionalGeneration, config, folder, tokenizer, seed)
