@@ -345,7 +345,8 @@ def _prepare(
     _check_source(model, run, {**of_model, **source, **others})
     from purerl.backends.hf import generator
     from purerl.evaluation.settings import Evaluate
-    from purerl.loop.evaluation import change_generator, evaluation_of_model, evaluation_of_run
+    from purerl.loop.evaluation import evaluation_of_model, evaluation_of_run
+    from purerl.loop.generators import change_generator
     from purerl.rewards.settings import Gate, Reward
     from purerl.settings import Model
 

@@ -41,7 +41,7 @@ def serve(
     """Serve a model with an OpenAI-compatible interface, until Ctrl-C, by vLLM or another engine."""
     from purerl.backends.vllm import generator as vllm
     from purerl.config.check import check_generator
-    from purerl.loop.evaluation import change_generator
+    from purerl.loop.generators import change_generator
     from purerl.plugins import find, kind_of
     from purerl.settings import Model
 

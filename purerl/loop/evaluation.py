@@ -11,12 +11,10 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
-from attrs import evolve, fields_dict, frozen
+from attrs import evolve, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
 from purerl.config.check import accuracy_reward_of, algorithm_of
-from purerl.config.generators import check_generator
-from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.data.chat import Chat, TextOrMessages, open_chat
@@ -38,7 +36,7 @@ from purerl.loop.environments import Interaction, OpenedEnvironment, open_intera
 from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.export import load_policy
 from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, fix, missing_samples
-from purerl.loop.generators import open_generator
+from purerl.loop.generators import change_generator, open_generator
 from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
 from purerl.loop.open import check_columns, open_run_data, reward_runner
@@ -57,10 +55,10 @@ from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.types import Group
 from purerl.seeds import restored_generators
-from purerl.settings import Model, in_section, setting
+from purerl.settings import Model, in_section
 from purerl.strict_json import to_json
 
-__all__ = ["Evaluation", "change_generator", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
+__all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -227,20 +225,17 @@ def evaluation_of_run(
     accuracy_reward = accuracy_reward_of(evolve(config, evaluate=settings))
     # Problems that are named replace the validation set.
     data = evolve(config.data, validation_fraction=None) if settings.data else config.data
-    config = resolve_paths(evolve(config, evaluate=settings, data=data, validation=None), directory)
-    config = pin_recorded(config, directory)
+    config = evolve(config, evaluate=settings, data=data, validation=None)
+    config = pin_recorded(resolve_paths(config, directory), directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     runner = reward_runner(config, {})
     opened = open_run_data(evolve(config, model=model), algorithm_of(config), {}, runner)
-    problems = opened.problems
-    models = {}
+    problems, chat, models = opened.problems, opened.chat, {}
     if prompts:
         problems = {"prompt": prompts_as_data(prompts, prompt_format_of([opened.examples, *problems.values()]))}
-    elif chats := reward_chats(config, opened.chat):
-        models = {"model_rewards": partial(model_rewards_of, config, opened.chat, chats)}
-    chat = opened.chat
-    if chat.processor is None:  # only the prompts have images
-        chat = evolve(chat, processor=open_processor(model, problems.values(), None))
+        chat = _with_processor(chat, model, problems)
+    elif chats := reward_chats(config, chat):
+        models = {"model_rewards": partial(model_rewards_of, config, chat, chats)}
     return Evaluation(
         model=model,
         settings=config.evaluate,
@@ -260,26 +255,9 @@ def evaluation_of_run(
     )
 
 
-@frozen
-class _Sampler:
-    """A section with an engine that samples, for settings that name its kind."""
-
-    generator: Any = setting("the engine that samples completions", plugin="generator")
-
-
-def change_generator(generator: Any, changes: Mapping[str, Any], settings: Sequence[str] = ()) -> Any:
-    """The Config of an engine, changed by `settings`, as KEY=VALUE, and then by `changes`.
-
-    Raises: ConfigError for a setting that it does not have, and if the engine is not installed.
-    """
-    if settings:
-        generator = apply(_Sampler(generator), [f"generator.{text}" for text in settings]).generator
-        check_generator(generator)
-    for name, value in changes.items():
-        if name not in fields_dict(type(generator)):
-            need = f"a generator with this setting; {kind_of(generator)} has none"
-            raise ConfigError(f"generator.{name} has no effect", got=repr(value), need=need, do="leave it out")
-    return evolve(generator, **changes)
+def _with_processor(chat: Chat, model: Model, problems: Mapping[str, DataSet]) -> Chat:
+    """`chat` with the processor of `model`, also if only `problems` have images."""
+    return evolve(chat, processor=chat.processor or open_processor(model, problems.values(), None))
 
 
 def _checked(environment: EnvironmentSettings | None) -> EnvironmentSettings | None:

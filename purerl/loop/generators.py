@@ -1,18 +1,46 @@
-"""Opening the generators of a run."""
+"""The generators of a run: their settings, and opening them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve, fields_dict, frozen
+
+from purerl.config.generators import check_generator
+from purerl.config.overrides import apply
+from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
 from purerl.protocols import Generator
 from purerl.seeds import derive_seed
-from purerl.settings import Model
+from purerl.settings import Model, setting
 
-__all__ = ["open_generator"]
+__all__ = ["change_generator", "open_generator"]
 
 
 def open_generator(settings: Any, model: Model, seed: int, name: str = "generator") -> Generator:
     """The engine that samples completions of `model`; `seed` is that of the run, and `name` the engine's."""
     seed = derive_seed(seed, name) % 2**31
     return find("generator", kind_of(settings)).build(settings, model=model, seed=seed)
+
+
+@frozen
+class _Sampler:
+    """A section with an engine that samples, for settings that name its kind."""
+
+    generator: Any = setting("the engine that samples completions", plugin="generator")
+
+
+def change_generator(generator: Any, changes: Mapping[str, Any], settings: Sequence[str] = ()) -> Any:
+    """The Config of an engine, changed by `settings`, as KEY=VALUE, and then by `changes`.
+
+    Raises: ConfigError for a setting that it does not have, and if the engine is not installed.
+    """
+    if settings:
+        generator = apply(_Sampler(generator), [f"generator.{text}" for text in settings]).generator
+        check_generator(generator)
+    for name, value in changes.items():
+        if name not in fields_dict(type(generator)):
+            need = f"a generator with this setting; {kind_of(generator)} has none"
+            raise ConfigError(f"generator.{name} has no effect", got=repr(value), need=need, do="leave it out")
+    return evolve(generator, **changes)

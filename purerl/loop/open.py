@@ -251,13 +251,8 @@ def _open(
         runtime=runtime,
         context=context,
     )
-    check_row_lengths(
-        config,
-        data,
-        max_steps=max_steps,
-        trainers=capabilities,
-        generator=generator and generator.capabilities,
-    )
+    engine = generator and generator.capabilities
+    check_row_lengths(config, data, max_steps=max_steps, trainers=capabilities, generator=engine)
     return run
 
 

@@ -154,10 +154,10 @@ def test_verl_function_with_unknown_parameter_is_refused() -> None:
 
 def test_function_is_loaded_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "my_rewards.py").write_text("def constant(completion, example):\n    return 1\n")
+    (tmp_path / "my_constant.py").write_text("def constant(completion, example):\n    return 1\n")
     (tmp_path / "my_broken.py").write_text("1 / 0\n")
     (tmp_path / "time.py").write_text("")
-    assert load_reward(f"{tmp_path}/my_rewards.py:constant").function("", {}) == 1
+    assert load_reward(f"{tmp_path}/my_constant.py:constant").function("", {}) == 1
     with pytest.raises(
         ConfigError, match=r"my_broken.py:constant' cannot be imported\n  got:  ZeroDivisionError: division"
     ):

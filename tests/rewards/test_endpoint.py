@@ -25,6 +25,7 @@ from purerl.rewards.endpoint.settings import Endpoint, check_endpoint
 
 from .servers import Server, answer, broken_off, dribble, drop, hang, raw, serve, status, text, together
 
+TIMEOUT = 1.5  # of servers that do not answer; the others answer sooner on a busy machine as well
 BODY = {"model": "m", "messages": [{"role": "user", "content": "?"}], "max_tokens": 8}
 
 
@@ -85,8 +86,8 @@ PROBLEMS = {
     "an event stream": (text('data: {"a": 1}\n\n', "text/event-stream"), "no JSON (text/event-stream): data: {"),
     "no bytes": (raw(b""), "an answer that is no JSON (application/json): (nothing)"),
     "something else": (raw(b'{"object": "list"}'), "no choices"),
-    "hanging": (hang(), "no answer within 0.3 s"),
-    "dribbling": (dribble(0.05), "no answer within 0.3 s"),
+    "hanging": (hang(), f"no answer within {TIMEOUT} s"),
+    "dribbling": (dribble(0.05), f"no answer within {TIMEOUT} s"),
 }
 
 
@@ -94,14 +95,14 @@ PROBLEMS = {
 def test_a_request_is_repeated_after(name):
     meter = Meter()
     with serve(PROBLEMS[name][0], answer("42", prompt=5)) as server:
-        assert ask(server, meter=meter, timeout=0.3) == "42"
+        assert ask(server, meter=meter, timeout=TIMEOUT) == "42"
     assert (meter.requests, meter.retries, meter.prompt_tokens) == (2, 1, 5)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_error_says_what_happened(name):
     with serve(PROBLEMS[name][0]) as server, pytest.raises(EndpointError) as error:
-        ask(server, timeout=0.3, max_retries=1)
+        ask(server, timeout=TIMEOUT, max_retries=1)
     first, *problems = str(error.value).split("\n  ")
     assert first == f"POST {server.url}/chat/completions: 2 attempts failed"
     assert len(problems) == len(server.requests) == 2
@@ -183,23 +184,24 @@ def test_a_server_that_wants_to_wait_longer_than_the_deadline_ends_the_request_a
 def test_a_request_ends_at_its_deadline():
     start = time.monotonic()
     with serve(status(500), hang()) as server, pytest.raises(EndpointError) as error:
-        ask(server, timeout=0.7, deadline=0.7)
-    assert str(error.value).endswith("no answer within the deadline of 0.7 s\n  status 500: {}")
-    assert 0.6 < time.monotonic() - start < 30
+        ask(server, timeout=TIMEOUT, deadline=TIMEOUT)
+    assert str(error.value).endswith(f"no answer within the deadline of {TIMEOUT} s\n  status 500: {{}}")
+    assert TIMEOUT - 0.1 < time.monotonic() - start < 30
 
 
 def test_a_cancelled_request_leaves_nothing_behind():
-    async def run(url: str) -> str:
-        client = EndpointClient(Endpoint(url=url, model="m", max_concurrency=1))
+    async def run(server: Server) -> str:
+        client = EndpointClient(Endpoint(url=server.url, model="m", max_concurrency=1))
         cancelled = asyncio.create_task(client.ask("/a", BODY, content, meter=Meter()))
-        await asyncio.sleep(0.2)
+        while not server.requests:
+            await asyncio.sleep(0.01)
         cancelled.cancel()
         value = await client.ask("/b", BODY, content, meter=Meter())
         await client.aclose()
         return value
 
     with serve(hang(), answer("42")) as server:
-        assert asyncio.run(run(server.url)) == "42"
+        assert asyncio.run(run(server)) == "42"
 
 
 def test_requests_run_concurrently_up_to_the_limit():
