@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,6 +132,26 @@ if os.fork() == 0:
         count = int(session.run("import time; time.sleep(.3); count[0]").stdout)
         assert int(session.run("count[0]").stdout) >= count > 0
     wait_until_gone(word)
+
+
+def test_turn_starts_when_everything_has_been_stopped(pool: Pool) -> None:
+    """Stopped late, a process that is just being created would stay so: it inherits SIGSTOP, but not SIGCONT."""
+    word = marker()
+    with pool.session(limits=LIMITS) as session, ThreadPoolExecutor(1) as executor:
+        session.run(marked("import time", word))
+        (program,) = processes_with(word)
+        first = int(Path(f"/proc/{program}/status").read_text().partition("PPid:")[2].split()[0])
+        turn = executor.submit(session.run, "time.sleep(0.5)")
+        time.sleep(0.1)
+        os.kill(first, signal.SIGSTOP)
+        try:
+            assert turn.result().status == "ok"
+            turn = executor.submit(session.run, "time.monotonic()")
+            time.sleep(0.3)
+            resumed = time.monotonic()
+        finally:
+            os.kill(first, signal.SIGCONT)
+        assert float(turn.result().stdout) > resumed
 
 
 def test_files_stay_from_turn_to_turn_and_are_private(pool: Pool) -> None:

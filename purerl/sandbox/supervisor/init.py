@@ -195,6 +195,9 @@ def _collect(program: int, report: socket.socket) -> NoReturn:
             if message is None:  # the supervisor has ended
                 _end_all()
             _obey(message.header["order"], program)
+            if message.header["order"] == "pause":
+                with suppress(OSError):
+                    send(report, Message({"is_paused": True}))
     with suppress(OSError):
         send(report, Message(ended))
     _end_all()

@@ -59,7 +59,7 @@ class Monitor:
         self._waiting: dict[int, tuple[RawIOBase | socket.socket, memoryview]] = {}
         self.message: Mapping[str, Any] = {}
         self.code, self.memory, self._cpu_seconds = 0, 0, 0.0
-        self.has_overflowed = False
+        self.has_overflowed, self._has_ended = False, False
 
     @property
     def output(self) -> tuple[bytes, bytes]:
@@ -78,6 +78,18 @@ class Monitor:
         self._waiting[end.fileno()] = end, memoryview(data)
         self._poll.register(end, select.POLLOUT | (0 if isinstance(end, RawIOBase) else select.POLLIN))
 
+    def wait_for_pause(self) -> None:
+        """Wait until all processes have been stopped, before the next turn starts.
+
+        Otherwise they could be stopped and continued in the middle of it. A process that is created just then would
+        stay stopped: the kernel lets it inherit the first signal, but not the second one.
+        """
+        message = None
+        with suppress(OSError):
+            message = receive(self._channels.report)
+        if message is None or "is_paused" not in message.header:
+            self.message, self._has_ended = (message.header if message else {}), True
+
     def wait(self, seconds: float, cpu_seconds: float, max_output: int, *, is_ending: bool = False) -> str:
         """Wait until something ends the run, or a turn of it.
 
@@ -85,6 +97,8 @@ class Monitor:
         otherwise what was exceeded: "timeout", "memory", "processes", "output". If the turn `is_ending`, because it was
         interrupted, more output is read and not kept.
         """
+        if self._has_ended:
+            return "exit"
         now = time.monotonic()
         end, measured, cpu_end = now + seconds, now, self._cpu_seconds + cpu_seconds
         while True:

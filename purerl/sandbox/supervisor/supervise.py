@@ -121,6 +121,7 @@ def _serve_session(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
         is_alive = _serve_turn(message.header, message.parts[0], task, owner, sandbox, monitor)
         if is_alive:
             sandbox.order("pause")
+            monitor.wait_for_pause()
 
 
 def _serve_turn(
