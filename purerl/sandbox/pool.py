@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from queue import LifoQueue
 from typing import Self
 from weakref import WeakSet
@@ -23,7 +24,7 @@ from attrs import evolve
 
 from purerl.errors import ConfigError, InputError, SandboxError
 from purerl.sandbox.messages import Task
-from purerl.sandbox.processes import FLAGS, Process, ask, find_interpreter
+from purerl.sandbox.processes import FLAGS, Process, ask, find_interpreter, hang_up
 from purerl.sandbox.results import Result
 from purerl.sandbox.running import ANSWER_SECONDS
 from purerl.sandbox.session import Session, Supervisor
@@ -68,6 +69,7 @@ class Pool:
         self._lock, self._zygote, self._is_closed = threading.Lock(), None, False
         self._supervisors: LifoQueue[socket.socket | None] = LifoQueue()  # None: not started yet
         self._connections: WeakSet[socket.socket] = WeakSet()
+        self._session_supervisors: list[socket.socket] = []  # of supervisors whose session is over
         for _ in range(number):
             self._supervisors.put(None)
         # The kernel ends the zygote with the thread that has started it, so this thread lives as long as the pool.
@@ -122,8 +124,17 @@ class Pool:
         )
 
     def _start_session(self) -> Supervisor:
-        connection = self._start_supervisor()
-        return Supervisor(connection, self._last_words, connection.close)
+        """A supervisor that an earlier session has left, or a new one."""
+        try:
+            connection = self._session_supervisors.pop()
+        except IndexError:
+            connection = self._start_supervisor()
+        return Supervisor(
+            connection,
+            self._last_words,
+            partial(hang_up, connection),
+            partial(self._session_supervisors.append, connection),
+        )
 
     def _command(self, command: Sequence[str], files: Files | None, stdin: Text, limits: Limits | None) -> Task:
         if not command:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -17,7 +18,7 @@ from purerl.errors import ConfigError, SandboxError
 from purerl.sandbox.failures import failed
 from purerl.sandbox.messages import Message, receive, send
 
-__all__ = ["FLAGS", "FLAGS_WITHOUT_PACKAGES", "Interpreter", "Process", "ask", "find_interpreter"]
+__all__ = ["FLAGS", "FLAGS_WITHOUT_PACKAGES", "Interpreter", "Process", "ask", "find_interpreter", "hang_up"]
 
 _ROOT = str(Path(__file__).parents[2])  # of the package purerl
 _CODE = (
@@ -111,13 +112,20 @@ class Process:
 
     def close(self) -> None:
         """End it, and everything in it."""
-        self.connection.close()
+        hang_up(self.connection)
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._errors.close()
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Close `connection`. A thread that waits for an answer gets an error at once."""
+    with suppress(OSError):  # the other side has ended
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def ask(connection: socket.socket, message: Message | None, seconds: float, last_words: Callable[[], str]) -> Message:

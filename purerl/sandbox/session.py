@@ -8,10 +8,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from purerl.errors import ConfigError, SandboxError
-from purerl.sandbox.messages import Message
+from purerl.sandbox.messages import Message, send
 from purerl.sandbox.processes import FLAGS, Process, ask, find_interpreter
 from purerl.sandbox.results import Result
 from purerl.sandbox.running import ANSWER_SECONDS
@@ -24,11 +25,15 @@ _DEFAULT = SandboxSettings()
 
 
 class Supervisor(NamedTuple):
-    """A supervisor that serves one session: its socket, what it says when it fails, and how it is ended."""
+    """A supervisor that serves a session: its socket, what it says when it fails, and how it is ended.
+
+    release  takes it back for another session; None: it serves only one
+    """
 
     connection: socket.socket
     last_words: Callable[[], str]
     close: Callable[[], None]
+    release: Callable[[], None] | None = None
 
 
 class Session:
@@ -42,7 +47,7 @@ class Session:
     limits         in place of `settings.limits`; timeout, cpu_time and max_output are those of one turn
     total_timeout  duration of all turns together, in seconds
     total_output   bytes that all turns may write together
-    start          starts its supervisor; `Pool.session` has one that takes a tenth of the time
+    start          gives it a supervisor; that of `Pool.session` takes a tenth of the time
 
     The interpreter starts with the first turn. A turn that exceeds its time or its output is interrupted by
     KeyboardInterrupt. If this does not end it within three seconds, or if it exceeds another limit, the session is
@@ -83,7 +88,7 @@ class Session:
             try:
                 return self._turn(to_bytes(code))
             except BaseException:
-                self.close()
+                self._end(is_idle=False, is_serving=False)
                 raise
 
     async def run_async(self, code: Text) -> Result:
@@ -102,7 +107,7 @@ class Session:
         self.remaining_seconds -= result.seconds
         self.remaining_output -= len(result.stdout) + len(result.stderr)
         if not answer.header["is_alive"]:
-            self.close()
+            self._end(is_idle=True, is_serving=False)
         return result
 
     def _open(self) -> Supervisor:
@@ -112,10 +117,28 @@ class Session:
         return supervisor
 
     def close(self) -> None:
-        """End the session."""
+        """End the session, also while a turn runs in another thread."""
+        is_idle = self._lock.acquire(blocking=False)
+        try:
+            self._end(is_idle=is_idle, is_serving=self.is_alive)
+        finally:
+            if is_idle:
+                self._lock.release()
+
+    def _end(self, *, is_idle: bool, is_serving: bool) -> None:
+        """End the session, and give the supervisor back if it waits: for the next turn, if it `is_serving`."""
         self.is_alive = False
-        if self._supervisor is not None:
+        supervisor = self._supervisor
+        if supervisor is None or not self._finalizer.alive:
+            return
+        if supervisor.release is None or not is_idle:
             self._finalizer()
+            return
+        self._finalizer.detach()
+        if is_serving:
+            with suppress(OSError):
+                send(supervisor.connection, Message({"is_over": True}))
+        supervisor.release()
 
     def __enter__(self) -> Self:
         return self

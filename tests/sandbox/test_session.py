@@ -98,6 +98,47 @@ def test_cpu_time_is_that_of_one_turn(pool: Pool) -> None:
         assert session.run("import resource; resource.getrlimit(resource.RLIMIT_CPU)[0]").stdout == b"-1\n"
 
 
+def test_cpu_time_of_earlier_turns_does_not_hide_how_a_session_ends(pool: Pool) -> None:
+    with pool.session(limits=evolve(LIMITS, cpu_time=0.5)) as session:
+        for _ in range(2):
+            code = "import os, time\nend = time.process_time() + .4\nwhile time.process_time() < end: pass"
+            assert session.run(code).status == "ok"
+        assert session.run("os.kill(os.getpid(), 9)")[:2] == ("killed", -9)
+        assert not session.is_alive
+
+
+def _process_1(program: int) -> int:
+    """Process 1 of the sandbox of a program, as the host sees it."""
+    return int(Path(f"/proc/{program}/status").read_text().partition("PPid:")[2].split()[0])
+
+
+def _wait_for_state(pid: int, states: bytes) -> None:
+    end = time.monotonic() + 30
+    while _stat(pid)[0] not in states:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_a_session_that_ended_is_not_reported_as_interrupted(pool: Pool) -> None:
+    """Process 1 reports it late here, as on a busy computer: after the time of the turn."""
+    word = marker()
+    with pool.session(limits=evolve(LIMITS, timeout=1)) as session, ThreadPoolExecutor(1) as executor:
+        session.run(marked("import time", word))
+        (program,) = processes_with(word)
+        first = _process_1(program)
+        wait = "while open('/proc/1/stat').read().rpartition(') ')[2][0] != 'T': time.sleep(0.01)\n"
+        turn = executor.submit(session.run, f"{wait}os.kill(os.getpid(), 9)")
+        _wait_for_state(program, b"SR")
+        os.kill(first, signal.SIGSTOP)
+        try:
+            _wait_for_state(program, b"Z")
+            time.sleep(1.2)
+        finally:
+            os.kill(first, signal.SIGCONT)
+        assert turn.result()[:2] == ("killed", -9)
+        assert not session.is_alive
+
+
 def _ticks(word: str) -> int:
     """CPU time of the processes with `word`."""
     stats = [_stat(pid) for pid in processes_with(word)]
@@ -140,7 +181,7 @@ def test_turn_starts_when_everything_has_been_stopped(pool: Pool) -> None:
     with pool.session(limits=LIMITS) as session, ThreadPoolExecutor(1) as executor:
         session.run(marked("import time", word))
         (program,) = processes_with(word)
-        first = int(Path(f"/proc/{program}/status").read_text().partition("PPid:")[2].split()[0])
+        first = _process_1(program)
         turn = executor.submit(session.run, "time.sleep(0.5)")
         time.sleep(0.1)
         os.kill(first, signal.SIGSTOP)
@@ -152,6 +193,45 @@ def test_turn_starts_when_everything_has_been_stopped(pool: Pool) -> None:
         finally:
             os.kill(first, signal.SIGCONT)
         assert float(turn.result().stdout) > resumed
+
+
+_ENDS = {
+    "closed": "",
+    "by itself": "os._exit(0)",
+    "by a limit": "kept = []\nwhile True: kept.append(b'x' * 2**20)",
+}
+
+
+@pytest.mark.parametrize("end", _ENDS)
+def test_sessions_one_after_the_other_have_a_supervisor_in_common_and_nothing_else(end: str) -> None:
+    word = marker()
+    with open_pool("auto") as pool:
+        for k in range(4):
+            with pool.session(files={"number": str(k)}, limits=LIMITS) as session:
+                source = "import os; print(os.listdir(), 'left' in globals(), open('number').read())"
+                assert session.run(marked(source, word)).stdout == f"['number'] False {k}\n".encode()
+                session.run("left = 1\nopen('left', 'w').close()\nif os.fork() == 0:\n    while True: pass")
+                session.run(_ENDS[end])
+            wait_until_gone(word)
+            session.close()
+            assert len(pool._session_supervisors) == len(pool._connections) == 1
+
+
+def test_a_session_that_is_closed_during_a_turn_takes_its_supervisor_with_it(pool: Pool) -> None:
+    word = marker()
+    with ThreadPoolExecutor(1) as executor:
+        session = pool.session(limits=LIMITS)
+        session.run(marked("", word))
+        turn = executor.submit(session.run, "while True: pass")
+        time.sleep(0.3)
+        before = len(pool._session_supervisors)
+        session.close()
+        with pytest.raises(SandboxError):
+            turn.result()
+        assert len(pool._session_supervisors) == before
+    wait_until_gone(word)
+    with pool.session(limits=LIMITS) as session:
+        assert session.run("1").stdout == b"1\n"
 
 
 def test_files_stay_from_turn_to_turn_and_are_private(pool: Pool) -> None:

@@ -186,20 +186,23 @@ def _collect(program: int, report: socket.socket) -> NoReturn:
         os.set_blocking(descriptor, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)  # it only wakes this process up
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    while (ended := _reap(program)) is None:
+    order, ended = "", _reap(program)
+    while ended is None:
         ready, _, _ = select.select([read, report], [], [])
         if read in ready:
             os.read(read, 4096)
-        if report in ready:
+        ended = _reap(program)  # before an order: a program that has ended is not interrupted any more
+        if ended is None and report in ready:
             message = receive(report)
             if message is None:  # the supervisor has ended
                 _end_all()
-            _obey(message.header["order"], program)
-            if message.header["order"] == "pause":
+            order = message.header["order"]
+            _obey(order, program)
+            if order == "pause":
                 with suppress(OSError):
                     send(report, Message({"is_paused": True}))
     with suppress(OSError):
-        send(report, Message(ended))
+        send(report, Message({**ended, "was_interrupted": order == "interrupt"}))
     _end_all()
 
 

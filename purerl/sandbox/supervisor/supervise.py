@@ -85,8 +85,9 @@ def _status(task: Task, monitor: Monitor, outcome: str) -> tuple[str, int | None
     if monitor.has_overflowed:
         return "output", None
     code = monitor.code if outcome == "turn" else _exit_code(monitor.message)
-    if code == -signal.SIGKILL and monitor.message["cpu_seconds"] >= task.bounds.cpu_seconds:
-        return "timeout", None  # by the limit of the kernel for one process
+    is_limited = task.kind != "session"  # by the kernel, which kills a process with too much CPU time
+    if is_limited and code == -signal.SIGKILL and monitor.message["cpu_seconds"] >= task.bounds.cpu_seconds:
+        return "timeout", None
     return "ok" if code == 0 else "error" if code > 0 else "killed", code
 
 
@@ -109,14 +110,14 @@ def _result(sandbox: Sandbox, monitor: Monitor, status: str, code: int | None, s
 
 
 def _serve_session(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
-    """Run one turn after the other, until the owner closes the session or it ends itself.
+    """Run one turn after the other, until the owner ends the session or it ends itself.
 
     Between two turns, the processes of the sandbox are stopped.
     """
     monitor = _open_monitor(task, sandbox)
     send(owner, Message({"layers": sandbox.layers}))
     is_alive = True
-    while is_alive and (message := receive(owner)) is not None:
+    while is_alive and (message := receive(owner)) is not None and "is_over" not in message.header:
         sandbox.order("continue")
         is_alive = _serve_turn(message.header, message.parts[0], task, owner, sandbox, monitor)
         if is_alive:
@@ -135,7 +136,10 @@ def _serve_turn(
     is_alive = outcome == "turn" and not monitor.exceeded()
     if outcome in ("timeout", "output"):
         sandbox.order("interrupt")
-        is_alive = monitor.wait(_INTERRUPT_SECONDS, _INTERRUPT_SECONDS, limits["output"], is_ending=True) == "turn"
+        ending = monitor.wait(_INTERRUPT_SECONDS, _INTERRUPT_SECONDS, limits["output"], is_ending=True)
+        is_alive = ending == "turn"
+        if ending == "exit" and not monitor.message.get("was_interrupted", True):
+            outcome = "exit"  # it had ended before
     seconds = time.monotonic() - start
     if not is_alive:
         sandbox.end()
