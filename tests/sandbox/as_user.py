@@ -1,4 +1,4 @@
-"""Becoming an ordinary user for a command, from root: `python -m tests.sandbox.as_user COMMAND ...`.
+"""Becoming an ordinary user for a command, from root: `python -m tests.sandbox.as_user COMMAND ...`; and for tests.
 
 The interpreter and this repository may lie below a directory that only root may enter, such as /root. In a mount
 namespace of its own, this process replaces such a directory by one with only these parts of it, for everybody.
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import stat
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-__all__ = ["NEEDED", "USER", "closed_directories", "unreadable"]
+import pytest
+
+__all__ = ["NEEDED", "ONLY_FOR_ROOT", "USER", "closed_directories", "run_tests", "unreadable"]
 
 USER = 54321
 """A user id that has no processes and owns no files."""
@@ -40,6 +45,33 @@ def closed_directories() -> list[str]:
 def unreadable() -> list[str]:
     """The needed directories that not everybody may read."""
     return [needed for needed in NEEDED if not _is_open(Path(needed), stat.S_IROTH | stat.S_IXOTH)]
+
+
+ONLY_FOR_ROOT = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="these tests run as an ordinary user already"),
+    pytest.mark.skipif(bool(unreadable()), reason=f"other users may not read {', '.join(unreadable())}"),
+]
+"""Marks of tests that call `run_tests`."""
+
+
+def run_tests(*files: Path) -> int:
+    """Run the tests in `files` as an ordinary user with a home of its own. Returns how many have passed; none fails."""
+    with tempfile.TemporaryDirectory(prefix="purerl-user-") as home:
+        os.chown(home, USER, USER)
+        environment = {**os.environ, "HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1"}
+        pytest_command = [sys.executable, "-m", "pytest", "-q", "-n0", "--noconftest", "-p", "no:cacheprovider"]
+        process = subprocess.run(
+            [sys.executable, "-m", "tests.sandbox.as_user", *pytest_command, *map(str, files)],
+            cwd=Path(__file__).parents[2],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    assert process.returncode == 0, process.stdout[-5000:] + process.stderr[-5000:]
+    passed = re.search(r"(\d+) passed", process.stdout)
+    return int(passed[1]) if passed else 0
 
 
 def _checked(result: int) -> None:
