@@ -21,11 +21,13 @@ __all__ = [
     "RewardInput",
     "alternative_columns",
     "as_reward",
+    "declared_seconds",
     "is_async",
     "load_reward",
     "name_of",
     "needs_one_of",
     "required_columns",
+    "takes_up_to",
 ]
 
 RewardFunction = Callable[..., Any]
@@ -33,6 +35,7 @@ F = TypeVar("F", bound=RewardFunction)
 
 _UNLIMITED = 2**31
 _NEEDS_ONE_OF = "purerl_needs_one_of"
+_TAKES_UP_TO = "purerl_takes_up_to"
 
 
 class RewardInput(NamedTuple):
@@ -160,6 +163,25 @@ def needs_one_of(*columns: str) -> Callable[[F], F]:
 def alternative_columns(reward: LoadedReward) -> tuple[str, ...]:
     """The columns of which `reward` needs at least one, as declared with `needs_one_of`; empty without it."""
     return getattr(reward.function, _NEEDS_ONE_OF, ())
+
+
+def takes_up_to(seconds: float) -> Callable[[F], F]:
+    """Declare how long a call of a reward function may take, by limits of its own.
+
+    A run whose `reward_workers.timeout` is shorter is refused, because the function would be terminated before its own
+    limits.
+    """
+
+    def declare(function: F) -> F:
+        setattr(function, _TAKES_UP_TO, seconds)
+        return function
+
+    return declare
+
+
+def declared_seconds(reward: LoadedReward) -> float:
+    """How long a call of `reward` may take, as declared with `takes_up_to`; 0 without it."""
+    return getattr(reward.function, _TAKES_UP_TO, 0.0)
 
 
 def is_async(function: RewardFunction) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
-from purerl.rewards.adapters import LoadedReward, RewardFunction, as_reward, is_async
+from purerl.rewards.adapters import LoadedReward, RewardFunction, as_reward, declared_seconds, is_async
 from purerl.rewards.components import check_names
 from purerl.rewards.settings import Gate, Reward, RewardWorkers, by_name
 from purerl.rewards.sources import load, seconds_of, source_of
@@ -38,7 +38,7 @@ def check_rewards(
     local = [as_reward(name, functions[name]) for name in every if name in functions]
     remote = [reward for name, reward in every.items() if name not in functions]
     for reward in remote:
-        _check_source(reward)
+        _check_source(reward, workers.timeout)
     if workers.max_memory is not None and sys.platform != "linux":
         raise no_effect("reward_workers.max_memory", workers.max_memory, "Linux, which limits the memory of a process")
     if remote and all(seconds_of(source_of(reward), 0.0) for reward in remote):
@@ -76,10 +76,13 @@ def _check_names(rewards: Sequence[Reward], gates: Sequence[Gate]) -> None:
     check_names(every)
 
 
-def _check_source(reward: Reward | Gate) -> None:
-    """Refuse a function that cannot be called, and a kind that cannot be used."""
+def _check_source(reward: Reward | Gate, timeout: float) -> None:
+    """Refuse a function that cannot be called or has limits above `timeout`, and a kind that cannot be used."""
     if reward.config is None:
-        load(source_of(reward))
+        needed = declared_seconds(load(source_of(reward)))
+        if needed > timeout:
+            need = f"at least {needed:g}: {reward.full_name} ends by limits of its own"
+            raise ConfigError("reward_workers.timeout", got=timeout, need=need)
         return
     check = getattr(find("reward", kind_of(reward.config)), "check", None)
     if check is not None:
