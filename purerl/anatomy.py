@@ -18,7 +18,7 @@ from purerl.plugins import find, kind_of
 from purerl.presets import presets
 from purerl.settings import setting
 
-__all__ = ["Anatomy", "algorithm_named", "anatomy", "composition_named"]
+__all__ = ["AlgorithmSection", "Anatomy", "algorithm_named", "anatomy", "composition_named"]
 
 _PAPER = re.compile(r"\d{4}\.\d{5}")
 
@@ -45,7 +45,7 @@ class Anatomy:
 
 
 @frozen
-class _Section:
+class AlgorithmSection:
     """The section of a configuration that names an algorithm."""
 
     algorithm: Composition = setting("the algorithm", plugin="algorithm", converter=to_composition)
@@ -53,7 +53,7 @@ class _Section:
 
 def composition_named(name: str, settings: Iterable[str] = ()) -> Composition:
     """The algorithm or preset `name` with `settings`, strings NAME=VALUE, as in the configuration of a run."""
-    return build(_Section, [f"algorithm.kind={name}", *(f"algorithm.{text}" for text in settings)]).algorithm
+    return build(AlgorithmSection, [f"algorithm.kind={name}", *(f"algorithm.{text}" for text in settings)]).algorithm
 
 
 def algorithm_named(name: str, settings: Iterable[str] = ()) -> Algorithm:

@@ -51,7 +51,7 @@ def _bypass_stage(stage: Transform) -> Transform:
 
 
 def _bypass_objective(objective: Objective) -> Objective:
-    prepare = bind(_prepare, prepare=objective.prepare)
+    prepare = unchanged if objective.prepare is unchanged else bind(_prepare, prepare=objective.prepare)
     return _with_sources(objective, _ROLLOUT_SOURCE)._replace(reads=_renamed(objective.reads), prepare=prepare)
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
-from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, chain, stages_of
+from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, bind, chain, stages_of
 from purerl.algos.parts.adaptive import with_coefficient
 from purerl.algos.parts.corrections import _correct
+from purerl.algos.parts.metrics import _token_means
 from purerl.algos.parts.shaping import mask_truncated_rows
 from purerl.algos.parts.transforms import whitening
 from purerl.algos.parts.whiten import whiten
@@ -36,6 +37,7 @@ __all__ = [
     "require_advantage",
     "require_field",
     "surrogate_of",
+    "without_metric",
 ]
 
 
@@ -151,6 +153,27 @@ def report_coefficient(algorithm: Algorithm, field: str) -> Algorithm:
         return add_reads(policy._replace(metrics=with_coefficient(policy.metrics, field)), field)
 
     return change_policy(algorithm, reported)
+
+
+def without_metric(objective: Objective, name: str) -> Objective:
+    """`objective` without the mean `name` among its metrics, and without the output that only this metric reads.
+
+    >>> from purerl.algos import grpo
+    >>> without_metric(grpo.algorithm().objectives[0], "entropy").metric_outputs
+    ()
+    """
+    outputs = tuple(output for output in objective.metric_outputs if output != name)
+    return objective._replace(metrics=_without_mean(objective.metrics, name), metric_outputs=outputs)
+
+
+def _without_mean(metrics: Callable, name: str) -> Callable:
+    def changed(bound: Bound) -> Bound:
+        if bound.function is not _token_means:
+            return bound
+        means = dict(bound.keywords)["metrics"]
+        return bind(_token_means, metrics=tuple(mean for mean in means if mean[0] != name))
+
+    return map_bound(metrics, changed)
 
 
 def require_field(algorithm: Algorithm, name: str, need: str) -> None:
