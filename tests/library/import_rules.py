@@ -44,13 +44,13 @@ LAYERS = (
     ("data", "rewards", "tracking", "debugging", "placement"),
     ("envs",),
     ("rollouts",),
-    ("adapters",),
     ("store",),
     ("evaluation", "diagnosis"),
     ("config",),
     ("description", "planning"),
     ("catalog", "testing", "loop", "report"),
     ("anatomy", "comparison"),
+    ("adapters",),
     ("recipes",),
     ("doctor", "runs"),
     ("",),  # purerl/__init__.py, which imports the loop lazily
@@ -69,7 +69,7 @@ DISTRIBUTED_MODULES = ("torch.distributed", "torch.nn.parallel")
 LAZY_LIBRARIES = {
     "transformers", "tokenizers", "accelerate", "peft", "safetensors", "vllm", "sglang", "megatron", "ray", "wandb",
     "pyarrow", "datasets", "triton", "hypothesis", "gymnasium", "reasoning_gym", "textarena", "trl", "verifiers",
-    "renderers", "aiohttp", "PIL",
+    "renderers", "aiohttp", "PIL", "verl", "tinker",
 }  # fmt: skip
 
 # The only modules that import triton at the top, for its decorators. They must be imported in functions.
