@@ -54,6 +54,7 @@ EXTRAS = {
     "gymnasium": ("gymnasium", "environments that are registered with it"),
     "reasoning-gym": ("reasoning-gym", "data sets and their scores"),
     "textarena": ("textarena", "games"),
+    "trl": ("trl", "algorithms in TRL"),
     "verifiers": ("verifiers", "environments with agents"),
     "mlflow": ("mlflow-skinny", "logs runs to an MLflow server; pip install mlflow for a local database"),
     "renderers": ("renderers", "exact tokens of conversations for known model families"),
