@@ -1,0 +1,83 @@
+"""Losses for prime-rl.
+
+    [trainer.loss]
+    type = "custom"
+    import_path = "purerl.adapters.frameworks.prime_rl.loss"
+    kwargs = {algorithm = "dppo"}
+
+prime-rl calls the loss for each sequence, and divides it by the number of tokens of the optimizer step on all ranks. So
+a loss here is a sum over tokens, and only algorithms whose reduction is `token_mean` have the right denominator. The
+policies whose log-probabilities it passes are the rollout policy, and the reference if one scores the sequences.
+Algorithms with a ratio to the old policy need the modifier `bypass`. Advantages are those that prime-rl has computed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from purerl.adapters.frameworks.availability import PRIME_RL, loss_refusals, policy_objective, require
+from purerl.adapters.frameworks.compose import compose
+from purerl.adapters.frameworks.tensors import completions, counts_of
+from purerl.algos.algebra import Objective, compute_loss
+from purerl.composition import build_algorithm
+from purerl.errors import ConfigError
+
+__all__ = ["loss"]
+
+
+def loss(inputs: Any, algorithm: Any, modifiers: Sequence[Any] = ()) -> Any:
+    """Return the `LossOutputs` of one sequence: the sum of the loss over its tokens, and metrics.
+
+    inputs                 prime-rl's `LossInputs`: trainer_logprobs, inference_logprobs, advantages, loss_mask, [time],
+                           and ref_logprobs and loss_weights, [time] or None
+    algorithm, modifiers   names or tables, as in `compose`
+
+    Raises: ConfigError if prime-rl does not pass what the algorithm needs, and for weights other than 1.
+    """
+    objective = _objective(json.dumps([algorithm, modifiers]))
+    fields = {"logp": inputs.trainer_logprobs, **_fields(inputs, objective)}
+    part = completions(inputs.loss_mask.unsqueeze(0), **{name: value.unsqueeze(0) for name, value in fields.items()})
+    one = torch.ones((), dtype=torch.int64, device=inputs.loss_mask.device)  # prime-rl divides by the number of tokens
+    value, metrics = compute_loss(objective, part, counts_of(objective, one, one))
+    shown = {
+        name: metric.total / metric.weight.clamp(min=1)
+        for name, metric in metrics.items()
+        if not name.startswith("loss/")
+    }
+    return _outputs_class(inputs)(loss=value, metrics=shown)
+
+
+def _fields(inputs: Any, objective: Objective) -> dict[str, Tensor]:
+    """The fields of the batch, by the names of the schema."""
+    weights = getattr(inputs, "loss_weights", None)
+    if weights is not None and not torch.equal(weights[inputs.loss_mask], torch.ones_like(weights[inputs.loss_mask])):
+        need = "no weights: each token of the loss counts once"
+        raise ConfigError("loss_weights of prime-rl", got="weights other than 1", need=need)
+    reference = getattr(inputs, "ref_logprobs", None)
+    if "ref_logp" in objective.reads and reference is None:
+        need = "log-probabilities of a reference, which an algorithm of prime-rl with a reference passes"
+        raise ConfigError("ref_logprobs of prime-rl", got="None", need=need)
+    fields = {"rollout_logp": inputs.inference_logprobs, "advantage": inputs.advantages}
+    return fields if reference is None else {**fields, "ref_logp": reference}
+
+
+@cache
+def _objective(text: str) -> Objective:
+    """The objective of the algorithm and modifiers in `text`, JSON: prime-rl passes them again for each sequence."""
+    algorithm = build_algorithm(compose(*json.loads(text)))
+    needs_bypass = "old_logp" in policy_objective(algorithm, PRIME_RL).reads
+    do = 'add modifiers = ["bypass"]' if needs_bypass else None
+    require("this algorithm in prime-rl", [*loss_refusals(algorithm, PRIME_RL)], do=do)
+    return policy_objective(algorithm, PRIME_RL)
+
+
+def _outputs_class(inputs: Any) -> Any:
+    """prime-rl's `LossOutputs`, which is in the module of `LossInputs`."""
+    return sys.modules[type(inputs).__module__].LossOutputs
