@@ -22,7 +22,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3  # links to headings, as on GitHub
 mathjax_path = "https://cdn.jsdelivr.net/npm/mathjax@3/es5/tex-chtml.js"
 mathjax3_config = {"chtml": {"displayAlign": "left", "displayIndent": "1.5em"}}
-exclude_patterns = ["_build", "modifiers/table.md"]  # the table is included by modifiers.md
+exclude_patterns = ["_build", "frameworks/table.md", "modifiers/table.md"]  # included by frameworks.md and modifiers.md
 
 html_theme = "furo"
 html_title = f"purerl {version}"

@@ -2,6 +2,7 @@
 
 algorithms, index               a page for each algorithm, and the index that compares them
 modifiers                       a page for each modifier, and the table that docs/modifiers.md includes
+frameworks                      the table of algorithms in other frameworks, which docs/frameworks.md includes
 presets                         the page that compares presets with our algorithms
 reference                       a page for each module, and the page of all settings
 mathematics                     the table of answers that rewards for mathematics accept
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from docs.generate import algorithms, mathematics, migration, modifiers, presets, reference
+from docs.generate import algorithms, frameworks, mathematics, migration, modifiers, presets, reference
 
 __all__ = ["write"]
 
@@ -26,7 +27,7 @@ def write(directory: Path) -> None:
     Pages that are no longer generated are deleted. Files whose content is the same are not written again, so that
     Sphinx rebuilds only the pages that have changed.
     """
-    for module in (algorithms, mathematics, migration, modifiers, presets, reference):
+    for module in (algorithms, frameworks, mathematics, migration, modifiers, presets, reference):
         name = module.__name__.rpartition(".")[2]
         pages = {directory / name / f"{page}.md": text for page, text in module.pages()}
         (directory / name).mkdir(exist_ok=True)
