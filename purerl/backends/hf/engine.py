@@ -28,7 +28,7 @@ from purerl.backends.hf.adapter import Adapter, BaseTrainer
 from purerl.backends.hf.checkpoint import WEIGHTS, SavePlans, ShardFiles, StagedTensors, kind_of
 from purerl.backends.hf.flops import peak_of_ranks, training_flops
 from purerl.backends.hf.gather import full_tensors
-from purerl.backends.hf.images import ImageReader, RowImages
+from purerl.backends.hf.images import ImageBatch, ImageReader
 from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.limits import check_rows
 from purerl.backends.hf.mesh import RankMesh
@@ -180,7 +180,7 @@ class HFTrainer:
         choices = [_CHOICES] if _CHOICES in batch.keys() else []
         return select_fields(batch, (*reads, *choices))[part.rows].to(self.mesh.device)
 
-    def _row_images(self, batch: TensorDict, part: MicroBatch) -> RowImages | None:
+    def _row_images(self, batch: TensorDict, part: MicroBatch) -> ImageBatch | None:
         """The images of one micro-batch, on the model's device; None if no rank has any."""
         if part.images is None:
             return None
@@ -191,7 +191,7 @@ class HFTrainer:
         return self.images.rows(tokens, read, part.images).to(self.mesh.device)
 
     def _forward(
-        self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str], images: RowImages | None
+        self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str], images: ImageBatch | None
     ) -> dict[str, Tensor]:
         return self.module(
             rows["tokens"],

@@ -32,13 +32,13 @@ from purerl.types import TokenInt
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["ImageReader", "LoadedImage", "RowImages", "identities", "image_inputs", "reads_images"]
+__all__ = ["ImageBatch", "ImageReader", "LoadedImage", "identities", "image_inputs", "reads_images"]
 
 _BLANK = (56, 56)
 """Size of the image that a model reads where other ranks read images, and this one has none."""
 
 
-class RowImages(NamedTuple):
+class ImageBatch(NamedTuple):
     """What a model needs to read rows with images.
 
     slot      [rows, time]
@@ -50,10 +50,10 @@ class RowImages(NamedTuple):
     position: Tensor | None
     pixels: dict[str, Tensor]
 
-    def to(self, device: torch.device) -> RowImages:
+    def to(self, device: torch.device) -> ImageBatch:
         """The same on `device`."""
         position, pixels = self.position, {name: value.to(device) for name, value in self.pixels.items()}
-        return RowImages(self.slot.to(device), None if position is None else position.to(device), pixels)
+        return ImageBatch(self.slot.to(device), None if position is None else position.to(device), pixels)
 
 
 def reads_images(model: PreTrainedModel) -> bool:
@@ -69,7 +69,7 @@ def identities(tokens: TokenInt, image: TokenInt | None) -> TokenInt:
 # --- the model -----------------------------------------------------------------------------------------------------
 
 
-def image_inputs(model: Any, tokens: TokenInt, images: RowImages) -> Inputs:
+def image_inputs(model: Any, tokens: TokenInt, images: ImageBatch) -> Inputs:
     """The inputs of the decoder of `model` for rows with these `tokens` [rows, time] and `images`."""
     features, deep = _features(model, images.pixels)
     embed = model.get_input_embeddings()
@@ -130,7 +130,7 @@ class ImageReader:
         has_grid = hasattr(causal.base_model, "get_rope_index")
         self._merge: int | None = causal.config.vision_config.spatial_merge_size if has_grid else None
 
-    def rows(self, tokens: TokenInt, image: TokenInt, ids: Sequence[int] | None = None) -> RowImages:
+    def rows(self, tokens: TokenInt, image: TokenInt, ids: Sequence[int] | None = None) -> ImageBatch:
         """What a model needs for rows with these `tokens` and content ids of images, both [rows, time].
 
         ids  the distinct content ids in `image`, sorted; None: they are looked for. If there are none, the model reads
@@ -141,12 +141,12 @@ class ImageReader:
         ids = image[image > 0].unique().tolist() if ids is None else ids
         return self.rows_of(tokens, image, {number: self._cached(number) for number in ids} or {0: self._blank})
 
-    def rows_of(self, tokens: TokenInt, image: TokenInt, loaded: Mapping[int, LoadedImage]) -> RowImages:
+    def rows_of(self, tokens: TokenInt, image: TokenInt, loaded: Mapping[int, LoadedImage]) -> ImageBatch:
         """As `rows`, with the images by their content ids."""
         ids = sorted(loaded)
         pixels = merged([loaded[number].pixels for number in ids])
         slot = _slots(tokens == self._token, image, ids, [loaded[number].count for number in ids])
-        return RowImages(slot, self._positions(slot, pixels), pixels)
+        return ImageBatch(slot, self._positions(slot, pixels), pixels)
 
     def _cached(self, number: int) -> LoadedImage:
         """The image with this content id."""
@@ -168,7 +168,7 @@ class ImageReader:
     def _positions(self, slot: Tensor, pixels: dict[str, Tensor]) -> Tensor | None:
         return None if self._merge is None else _positions(slot, pixels["image_grid_thw"], self._merge)
 
-    def next_positions(self, images: RowImages, lengths: Tensor) -> Tensor:
+    def next_positions(self, images: ImageBatch, lengths: Tensor) -> Tensor:
         """[rows] the position of the token after the first `lengths` tokens of each row."""
         if images.position is None:
             return lengths

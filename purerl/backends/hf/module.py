@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
 from purerl.backends.hf.architecture import CLASSIFIER_SCORE, HEAD_STD, scores_of_classes
-from purerl.backends.hf.images import ImageReader, RowImages, image_inputs, reads_images
+from purerl.backends.hf.images import ImageBatch, ImageReader, image_inputs, reads_images
 from purerl.backends.hf.inputs import Inputs, Part, token_inputs
 from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.model import no_progress_bars
@@ -158,7 +158,7 @@ class TokenModel(nn.Module):
         prefixes: Plan | None = None,
         pack: Pack | None = None,
         choices: Tensor | None = None,
-        images: RowImages | None = None,
+        images: ImageBatch | None = None,
     ) -> dict[str, Tensor]:
         """The `outputs` at the action tokens, at the row's `temperature` (0 counts as 1).
 
