@@ -163,7 +163,7 @@ class HFTrainer:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.module.limits)
         tokens, action = self.module.read_positions(batch["tokens"], batch["action"])
-        batch = with_fields(batch.select("group"), tokens=tokens, action=action)
+        batch = with_fields(batch.select("group"), tokens=tokens, action=action, **self._image(batch))
         options: dict[str, Any] = {"unit": unit, "budget": self.config.max_tokens_per_microbatch}
         if self.config.packing:
             return arrange_packs(batch, **options, ranks=self.mesh.data)
@@ -186,9 +186,16 @@ class HFTrainer:
             return None
         if self.images is None:
             raise InputError("rows with images", got="a trainer without a store of images", need="use_images first")
-        tokens, action, image = (batch[name][part.rows] for name in ("tokens", "action", _IMAGE))
-        read = image * action.any(-1, keepdim=True)
+        rows = batch[part.rows]
+        tokens, action = self.module.read_positions(rows["tokens"], rows["action"])
+        read = self._image(rows)[_IMAGE] * action.any(-1, keepdim=True)
         return self.images.rows(tokens, read, part.images).to(self.mesh.device)
+
+    def _image(self, batch: TensorDict) -> dict[str, Tensor]:
+        """The field `image` of `batch`, at the positions of the tokens that are read; nothing if it has none."""
+        if _IMAGE not in batch.keys():
+            return {}
+        return {_IMAGE: self.module.read_positions(batch[_IMAGE], batch["action"])[0]}
 
     def _forward(
         self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str], images: ImageBatch | None
